@@ -1,0 +1,131 @@
+"""The Agent protocol: how the head runs one command on one node and talks with it over its stdin and stdout.
+
+An agent knows how to reach a node and nothing of ranks, wire or jobs. It never retries and never prints: it reports.
+`load` finds an agent by name: entry point group `mpilaunch.agents` first, then the built-in table; a text with a blank or
+a brace is a command template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mpilaunch.allocation import Node
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """What the user says to every agent.
+
+    Attributes:
+        template: the command template, for the `command` agent only; {host}, {user}, {port}, {command} and {name} are
+            replaced; without {command} the command is appended as one argument after the host.
+        ssh_options: OpenSSH's `Name=value` settings (`--ssh-option`).
+        insecure_host_keys: accept any host key.
+        connect_timeout: seconds for one connection to be made.
+    """
+
+    template: str | None = None
+    ssh_options: tuple[str, ...] = ()
+    insecure_host_keys: bool = False
+    connect_timeout: float = 30.0
+
+
+@dataclass(frozen=True)
+class ChannelEnd:
+    """How a channel ended.
+
+    Attributes:
+        exit_code: of the remote command or of the agent's process; 128 + N for signal N; None when unknown.
+        error: the agent's own words when the connection was lost, else "".
+    """
+
+    exit_code: int | None
+    error: str = ""
+
+
+class AgentFailure(Exception):
+    """A node could not be reached. Raised by `Agent.open`.
+
+    Args:
+        cause: a key of `CAUSES`.
+        detail: the agent's own words, one line.
+    """
+
+    def __init__(self, cause: str, detail: str) -> None:
+        super().__init__(f"{cause}: {detail}")
+        self.cause = cause
+        self.detail = detail
+
+
+class ChannelEvents(Protocol):
+    """What the head does with a channel; the agent calls these from the event loop, never after `closed`."""
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the command's stdout."""
+
+    def stderr_received(self, data: bytes) -> None:
+        """Take bytes of the command's (or the agent's own) stderr."""
+
+    def pause_writing(self) -> None:
+        """Be told that the channel's write buffer is full."""
+
+    def resume_writing(self) -> None:
+        """Be told that the channel takes data again."""
+
+    def closed(self, end: ChannelEnd) -> None:
+        """Be told, exactly once and after all data, that the channel has ended."""
+
+
+class Channel(Protocol):
+    """A running command on a node."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the command's stdin; buffers without limit, see `ChannelEvents.pause_writing`."""
+
+    def write_eof(self) -> None:
+        """Close the command's stdin."""
+
+    def abort(self) -> None:
+        """End the channel and everything it holds on the head, at once; `closed` still follows. Idempotent."""
+
+
+class Agent(Protocol):
+    """A way to run a command on a node."""
+
+    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
+        """Start `command` (an argument list, not yet quoted for any shell) on `node`; raises AgentFailure."""
+
+    async def close(self) -> None:
+        """Give back everything: no process, connection or task of this agent is left when it returns."""
+
+
+CAUSES = {
+    "host-unknown": "host name unknown",
+    "connection-refused": "connection refused",
+    "timeout": "no answer in time",
+    "unreachable": "no route to the host",
+    "host-key-unknown": "host key not known",
+    "host-key-changed": "host key changed",
+    "key-refused": "login refused",
+    "agent-missing": "the agent's program was not found",
+    "python-missing": "python3 not found",
+    "python-too-old": "python3 is older than 3.8",
+    "connection-closed": "connection closed during the start",
+    "agent-failed": "the agent failed",
+}
+"""Why a node did not start, as words for the user; `head.report` folds nodes by these keys and adds the hints."""
+
+BUILT_IN = {
+    "local": "mpilaunch_agents.local:LocalAgent",
+    "ssh": "mpilaunch_agents.ssh:SshAgent",
+    "openssh": "mpilaunch_agents.openssh:OpensshAgent",
+    "command": "mpilaunch_agents.command:CommandAgent",
+    "fake": "mpilaunch_agents.fake:FakeAgent",
+}
+
+
+def load(name: str, options: AgentOptions) -> Agent:
+    """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError."""
+    raise NotImplementedError

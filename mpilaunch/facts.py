@@ -1,0 +1,82 @@
+"""What a daemon found on its node, as the head uses it.
+
+Pure: `NodeFacts.from_message` checks what came over the wire. The daemon's `probe` gives the same keys (docs/wire.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """One hardware thread: its number and the core, socket and NUMA node (numbers unique on the machine) it is part of."""
+
+    number: int
+    core: int
+    socket: int
+    numa: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU that the daemon may use (after any inherited mask).
+
+    Attributes:
+        vendor: "nvidia", "amd", "intel" or "ascend".
+        index: the vendor's index in PCI bus order, from 0, on the whole machine.
+        uuid: the vendor's stable name ("GPU-...", "MIG-..."), or "" where it has none.
+        bus_id: PCI address "0000:3b:00.0", or "".
+        name: model, or "".
+        numa: NUMA node of the device, -1 when unknown.
+    """
+
+    vendor: str
+    index: int
+    uuid: str = ""
+    bus_id: str = ""
+    name: str = ""
+    numa: int = -1
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """Attributes:
+    hostname: as the node calls itself; for messages only, never an identity.
+    python: version of the daemon's interpreter, "3.11.7".
+    executable: path of the daemon's interpreter.
+    cpus: the hardware threads that the daemon may use (its affinity).
+    gpus: the GPUs that the daemon may use, in `index` order.
+    addresses: the node's own addresses, without loopback and link-local ones, IPv4 first, the default route's first.
+    ssh_connection: (head's address, port, node's address, port) as sshd saw them, or None.
+    free_port: a TCP port that was free on the node and is outside the kernel's range for outgoing connections.
+    """
+
+    hostname: str
+    python: str
+    executable: str
+    cpus: tuple[Cpu, ...]
+    gpus: tuple[Gpu, ...]
+    addresses: tuple[str, ...]
+    ssh_connection: tuple[str, str, str, str] | None
+    free_port: int
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> NodeFacts:
+        """Build the facts from a HELLO's `facts`; raises ValueError, KeyError or TypeError when it does not fit."""
+        connection = message.get("ssh_connection")
+        if connection is not None:
+            client, client_port, server, server_port = (str(part) for part in connection)
+            connection = (client, client_port, server, server_port)
+        return cls(
+            hostname=str(message["hostname"]),
+            python=str(message["python"]),
+            executable=str(message["executable"]),
+            cpus=tuple(Cpu(*(int(part) for part in cpu)) for cpu in message["cpus"]),
+            gpus=tuple(Gpu(**gpu) for gpu in message["gpus"]),
+            addresses=tuple(str(address) for address in message["addresses"]),
+            ssh_connection=connection,
+            free_port=int(message["free_port"]),
+        )
