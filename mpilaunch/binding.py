@@ -2,12 +2,20 @@
 
 Pure: a job map, the facts of each node and two policies give a binding per rank, or an error that names ranks, slots and
 nodes before any rank runs. An inherited mask is in the facts already; nothing here ever widens it.
+
+GPUs are named by UUID wherever they have one, as their numbers mean different things to different tools. What a slot
+names is exact, also when two slots name one GPU: that is the user's word. Everything else is shared only on request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mpilaunch.allocation import Allocation, Node
+from mpilaunch.errors import LaunchError
+from mpilaunch.facts import Cpu, Gpu, NodeFacts
+from mpilaunch.mapping import JobMap, Placement
 
 
 @dataclass(frozen=True)
@@ -15,10 +23,11 @@ class GpuPolicy:
     """What the user asked for.
 
     Attributes:
-        per_rank: `--gpus-per-rank`, 0 or more; None when not said.
+        per_rank: `--gpus-per-rank`, 0 or more; None when not said. In "slot" and "virtual" mode a slot that names no GPUs then
+            gets one.
         bind: "slot" (a rank sees its slot's GPUs only), "node" (a rank sees all GPUs of the node's used slots in slot order,
             LOCAL_RANK indexes them), "virtual" (as slot, with LOCAL_RANK=0 for frameworks that index the visible GPUs),
-            "none" (touch nothing); None: "slot" when slots name GPUs or per_rank is said, else "node".
+            "none" (touch nothing); None: "slot" on nodes where used slots name GPUs or when per_rank is said, else "node".
         oversubscribe: several ranks may share a GPU.
     """
 
@@ -51,3 +60,297 @@ class RankBinding:
     gpus: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Visibility:
+    """How one vendor's runtime is told which GPUs to show.
+
+    Attributes:
+        variable: takes the list.
+        settings: what makes the list mean what it says.
+        unset: variables that would be applied on top of the list.
+        uuids: the list may name UUIDs.
+        ordered: the runtime keeps the order of the list; otherwise it counts upwards whatever the list says.
+        leave_whole: set nothing when the rank sees all that the node has.
+    """
+
+    variable: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    uuids: bool = False
+    ordered: bool = True
+    leave_whole: bool = False
+
+
+_VISIBILITY = {
+    "nvidia": _Visibility("CUDA_VISIBLE_DEVICES", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, uuids=True),
+    "amd": _Visibility(
+        "ROCR_VISIBLE_DEVICES",
+        unset=("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+        uuids=True,
+    ),
+    "ascend": _Visibility("ASCEND_RT_VISIBLE_DEVICES", ordered=False),
+    # COMPOSITE: a number is a whole GPU, as in the facts; the usual FLAT would make it a tile. As that changes what a
+    # framework counts, a rank that sees the whole node anyway is left as it is.
+    "intel": _Visibility(
+        "ZE_AFFINITY_MASK",
+        {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"},
+        ordered=False,
+        leave_whole=True,
+    ),
+}
+# Every runtime takes an invalid number for "no GPU"; an empty list is "all" to Level Zero and to many a shell script.
+_NO_GPU = "-1"
+
+
+def bind_ranks(
+    allocation: Allocation, job_map: JobMap, facts: Mapping[int, NodeFacts], gpu: GpuPolicy, cpu: CpuPolicy
+) -> dict[int, RankBinding]:
+    """Bind every rank of the job; `facts` is keyed by `Node.index`. Raises LaunchError for what the nodes cannot give."""
+    bindings: dict[int, RankBinding] = {}
+    for index in job_map.nodes:
+        node, found = allocation.nodes[index], facts[index]
+        placements = sorted((p for p in job_map.placements if p.node == index), key=lambda p: p.local_rank)
+        visible, own = _bind_gpus(node, placements, found.gpus, gpu)
+        cpus = _bind_cpus(node, placements, found.cpus, own, cpu)
+        bindings |= {rank: replace(binding, cpus=cpus[rank]) for rank, binding in visible.items()}
+    return bindings
+
+
+def describe_binding(binding: RankBinding) -> str:
+    """Say a binding in words for a report: "cpus 0-3, gpus nvidia 0 GPU-8a1b"."""
+    parts = [] if binding.cpus is None else [f"cpus {_ranges(binding.cpus)}"]
+    if binding.gpus:
+        shortened = (" ".join((*label.split()[:2], *(uuid[:8] for uuid in label.split()[2:]))) for label in binding.gpus)
+        parts.append("gpus " + " + ".join(shortened))
+    elif binding.environment:
+        parts.append("no gpus")
+    return ", ".join(parts) or "not bound"
+
+
+# GPUs.
+
+
+def _bind_gpus(
+    node: Node, placements: Sequence[Placement], gpus: Sequence[Gpu], policy: GpuPolicy
+) -> tuple[dict[int, RankBinding], dict[int, Gpu]]:
+    """Return each rank's binding without CPUs, and the GPU that each rank is likely to compute on."""
+    named = any(node.slots[placement.slot].gpus is not None for placement in placements)
+    mode = policy.bind or ("slot" if named or policy.per_rank is not None else "node")
+    if mode == "none":
+        return {placement.rank: RankBinding() for placement in placements}, {}
+    whole = mode == "node" and not named and policy.per_rank is None
+    chosen = {p.rank: list(gpus) for p in placements} if whole else _choose_gpus(node, placements, gpus, policy, mode)
+    if mode == "node":
+        together = list(dict.fromkeys(gpu for placement in placements for gpu in chosen[placement.rank]))
+        chosen = {placement.rank: together for placement in placements}
+    bindings, own = {}, {}
+    for placement in placements:
+        seen = _as_seen(chosen[placement.rank])
+        bindings[placement.rank] = _show(seen, gpus, placement, virtual=mode == "virtual")
+        place = placement.local_rank if mode == "node" else 0
+        if place < len(seen):
+            own[placement.rank] = seen[place]
+    return bindings, own
+
+
+def _choose_gpus(
+    node: Node, placements: Sequence[Placement], gpus: Sequence[Gpu], policy: GpuPolicy, mode: str
+) -> dict[int, list[Gpu]]:
+    """Give each rank the GPUs that its slot names, or else the next ones that no slot of the node names."""
+    # A job computes on one vendor's GPUs: a workstation's integrated one is not a second GPU.
+    main = [gpu for gpu in gpus if gpu.vendor == gpus[0].vendor]
+    chosen: dict[int, list[Gpu]] = {}
+    first_in_slot: dict[int, int] = {}
+    unnamed: list[Placement] = []
+    for placement in placements:
+        names = node.slots[placement.slot].gpus
+        if names is None:
+            unnamed.append(placement)
+            continue
+        names = _enough(names, node, placement, policy)
+        own = chosen[placement.rank] = [_look_up(name, gpus, main, node, placement) for name in names]
+        if len(set(own)) < len(own):
+            raise LaunchError(
+                "gpu-twice",
+                f"slot {placement.slot} of {node.name} names a GPU twice: {','.join(names)}",
+                hint=f"name each GPU of the slot once ({node.origin or node.name})",
+            )
+        first = first_in_slot.setdefault(placement.slot, placement.rank)
+        if first != placement.rank and own and mode != "node" and not policy.oversubscribe:
+            raise LaunchError(
+                "gpu-shared",
+                f"ranks {first} and {placement.rank} on {node.name} are in one slot and would share "
+                + ", ".join(_label(gpu) for gpu in own),
+                hint="give each rank a slot of its own, or say --oversubscribe-gpus",
+            )
+    each = policy.per_rank if policy.per_rank is not None else 0 if mode == "node" else 1
+    taken = {gpu for gpus_of_rank in chosen.values() for gpu in gpus_of_rank}
+    free = [gpu for gpu in main if gpu not in taken]
+    needed = len(unnamed) * each
+    if needed > len(free) and not (policy.oversubscribe and len(free) >= each):
+        raise _too_few(node, len(unnamed), each, len(free), len(taken))
+    for place, placement in enumerate(unnamed):
+        chosen[placement.rank] = [free[number % len(free)] for number in range(place * each, (place + 1) * each)]
+    return chosen
+
+
+def _enough(names: Sequence[str], node: Node, placement: Placement, policy: GpuPolicy) -> Sequence[str]:
+    """Cut what a slot names to `--gpus-per-rank`."""
+    if policy.per_rank is not None and len(names) < policy.per_rank:
+        raise LaunchError(
+            "gpu-count",
+            f"rank {placement.rank} needs {_count(policy.per_rank, 'GPU')}, but slot {placement.slot} of {node.name} "
+            f"names {len(names)}",
+            hint=f"name more GPUs for the slot ({node.origin or node.name}) or lower --gpus-per-rank",
+        )
+    return names[: policy.per_rank]
+
+
+def _look_up(name: str, gpus: Sequence[Gpu], main: Sequence[Gpu], node: Node, placement: Placement) -> Gpu:
+    """Find the GPU that a slot names by index among the main vendor's GPUs, or by UUID or its unique beginning."""
+    if name.isdigit():
+        matches = [gpu for gpu in main if gpu.index == int(name)]
+    else:
+        matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(name.lower())]
+    if len(matches) == 1:
+        return matches[0]
+    problem = f"matches {len(matches)} GPUs there" if matches else "is not there"
+    raise LaunchError(
+        "gpu-unknown",
+        f"rank {placement.rank} on {node.name}: GPU '{name}' {problem}",
+        context=[f"GPUs of {node.name}: " + (", ".join(_label(gpu) for gpu in gpus) or "none")],
+        hint=f"name one of these for slot {placement.slot} ({node.origin or node.name})",
+    )
+
+
+def _too_few(node: Node, ranks: int, each: int, free: int, taken: int) -> LaunchError:
+    have = f"{_count(free, 'GPU')} that no slot names" if taken else _count(free, "GPU") if free else "no GPU"
+    return LaunchError(
+        "gpu-count",
+        f"{node.name} has {have}, {_count(ranks, 'rank')} with {each} each need {ranks * each}",
+        hint="start fewer ranks there, lower --gpus-per-rank, or say --oversubscribe-gpus to let ranks share",
+    )
+
+
+def _as_seen(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Put the GPUs in the order in which the rank will count them."""
+    seen: list[Gpu] = []
+    for vendor, visibility in _VISIBILITY.items():
+        own = [gpu for gpu in gpus if gpu.vendor == vendor]
+        seen += own if visibility.ordered else sorted(own, key=lambda gpu: gpu.index)
+    return seen
+
+
+def _show(seen: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placement, virtual: bool) -> RankBinding:
+    """Make the variables that show `seen` and hide the rest of the node's `gpus`."""
+    environment: dict[str, str] = {}
+    unset: list[str] = []
+    for vendor, visibility in _VISIBILITY.items():
+        present = [gpu for gpu in gpus if gpu.vendor == vendor]
+        own = [gpu for gpu in seen if gpu.vendor == vendor]
+        if not present or (visibility.leave_whole and len(own) == len(present)):
+            continue
+        by_uuid = visibility.uuids and all(gpu.uuid for gpu in own)
+        names = [gpu.uuid if by_uuid else str(gpu.index) for gpu in own]
+        environment |= {**visibility.settings, visibility.variable: ",".join(names) or _NO_GPU}
+        unset += visibility.unset
+    if virtual and seen:
+        environment |= {
+            "LOCAL_RANK": "0",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            "JAX_LOCAL_DEVICE_IDS": ",".join(str(number) for number in range(len(seen))),
+            "MPILAUNCH_LOCAL_RANK": str(placement.local_rank),
+        }
+    return RankBinding(
+        gpus=tuple(_label(gpu) for gpu in seen),
+        environment=environment,
+        unset=tuple(name for name in unset if name not in environment),
+    )
+
+
+def _label(gpu: Gpu) -> str:
+    return f"{gpu.vendor} {gpu.index} {gpu.uuid}".rstrip()
+
+
+# CPUs.
+
+# What a CPU belongs to, for each `--bind-to`.
+_OBJECT: Mapping[str, Callable[[Cpu], int]] = {
+    "hwthread": lambda cpu: cpu.number,
+    "core": lambda cpu: cpu.core,
+    "socket": lambda cpu: cpu.socket,
+    "numa": lambda cpu: cpu.numa,
+}
+
+
+def _bind_cpus(
+    node: Node, placements: Sequence[Placement], cpus: Sequence[Cpu], own: Mapping[int, Gpu], policy: CpuPolicy
+) -> dict[int, tuple[int, ...] | None]:
+    """Give each rank consecutive objects of the CPUs that its slot names, or else of those that no used slot names."""
+    named = {number for placement in placements for number in node.slots[placement.slot].cpus or ()}
+    rest = frozenset(cpu.number for cpu in cpus if cpu.number not in named)
+    sharing: dict[frozenset[int], list[Placement]] = {}
+    for placement in placements:
+        wanted = node.slots[placement.slot].cpus
+        missing = sorted(set(wanted or ()) - {cpu.number for cpu in cpus})
+        if missing:
+            raise LaunchError(
+                "cpu-unknown",
+                f"rank {placement.rank} may not use CPU {_ranges(missing)} on {node.name}",
+                context=[f"CPUs of {node.name}: {_ranges(cpu.number for cpu in cpus)}"],
+                hint=f"name some of these for slot {placement.slot} ({node.origin or node.name})",
+            )
+        sharing.setdefault(rest if wanted is None else frozenset(wanted), []).append(placement)
+    bound: dict[int, tuple[int, ...] | None] = {}
+    for numbers, ranks in sharing.items():
+        if policy.bind_to == "none":
+            bound |= {p.rank: None if node.slots[p.slot].cpus is None else tuple(sorted(numbers)) for p in ranks}
+        else:
+            bound |= _deal(node, ranks, [cpu for cpu in cpus if cpu.number in numbers], own, policy)
+    return bound
+
+
+def _deal(
+    node: Node, ranks: Sequence[Placement], cpus: Sequence[Cpu], own: Mapping[int, Gpu], policy: CpuPolicy
+) -> dict[int, tuple[int, ...]]:
+    """Deal the objects that these CPUs form to the ranks that share them."""
+    objects: dict[int, list[int]] = {}
+    for cpu in sorted(cpus, key=lambda cpu: (cpu.socket, cpu.numa, cpu.core, cpu.number)):
+        objects.setdefault(_OBJECT[policy.bind_to](cpu), []).append(cpu.number)
+    sets = list(objects.values())
+    exclusive = policy.bind_to in ("core", "hwthread")
+    each = policy.cpus_per_rank if exclusive else 1
+    if len(ranks) * each > len(sets) and (exclusive or not sets):
+        raise LaunchError(
+            "binding-overload",
+            f"{node.name} has {_count(len(sets), policy.bind_to)} for {_count(len(ranks), 'rank')} "
+            f"with {each} each, which need {len(ranks) * each}",
+            hint="start fewer ranks there, or say --bind-to socket or --bind-to none to let ranks share",
+        )
+    dealt = {}
+    for place, placement in enumerate(ranks):
+        # Ranks that share objects do so in blocks: neighbours stay together, and near GPUs that are listed by bus.
+        first = place * each if len(ranks) * each <= len(sets) else place * len(sets) // len(ranks)
+        numbers = [number for members in sets[first : first + each] for number in members]
+        gpu = own.get(placement.rank)
+        if policy.bind_to == "numa" and gpu is not None:
+            numbers = objects.get(gpu.numa, numbers)
+        dealt[placement.rank] = tuple(sorted(numbers))
+    return dealt
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Write numbers as "0-3,8"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

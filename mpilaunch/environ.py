@@ -1,4 +1,381 @@
-"""The environment of a rank: what the head forwards, what is scrubbed, and what mpilaunch sets.
+"""The environment of a rank: what the head forwards, what a node drops, and what mpilaunch sets.
 
-Pure. The variables and their sources are in docs/environment.md. Nothing here reads os.environ.
+Pure: variables in, variables out; nothing here reads os.environ or opens a file. Five layers make the environment of a rank,
+each laid over the one before: the node's own variables less the scrubbed ones and `defaults_if_unset`; `job_environment`;
+`forwarded_environment`; `node_environment`; `rank_environment`. So what the user says wins over everything but the facts of
+the job map, and those cannot be said (`RESERVED`). docs/environment.md lists every name; a test holds it to this module.
 """
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from mpilaunch.errors import UsageError
+from mpilaunch.facts import NodeFacts
+from mpilaunch.mapping import Placement
+from mpilaunch.options import near
+
+FORWARDED_PREFIXES = (
+    *("NCCL_", "RCCL_", "HCCL_", "CCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "GLOO_", "MV2_"),
+    *("TORCH_", "PYTORCH_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_", "DS_", "DEEPSPEED_", "HOROVOD_"),
+    *("JAX_", "XLA_", "TF_", "CUDA_", "OMP_", "KMP_", "MKL_"),
+    *("HF_", "TRANSFORMERS_", "WANDB_", "MLFLOW_"),
+)
+"""The head's variables with these prefixes go to every rank, unless scrubbed or never forwarded."""
+
+NEVER_FORWARDED = frozenset(
+    {
+        *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+        *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+        *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
+        *("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
+        *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
+        *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
+        *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH"),
+    }
+)
+"""True of one machine only (its devices, its identity, its paths): neither a prefix nor `-x 'PREFIX_*'` forwards them."""
+
+SCRUBBED = (
+    *("SLURM_*", "SLURMD_*", "PMI_*", "PMI2_*", "PMIX_*", "OMPI_*", "PRTE_*", "MPI_LOCAL*", "MV2_COMM_WORLD_*", "HYD*"),
+    *("MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "JSM_NAMESPACE_*", "TORCHELASTIC_*", "PET_*", "MPILAUNCH_*"),
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
+    *("LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
+    *("HOROVOD_HOSTNAME", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    *("HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_GLOO_RENDEZVOUS_*"),
+    *("CCL_LOCAL_RANK", "CCL_LOCAL_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "TF_CONFIG"),
+)
+"""What a surrounding job leaves behind: exact names, and prefixes written `PREFIX*`. A rank that found them would take itself
+for a part of that job."""
+
+LONGEST_VARIABLE = 131_071
+"""Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
+
+_SCRUBBED_NAMES = frozenset(pattern for pattern in SCRUBBED if not pattern.endswith("*"))
+_SCRUBBED_PREFIXES = tuple(pattern[:-1] for pattern in SCRUBBED if pattern.endswith("*"))
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "$": "$", "`": "`"}
+
+
+# What mpilaunch sets
+
+
+def job_environment(
+    *,
+    job_id: str,
+    size: int,
+    node_count: int,
+    universe_size: int,
+    master_addr: str,
+    master_port: int,
+    restart_count: int = 0,
+    max_restarts: int = 0,
+) -> dict[str, str]:
+    """Return what is the same for every rank of the job.
+
+    Args:
+        size: ranks in the job.
+        node_count: nodes that run at least one rank.
+        universe_size: slots in the allocation, whether used or not.
+    """
+    return {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": master_addr,
+        "MASTER_PORT": str(master_port),
+        "GROUP_WORLD_SIZE": str(node_count),
+        "ROLE_WORLD_SIZE": str(size),
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": job_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_RESTART_COUNT": str(restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+        "OMPI_COMM_WORLD_SIZE": str(size),
+        "OMPI_UNIVERSE_SIZE": str(universe_size),
+        "MPILAUNCH_JOB_ID": job_id,
+        "MPILAUNCH_SIZE": str(size),
+    }
+
+
+def node_environment(*, node_rank: int, local_size: int) -> dict[str, str]:
+    """Return what is the same for every rank of one node.
+
+    Args:
+        node_rank: place among the nodes that run at least one rank (in `JobMap.nodes`), not in the allocation.
+        local_size: ranks of the job on this node.
+    """
+    return {
+        "NODE_RANK": str(node_rank),
+        "GROUP_RANK": str(node_rank),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "LOCAL_SIZE": str(local_size),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
+        "MPILAUNCH_NODE_RANK": str(node_rank),
+    }
+
+
+def rank_environment(
+    *, rank: int, local_rank: int, cross_rank: int, cross_size: int, error_file: str | None = None
+) -> dict[str, str]:
+    """Return what only one rank has; `cross_rank` and `cross_size` are from `cross_places`."""
+    environment = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": str(rank),
+        "CROSS_RANK": str(cross_rank),
+        "CROSS_SIZE": str(cross_size),
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(local_rank),
+        "OMPI_COMM_WORLD_NODE_RANK": str(local_rank),  # Open MPI's name for the place on the node, not for the node
+        "MPILAUNCH_RANK": str(rank),
+        "MPILAUNCH_LOCAL_RANK": str(local_rank),
+    }
+    if error_file is not None:
+        environment["TORCHELASTIC_ERROR_FILE"] = error_file
+    return environment
+
+
+def cross_places(placements: Sequence[Placement]) -> list[tuple[int, int]]:
+    """Return (CROSS_RANK, CROSS_SIZE) for each placement: its place among the nodes that have its local rank, and how many
+    nodes have it (Horovod's rule for nodes with unequal numbers of ranks)."""
+    sizes = Counter(placement.local_rank for placement in placements)
+    seen: Counter[int] = Counter()
+    places: dict[int, tuple[int, int]] = {}
+    for placement in sorted(placements, key=lambda placement: placement.node):
+        places[placement.rank] = (seen[placement.local_rank], sizes[placement.local_rank])
+        seen[placement.local_rank] += 1
+    return [places[placement.rank] for placement in placements]
+
+
+def defaults_if_unset(local_size: int) -> dict[str, str]:
+    """Return what a node sets where neither the node nor the user does, as torchrun would."""
+    defaults = {"PYTHONUNBUFFERED": "1"}
+    if local_size > 1:
+        defaults["OMP_NUM_THREADS"] = "1"
+    return defaults
+
+
+RESERVED = frozenset(
+    {
+        *("WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE"),
+        *("MPILAUNCH_JOB_ID", "MPILAUNCH_SIZE"),
+        *node_environment(node_rank=0, local_size=0),
+        *rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=0),
+    }
+)
+"""Facts of the job and its map, which the user chooses with -np, -N and --map-by: a value set by hand would be a lie."""
+
+
+# What a node drops
+
+
+def is_scrubbed(name: str) -> bool:
+    """Tell whether the variable belongs to a surrounding job."""
+    return name in _SCRUBBED_NAMES or name.startswith(_SCRUBBED_PREFIXES)
+
+
+def scrub_patterns() -> list[str]:
+    """Return the names and `PREFIX*` patterns that a daemon drops from its node's own variables before it adds ours."""
+    return list(SCRUBBED)
+
+
+# What the head forwards
+
+
+def forwarded_environment(
+    environ: Mapping[str, str],
+    exports: Sequence[str],
+    env_files: Sequence[tuple[str, str]] = (),
+    *,
+    forward_defaults: bool = True,
+) -> dict[str, str]:
+    """Return the variables that go from the head to every rank; raises UsageError.
+
+    Of two values for one name the later wins: the default prefixes, then the env files in order, then the exports in order.
+
+    Args:
+        environ: the head's variables.
+        exports: `NAME`, `NAME=VALUE` or `PREFIX_*`, as given with -x.
+        env_files: name and text of each `--env-file`.
+        forward_defaults: forward `FORWARDED_PREFIXES` as well.
+    """
+    forwarded: dict[str, str] = {}
+    if forward_defaults:
+        names = _matching(environ, FORWARDED_PREFIXES)
+        forwarded = {name: environ[name] for name in names if not is_scrubbed(name)}
+    for source, text in env_files:
+        forwarded.update(_env_file_variables(source, text))
+    for export in exports:
+        forwarded.update(_exported(export, environ))
+    for name, value in forwarded.items():
+        _check_value(name, value)
+    return forwarded
+
+
+def _matching(environ: Mapping[str, str], prefixes: str | tuple[str, ...]) -> list[str]:
+    """Return the names that a prefix may forward; shell functions (`BASH_FUNC_f%%`) are no names."""
+    return [
+        name
+        for name in environ
+        if name.startswith(prefixes) and name not in NEVER_FORWARDED and name not in RESERVED and _NAME.fullmatch(name)
+    ]
+
+
+def _exported(export: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of one -x; raises UsageError."""
+    name, equals, value = export.partition("=")
+    if equals:
+        _check_name(name, f"-x {name}=...")
+        return {name: value}
+    if name.endswith("*"):
+        prefix = name[:-1]
+        if not prefix:
+            raise UsageError(
+                "export-name",
+                "-x '*' would forward every variable of this machine, paths and all",
+                hint="name the variables or their prefixes: -x PATH -x 'MY_*'",
+            )
+        _check_name(prefix, f"-x '{name}'")
+        names = _matching(environ, prefix)
+        if not names:
+            raise UsageError("export-unset", f"-x '{name}': no variable that may be forwarded has this prefix")
+        return {matched: environ[matched] for matched in names}
+    _check_name(name, f"-x '{name}'")
+    if name not in environ:
+        similar = near(name, environ)
+        hint = (f"did you mean '{similar}', or " if similar else "") + f"give it a value: -x {name}=VALUE"
+        raise UsageError("export-unset", f"-x '{name}': this variable is not set", hint=hint)
+    return {name: environ[name]}
+
+
+def _check_name(name: str, where: str) -> None:
+    """Raise UsageError unless a user may set a variable of this name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            "export-name",
+            f"{where}: '{name}' is not a variable's name",
+            hint="a name has letters, digits, '_', '.' and '-', and starts with a letter or '_'",
+        )
+    if name in RESERVED:
+        raise UsageError(
+            "export-reserved",
+            f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank",
+            hint="choose the ranks and their places with -np, -N, --map-by and --rank-by",
+        )
+
+
+def _check_value(name: str, value: str) -> None:
+    """Raise UsageError unless the variable can be handed to a program; the value is never shown, it may be a secret."""
+    try:
+        size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise UsageError("export-value", f"the value of '{name}' has a character that UTF-8 cannot write") from None
+    if "\0" in value:
+        raise UsageError("export-value", f"the value of '{name}' has a zero byte, which ends a variable")
+    if size > LONGEST_VARIABLE:
+        raise UsageError(
+            "export-value",
+            f"'{name}' has {size:,} bytes with its name, and Linux hands a program at most {LONGEST_VARIABLE:,} in one",
+            hint="put the value into a file and forward its path",
+        )
+
+
+# Env files: one NAME=VALUE a line
+
+
+def _env_file_variables(source: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield the variables of an env file in order; raises UsageError that names source, line and column."""
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        line = line.removesuffix("\r")
+        statement = re.sub(r"[ \t]*(?:export[ \t]+)?", "", line, count=1)
+        if not statement or statement.startswith("#"):
+            continue
+        start = len(line) - len(statement)
+        where = f"{source}:{number}:{start + 1}"
+        name, equals, _ = statement.partition("=")
+        if not equals:
+            hint = "write NAME=VALUE, one on a line, and '#' before a comment"
+            raise UsageError("env-file", f"{where}: a line without '='", hint=hint)
+        _check_name(name, where)
+        yield name, _env_file_value(line, start + len(name) + 1, f"{source}:{number}")
+
+
+def _env_file_value(line: str, start: int, where: str) -> str:
+    """Return the value that begins at `start`: 'as it is', "with escapes", or bare up to a blank and '#'."""
+    quote = line[start : start + 1]
+    if quote not in ("'", '"'):
+        return re.split(r"[ \t]#", line[start:], maxsplit=1)[0].strip(" \t")
+    value: list[str] = []
+    place = start + 1
+    while line[place : place + 1] != quote:
+        if place >= len(line):
+            raise UsageError(
+                "env-file",
+                f"{where}:{start + 1}: this quote is not closed on its line",
+                hint='write a line break as \\n between double quotes: NAME="a\\nb"',
+            )
+        if quote == '"' and line[place] == "\\":
+            escape = line[place : place + 2]
+            if escape[1:] not in _ESCAPES:
+                raise UsageError(
+                    "env-file",
+                    f"{where}:{place + 1}: unknown escape '{escape}' between double quotes",
+                    hint="write \\\\ for a backslash, or use single quotes, which take every character as it is",
+                )
+            value.append(_ESCAPES[escape[1:]])
+            place += 2
+        else:
+            value.append(line[place])
+            place += 1
+    if not re.fullmatch(r"[ \t]*(?:#.*)?", line[place + 1 :], re.DOTALL):
+        raise UsageError("env-file", f"{where}:{place + 2}: text after the closing quote", hint="quote the whole value")
+    return "".join(value)
+
+
+# Where rank 0 is
+
+
+def choose_master_address(
+    rank0_node_facts: NodeFacts, other_facts: Sequence[NodeFacts], rank0_is_head: bool, node_name: str
+) -> str:
+    """Return an address of rank 0's node that the other nodes reach.
+
+    An address that has carried a connection of this launch comes before one that the node merely has, and IPv4 or IPv6 is
+    whatever that connection used; among the node's own addresses IPv4 is first (`NodeFacts.addresses`). Loopback and
+    link-local addresses mean something else on every node, so they are passed over.
+
+    Args:
+        other_facts: of the other nodes of the job.
+        rank0_is_head: rank 0 runs on the head, so no connection led to its node, but connections led from it.
+        node_name: of rank 0's node, as the user wrote it.
+    """
+    facts = rank0_node_facts
+    elsewhere = [other for other in other_facts if (other.hostname, other.addresses) != (facts.hostname, facts.addresses)]
+    if not elsewhere:
+        return "127.0.0.1"
+    candidates: list[str] = []
+    if rank0_is_head:
+        # Behind a jump host the nodes saw that host's address: one of the head's own is proof against it.
+        seen = [_routable(other.ssh_connection[0]) for other in elsewhere if other.ssh_connection]
+        own = set(facts.addresses)
+        candidates += [address for address in seen if address in own or not own]
+    elif facts.ssh_connection:
+        candidates.append(_routable(facts.ssh_connection[2]))
+    candidates += facts.addresses
+    candidates.append(facts.hostname if rank0_is_head else node_name)
+    return next(address for address in candidates if address)
+
+
+def _routable(text: str) -> str:
+    """Return the address without its zone (`%eth0`), or "" when it is no address that other nodes reach."""
+    import ipaddress  # 3 ms, and a job on one machine needs none
+
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return "" if address.is_loopback or address.is_link_local or address.is_unspecified else str(address)

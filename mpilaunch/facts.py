@@ -26,8 +26,9 @@ class Gpu:
 
     Attributes:
         vendor: "nvidia", "amd", "intel" or "ascend".
-        index: the vendor's index in PCI bus order, from 0, on the whole machine.
-        uuid: the vendor's stable name ("GPU-...", "MIG-..."), or "" where it has none.
+        index: place among the vendor's GPUs that the daemon may open, from 0, before any mask: in PCI bus order, for AMD in
+            the kernel's KFD order, which its driver counts by. MIG instances count one by one.
+        uuid: the vendor's stable name ("GPU-...", "MIG-..."), unique on the node, or "" where it has none.
         bus_id: PCI address "0000:3b:00.0", or "".
         name: model, or "".
         numa: NUMA node of the device, -1 when unknown.
@@ -48,10 +49,11 @@ class NodeFacts:
     python: version of the daemon's interpreter, "3.11.7".
     executable: path of the daemon's interpreter.
     cpus: the hardware threads that the daemon may use (its affinity).
-    gpus: the GPUs that the daemon may use, in `index` order.
+    gpus: the GPUs that the daemon may use: vendor by vendor, each in `index` order or in the order of its mask.
     addresses: the node's own addresses, without loopback and link-local ones, IPv4 first, the default route's first.
     ssh_connection: (head's address, port, node's address, port) as sshd saw them, or None.
-    free_port: a TCP port that was free on the node and is outside the kernel's range for outgoing connections.
+    free_port: a TCP port that was free on the node and is outside the kernel's range for outgoing connections;
+        0 when none was found.
     """
 
     hostname: str
@@ -75,8 +77,19 @@ class NodeFacts:
             python=str(message["python"]),
             executable=str(message["executable"]),
             cpus=tuple(Cpu(*(int(part) for part in cpu)) for cpu in message["cpus"]),
-            gpus=tuple(Gpu(**gpu) for gpu in message["gpus"]),
+            gpus=tuple(_gpu(gpu) for gpu in message["gpus"]),
             addresses=tuple(str(address) for address in message["addresses"]),
             ssh_connection=connection,
             free_port=int(message["free_port"]),
         )
+
+
+def _gpu(message: Mapping[str, Any]) -> Gpu:
+    return Gpu(
+        vendor=str(message["vendor"]),
+        index=int(message["index"]),
+        uuid=str(message["uuid"]),
+        bus_id=str(message["bus_id"]),
+        name=str(message["name"]),
+        numa=int(message["numa"]),
+    )

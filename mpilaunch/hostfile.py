@@ -2,11 +2,26 @@
 
 Pure: text in, entries out. It decides nothing about which hosts a job uses (`allocation` does) and opens no file.
 Every error names the source, line, column and text, and what would be right.
+
+    line  := [ hosts { key "=" value } ] [ comment ]         blanks round "=" are allowed, values may be quoted
+    hosts := host { "," host }                               bracket ranges as in nodeset: node[01-16]
+    host  := [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots stands in brackets: [fe80::1]:4
+
+Comments are `# ...`, `// ...` and `/* ... */`. A host list (`--host`) is `hosts` alone. `host:22` is 22 slots (Hydra,
+Horovod, Open MPI's --host), never port 22 (pssh): a port is `port=22`. The keys are the rows of `_KEYS`.
 """
 
 from __future__ import annotations
 
+import difflib
+import ipaddress
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from mpilaunch.errors import UsageError
+from mpilaunch.nodeset import MAX_ITEMS, Line, Span, expand_span, fold_numbers, parse_numbers_span
 
 
 @dataclass(frozen=True)
@@ -34,3 +49,325 @@ class HostEntry:
     gpus: tuple[str, ...] | None = None
     cpus: tuple[int, ...] | None = None
     origin: str = ""
+
+
+def parse_hostfile(text: str, source: str) -> list[HostEntry]:
+    """Return the entries of a hostfile in its order, one per host; raises UsageError."""
+    entries: list[HostEntry] = []
+    lines = re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff"))
+    for number, (shown, code) in enumerate(zip(lines, _without_comments(lines, source), strict=True), start=1):
+        if code.strip():
+            entries += _read_line(Span.of(shown, source, number), code)
+    if not entries:
+        raise UsageError(
+            "hostfile-empty", f"{source}:1:1: no hosts in this file", hint="write one host per line, like 'node01 slots=4'"
+        )
+    return entries
+
+
+def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
+    """Return the entries of a comma list like `a:2,b,node[01-16]:4`, in its order; raises UsageError."""
+    return [HostEntry(origin=source, **fields) for fields in read_hosts(Span.of(text, source))]
+
+
+def format_hostfile(entries: Sequence[HostEntry]) -> str:
+    """Return a hostfile that `parse_hostfile` reads as the same entries, but for their origin."""
+    return "".join(" ".join((entry.name, *_format_keys(entry))) + "\n" for entry in entries)
+
+
+# Lines
+
+
+_COMMENT = re.compile(r"""(?P<quoted>"(?:[^"]|"")*"|'(?:[^']|'')*')|(?P<rest>\#.*|//.*)|(?P<block>/\*)""")
+_PAIR = re.compile(
+    r"""\s*(?P<key>[^\s=]+)\s*(?:(?P<equals>=)\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^\s"']\S*)?)?\s*"""
+)
+
+
+def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
+    """Return each line with its comments as blanks, so that every column stays where it was."""
+    opened: Span | None = None
+    for number, line in enumerate(lines, start=1):
+        code, offset = "", 0
+        while offset < len(line):
+            if opened is not None:
+                closing = line.find("*/", offset)
+                end = len(line) if closing < 0 else closing + 2
+                opened = opened if closing < 0 else None
+                code += " " * (end - offset)
+            else:
+                found = _COMMENT.search(line, offset)
+                if found is None or found["quoted"]:
+                    end = len(line) if found is None else found.end()
+                    code += line[offset:end]
+                elif found["rest"]:
+                    end = len(line)
+                    code += line[offset : found.start()]
+                else:
+                    end = found.end()
+                    code += line[offset : found.start()] + "  "
+                    opened = Span(Line(source, number, line), found.start(), end)
+            offset = end
+        yield code
+    if opened is not None:
+        raise opened.error("hostfile-syntax", "the comment '/*' is never closed", "end it with '*/'")
+
+
+def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
+    """Return the entries of one line; `code` is the line without its comments."""
+    start = len(code) - len(code.lstrip())
+    hosts = line.part(start, start + len(code[start:].split(None, 1)[0]))
+    if "=" in hosts.text:
+        raise hosts.error("hostfile-syntax", f"'{hosts.text}' stands where a host name belongs", _LINE_HINT)
+    values: dict[str, Any] = {}
+    spans: dict[str, Span] = {}
+    offset = start + len(hosts.text)
+    while code[offset:].strip():
+        pair = _PAIR.match(code, offset)
+        assert pair is not None
+        key = line.part(*pair.span("key"))
+        if not pair["equals"]:
+            raise key.error("hostfile-syntax", f"'{key.text}' is not 'key=value'", _LINE_HINT)
+        if not pair["value"]:
+            rest = line.part(pair.end(), pair.end() + 1)
+            told = "this quote is never closed" if rest.text else f"'{key.text}=' has no value"
+            raise (rest if rest.text else key).error("hostfile-syntax", told, "write key=value, or key=\"two words\"")
+        field, read = _find_key(key)
+        value = line.part(*pair.span("value"))
+        if field and field in spans:
+            raise key.error(f"hostfile-{'slots' if field == 'slots' else 'key'}", f"{field} is given twice", "give it once")
+        spans[field] = value
+        values[field] = read(value)
+        offset = pair.end()
+    values.pop("", None)
+    for fields in read_hosts(hosts):
+        for field in ("slots", "user"):
+            if field in fields and field in values:
+                told = f"{field} is given twice: '{hosts.text}' says it too"
+                raise spans[field].error("hostfile-slots" if field == "slots" else "hostfile-key", told, "give it once")
+        entry = HostEntry(origin=f"{line.line.source}:{line.line.number}", **fields, **values)
+        if entry.max_slots is not None and (entry.slots or 0) > entry.max_slots:
+            told = f"max_slots={entry.max_slots} is less than slots={entry.slots}"
+            raise spans["max_slots"].error("hostfile-slots", told, "max_slots is the most that --oversubscribe may reach")
+        yield entry
+
+
+_LINE_HINT = "write one host per line, like 'node01 slots=4' or 'node01:4'"
+
+
+# Hosts
+
+
+_NAME = re.compile(r"\w[\w./-]*")
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+def read_hosts(hosts: Span) -> Iterator[dict[str, Any]]:
+    """Return the fields of HostEntry that each host of a comma list gives: name, and slots and user where said."""
+    for item in hosts.split():
+        host = item.strip()
+        _refuse_foreign(host)
+        fields: dict[str, Any] = {}
+        at = host.text.rfind("@")
+        if at >= 0:
+            fields["user"] = read_user(host.part(0, at))
+            host = host.part(at + 1)
+        names, colon = _read_names(host)
+        if colon is not None:
+            fields["slots"] = read_count(host.part(colon + 1))
+        for name in names:
+            yield {"name": name, **fields}
+
+
+def _refuse_foreign(host: Span) -> None:
+    """Refuse what other launchers mean by a first character, before it is taken for a name."""
+    if host.text.startswith("^"):
+        hint = "leave the host out, or choose the hosts you want with --host"
+        raise host.error("hostfile-exclude", f"'{host.text}' excludes a host, which is not supported", hint)
+    if host.text.startswith("+"):
+        hint = "write the name of the host"
+        raise host.error("host-relative", f"relative hosts like '{host.text}' are not supported yet", hint)
+
+
+def _read_names(host: Span) -> tuple[list[str], int | None]:
+    """Return the names of one host item, and the offset of the colon before its slots if there is one."""
+    text = host.text
+    closing = text.find("]")
+    if text.startswith("[") and ":" in text[:closing]:
+        _check_address(host.part(1, closing))
+        if text[closing + 1 :] and text[closing + 1] != ":":
+            raise host.part(closing + 1).error("hostfile-name", f"'{text[closing + 1 :]}' behind an address", _ADDRESS_HINT)
+        return [text[1:closing]], closing + 1 if text[closing + 1 :] else None
+    if text.count(":") > 1:
+        _check_address(host)
+        return [text], None
+    colon = text.find(":")
+    name = host if colon < 0 else host.part(0, colon)
+    if not name.text:
+        raise Span(host.line, host.start, max(host.end, host.start + 1)).error("hostfile-name", "a host name is missing")
+    names = expand_span(name)
+    if not _NAME.fullmatch(names[0]):
+        hint = "a name starts with a letter or digit and holds letters, digits, '.', '-', '_' and '/'"
+        raise name.error("hostfile-name", f"'{name.text}' is not a host name", hint)
+    return names, None if colon < 0 else colon
+
+
+def _check_address(address: Span) -> None:
+    try:
+        ipaddress.IPv6Address(address.text)
+    except ValueError:
+        raise address.error("hostfile-name", f"'{address.text}' is not an IPv6 address", _ADDRESS_HINT) from None
+
+
+_ADDRESS_HINT = "write fe80::1, or [fe80::1]:4 for 4 slots; a host name takes one colon, like node01:4"
+
+
+# Values
+
+
+_GPU = re.compile(r"(?:GPU|MIG)-[\w./-]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def read_text(value: Span) -> str:
+    """Return the text of a value without its quotes; inside quotes a doubled quote stands for one."""
+    text = value.text
+    if text[:1] in ('"', "'"):
+        return text[1:-1].replace(text[0] * 2, text[0])
+    return text
+
+
+def read_count(value: Span) -> int:
+    """Return a number of slots, 0 or more."""
+    text = read_text(value)
+    if not _COUNT.fullmatch(text):
+        told = f"'{text}' is not a number of slots" if text else "the number of slots is missing"
+        raise _visible(value).error("hostfile-slots", told, "write a whole number, 0 or more, like slots=4 or node01:4")
+    if int(text) > MAX_ITEMS:
+        raise value.error("hostfile-slots", f"{text} slots are more than the {MAX_ITEMS:,} allowed on one host")
+    return int(text)
+
+
+def read_limit(value: Span) -> int:
+    """Return a hard limit of slots, 1 or more."""
+    if (limit := read_count(value)) < 1:
+        raise value.error("hostfile-slots", "max_slots is 0", "a host that runs no rank has slots=0")
+    return limit
+
+
+def read_port(value: Span) -> int:
+    """Return a port, 1..65535."""
+    text = read_text(value)
+    if not _COUNT.fullmatch(text) or not 1 <= int(text) <= 65535:
+        raise value.error("hostfile-port", f"'{text}' is not a port", "a port is a number from 1 to 65535")
+    return int(text)
+
+
+def read_user(value: Span) -> str:
+    """Return a login name."""
+    text = read_text(value)
+    # A name like -oProxyCommand=... would become an option of ssh.
+    if not text or text.startswith("-") or any(character.isspace() for character in text):
+        raise _visible(value).error("hostfile-user", f"'{text}' is not a login name", "write user@host or user=name")
+    return text
+
+
+def read_agent(value: Span) -> str:
+    """Return the name of an agent or a command template; `agent.load` knows which there are."""
+    text = read_text(value)
+    if not text.strip():
+        raise value.error("hostfile-key", "agent= is empty", "write agent=ssh or agent=\"tsh ssh {host} {command}\"")
+    return text
+
+
+def read_gpus(value: Span) -> tuple[str, ...]:
+    """Return GPU indices and UUIDs in the order written; `none` is no GPU."""
+    inner = _inner(value)
+    if inner.text == "none":
+        return ()
+    gpus: list[str] = []
+    for item in inner.split():
+        if _GPU.fullmatch(item.text):
+            gpus.append(item.text)
+        elif item.text[:1].isdigit():
+            gpus += map(str, parse_numbers_span(item))
+        else:
+            hint = "write indices like 0-3 or 0,2, UUIDs like GPU-8a1b..., or none"
+            raise _visible(item).error("hostfile-gpus", f"'{item.text}' is not a GPU", hint)
+    _refuse_repeats(inner, gpus, "GPU")
+    return tuple(gpus)
+
+
+def read_cpus(value: Span) -> tuple[int, ...]:
+    """Return CPU numbers in the order written."""
+    inner = _inner(value)
+    numbers = parse_numbers_span(inner)
+    _refuse_repeats(inner, numbers, "CPU")
+    return numbers
+
+
+def _inner(value: Span) -> Span:
+    quoted = value.text[:1] in ('"', "'")
+    return value.part(1, len(value.text) - 1) if quoted else value
+
+
+def _visible(span: Span) -> Span:
+    """Return a span that has at least one character, for errors about something that is missing."""
+    return span if span.text else Span(span.line, span.start, span.start + 1)
+
+
+def _refuse_repeats(value: Span, items: Sequence[str] | Sequence[int], what: str) -> None:
+    seen: set[str | int] = set()
+    for item in items:
+        if item in seen:
+            raise value.error(f"hostfile-{what.lower()}s", f"{what} {item} is named twice", "name each one once")
+        seen.add(item)
+
+
+# Keys: a dialect's key is one row here.
+
+
+_KEYS: tuple[tuple[str, Callable[[Span], object], tuple[str, ...]], ...] = (
+    # field of HostEntry, reader of the value, spellings ("-" counts as "_")
+    ("slots", read_count, ("slots", "cpu", "count")),
+    (
+        "max_slots",
+        read_limit,
+        ("max_slots", "slots_max", "maxslots", "max_cpu", "cpu_max", "maxcpu", "max_count", "count_max", "maxcount"),
+    ),
+    ("user", read_user, ("user", "username", "user_name")),
+    ("port", read_port, ("port",)),
+    ("agent", read_agent, ("agent",)),
+    ("gpus", read_gpus, ("gpus",)),
+    ("cpus", read_cpus, ("cpus",)),
+    # Accepted and ignored: we find a node's topology on the node (Open MPI), and bind by --bind-to (Hydra).
+    ("", read_text, ("boards", "sockets", "sockets_per_board", "cores", "cores_per_socket", "binding")),
+)
+_FIELDS = tuple(field for field, _, _ in _KEYS if field)
+_BY_SPELLING = {spelling: (field, read) for field, read, spellings in _KEYS for spelling in spellings}
+
+
+def _find_key(key: Span) -> tuple[str, Callable[[Span], object]]:
+    known = _BY_SPELLING.get(key.text.replace("-", "_"))
+    if known is None:
+        near = difflib.get_close_matches(key.text.lower().replace("-", "_"), _BY_SPELLING, 1)
+        hint = f"did you mean {near[0]}=?" if near else "the keys are " + ", ".join(_FIELDS)
+        raise key.error("hostfile-key", f"unknown key '{key.text}'", hint)
+    return known
+
+
+def _format_keys(entry: HostEntry) -> Iterator[str]:
+    """Return `key=value` for all that the entry says."""
+    for field in _FIELDS:
+        value = getattr(entry, field)
+        if value is None:
+            continue
+        if field == "gpus":
+            value = ",".join(value) or "none"
+        elif field == "cpus":
+            value = fold_numbers(value) if list(value) == sorted(value) else ",".join(map(str, value))
+        yield f"{field}={_quoted(str(value))}"
+
+
+def _quoted(text: str) -> str:
+    plain = text and not re.search(r"""[\s"'#]|//|/\*""", text)
+    return text if plain else '"' + text.replace('"', '""') + '"'

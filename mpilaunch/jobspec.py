@@ -84,3 +84,7 @@ class JobSpec:
     agent: AgentOptions = field(default_factory=AgentOptions)
     report_file: str | None = None
     report_bindings: bool = False
+
+    def gets_stdin(self, rank: int) -> bool:
+        """Say whether a rank gets the head's stdin."""
+        return self.stdin == "all" or self.stdin == str(rank)

@@ -1,5 +1,173 @@
-"""The state of a job and of its ranks, and the verdict when it has ended.
+"""The state of a job's ranks, and the verdict when all have ended.
 
 Pure tables: `{state: {event: state}}`. A finished rank is one that has exited *and* whose output has drained; finished ranks
-are a set, never a counter.
+are a set, never a counter. Times are seconds of the head's monotonic clock, mapped there from each node's own.
 """
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mpilaunch.errors import ExitCode
+
+RANK_STATES: dict[str, dict[str, str]] = {
+    "waiting": {"started": "running", "exited": "exited", "lost": "lost"},
+    "running": {"exited": "exited", "drained": "drained", "lost": "lost"},
+    "drained": {"exited": "finished", "lost": "lost"},
+    "exited": {"drained": "finished", "lost": "lost"},
+    "finished": {"lost": "finished"},
+    "lost": {"lost": "lost"},
+}
+"""What becomes of a rank: `drained` is a rank that closed its output and lives on, `lost` one whose node is gone. A rank that
+could not be executed goes from waiting to exited."""
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended.
+
+    Attributes:
+        rank: place in the job.
+        code: exit code, None unless it exited.
+        signal: number of the signal that killed it, None unless one did.
+        core: it left a core dump.
+        errno: why it could not be executed, None unless that.
+        clock: when, in seconds of the head's monotonic clock.
+    """
+
+    rank: int
+    code: int | None = None
+    signal: int | None = None
+    core: bool = False
+    errno: int | None = None
+    clock: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Anything but exit code 0."""
+        return self.code != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell would show: the code, 128 + N for signal N, 126 or 127 when it could not be executed."""
+        if self.errno is not None:
+            return 127 if self.errno == 2 else 126
+        return self.code if self.code is not None else 128 + (self.signal or 0)
+
+    @property
+    def how(self) -> str:
+        """How it ended, in words: "exited with code 3", "killed by SIGSEGV (signal 11), core dumped"."""
+        if self.errno is not None:
+            return f"could not be executed: {os.strerror(self.errno)}"
+        if self.signal is None:
+            return f"exited with code {self.code}"
+        return f"killed by {signal_name(self.signal)} (signal {self.signal})" + (", core dumped" if self.core else "")
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGSEGV" for 11, "signal 63" for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a job ended.
+
+    Attributes:
+        exit_code: what mpilaunch exits with.
+        cause: "ok", "rank-failed", "node-lost", "timeout", "interrupted" or "output-lost".
+        first: the rank that failed first, for cause "rank-failed".
+        host: the name of its node.
+        detail: for the other causes, what happened in words ("node07: no sign of life for 30 s").
+        last_lines: the last lines of `first`'s stderr, as it wrote them.
+        failed_after: other ranks that failed by themselves, with how they ended, in rank order.
+        stopped: ranks that mpilaunch ended because of it.
+        finished: ranks that had ended well before.
+        swept: processes that ranks had left behind and that were ended: (node name, process id, command name).
+        seconds: from the start of the ranks to the end of the last.
+    """
+
+    exit_code: int
+    cause: str
+    first: RankEnd | None = None
+    host: str = ""
+    detail: str = ""
+    last_lines: tuple[bytes, ...] = ()
+    failed_after: tuple[RankEnd, ...] = ()
+    stopped: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+    swept: tuple[tuple[str, int, str], ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass
+class JobState:
+    """Every rank's state and end. `stop` is when the head told the nodes to end the job, None while it has not."""
+
+    states: dict[int, str]
+    ends: dict[int, RankEnd] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    stop: float | None = None
+
+    @classmethod
+    def of(cls, ranks: Iterable[int]) -> JobState:
+        """Return the state of a job of which nothing has started."""
+        return cls({rank: "waiting" for rank in ranks})
+
+    def happened(self, rank: int, event: str, end: RankEnd | None = None) -> None:
+        """Take an event of a rank; raises ValueError when it cannot happen in the rank's state."""
+        state = self.states[rank]
+        if event not in RANK_STATES[state]:
+            raise ValueError(f"rank {rank} is {state}: it cannot have {event}")
+        self.states[rank] = RANK_STATES[state][event]
+        if end is not None:
+            self.ends[rank] = end
+        if self.states[rank] in ("finished", "lost"):
+            self.finished.add(rank)
+
+    @property
+    def ended(self) -> bool:
+        """Every rank is finished or lost."""
+        return len(self.finished) == len(self.states)
+
+    @property
+    def living(self) -> list[int]:
+        """Ranks that run now, in rank order."""
+        return [rank for rank, state in self.states.items() if state in ("running", "drained")]
+
+    def first_failure(self) -> RankEnd | None:
+        """Return the earliest end that was a failure of the rank's own: before the job was told to end."""
+        failures = [end for end in self.ends.values() if end.failed and (self.stop is None or end.clock <= self.stop)]
+        return min(failures, key=lambda end: (end.clock, end.rank), default=None)
+
+    def sort_out(self, first: RankEnd | None) -> tuple[tuple[RankEnd, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the ranks beside `first`: (failed by themselves, stopped by us or lost, ended well)."""
+        failed_after, stopped, finished = [], [], []
+        for rank in self.states:
+            end = self.ends.get(rank)
+            if end is not None and first is not None and end.rank == first.rank:
+                continue
+            if end is None or (end.failed and self.stop is not None and end.clock > self.stop):
+                stopped.append(rank)
+            elif end.failed:
+                failed_after.append(end)
+            else:
+                finished.append(rank)
+        return tuple(failed_after), tuple(stopped), tuple(finished)
+
+
+def verdict_of_ranks(state: JobState) -> Verdict:
+    """Return the verdict of a job that ended by its ranks alone."""
+    first = state.first_failure()
+    failed_after, stopped, finished = state.sort_out(first)
+    if first is None:
+        return Verdict(ExitCode.OK, "ok", finished=finished)
+    return Verdict(
+        first.exit_code, "rank-failed", first=first, failed_after=failed_after, stopped=stopped, finished=finished
+    )

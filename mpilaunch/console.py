@@ -1,0 +1,258 @@
+"""What mpilaunch says: errors, notes, the progress of a start, the report at the end.
+
+The one renderer, on stderr: stdout belongs to the ranks (and to what --dry-run prints). The only importer of rich, and only
+on a terminal; without one the words are the same. Whatever came from elsewhere (ranks, banners, files) is escaped, so that
+no terminal sequence in it can forge a report.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
+
+from mpilaunch.errors import LaunchError
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.live
+
+    from mpilaunch.jobstate import RankEnd, Verdict
+
+PROGRESS_AFTER = 0.5
+"""Seconds that a start may take before a progress line is shown."""
+PROGRESS_NAMES = 3
+"""Nodes that the progress line names; the others are a count."""
+NOBODY_READS = 128 + signal.SIGPIPE
+"""Exit code of a job whose output nobody read any more: as for any filter, no error is said."""
+
+# Controls, bytes that are no UTF-8 (as lone surrogates), and what turns or hides text.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "hint": "bold cyan"}
+
+
+def printable(text: str | bytes) -> str:
+    r"""Return text in which everything that is not plain text is written out, like \x1b."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    return _UNPRINTABLE.sub(_written_out, text)
+
+
+def _written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
+    """Decide by NO_COLOR, FORCE_COLOR, TERM and the terminal, in this order."""
+    if environ.get("NO_COLOR"):
+        return False
+    return bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
+
+
+class Console:
+    """Speak to the user.
+
+    Args:
+        stream: stderr, unless a test listens.
+        environ: for NO_COLOR, FORCE_COLOR and TERM.
+        quiet: say errors and warnings only.
+        verbose: 0, 1 or 2.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        quiet: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._environ = environ
+        self._terminal = bool(getattr(self._stream, "isatty", bool)())
+        self._colour = wants_colour(environ, terminal=self._terminal)
+        self._progress: ProgressLine | None = None
+        self.quiet = quiet
+        self.verbose = verbose
+
+    def error(self, error: LaunchError) -> None:
+        """Say an error: what happened, the lines that show it, what to do."""
+        self._say("error", f"[{error.reference}]: {error.message}", error.context, error.hint)
+
+    def warning(self, text: str, context: Sequence[str] = ()) -> None:
+        """Say what is likely wrong but ends nothing."""
+        self._say("warning", f": {text}", context)
+
+    def remark(self, text: str, *, level: int = 0) -> None:
+        """Say what is worth knowing; `level` 1 only with -v, 2 only with -vv."""
+        if not self.quiet and level <= self.verbose:
+            self._say("note", f": {text}")
+
+    def note(self, text: str) -> str:
+        """Return a remark as a line: while ranks run, what they print and what we say goes through one writer."""
+        return "" if self.quiet else f"note: {printable(text)}\n"
+
+    def started(self) -> None:
+        """The terminal is the ranks' from here on."""
+        self.end_progress()
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Say how the job ended, the first failure first; a job that went well is no news."""
+        for host, process, command in verdict.swept:
+            self.warning(f"{host}: ended process {process} ({command}), which its rank had left behind")
+        if verdict.cause == "ok":
+            self.remark(f"all ranks ended well after {verdict.seconds:.1f} s", level=1)
+        elif verdict.exit_code != NOBODY_READS:
+            self.error(verdict_error(verdict))
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Say lines as they are, but for what is not printable: a map, a table."""
+        self._write([("", printable(line)) for line in lines])
+
+    def progress(self, done: int, total: int, waiting: Sequence[str]) -> None:
+        """Show how many of the nodes are there; on a terminal only, and only once the start takes long."""
+        if done == total:
+            self.end_progress()
+        elif self._terminal and not self.quiet and self._environ.get("TERM") != "dumb":
+            if self._progress is None:
+                self._progress = ProgressLine(self._rich)
+            self._progress.show(progress_text(done, total, waiting))
+
+    def end_progress(self) -> None:
+        """Take the progress line away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _say(self, kind: str, text: str, context: Sequence[str] = (), hint: str | None = None) -> None:
+        lines = [(kind, kind + printable(text)), *(("", "    " + printable(line)) for line in context)]
+        if hint:
+            lines.append(("hint", "hint: " + printable(hint)))
+        self.end_progress()
+        self._write(lines)
+
+    def _write(self, lines: Sequence[tuple[str, str]]) -> None:
+        """Write lines; the first word of a line that has a kind is coloured."""
+        # Nobody is left to be told that stderr is gone.
+        with suppress(BrokenPipeError):
+            if self._colour and any(kind for kind, _ in lines):
+                from rich.text import Text
+
+                console = self._rich()
+                for kind, line in lines:
+                    text = Text(line)
+                    text.stylize(_STYLES.get(kind, ""), 0, len(kind))
+                    console.print(text, soft_wrap=True)
+            else:
+                self._stream.write("".join(f"{line}\n" for _, line in lines))
+            self._stream.flush()
+
+    def _rich(self) -> rich.console.Console:
+        from rich.console import Console as RichConsole
+
+        # Our own rule has decided; rich's would read the environment in its own way.
+        return RichConsole(
+            file=self._stream,
+            force_terminal=True,
+            color_system="standard" if self._colour else None,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            _environ={},
+        )
+
+
+class ProgressLine:
+    """One line that is drawn over, from PROGRESS_AFTER on: a quick start shows nothing and does not even import rich.
+
+    A timer draws it first, for a start that hangs has no news to draw it with.
+    """
+
+    def __init__(self, make_console: Callable[[], rich.console.Console]) -> None:
+        self._make_console = make_console
+        self._text = ""
+        self._live: rich.live.Live | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._timer = threading.Timer(PROGRESS_AFTER, self._draw)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def show(self, text: str) -> None:
+        """Change the text."""
+        with self._lock:
+            self._text = printable(text)
+            if self._live is not None:
+                self._live.update(self._text, refresh=True)
+
+    def stop(self) -> None:
+        """Take the line away; it does not come again."""
+        self._timer.cancel()
+        with self._lock:
+            self._stopped = True
+            if self._live is not None:
+                self._live.stop()
+
+    def _draw(self) -> None:
+        from rich.live import Live
+
+        with self._lock:
+            if not self._stopped:
+                self._live = Live(self._text, console=self._make_console(), transient=True, auto_refresh=False)
+                self._live.start(refresh=True)
+
+
+def progress_text(done: int, total: int, waiting: Sequence[str]) -> str:
+    """Return "launched 30/32, waiting for node07, node19"."""
+    named = list(waiting[:PROGRESS_NAMES])
+    more = total - done - len(named)
+    return f"launched {done}/{total}, waiting for {', '.join(named)}" + (f" and {more} more" if more > 0 else "")
+
+
+# The report at the end
+
+_SIGNAL_HINTS = {
+    7: "a full /dev/shm is the usual cause of SIGBUS: give the container or node more shared memory",
+    9: "the kernel's out-of-memory killer is the usual cause of SIGKILL: look at dmesg on that node",
+}
+
+
+def verdict_error(verdict: Verdict) -> LaunchError:
+    """Return what a failed job says: the first failure, how it died and its last words, then the other ranks as counts."""
+    first = verdict.first
+    hint = None
+    message, *context = verdict.detail.splitlines() or [""]
+    if verdict.last_lines:
+        context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
+    if first is not None:
+        message = message or f"rank {first.rank} on {verdict.host} {first.how} after {verdict.seconds:.1f} s"
+        hint = _SIGNAL_HINTS.get(first.signal or 0)
+    context += _other_ranks(verdict)
+    return LaunchError(verdict.cause, message, context=context, hint=hint, exit_code=verdict.exit_code)
+
+
+def _other_ranks(verdict: Verdict) -> list[str]:
+    by_end: dict[str, list[RankEnd]] = {}
+    for end in verdict.failed_after:
+        by_end.setdefault(end.how, []).append(end)
+    after = " after it" if verdict.first is not None else ""
+    lines = [f"{_ranks([end.rank for end in ends])} {how}{after}" for how, ends in by_end.items()]
+    if verdict.stopped:
+        lines.append(f"{_ranks(verdict.stopped)} stopped{after}")
+    if verdict.finished:
+        lines.append(f"{_ranks(verdict.finished)} had ended well")
+    return lines
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    from mpilaunch.nodeset import fold_numbers
+
+    return f"rank{'s' if len(numbers) > 1 else ''} {fold_numbers(numbers)}"

@@ -1,0 +1,219 @@
+"""I/O forwarding on the node: ranks' stdout and stderr to the wire, the wire's stdin to ranks.
+
+Bytes pass as they are; whole lines are the head's work. A stream without credit is not read, and none is read while the
+wire's own buffer is full: then the rank blocks on its pipe, and this process does not grow.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+import struct
+import termios
+
+from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, stream_channel
+from mpilaunch.wire.session import Session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PIPE_SIZE = 1 << 20
+"""Wished size of a rank's output pipes, in bytes: fewer and larger reads. The kernel may refuse it."""
+
+
+class Output:
+    """One rank's stdout or stderr: read while there is credit, until end of file."""
+
+    def __init__(self, forwarder: Forwarder, channel: int, descriptor: int) -> None:
+        self._forwarder = forwarder
+        self.channel = channel
+        self.descriptor = descriptor
+
+    def read_ready(self) -> None:
+        """Send on what the rank has written, as far as the credit goes."""
+        session = self._forwarder.session
+        data = os.read(self.descriptor, min(session.credit(self.channel), MAX_DATA))
+        if not data:
+            self._forwarder.close_output(self)
+            return
+        session.send_data(self.channel, data)
+        if not session.credit(self.channel):
+            self._forwarder.reading.unregister(self.descriptor)
+
+
+class Input:
+    """One rank's stdin: written as fast as the rank reads; what was written is granted to the head again."""
+
+    def __init__(self, forwarder: Forwarder, channel: int, descriptor: int) -> None:
+        self._forwarder = forwarder
+        self._channel = channel
+        self._descriptor = descriptor
+        self._pending = bytearray()
+        self._written = 0
+        self._consumed = 0
+        self._ended = False
+        self._waiting = False
+
+    def take(self, data: bytes) -> None:
+        """Queue bytes for the rank."""
+        if self._descriptor >= 0:
+            self._pending += data
+            self.write_ready()
+
+    def end(self) -> None:
+        """Close the rank's stdin once it has everything."""
+        self._ended = True
+        self.write_ready()
+
+    def consumed(self) -> int:
+        """Return how many bytes the rank has read of what it was given."""
+        return self._consumed if self._descriptor < 0 else self._written - _bytes_in_pipe(self._descriptor)
+
+    def write_ready(self) -> None:
+        """Write what fits into the pipe now."""
+        if self._descriptor < 0:
+            return
+        try:
+            written = os.write(self._descriptor, self._pending) if self._pending else 0
+        except BlockingIOError:
+            written = 0
+        except BrokenPipeError:
+            # The rank does not read: it has closed its stdin or ended.
+            self.close()
+            return
+        self._written += written
+        del self._pending[:written]
+        self._forwarder.session.grant(self._channel, written)
+        if self._pending and not self._waiting:
+            self._waiting = True
+            self._forwarder.selector.register(self._descriptor, selectors.EVENT_WRITE, self.write_ready)
+        elif not self._pending:
+            self._stop_waiting()
+            if self._ended:
+                self.close()
+
+    def close(self) -> None:
+        """Close the pipe; later data is dropped."""
+        if self._descriptor >= 0:
+            self._stop_waiting()
+            self._consumed = self.consumed()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._forwarder.selector.unregister(self._descriptor)
+
+
+class Forwarder:
+    """All streams of the ranks of this node.
+
+    Args:
+        session: the wire.
+        selector: the loop's selector.
+        drained: called when a rank's stdout and stderr have both ended.
+    """
+
+    def __init__(self, session: Session, selector: selectors.BaseSelector, drained: Callable[[], None]) -> None:
+        self.session = session
+        self.selector = selector
+        # The outputs' selector is itself one descriptor of the loop's: all reading pauses and resumes by one call.
+        self.reading = selectors.EpollSelector()
+        self._drained = drained
+        self._outputs: dict[int, Output] = {}
+        self._inputs: dict[int, Input] = {}
+        self._paused = True
+        self.pause(False)
+
+    def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int) -> tuple[int, int, int]:
+        """Make a rank's pipes; return the ends that become its descriptors 0, 1 and 2, which the caller closes.
+
+        The wire's side of stdin is open since `prepare`: the head may send it right behind `launch`.
+        """
+        if wants_stdin:
+            child_in, ours = os.pipe()
+            os.set_blocking(ours, False)
+            channel = stream_channel(rank, STDIN)
+            self._inputs[channel] = Input(self, channel, ours)
+        else:
+            child_in = os.open("/dev/null", os.O_RDONLY)
+        child_out = self._open_output(stream_channel(rank, STDOUT), window)
+        child_err = os.dup(child_out) if merge_stderr else self._open_output(stream_channel(rank, STDERR), window)
+        return child_in, child_out, child_err
+
+    def take_input(self, channel: int, data: bytes) -> None:
+        """Give bytes of the head's stdin to the rank of this channel."""
+        if channel in self._inputs:
+            self._inputs[channel].take(data)
+
+    def end_input(self, channel: int) -> None:
+        """Tell a rank that the head's stdin is at its end."""
+        if channel in self._inputs:
+            self._inputs[channel].end()
+
+    def close_input(self, rank: int) -> int:
+        """A rank has ended: close its stdin; return how many bytes it had read of it."""
+        stdin = self._inputs.pop(stream_channel(rank, STDIN), None)
+        if stdin is None:
+            return 0
+        stdin.close()
+        return stdin.consumed()
+
+    def credit_added(self, channel: int) -> None:
+        """Read a stream again that had run out of credit."""
+        output = self._outputs.get(channel)
+        if output is not None and output.descriptor not in self.reading.get_map():
+            self.reading.register(output.descriptor, selectors.EVENT_READ, output)
+
+    def pause(self, paused: bool) -> None:
+        """Stop or resume the reading of all outputs."""
+        if paused != self._paused:
+            self._paused = paused
+            if paused:
+                self.selector.unregister(self.reading.fileno())
+            else:
+                self.selector.register(self.reading.fileno(), selectors.EVENT_READ, self._read_ready)
+
+    def all_ended(self) -> bool:
+        """Say whether every output of every rank has ended."""
+        return not self._outputs
+
+    def close_output(self, output: Output) -> None:
+        """End a stream; tells when it was the rank's last."""
+        if output.descriptor in self.reading.get_map():
+            self.reading.unregister(output.descriptor)
+        os.close(output.descriptor)
+        del self._outputs[output.channel]
+        self.session.send_end(output.channel)
+        rank = output.channel // 4
+        if not any(stream_channel(rank, stream) in self._outputs for stream in (STDOUT, STDERR)):
+            self._drained()
+
+    def close_idle_outputs(self) -> None:
+        """End every stream that somebody else still holds open although there is nothing to read from it."""
+        for output in list(self._outputs.values()):
+            if self.session.credit(output.channel) and not _bytes_in_pipe(output.descriptor):
+                self.close_output(output)
+
+    def _open_output(self, channel: int, window: int) -> int:
+        ours, theirs = os.pipe()
+        try:
+            fcntl.fcntl(ours, 1031, PIPE_SIZE)  # F_SETPIPE_SZ, which Python names from 3.10 on
+        except OSError:
+            pass
+        self.session.open_sending(channel, window)
+        self._outputs[channel] = Output(self, channel, ours)
+        self.reading.register(ours, selectors.EVENT_READ, self._outputs[channel])
+        return theirs
+
+    def _read_ready(self) -> None:
+        for key, _ in self.reading.select(0):
+            if key.fd in self.reading.get_map():
+                key.data.read_ready()
+
+
+def _bytes_in_pipe(descriptor: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))[0])

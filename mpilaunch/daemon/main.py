@@ -1,0 +1,36 @@
+"""From the boot line to the loop: take the wire, set the guard behind us, run.
+
+Nothing of the daemon may ever write on stdin or stdout by accident: both become private descriptors first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from mpilaunch.daemon import guard, spawn
+from mpilaunch.daemon.loop import Daemon
+from mpilaunch.wire.frames import MARKER
+
+
+def main() -> None:
+    """Run the daemon of this node; called by the boot line with the wire on stdin and stdout. Does not return."""
+    wire_in, wire_out = _take_wire()
+    guard_fd = guard.stand_behind((wire_in, wire_out))
+    os.write(wire_out, MARKER)
+    os.set_blocking(wire_out, False)
+    spawn.raise_file_limit()
+    Daemon(wire_in, wire_out, guard_fd).run()
+    os._exit(0)
+
+
+def _take_wire() -> tuple[int, int]:
+    """Move stdin and stdout out of reach of prints and ranks; afterwards they are /dev/null and a copy of stderr."""
+    # Ranks get 0, 1 and 2; everything of ours stands above and is closed in every child.
+    wire_in = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 10)
+    wire_out = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 10)
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    return wire_in, wire_out

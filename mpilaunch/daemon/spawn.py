@@ -1,0 +1,162 @@
+"""Prepare and start ranks.
+
+Preparing finds every reason why a rank could not start, and starts nothing. Starting uses posix_spawn: quick from a process
+of any size, and an exec that fails is told with its errno. A rank gets a session of its own, default signals, an empty
+signal mask, descriptors 0 to 2 and nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+
+PROGRAM_MISSING = "program-missing"
+PROGRAM_NOT_EXECUTABLE = "program-not-executable"
+DIRECTORY_MISSING = "directory-missing"
+INTERPRETER_MISSING = "interpreter-missing"
+
+
+class Problem(Exception):
+    """Why no rank can start on this node: a cause (a key that the head folds nodes by) and a detail for the user."""
+
+    def __init__(self, cause: str, detail: str) -> None:
+        super().__init__(detail)
+        self.cause = cause
+        self.detail = detail
+
+
+def encode(text: str) -> bytes:
+    """Return the bytes of a text that came over the wire, exactly as they were on the head."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decode(data: bytes) -> str:
+    """The reverse of `encode`."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def node_environment(scrub: list[str], defaults: dict[str, str], common: dict[str, str]) -> dict[bytes, bytes]:
+    """Return what every rank of the node gets: the node's own variables, less the scrubbed, plus ours.
+
+    Args:
+        scrub: names, and prefixes written `PREFIX*`, that are dropped from the node's own variables.
+        defaults: set only where neither the node nor the job sets them.
+        common: set for all.
+    """
+    exact = {encode(name) for name in scrub if not name.endswith("*")}
+    prefixes = tuple(encode(name[:-1]) for name in scrub if name.endswith("*"))
+    result = {name: value for name, value in os.environb.items() if name not in exact and not name.startswith(prefixes)}
+    for name, value in defaults.items():
+        result.setdefault(encode(name), encode(value))
+    result.update((encode(name), encode(value)) for name, value in common.items())
+    return result
+
+
+def choose_directory(wanted: str, required: bool) -> tuple[bytes, str]:
+    """Return the directory that ranks start in, and a note when it is not the wanted one; raises Problem."""
+    path = encode(wanted)
+    if os.path.isdir(path) and os.access(path, os.X_OK):
+        return path, ""
+    if required:
+        reason = "no permission to enter" if os.path.isdir(path) else "no such directory"
+        raise Problem(DIRECTORY_MISSING, "%s: %s" % (wanted, reason))
+    home = os.path.expanduser(b"~")
+    return (home if os.path.isdir(home) else b"/"), "no %s here: ranks start in the home directory" % wanted
+
+
+def resolve_program(
+    program: list[str], search_path: bytes, directory: bytes, pythons: list[str]
+) -> tuple[bytes, list[bytes]]:
+    """Find what will be executed: its path and its argument list; raises Problem.
+
+    A name without a slash is searched in `search_path` and then in `directory`, as mpirun does. A `.py` file that is not
+    executable or has no `#!` line runs under the first of `pythons` that exists.
+    """
+    name = encode(program[0])
+    arguments = [encode(argument) for argument in program]
+    path = _find(name, search_path, directory)
+    if path is None:
+        where = "not found" if b"/" in name else "not found in PATH nor in %s" % decode(directory)
+        raise Problem(PROGRAM_MISSING, "%s: %s" % (program[0], where))
+    if os.path.isdir(path):
+        raise Problem(PROGRAM_NOT_EXECUTABLE, "%s: is a directory" % program[0])
+    interpreter = _interpreter(path)
+    if path.endswith(b".py") and (interpreter is None or not os.access(path, os.X_OK)):
+        python = _first_python(pythons, search_path, directory)
+        return python, [python, path] + arguments[1:]
+    if not os.access(path, os.X_OK):
+        raise Problem(PROGRAM_NOT_EXECUTABLE, "%s: not executable" % decode(path))
+    if interpreter is not None and not os.path.exists(interpreter):
+        # The kernel's own words would be that the program is missing, which sends people looking at the wrong file.
+        raise Problem(INTERPRETER_MISSING, "%s: its first line names %r, which is not there" % (decode(path), decode(interpreter)))
+    return path, arguments
+
+
+def start(
+    path: bytes, arguments: list[bytes], environment: dict[bytes, bytes], cpus: list[int] | None, descriptors: tuple[int, int, int]
+) -> int:
+    """Start one rank in the current directory; return its process id; raises OSError when it cannot be executed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(descriptors)]
+    ours = os.sched_getaffinity(0) if cpus is not None else None
+    # A spawned process begins with our affinity and limits, so they are the rank's for a moment; nothing else runs meanwhile.
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_NODE_FILES, hard))
+    try:
+        return os.posix_spawn(
+            path, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if ours is not None:
+            os.sched_setaffinity(0, ours)
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the node allows: a rank takes three of ours. Ranks keep the node's own limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+_NODE_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+# Python ignores SIGPIPE, and a nohup'ed agent SIGHUP; a rank must begin as if started from a shell.
+_RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+def _find(name: bytes, search_path: bytes, directory: bytes) -> bytes | None:
+    if b"/" in name:
+        path = os.path.join(directory, name)
+        return path if os.path.exists(path) else None
+    fallback = None
+    for folder in search_path.split(b":"):
+        path = os.path.join(directory, folder, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+        if fallback is None and folder and os.path.isfile(path):
+            fallback = path
+    here = os.path.join(directory, name)
+    return here if os.path.exists(here) else fallback
+
+
+def _interpreter(path: bytes) -> bytes | None:
+    """Return the interpreter that a script's `#!` line names, None when it has no such line."""
+    try:
+        with open(path, "rb") as file:
+            first = file.read(256)
+    except OSError:
+        return None
+    if not first.startswith(b"#!"):
+        return None
+    # As the kernel reads it: a carriage return is part of the name, and the commonest reason why it is not found.
+    words = first[2:].split(b"\n")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
+    return words[0] or None
+
+
+def _first_python(pythons: list[str], search_path: bytes, directory: bytes) -> bytes:
+    for python in pythons:
+        path = _find(encode(python), search_path, directory)
+        if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    raise Problem(PROGRAM_MISSING, "no Python for scripts: tried %s" % ", ".join(pythons))

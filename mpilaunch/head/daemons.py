@@ -1,0 +1,149 @@
+"""Start a daemon on every node: all nodes or none.
+
+Every node is tried, so that one launch tells everything that is wrong. Contacts are bounded in number (`fanout`), and all of
+them together by the start deadline. A connection that closed before the hello is tried again: limits such as sshd's
+MaxStartups drop connections at random under load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from mpilaunch import agent
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions
+from mpilaunch.allocation import Node
+from mpilaunch.head import bundle
+from mpilaunch.head.failures import NodeFailure, fold_failures
+from mpilaunch.head.link import LinkEvents, NodeLink
+
+RETRY_CAUSES = ("connection-closed",)
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before a dropped connection is tried again; doubled each time, with jitter."""
+LOCAL = "local"
+"""The agent of this machine: there the daemon runs from the files that are installed, and nothing is sent."""
+ENDING = 5.0
+"""Seconds that a released daemon has to go before its channel is cut."""
+
+
+class Daemons:
+    """The daemons of one job.
+
+    Args:
+        nodes: the nodes to start.
+        options: for the agents.
+        python: interpreter that runs the daemon on the nodes; None for `python3`.
+        fanout: nodes contacted at a time.
+        events: gets everything that the links have to tell.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], options: AgentOptions, python: str | None, fanout: int, events: LinkEvents
+    ) -> None:
+        self.links = {node.index: NodeLink(node, events) for node in nodes}
+        self._options = options
+        self._python = python
+        self._contacts = asyncio.Semaphore(fanout)
+        self._agents: dict[str, Agent] = {}
+        self._bundle = b""
+        self._began = time.monotonic()
+        self._events = events
+
+    async def start(self, deadline: float, progress: Callable[[list[str]], None]) -> None:
+        """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
+
+        `progress` is told the names of the nodes that are still awaited, whenever they change.
+        """
+        for name in {link.node.agent for link in self.links.values()}:
+            self._agents[name] = agent.load(name, self._options)
+        if any(link.node.agent != LOCAL for link in self.links.values()):
+            self._bundle = bundle.build()
+        tasks = {asyncio.ensure_future(self._start_node(index)): index for index in self.links}
+        failures: list[NodeFailure] = []
+        pending = set(tasks)
+        limit = self._began + deadline
+        while pending:
+            progress([self.links[index].node.name for task, index in tasks.items() if task in pending])
+            done, pending = await asyncio.wait(
+                pending, timeout=max(0.0, limit - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
+            )
+            failures += [failure for task in done if (failure := task.result()) is not None]
+            if not done:
+                break
+        for task in pending:
+            task.cancel()
+            failures.append(self._failure(tasks[task], "timeout", self.links[tasks[task]].last_words))
+        if pending:
+            await asyncio.wait(pending)
+        progress([])
+        if failures:
+            raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(self.links))
+
+    async def end(self) -> None:
+        """Release every daemon, wait until its channel has ended, cut what does not end, and close the agents."""
+        for link in self.links.values():
+            link.release()
+        living = [link.ended for link in self.links.values() if link.living]
+        if living:
+            await asyncio.wait(living, timeout=ENDING)
+        cut = [link for link in self.links.values() if link.living]
+        for link in cut:
+            link.give_up("its daemon did not end")
+        if cut:
+            await asyncio.wait([link.ended for link in cut], timeout=ENDING)
+        for one in self._agents.values():
+            await one.close()
+
+    async def _start_node(self, index: int) -> NodeFailure | None:
+        """Start one node; return why it did not start."""
+        pause = FIRST_PAUSE
+        while True:
+            cause, detail = await self._try_node(index)
+            if not cause:
+                return None
+            if cause not in RETRY_CAUSES:
+                return self._failure(index, cause, detail)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self.links[index] = NodeLink(self.links[index].node, self._events)
+
+    async def _try_node(self, index: int) -> tuple[str, str]:
+        """Contact one node once; return (cause, detail) of the failure, ("", "") when its daemon has reported."""
+        link = self.links[index]
+        if link.node.agent == LOCAL:
+            command, payload = bundle.local_command(sys.executable), b""
+        else:
+            command, payload = bundle.boot_command(self._python or "python3", self._bundle), self._bundle
+        async with self._contacts:
+            try:
+                channel = await self._agents[link.node.agent].open(link.node, command, link)
+            except AgentFailure as failure:
+                return failure.cause, failure.detail
+            link.opened(channel, payload)
+            await link.first_news
+        if link.facts is not None:
+            return "", ""
+        return _why_no_hello(link)
+
+    def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
+        return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began)
+
+
+def _why_no_hello(link: NodeLink) -> tuple[str, str]:
+    """Say why a channel that was opened ended without a hello, from its exit code and its last words."""
+    words = link.last_words
+    code = link.end.exit_code if link.end is not None else None
+    if link.end is not None and link.end.cause:
+        return link.end.cause, words or link.end.error
+    if code == bundle.PYTHON_TOO_OLD:
+        return "python-too-old", words
+    if code == 127 or (code in (1, 126) and "python" in words and "No such file" in words):
+        return "python-missing", words
+    if "mpilaunch" in words and "Traceback" in words:
+        return "daemon-failed", words
+    if code in (255, None):
+        return "connection-closed", words or (link.end.error if link.end is not None else "")
+    return "agent-failed", words or f"exit code {code}"

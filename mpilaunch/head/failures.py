@@ -1,0 +1,87 @@
+"""Why nodes did not start, folded: one line per cause with the names of its nodes, and what to do.
+
+Pure: failures in, one LaunchError out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpilaunch.agent import CAUSES
+from mpilaunch.errors import LaunchError
+from mpilaunch.nodeset import fold
+
+HINTS = {
+    "host-unknown": "check the spelling, /etc/hosts and DNS on this machine",
+    "connection-refused": "is sshd running there? give another port with port=N in the hostfile",
+    "timeout": "is the node up and not behind a firewall? --start-timeout gives it more time",
+    "unreachable": "check the network between this machine and the node",
+    "host-key-unknown": "log in once with ssh, or add the key to known_hosts (ssh-keyscan); --insecure-host-keys skips the check",
+    "host-key-changed": "if the node was set up anew, remove its old key with ssh-keygen -R NAME; if not, somebody may be listening",
+    "key-refused": "log in without a password first: ssh-copy-id, or load your key into ssh-agent; user=NAME in the hostfile",
+    "agent-missing": "install it, or choose another --agent",
+    "python-missing": "install python3 there, or say --python /path/to/python3",
+    "python-too-old": "say --python /path/to/a/newer/python3",
+    "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
+    "agent-failed": "run the agent's command by hand",
+    "daemon-failed": "this is a fault of mpilaunch: please report it with the lines above",
+    "program-missing": "the program must be on every node; give its path there, or --wdir, or -x PATH",
+    "program-not-executable": "chmod +x it there, or name the interpreter: mpilaunch ... python3 FILE",
+    "interpreter-missing": "install that interpreter, or name another: mpilaunch ... python3 FILE",
+    "directory-missing": "create it there, or give another --wdir",
+}
+WORDS = {
+    **CAUSES,
+    "daemon-failed": "the daemon failed",
+    "program-missing": "program not found",
+    "program-not-executable": "program cannot be executed",
+    "interpreter-missing": "interpreter of the script not found",
+    "directory-missing": "working directory not usable",
+}
+"""What stands for each cause in a message."""
+
+DETAILS_SHOWN = 3
+CONFIGURED = ("program-missing", "program-not-executable", "interpreter-missing", "directory-missing")
+"""Causes whose detail says more than the cause does: it stands in the message itself."""
+
+
+@dataclass(frozen=True)
+class NodeFailure:
+    """One node that did not start: its name, a key of WORDS, the node's or agent's own words, seconds since the start."""
+
+    name: str
+    cause: str
+    detail: str
+    seconds: float
+
+
+def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
+    """Return the one error for all nodes that did not start, of `nodes` in all: most frequent cause first."""
+    groups: dict[tuple[str, str], list[NodeFailure]] = {}
+    for failure in failures:
+        shown = failure.detail if failure.cause in CONFIGURED else ""
+        groups.setdefault((failure.cause, shown), []).append(failure)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    lines, details = [], []
+    for (cause, shown), members in ordered:
+        longest = max(member.seconds for member in members)
+        what = f"{WORDS[cause]}: {shown}" if shown else f"{WORDS[cause]} after {longest:.1f} s"
+        lines.append(f"{fold([member.name for member in members])}: {what}")
+        details += _details(members) if not shown else []
+    first_cause = ordered[0][0][0]
+    count = f"{len(failures)} of {nodes} nodes" if nodes > 1 else "1 of 1 node"
+    if len(lines) == 1:
+        return LaunchError(f"start-{first_cause}", f"{count}: {lines[0]}", context=details, hint=HINTS[first_cause])
+    hints = dict.fromkeys(HINTS[cause] for (cause, _), _ in ordered[:DETAILS_SHOWN])
+    return LaunchError("start-failed", f"{count} did not start", context=[*lines, *details], hint="; ".join(hints))
+
+
+def _details(members: Sequence[NodeFailure]) -> list[str]:
+    """Return the nodes' own words, equal ones once, a few of them."""
+    words: dict[str, list[str]] = {}
+    for member in members:
+        if member.detail.strip():
+            words.setdefault(member.detail.strip(), []).append(member.name)
+    shown = [f"{fold(names)} said: {line}" for text, names in words.items() for line in text.splitlines()[-4:]]
+    return shown[: DETAILS_SHOWN * 4]

@@ -1,0 +1,241 @@
+"""I/O forwarding on the head: ranks' bytes become whole, tagged lines on our stdout and stderr, files, or one folded text.
+
+Every byte is granted to its node again once it is written, so a slow reader of our output slows the ranks and nothing is
+lost or piled up. A job of one rank without a tag passes its bytes as they are: prompts, progress bars and binary data.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mpilaunch.errors import UsageError
+from mpilaunch.head.link import NodeLink
+from mpilaunch.head.writer import Writer
+from mpilaunch.jobspec import JobSpec
+from mpilaunch.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.nodeset import fold, fold_numbers
+from mpilaunch.tags import BoundTag, Tag, parse_tag
+from mpilaunch.wire.frames import STDERR, STDOUT
+
+WINDOWS = 64 << 20
+"""Bytes of output that may be on their way or queued, for all streams of a job together, as far as LEAST_WINDOW allows."""
+LEAST_WINDOW, MOST_WINDOW = 8 << 10, 1 << 20
+KEPT = 8 << 10
+"""Bytes of each rank's stderr that are kept to explain its failure."""
+LAST_LINES = 12
+MOST_FOLDED = 64 << 20
+"""Bytes that --fold keeps; beyond them output is printed as it comes."""
+STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
+SUFFIXES = {STDOUT: "out", STDERR: "err"}
+
+
+@dataclass
+class Stream:
+    """One stdout or stderr of one rank."""
+
+    rank: int
+    kind: int
+    tag: BoundTag | None
+    raw: bool
+    file: int = -1
+    joiner: LineJoiner = field(default_factory=LineJoiner)
+    open: bool = True
+    kept: bytes = b""
+    owed: int = 0
+
+
+class OutputForwarder:
+    """All output of a job.
+
+    Args:
+        job: the job.
+        broken: called once when stdout or stderr cannot be written any more.
+    """
+
+    def __init__(self, job: JobSpec, broken: Callable[[OSError], None]) -> None:
+        self._job = job
+        count = len(job.job_map.placements)
+        self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * count)))
+        self.lost: OSError | None = None
+        self._broken = broken
+        stdout = Writer(self._write_failed)
+        # The same file behind both: one writer, or a line of one could land inside a line of the other.
+        stderr = stdout if _same_file(1, 2) else Writer(self._write_failed)
+        self._writers = {STDOUT: stdout, STDERR: stderr}
+        self._on_terminal = {kind: os.isatty(kind) for kind in STREAMS}
+        self._folded: dict[tuple[int, int], bytearray] | None = {} if job.output.fold else None
+        self._folded_bytes = 0
+        self._file_error: OSError | None = None
+        self._streams: dict[int, Stream] = {}
+        self._open_streams(count)
+
+    # From the links
+
+    def data(self, link: NodeLink, channel: int, data: bytes) -> None:
+        """Take bytes of a rank."""
+        stream = self._streams[channel]
+        if stream.file >= 0:
+            self._write_file(stream, data)
+        if stream.kind == STDERR or self._job.output.merge_stderr:
+            stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
+        lines = data if stream.raw else stream.joiner.feed(data)
+        size = len(data)
+        if not lines:
+            self._owe(link, channel, stream, size)
+        elif self._folded is not None:
+            self._fold(stream, lines)
+            self._owe(link, channel, stream, size)
+        else:
+            self._write(stream, lines, lambda: self._owe(link, channel, stream, size))
+
+    def end(self, channel: int) -> None:
+        """A rank's stream has ended: print the line that it left without a newline."""
+        stream = self._streams[channel]
+        rest = stream.joiner.finish()
+        if rest and self._folded is not None:
+            self._fold(stream, rest)
+        elif rest:
+            self._write(stream, rest, None)
+        if stream.file >= 0:
+            os.close(stream.file)
+            stream.file = -1
+        stream.open = False
+
+    # From the launch
+
+    def drained(self, rank: int) -> bool:
+        """Say whether every stream of a rank has ended."""
+        streams = (self._streams.get(rank * 4 + kind) for kind in STREAMS)
+        return not any(stream is not None and stream.open for stream in streams)
+
+    def say(self, text: str) -> None:
+        """Write a text of ours to stderr, between whole lines of the ranks."""
+        self._writers[STDERR].write(2, text.encode("utf-8", "backslashreplace"))
+
+    def last_lines(self, rank: int) -> tuple[bytes, ...]:
+        """Return the last lines of a rank's stderr, or of its stdout where stderr goes there."""
+        stream = self._streams.get(rank * 4 + STDERR) or self._streams[rank * 4 + STDOUT]
+        lines = stream.kept.splitlines()
+        if len(stream.kept) == KEPT:
+            del lines[:1]
+        return tuple(lines[-LAST_LINES:])
+
+    async def drain(self) -> None:
+        """Print what is folded or unfinished, and return when all of it is out."""
+        for channel, stream in self._streams.items():
+            if stream.open:
+                self.end(channel)
+        if self._folded:
+            self._print_folded()
+        for writer in set(self._writers.values()):
+            await writer.drain()
+
+    # Own affairs
+
+    def _open_streams(self, count: int) -> None:
+        job = self._job
+        tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
+        directory = job.output.directory
+        if directory is not None:
+            _make_directory(directory)
+        raw = count == 1 and tag is None and not job.output.fold
+        node_ranks = {node: place for place, node in enumerate(job.job_map.nodes)}
+        kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
+        for place in job.job_map.placements:
+            for kind in kinds:
+                bound = None if tag is None else tag.bind(
+                    rank=place.rank,
+                    local_rank=place.local_rank,
+                    node_rank=node_ranks[place.node],
+                    host=job.allocation.nodes[place.node].name,
+                    stream=STREAMS[kind],
+                    job=job.job_id,
+                )
+                file = _create(directory, place.rank, kind, count) if directory is not None else -1
+                self._streams[place.rank * 4 + kind] = Stream(place.rank, kind, bound, raw, file)
+
+    def _owe(self, link: NodeLink, channel: int, stream: Stream, size: int) -> None:
+        """Give credit back, in portions that keep the stream going without a frame for every block."""
+        stream.owed += size
+        if stream.owed * 4 >= self.window:
+            link.grant(channel, stream.owed)
+            link.flush()
+            stream.owed = 0
+
+    def _write(self, stream: Stream, lines: bytes, written: Callable[[], None] | None) -> None:
+        if not stream.raw:
+            if self._on_terminal[stream.kind]:
+                lines = as_shown(lines)
+            if stream.tag is not None:
+                lines = tag_lines(lines, stream.tag.prefix(time.time()))
+        self._writers[stream.kind].write(stream.kind, lines, written)
+
+    def _write_file(self, stream: Stream, data: bytes) -> None:
+        if self._file_error is not None:
+            return
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(stream.file, view) :]
+        except OSError as error:
+            self._file_error = error
+            self._lose(error, f"--output-filename: rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
+
+    def _write_failed(self, error: OSError) -> None:
+        if error.errno != errno.EPIPE:
+            self._lose(error, f"output cannot be written any more: {error.strerror}")
+        self._broken(error)
+
+    def _lose(self, error: OSError, text: str) -> None:
+        self.lost = error
+        self.say(f"mpilaunch: warning: {text}\n")
+
+    def _fold(self, stream: Stream, lines: bytes) -> None:
+        assert self._folded is not None
+        self._folded.setdefault((stream.kind, stream.rank), bytearray()).extend(lines)
+        self._folded_bytes += len(lines)
+        if self._folded_bytes > MOST_FOLDED:
+            self._print_folded()
+            self._folded = None
+            self.say(f"mpilaunch: warning: --fold: more than {MOST_FOLDED >> 20} MiB of output: no longer folded from here on\n")
+
+    def _print_folded(self) -> None:
+        """Print each text once, behind the names of the nodes (or ranks, where a node has several) that wrote it."""
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        for (kind, rank), whole in sorted((self._folded or {}).items()):
+            groups.setdefault((kind, bytes(whole)), []).append(rank)
+        places = self._job.job_map.placements
+        one_each = len(places) == len(self._job.job_map.nodes)
+        for (kind, text), ranks in groups.items():
+            names = [self._job.allocation.nodes[places[rank].node].name for rank in ranks]
+            label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
+            self._writers[kind].write(kind, tag_lines(text, label.encode()))
+
+
+def _same_file(one: int, other: int) -> bool:
+    try:
+        first, second = os.fstat(one), os.fstat(other)
+    except OSError:
+        return False
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _make_directory(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise UsageError("output-directory", f"--output-filename {directory}: {error.strerror}") from error
+
+
+def _create(directory: str, rank: int, kind: int, count: int) -> int:
+    width = max(4, len(str(count - 1)))
+    path = os.path.join(directory, f"rank-{rank:0{width}}.{SUFFIXES[kind]}")
+    try:
+        # Never through a link that somebody else put there.
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise UsageError("output-directory", f"--output-filename: {path}: {error.strerror}") from error

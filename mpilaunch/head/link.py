@@ -1,0 +1,218 @@
+"""The link to one node's daemon: channel below, session in the middle, events for the launch above.
+
+A link knows the wire and nothing of ranks' meaning, mapping or output. It keeps the facts, the clock offset and the last words
+of its node, and it tells exactly once that the node is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Protocol
+
+from mpilaunch.agent import Channel, ChannelEnd
+from mpilaunch.allocation import Node
+from mpilaunch.facts import NodeFacts
+from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, PONG, WireError
+from mpilaunch.wire.session import Session
+
+LAST_WORDS = 4096
+"""Bytes of banner and of stderr that are kept to explain a failure."""
+
+
+class LinkEvents(Protocol):
+    """What the launch does with a link's news."""
+
+    def message(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Take a control message other than hello."""
+
+    def data(self, link: NodeLink, channel: int, data: bytes) -> None:
+        """Take bytes of a rank's output; they must be granted again with `NodeLink.grant` once they are used."""
+
+    def end(self, link: NodeLink, channel: int) -> None:
+        """Be told that a rank's output is at its end."""
+
+    def credit(self, link: NodeLink, channel: int) -> None:
+        """Be told that more of stdin may be sent on a channel."""
+
+    def gone(self, link: NodeLink, reason: str) -> None:
+        """Be told once that the node cannot be heard any more, whatever the reason."""
+
+
+class NodeLink:
+    """One node's daemon as the head sees it. It is the `ChannelEvents` of its own channel.
+
+    Attributes:
+        node: the node.
+        facts: what the daemon found there, None before its hello.
+        end: how the channel ended, None while it has not.
+        last_heard: the head's monotonic time of the last byte.
+        first_news: done when the daemon has reported, or can no more.
+        ended: done when the channel has ended.
+    """
+
+    def __init__(self, node: Node, events: LinkEvents) -> None:
+        self.node = node
+        self.facts: NodeFacts | None = None
+        self.end: ChannelEnd | None = None
+        self.last_heard = time.monotonic()
+        loop = asyncio.get_running_loop()
+        self.first_news: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.stderr = b""
+        self.banner = b""
+        self._events = events
+        self._session = Session()
+        self._channel: Channel | None = None
+        self._in_frames = False
+        self._gone = False
+        self._round_trip = float("inf")
+        self._offset = 0.0
+
+    # What the launch asks for
+
+    def opened(self, channel: Channel, bundle: bytes) -> None:
+        """Send the bundle, and a ping behind it to map the node's clock."""
+        self._channel = channel
+        channel.write(bundle)
+        self.ping()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a control message."""
+        self._session.send(message)
+        self.flush()
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self._session.send_ping(time.monotonic())
+        self.flush()
+
+    def open_output(self, channel: int, window: int) -> None:
+        """Expect a rank's stdout or stderr."""
+        self._session.open_receiving(channel, window)
+
+    def open_input(self, channel: int, window: int) -> None:
+        """Be ready to send a rank's stdin."""
+        self._session.open_sending(channel, window)
+
+    def input_credit(self, channel: int) -> int:
+        """Return how many bytes of stdin may be sent to the rank of this channel now."""
+        return self._session.credit(channel)
+
+    def send_input(self, channel: int, data: bytes) -> None:
+        """Send bytes of stdin, empty for its end."""
+        if data:
+            self._session.send_data(channel, data)
+        else:
+            self._session.send_end(channel)
+        self.flush()
+
+    def grant(self, channel: int, size: int) -> None:
+        """Let the node send `size` more bytes of a stream."""
+        self._session.grant(channel, size)
+
+    def flush(self) -> None:
+        """Write what the session has to say."""
+        data = self._session.data_to_send()
+        if data and self._channel is not None and self.end is None:
+            self._channel.write(data)
+
+    def head_clock(self, node_clock: float) -> float:
+        """Map the node's monotonic clock to the head's; right to half the round trip of the quickest ping."""
+        return node_clock + self._offset
+
+    def release(self) -> None:
+        """Let the daemon go: end of file on its stdin is the end of its lifeline."""
+        if self._channel is not None and self.end is None:
+            self._channel.write_eof()
+
+    def give_up(self, reason: str) -> None:
+        """Count the node as gone and end the channel at once."""
+        self._go(reason)
+        if self._channel is not None:
+            self._channel.abort()
+
+    @property
+    def living(self) -> bool:
+        """The channel was opened and has not ended."""
+        return self._channel is not None and self.end is None
+
+    @property
+    def last_words(self) -> str:
+        """The last that the node or its agent wrote on stderr, else the banner, as text without terminal escapes."""
+        return (self.stderr.strip() or self.banner.strip()).decode("utf-8", "replace")
+
+    # ChannelEvents
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the wire; what stands before the marker is banner."""
+        now = self.last_heard = time.monotonic()
+        if not self._in_frames:
+            self.banner += data
+            start = self.banner.find(MARKER)
+            if start < 0:
+                self.banner = self.banner[-LAST_WORDS - len(MARKER) :]
+                return
+            self._in_frames = True
+            data, self.banner = self.banner[start + len(MARKER) :], self.banner[:start][-LAST_WORDS:]
+        try:
+            for kind, channel, value in self._session.receive_data(data, now):
+                if kind == DATA:
+                    self._events.data(self, channel, value)
+                elif kind == CONTROL:
+                    try:
+                        self._take_message(value, now)
+                    except (KeyError, TypeError, ValueError) as error:
+                        raise WireError(f"{value['type']!r} does not fit: {error!r}") from error
+                elif kind == END:
+                    self._events.end(self, channel)
+                elif kind == CREDIT:
+                    self._events.credit(self, channel)
+                elif kind == PONG:
+                    self._map_clock(value[0], value[1], now)
+        except WireError as error:
+            self.give_up(f"broke the protocol: {error}")
+        self.flush()
+
+    def stderr_received(self, data: bytes) -> None:
+        """Keep the node's or the agent's last words."""
+        self.stderr = (self.stderr + data)[-LAST_WORDS:]
+
+    def pause_writing(self) -> None:
+        """Nothing to do: credits bound what is on its way to a node."""
+
+    def resume_writing(self) -> None:
+        """Nothing to do, as in `pause_writing`."""
+
+    def closed(self, end: ChannelEnd) -> None:
+        """The channel has ended."""
+        self.end = end
+        _settle(self.ended)
+        self._go(end.error or f"its daemon ended with code {end.exit_code}")
+
+    # Own affairs
+
+    def _take_message(self, message: dict[str, Any], now: float) -> None:
+        if message["type"] != "hello":
+            self._events.message(self, message)
+        elif self.facts is None:
+            self.facts = NodeFacts.from_message(message["facts"])
+            # Good enough until the first pong, and late by the way of one message at most.
+            self._offset = now - message["clock"]
+            _settle(self.first_news)
+
+    def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
+        if now - sent < self._round_trip:
+            self._round_trip = now - sent
+            self._offset = (sent + now) / 2 - node_clock
+
+    def _go(self, reason: str) -> None:
+        if not self._gone:
+            self._gone = True
+            _settle(self.first_news)
+            self._events.gone(self, reason)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,95 @@
+"""What each node is told to prepare: the program, the environment in its layers, and its ranks.
+
+Pure: the job, the nodes' facts and the bindings give one message per node (docs/wire.md). `--show-env` lays the same layers.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from mpilaunch import environ
+from mpilaunch.binding import RankBinding
+from mpilaunch.facts import NodeFacts
+from mpilaunch.jobspec import JobSpec
+
+NODE_SILENCE = 4
+"""A daemon waits this many heartbeat limits for a byte before it takes the head for dead: the head notices first."""
+
+
+def preparations(
+    job: JobSpec, facts: Mapping[int, NodeFacts], bindings: Mapping[int, RankBinding], window: int
+) -> dict[int, dict[str, Any]]:
+    """Return the `prepare` message of each node, by the node's index.
+
+    Args:
+        window: credit that every stream begins with, in bytes.
+    """
+    address, port = master(job, facts)
+    common = {
+        **environ.job_environment(
+            job_id=job.job_id,
+            size=len(job.job_map.placements),
+            node_count=len(job.job_map.nodes),
+            universe_size=sum(len(node.slots) for node in job.allocation.nodes),
+            master_addr=address,
+            master_port=port,
+        ),
+        **job.environment,
+    }
+    crosses = environ.cross_places(job.job_map.placements)
+    messages = {}
+    for node_rank, index in enumerate(job.job_map.nodes):
+        places = [place for place in job.job_map.placements if place.node == index]
+        ranks = []
+        for place in places:
+            cross_rank, cross_size = crosses[place.rank]
+            variables = environ.rank_environment(
+                rank=place.rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
+            )
+            binding = bindings[place.rank]
+            ranks.append(
+                {
+                    "rank": place.rank,
+                    "environment": {**variables, **binding.environment},
+                    "unset": list(binding.unset),
+                    "cpus": None if binding.cpus is None else list(binding.cpus),
+                    "stdin": job.gets_stdin(place.rank),
+                }
+            )
+        messages[index] = {
+            "type": "prepare",
+            "job": job.job_id,
+            "program": list(job.program),
+            "python": _pythons(job),
+            "directory": job.wdir if job.wdir is not None else os.getcwd(),
+            "directory_required": job.wdir is not None,
+            "environment": {**common, **environ.node_environment(node_rank=node_rank, local_size=len(places))},
+            "defaults": environ.defaults_if_unset(len(places)),
+            "scrub": environ.scrub_patterns(),
+            "merge_stderr": job.output.merge_stderr,
+            "window": window,
+            "drain": job.deadlines.drain,
+            "silence": job.deadlines.heartbeat * NODE_SILENCE,
+            "ranks": ranks,
+        }
+    return messages
+
+
+def master(job: JobSpec, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
+    """Return MASTER_ADDR and MASTER_PORT: what the user said, else an address that the nodes reach and a free port there."""
+    index = job.job_map.placements[0].node
+    node = job.allocation.nodes[index]
+    others = [facts[other] for other in job.job_map.nodes if other != index]
+    address = job.master_addr or environ.choose_master_address(facts[index], others, node.agent == "local", node.name)
+    return address, job.master_port or facts[index].free_port
+
+
+def _pythons(job: JobSpec) -> list[str]:
+    """Return the interpreters to try for scripts: the user's choice alone, else the head's `python3`, else the node's own."""
+    if job.python is not None:
+        return [job.python]
+    head = shutil.which("python3")
+    return [head, "python3"] if head is not None else ["python3"]

@@ -1,0 +1,84 @@
+"""The head's stdin for the ranks: read only when a rank can take it, and given back when it did not.
+
+A terminal is not read unless the user says so. Of a file, the offset is set back at the end to what the rank has really read,
+so that a loop around mpilaunch that reads the same file goes on with the next line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+
+from mpilaunch.head.link import NodeLink
+from mpilaunch.wire.frames import MAX_DATA, STDIN, stream_channel
+
+
+class StdinForwarder:
+    """Copy stdin to one rank or to all.
+
+    Args:
+        targets: rank and link of each rank that gets it.
+    """
+
+    def __init__(self, targets: dict[int, NodeLink]) -> None:
+        self._targets = {stream_channel(rank, STDIN): link for rank, link in targets.items()}
+        self._single = len(targets) == 1
+        self._loop = asyncio.get_running_loop()
+        self._polled = False
+        self._ended = False
+        self._start: int | None = None
+        if targets and stat.S_ISREG(os.fstat(0).st_mode):
+            self._start = os.lseek(0, 0, os.SEEK_CUR)
+        self.more_credit()
+
+    def more_credit(self) -> None:
+        """Read on: a rank may take more now."""
+        while not self._ended and not self._polled and self._room():
+            try:
+                self._loop.add_reader(0, self._read)
+                self._polled = True
+            except PermissionError:
+                # A file is always ready, and the kernel does not poll it.
+                self._read()
+
+    def rank_ended(self, rank: int, consumed: int) -> None:
+        """A rank has exited and had read so many bytes."""
+        if self._targets.pop(stream_channel(rank, STDIN), None) is None:
+            return
+        if self._start is not None and self._single:
+            os.lseek(0, self._start + consumed, os.SEEK_SET)
+        if self._targets:
+            self.more_credit()
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._ended = True
+        self._stop_polling()
+
+    def _room(self) -> int:
+        credits = [link.input_credit(channel) for channel, link in self._targets.items()]
+        return min(credits, default=0)
+
+    def _read(self) -> None:
+        size = min(self._room(), MAX_DATA)
+        if size == 0:
+            self._stop_polling()
+            return
+        try:
+            data = os.read(0, size)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        for channel, link in self._targets.items():
+            link.send_input(channel, data)
+        if not data:
+            self.close()
+
+    def _stop_polling(self) -> None:
+        if self._polled:
+            self._polled = False
+            self._loop.remove_reader(0)

@@ -1,0 +1,89 @@
+"""A writer: blocks of whole lines to a descriptor that may be slow, without ever stopping the event loop.
+
+Each descriptor has a thread that does nothing but write. Blocks are written in order and whole; two descriptors that are the
+same file share one thread, so that a line of one never lands inside a line of the other. What is queued is bounded by the
+credits that are given back only after the write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import os
+import select
+import threading
+from collections.abc import Callable
+
+Written = Callable[[], None]
+
+JOIN = 1 << 20
+"""Most bytes that are put together for one write."""
+
+
+class Writer:
+    """Write blocks to descriptors of one file, in order.
+
+    Args:
+        broken: called in the loop once, with the error, when a write fails; later blocks are dropped and count as written.
+    """
+
+    def __init__(self, broken: Callable[[OSError], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._broken = broken
+        self._queue: collections.deque[tuple[int, bytes, Written | None]] = collections.deque()
+        self._wake = threading.Semaphore(0)
+        self._error: OSError | None = None
+        self._thread: threading.Thread | None = None
+
+    def write(self, descriptor: int, block: bytes, written: Written | None = None) -> None:
+        """Queue a block; `written` is called in the loop once it is out."""
+        if self._thread is None:
+            # A thread of the daemon kind: a reader that never reads must not keep a finished job from ending.
+            self._thread = threading.Thread(target=self._run, name="mpilaunch-writer", daemon=True)
+            self._thread.start()
+        self._queue.append((descriptor, block, written))
+        self._wake.release()
+
+    async def drain(self) -> None:
+        """Return when all that was queued is written or has failed."""
+        if self._thread is not None:
+            done = asyncio.Event()
+            self.write(-1, b"", done.set)
+            await done.wait()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.acquire()
+            taken = [self._queue.popleft()]
+            size = len(taken[0][1])
+            # Small blocks of many ranks become one write.
+            while size < JOIN and self._queue and self._queue[0][0] == taken[0][0] and self._wake.acquire(blocking=False):
+                taken.append(self._queue.popleft())
+                size += len(taken[-1][1])
+            self._write_all(taken[0][0], taken[0][1] if len(taken) == 1 else b"".join(item[1] for item in taken))
+            callbacks = [item[2] for item in taken if item[2] is not None]
+            if callbacks:
+                try:
+                    self._loop.call_soon_threadsafe(_call_all, callbacks)
+                except RuntimeError:
+                    return  # the loop is closed: mpilaunch is on its way out
+
+    def _write_all(self, descriptor: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self._error is None:
+            try:
+                view = view[os.write(descriptor, view) :]
+            except BlockingIOError:
+                # Somebody else made the descriptor non-blocking; this thread may wait.
+                select.select([], [descriptor], [])
+            except OSError as error:
+                self._error = error
+                try:
+                    self._loop.call_soon_threadsafe(self._broken, error)
+                except RuntimeError:
+                    return
+
+
+def _call_all(callbacks: list[Written]) -> None:
+    for callback in callbacks:
+        callback()

@@ -1,0 +1,225 @@
+"""Bracket ranges of host names and lists of numbers: expand `n[01-16]`, and fold names back for messages.
+
+Pure and bounded: no text makes more than MAX_ITEMS names or numbers. `Span` is how every parser of ours points at the spot
+that is wrong; it lives here because this is the lowest of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from mpilaunch.errors import UsageError
+
+MAX_ITEMS = 65_536
+"""Most names or numbers that one text may stand for: a typing error must not fill the memory."""
+
+_SHOWN_WIDTH = 100
+"""Characters of a line that an error shows at most, so that a list of 10,000 hosts does not bury the message."""
+
+_ITEM = re.compile(r"(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18})(?:/(?P<step>[0-9]{1,18}))?)?")
+_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,18})(?![0-9])")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a source. `column` is the column of the text's first character, when the text is only a part of the line."""
+
+    source: str
+    number: int
+    text: str
+    column: int = 1
+
+
+@dataclass(frozen=True)
+class Span:
+    """The characters start..end of a line."""
+
+    line: Line
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, text: str, source: str, line: int = 1, column: int = 1) -> Span:
+        """Return the span of a whole text that stands at this line and column of the source."""
+        return cls(Line(source, line, text, column), 0, len(text))
+
+    @property
+    def text(self) -> str:
+        """The characters themselves."""
+        return self.line.text[self.start : self.end]
+
+    def part(self, start: int, end: int | None = None) -> Span:
+        """Return a part of this span, by offsets from its start."""
+        return Span(self.line, self.start + start, self.end if end is None else self.start + end)
+
+    def strip(self) -> Span:
+        """Return this span without the blanks at both ends."""
+        text = self.text
+        return self.part(len(text) - len(text.lstrip()), max(len(text.rstrip()), len(text) - len(text.lstrip())))
+
+    def split(self, separator: str = ",") -> Iterator[Span]:
+        """Return the pieces between separators; those inside brackets do not count."""
+        depth = piece = 0
+        for offset, character in enumerate(self.text):
+            if character == "[":
+                depth += 1
+            elif character == "]":
+                depth = max(0, depth - 1)
+            elif character == separator and not depth:
+                yield self.part(piece, offset)
+                piece = offset + 1
+        yield self.part(piece)
+
+    def error(self, reference: str, message: str, hint: str | None = None) -> UsageError:
+        """Return the error that `message` makes at this place, with the line and a caret under the spot."""
+        line = self.line
+        where = f"{line.source}:{line.number}:{line.column + self.start}"
+        # Cut so that the spot stays in sight, and keep one column per character so that the caret stands under it.
+        cut = max(0, min(self.start - _SHOWN_WIDTH // 2, len(line.text) - _SHOWN_WIDTH))
+        shown = _UNPRINTABLE.sub(" ", line.text[cut : cut + _SHOWN_WIDTH])
+        carets = "^" * max(1, min(self.end, cut + _SHOWN_WIDTH) - self.start)
+        context = (shown.rstrip(), " " * (self.start - cut) + carets)
+        return UsageError(reference, f"{where}: {message}", context=context, hint=hint)
+
+
+def expand(text: str, source: str, line: int = 1) -> list[str]:
+    """Return the names that `text` stands for, in order: `n[01-03,7]-ib[0-1]` is six names; raises UsageError."""
+    return expand_span(Span.of(text, source, line))
+
+
+def expand_span(span: Span) -> list[str]:
+    """Do the work of `expand` for a text that is part of a line."""
+    text = span.text
+    names = [""]
+    offset = 0
+    while True:
+        opening = text.find("[", offset)
+        literal = text[offset:] if opening < 0 else text[offset:opening]
+        if "]" in literal:
+            stray = offset + literal.index("]")
+            raise span.part(stray, stray + 1).error("nodeset-syntax", "']' without a '[' before it", _RANGE_HINT)
+        names = [name + literal for name in names]
+        if opening < 0:
+            return names
+        closing = text.find("]", opening)
+        if closing < 0:
+            raise span.part(opening, opening + 1).error("nodeset-syntax", "'[' is never closed", _RANGE_HINT)
+        numbers = [
+            str(number).zfill(width)
+            for numbers, width in _read_ranges(span.part(opening + 1, closing))
+            for number in numbers
+        ]
+        if len(names) * len(numbers) > MAX_ITEMS:
+            raise _too_many(span, len(names) * len(numbers))
+        names = [name + number for name in names for number in numbers]
+        offset = closing + 1
+
+
+def split_list(text: str) -> list[str]:
+    """Split at commas that are not inside brackets: `a,n[1,3]` is `a` and `n[1,3]`."""
+    return [span.text for span in Span.of(text, "").split()]
+
+
+def parse_numbers(text: str, source: str, line: int = 1) -> tuple[int, ...]:
+    """Return the numbers that a list like `0-3,8` or `0-14/2` names, in the order written; raises UsageError."""
+    return parse_numbers_span(Span.of(text, source, line))
+
+
+def parse_numbers_span(span: Span) -> tuple[int, ...]:
+    """Do the work of `parse_numbers` for a text that is part of a line."""
+    return tuple(number for numbers, _ in _read_ranges(span) for number in numbers)
+
+
+def fold_numbers(numbers: Iterable[int]) -> str:
+    """Return numbers as a short list of ranges, ascending and each once: `0-2,4`."""
+    return ",".join(_folded(numbers, 0))
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return names as a short list of bracket ranges, for messages: `node[01-30,32],login`.
+
+    Each name is told once; kinds of name come in the order of their first one, numbers ascending. `expand` gives back the
+    same set. A name with a colon (IPv6) is left as it is.
+    """
+    shapes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name in dict.fromkeys(names):
+        pieces = [name] if ":" in name else _NUMBER.split(name)
+        shapes.setdefault(tuple(pieces[::2]), []).append(tuple(pieces[1::2]))
+    return ",".join(item for literals, numbers in shapes.items() for item in _fold_shape(literals, numbers))
+
+
+_RANGE_HINT = "write numbers and ranges in brackets, like node[01-16], node[1,3,7-9] or node[1-10/3]"
+
+
+def _read_ranges(span: Span) -> list[tuple[range, int]]:
+    """Return each item of `01-16,20` as its numbers and the width that they are padded to."""
+    ranges: list[tuple[range, int]] = []
+    total = 0
+    for item in span.split():
+        match = _ITEM.fullmatch(item.text)
+        if match is None:
+            told = f"'{item.text}' is not a number or a range" if item.text else "a number is missing"
+            raise item.error("nodeset-syntax", told, "write numbers and ranges, like 0-3,8 or 1-10/3")
+        first, last, step = int(match["first"]), int(match["last"] or match["first"]), int(match["step"] or 1)
+        if last < first:
+            turned = f"{match['last']}-{match['first']}"
+            raise item.error("nodeset-syntax", f"the range '{item.text}' is reversed", f"write {turned}")
+        if step == 0:
+            raise item.error("nodeset-syntax", f"the step of '{item.text}' is 0", "a step is 1 or more, like 1-10/3")
+        numbers = range(first, last + 1, step)
+        total += (last - first) // step + 1
+        if total > MAX_ITEMS:
+            raise _too_many(span, total)
+        ranges.append((numbers, len(match["first"])))
+    return ranges
+
+
+def _too_many(span: Span, count: int) -> UsageError:
+    return span.error("nodeset-size", f"this stands for {count:,} items, more than the {MAX_ITEMS:,} allowed in one place")
+
+
+def _fold_shape(literals: tuple[str, ...], names: list[tuple[str, ...]]) -> list[str]:
+    """Fold the names that differ in their numbers only, along the number that varies most."""
+    dimensions = len(literals) - 1
+    if dimensions == 0:
+        return [literals[0]]
+    axis = max(range(dimensions), key=lambda place: (len({numbers[place] for numbers in names}), place))
+    rows: dict[tuple[str, str], list[str]] = {}
+    for numbers in names:
+        before = "".join(literals[place] + numbers[place] for place in range(axis)) + literals[axis]
+        after = literals[axis + 1] + "".join(
+            numbers[place] + literals[place + 1] for place in range(axis + 1, dimensions)
+        )
+        rows.setdefault((before, after), []).append(numbers[axis])
+    return [item for (before, after), texts in rows.items() for item in _fold_row(before, texts, after)]
+
+
+def _fold_row(before: str, texts: list[str], after: str) -> Iterator[str]:
+    """Fold the names `before<number>after`, one item for each width of padding."""
+    padded = sorted({len(text) for text in texts if text.startswith("0") and len(text) > 1}, reverse=True)
+    widths: dict[int, list[int]] = {}
+    for text in texts:
+        # 10 prints alike with and without padding to two digits: it joins 08 and 09 when they are there.
+        width = next((width for width in padded if width <= len(text)), 0)
+        widths.setdefault(width, []).append(int(text))
+    for width, numbers in widths.items():
+        items = _folded(numbers, width)
+        single = len(numbers) == 1
+        yield f"{before}{items[0]}{after}" if single else f"{before}[{','.join(items)}]{after}"
+
+
+def _folded(numbers: Iterable[int], width: int) -> list[str]:
+    """Return ascending items like `01-30` and `32`."""
+    items: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if items and number == items[-1][1] + 1:
+            items[-1] = (items[-1][0], number)
+        else:
+            items.append((number, number))
+    return [
+        str(first).zfill(width) if first == last else f"{str(first).zfill(width)}-{str(last).zfill(width)}"
+        for first, last in items
+    ]

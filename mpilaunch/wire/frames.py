@@ -1,0 +1,77 @@
+"""Frames: the bytes of the wire, told apart.
+
+No I/O. Bytes come in as they arrive, whole frames come out. A frame that breaks a rule raises WireError, and nothing after
+it is read. Every limit is an argument. It runs on Python 3.8 and imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import struct
+
+MAGIC = 0x4D4C
+MARKER = b"\0mpilaunch-wire-1\0"
+HEADER = struct.Struct(">HBxII")
+
+CONTROL, DATA, END, CREDIT, PING, PONG = 1, 2, 3, 4, 5, 6
+KINDS = {CONTROL: "CONTROL", DATA: "DATA", END: "END", CREDIT: "CREDIT", PING: "PING", PONG: "PONG"}
+
+MAX_CONTROL = 64 << 20
+MAX_DATA = 256 << 10
+LENGTHS = {DATA: (1, MAX_DATA), END: (0, 0), CREDIT: (4, 4), PING: (8, 8), PONG: (16, 16)}
+"""Least and most payload bytes of each kind; CONTROL has a limit of its own, an argument of FrameReader."""
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+
+class WireError(Exception):
+    """The other side broke the protocol; the text says how, with numbers."""
+
+
+def stream_channel(rank: int, stream: int) -> int:
+    """Return the channel of a rank's STDIN, STDOUT or STDERR."""
+    return rank * 4 + stream
+
+
+def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
+    """Return one frame as bytes."""
+    return HEADER.pack(MAGIC, kind, channel, len(payload)) + payload
+
+
+class FrameReader:
+    """Cut a byte stream into frames.
+
+    Args:
+        max_control: most payload bytes of a CONTROL frame.
+    """
+
+    def __init__(self, max_control: int = MAX_CONTROL) -> None:
+        self._limits = dict(LENGTHS)
+        self._limits[CONTROL] = (2, max_control)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """Take bytes; return the frames that are whole now, each as (kind, channel, payload); raises WireError."""
+        buffer = self._buffer
+        buffer += data
+        frames: list[tuple[int, int, bytes]] = []
+        start, available = 0, len(buffer)
+        with memoryview(buffer) as view:
+            while available - start >= HEADER.size:
+                magic, kind, channel, length = HEADER.unpack_from(buffer, start)
+                self._check(magic, kind, length)
+                end = start + HEADER.size + length
+                if end > available:
+                    break
+                frames.append((kind, channel, bytes(view[start + HEADER.size : end])))
+                start = end
+        del buffer[:start]
+        return frames
+
+    def _check(self, magic: int, kind: int, length: int) -> None:
+        if magic != MAGIC:
+            raise WireError("frame begins with 0x%04x instead of 0x%04x" % (magic, MAGIC))
+        if kind not in self._limits:
+            raise WireError("unknown kind of frame %d" % kind)
+        least, most = self._limits[kind]
+        if not least <= length <= most:
+            raise WireError("%s of %d bytes, allowed are %d to %d" % (KINDS[kind], length, least, most))

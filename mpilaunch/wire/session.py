@@ -1,0 +1,142 @@
+"""One side of the wire: frames, credits and control messages, without I/O.
+
+The same object stands under the head's asyncio driver and under the daemon's selectors loop. The driver gives it what it
+read (`receive_data`) and writes what it has to say (`data_to_send`). The session keeps the credits of every stream, in both
+directions; it knows nothing of what control messages mean.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from mpilaunch.wire import frames
+from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # Names for the type checker only: loading typing would cost every node milliseconds.
+    from typing import Any
+
+_CREDIT = struct.Struct(">I")
+_CLOCK = struct.Struct(">d")
+
+
+class Session:
+    """One side of the wire.
+
+    Args:
+        max_control: most bytes of one control message that is accepted.
+    """
+
+    def __init__(self, max_control: int = frames.MAX_CONTROL) -> None:
+        self._reader = FrameReader(max_control)
+        self._out: list[bytes] = []
+        self._may_send: dict[int, int] = {}
+        self._may_receive: dict[int, int] = {}
+        self._broken: WireError | None = None
+
+    # Streams
+
+    def open_sending(self, channel: int, window: int) -> None:
+        """Begin a stream of which this side sends the data."""
+        self._may_send[channel] = window
+
+    def open_receiving(self, channel: int, window: int) -> None:
+        """Begin a stream of which the other side sends the data."""
+        self._may_receive[channel] = window
+
+    def credit(self, channel: int) -> int:
+        """Return how many bytes may be sent on the stream now; 0 when it has ended."""
+        return self._may_send.get(channel, 0)
+
+    def send_data(self, channel: int, data: bytes) -> None:
+        """Send bytes of a stream, at most its credit and at most MAX_DATA."""
+        credit = self._may_send[channel]
+        if not 0 < len(data) <= min(credit, frames.MAX_DATA):
+            raise ValueError("%d bytes on channel %d with a credit of %d" % (len(data), channel, credit))
+        self._may_send[channel] = credit - len(data)
+        # Two items, so that the payload is copied once, when the driver joins what it sends.
+        self._out.append(frames.HEADER.pack(frames.MAGIC, DATA, channel, len(data)))
+        self._out.append(data)
+
+    def send_end(self, channel: int) -> None:
+        """End a stream; a second time does nothing."""
+        if self._may_send.pop(channel, None) is not None:
+            self._out.append(frame(END, channel))
+
+    def grant(self, channel: int, size: int) -> None:
+        """Let the other side send `size` more bytes on a stream; nothing when it has ended."""
+        if size and channel in self._may_receive:
+            self._may_receive[channel] += size
+            self._out.append(frame(CREDIT, channel, _CREDIT.pack(size)))
+
+    # Messages
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a control message: a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept."""
+        self._out.append(frame(CONTROL, 0, json.dumps(message, separators=(",", ":")).encode("ascii")))
+
+    def send_ping(self, clock: float) -> None:
+        """Ask the other side for a PONG that gives back `clock`, this side's monotonic clock."""
+        self._out.append(frame(PING, 0, _CLOCK.pack(clock)))
+
+    # Bytes
+
+    def data_to_send(self) -> bytes:
+        """Return, and forget, the bytes that the driver must write now."""
+        data = b"".join(self._out)
+        self._out.clear()
+        return data
+
+    def receive_data(self, data: bytes, clock: float) -> list[tuple[int, int, Any]]:
+        """Take what was read at this side's monotonic time `clock`; return what happened.
+
+        Returns:
+            events as (kind, channel, value): CONTROL with a dict, DATA with bytes, END and CREDIT with None, PONG with
+            (this side's clock of the PING, the other side's clock). PINGs are answered here.
+
+        Raises:
+            WireError: the other side broke the protocol; every later call raises it again.
+        """
+        if self._broken is not None:
+            raise self._broken
+        try:
+            return [event for item in self._reader.feed(data) for event in self._accept(item, clock)]
+        except WireError as error:
+            self._broken = error
+            raise
+
+    def _accept(self, item: tuple[int, int, bytes], clock: float) -> list[tuple[int, int, Any]]:
+        kind, channel, payload = item
+        if kind == DATA:
+            left = self._may_receive.get(channel)
+            if left is None or left < len(payload):
+                raise WireError("DATA of %d bytes on channel %d with a credit of %s" % (len(payload), channel, left))
+            self._may_receive[channel] = left - len(payload)
+            return [(DATA, channel, payload)]
+        if kind == CONTROL:
+            return [(CONTROL, 0, _message(payload))]
+        if kind == CREDIT:
+            # A grant may cross with our END: then there is nothing left to send, and that is no error.
+            if channel in self._may_send:
+                self._may_send[channel] += _CREDIT.unpack(payload)[0]
+            return [(CREDIT, channel, None)]
+        if kind == END:
+            if self._may_receive.pop(channel, None) is None:
+                raise WireError("END of channel %d, which is not open" % channel)
+            return [(END, channel, None)]
+        if kind == PING:
+            self._out.append(frame(PONG, 0, payload + _CLOCK.pack(clock)))
+            return []
+        return [(PONG, 0, (_CLOCK.unpack(payload[:8])[0], _CLOCK.unpack(payload[8:])[0]))]
+
+
+def _message(payload: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(payload.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise WireError("control message is not JSON: %s" % error) from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise WireError("control message is not an object with a type")
+    return message

@@ -1,0 +1,17 @@
+"""Golden files: what was said before is what is said now. MPILAUNCH_UPDATE_GOLDEN=1 writes them anew, for review in the diff."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def check(name: str, text: str) -> None:
+    """Hold `text` to the file tests/golden/NAME."""
+    path = GOLDEN / name
+    if os.environ.get("MPILAUNCH_UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
