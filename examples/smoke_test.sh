@@ -20,7 +20,7 @@ checks=0
 
 # Run a command once on each node.
 on_each_node() {
-    "$mpilaunch" --quiet --hostfile "$hostfile" --npernode 1 --timeout 120 "$@"
+    "$mpilaunch" --quiet --hostfile "$hostfile" --npernode 1 --timeout 120 "$@" </dev/null
 }
 
 # Run one check, and show its output under its name.

@@ -204,13 +204,13 @@ def divide(count: int, gpus: tuple[str, ...] | None, cpus: tuple[int, ...] | Non
     if gpus and len(gpus) % count:
         raise UsageError(
             "host-gpus",
-            f"{where}: {len(gpus)} GPUs cannot be divided equally among {count} slots",
+            f"{where}: {len(gpus)} GPU{'s' * (len(gpus) > 1)} cannot be divided equally among {count} slots",
             hint=f"name as many GPUs as slots or a multiple, or write slots={len(gpus)} for one GPU each",
         )
     if cpus is not None and len(cpus) < count:
         raise UsageError(
             "host-cpus",
-            f"{where}: {len(cpus)} CPUs are too few for {count} slots",
+            f"{where}: {len(cpus)} CPU{'s' * (len(cpus) > 1)} for {count} slots",
             hint="name at least one CPU for each slot",
         )
     per_slot = len(gpus or ()) // count

@@ -165,11 +165,11 @@ def _choose_gpus(
     first_in_slot: dict[int, int] = {}
     unnamed: list[Placement] = []
     for placement in placements:
-        names = node.slots[placement.slot].gpus
-        if names is None:
+        said = node.slots[placement.slot].gpus
+        if said is None:
             unnamed.append(placement)
             continue
-        names = _enough(names, node, placement, policy)
+        names = _enough(said, node, placement, policy)
         own = chosen[placement.rank] = [_look_up(name, gpus, main, node, placement) for name in names]
         if len(set(own)) < len(own):
             raise LaunchError(
@@ -196,7 +196,7 @@ def _choose_gpus(
     return chosen
 
 
-def _enough(names: Sequence[str], node: Node, placement: Placement, policy: GpuPolicy) -> Sequence[str]:
+def _enough(names: tuple[str, ...], node: Node, placement: Placement, policy: GpuPolicy) -> tuple[str, ...]:
     """Cut what a slot names to `--gpus-per-rank`."""
     if policy.per_rank is not None and len(names) < policy.per_rank:
         raise LaunchError(

@@ -94,11 +94,11 @@ def read_text(path: str, what: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(
-            "file-unreadable", f"cannot read {what} '{path}': {reason.lower()}", hint=_nearest_file(path)
-        ) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError("file-unreadable", f"cannot read {what} '{path}': {reason}", hint=_nearest_file(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("file-unreadable", f"cannot read {what} '{path}': it is not UTF-8 text") from error
 
 
 def _nearest_file(path: str) -> str | None:

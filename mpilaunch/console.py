@@ -7,6 +7,7 @@ no terminal sequence in it can forge a report.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -58,7 +59,7 @@ def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
 
 
 class Console:
-    """Speak to the user.
+    """Speak to the user; the `Observer` of a launch.
 
     Args:
         stream: stderr, unless a test listens.
@@ -75,9 +76,10 @@ class Console:
         quiet: bool = False,
         verbose: int = 0,
     ) -> None:
-        self._stream = stream if stream is not None else sys.stderr
+        # Started with `2>&-`, Python has no stderr at all.
+        self._stream = stream or sys.stderr or io.StringIO()
         self._environ = environ
-        self._terminal = bool(getattr(self._stream, "isatty", bool)())
+        self._terminal = self._stream.isatty()
         self._colour = wants_colour(environ, terminal=self._terminal)
         self._progress: ProgressLine | None = None
         self.quiet = quiet
@@ -106,12 +108,12 @@ class Console:
 
     def verdict(self, verdict: Verdict) -> None:
         """Say how the job ended, the first failure first; a job that went well is no news."""
-        for host, process, command in verdict.swept:
-            self.warning(f"{host}: ended process {process} ({command}), which its rank had left behind")
         if verdict.cause == "ok":
             self.remark(f"all ranks ended well after {verdict.seconds:.1f} s", level=1)
         elif verdict.exit_code != NOBODY_READS:
             self.error(verdict_error(verdict))
+        for host, process, command in verdict.swept:
+            self.warning(f"{host}: ended process {process} ({command}), which its rank had left behind")
 
     def lines(self, lines: Sequence[str]) -> None:
         """Say lines as they are, but for what is not printable: a map, a table."""
@@ -206,7 +208,15 @@ class ProgressLine:
 
         with self._lock:
             if not self._stopped:
-                self._live = Live(self._text, console=self._make_console(), transient=True, auto_refresh=False)
+                self._live = Live(
+                    self._text,
+                    console=self._make_console(),
+                    transient=True,
+                    auto_refresh=False,
+                    # The head writes to the descriptors itself: nobody's sys.stdout is to be replaced for a while.
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
                 self._live.start(refresh=True)
 
 
@@ -233,7 +243,7 @@ def verdict_error(verdict: Verdict) -> LaunchError:
     if verdict.last_lines:
         context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
     if first is not None:
-        message = message or f"rank {first.rank} on {verdict.host} {first.how} after {verdict.seconds:.1f} s"
+        message = message or f"rank {first.rank} on {verdict.host}: {first.how} (the job ran {verdict.seconds:.1f} s)"
         hint = _SIGNAL_HINTS.get(first.signal or 0)
     context += _other_ranks(verdict)
     return LaunchError(verdict.cause, message, context=context, hint=hint, exit_code=verdict.exit_code)
@@ -243,10 +253,9 @@ def _other_ranks(verdict: Verdict) -> list[str]:
     by_end: dict[str, list[RankEnd]] = {}
     for end in verdict.failed_after:
         by_end.setdefault(end.how, []).append(end)
-    after = " after it" if verdict.first is not None else ""
-    lines = [f"{_ranks([end.rank for end in ends])} {how}{after}" for how, ends in by_end.items()]
+    lines = [f"{_ranks([end.rank for end in ends])} failed too: {how}" for how, ends in by_end.items()]
     if verdict.stopped:
-        lines.append(f"{_ranks(verdict.stopped)} stopped{after}")
+        lines.append(f"{_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
     if verdict.finished:
         lines.append(f"{_ranks(verdict.finished)} had ended well")
     return lines

@@ -25,18 +25,17 @@ FORWARDED_PREFIXES = (
 )
 """The head's variables with these prefixes go to every rank, unless scrubbed or never forwarded."""
 
-NEVER_FORWARDED = frozenset(
-    {
-        *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
-        *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
-        *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
-        *("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
-        *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
-        *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
-        *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH"),
-    }
+NEVER_FORWARDED = (
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+    *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+    *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
+    *("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
+    *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
+    *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
+    *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
-"""True of one machine only (its devices, its identity, its paths): neither a prefix nor `-x 'PREFIX_*'` forwards them."""
+"""Devices, identity and paths of one machine, and Terraform's variables, which TensorFlow's prefix would take along: neither a
+prefix nor `-x 'PREFIX_*'` forwards them. Exact names, and prefixes written `PREFIX*`."""
 
 SCRUBBED = (
     *("SLURM_*", "SLURMD_*", "PMI_*", "PMI2_*", "PMIX_*", "OMPI_*", "PRTE_*", "MPI_LOCAL*", "MV2_COMM_WORLD_*", "HYD*"),
@@ -54,8 +53,6 @@ for a part of that job."""
 LONGEST_VARIABLE = 131_071
 """Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
-_SCRUBBED_NAMES = frozenset(pattern for pattern in SCRUBBED if not pattern.endswith("*"))
-_SCRUBBED_PREFIXES = tuple(pattern[:-1] for pattern in SCRUBBED if pattern.endswith("*"))
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "$": "$", "`": "`"}
 
@@ -173,7 +170,11 @@ RESERVED = frozenset(
 
 def is_scrubbed(name: str) -> bool:
     """Tell whether the variable belongs to a surrounding job."""
-    return name in _SCRUBBED_NAMES or name.startswith(_SCRUBBED_PREFIXES)
+    return _is_listed(name, SCRUBBED)
+
+
+def _is_listed(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns)
 
 
 def scrub_patterns() -> list[str]:
@@ -219,7 +220,10 @@ def _matching(environ: Mapping[str, str], prefixes: str | tuple[str, ...]) -> li
     return [
         name
         for name in environ
-        if name.startswith(prefixes) and name not in NEVER_FORWARDED and name not in RESERVED and _NAME.fullmatch(name)
+        if name.startswith(prefixes)
+        and _NAME.fullmatch(name)
+        and name not in RESERVED
+        and not _is_listed(name, NEVER_FORWARDED)
     ]
 
 

@@ -204,7 +204,7 @@ def _read_names(host: Span) -> tuple[list[str], int | None]:
     colon = text.find(":")
     name = host if colon < 0 else host.part(0, colon)
     if not name.text:
-        raise Span(host.line, host.start, max(host.end, host.start + 1)).error("hostfile-name", "a host name is missing")
+        raise _visible(name).error("hostfile-name", "a host name is missing")
     names = expand_span(name)
     if not _NAME.fullmatch(names[0]):
         hint = "a name starts with a letter or digit and holds letters, digits, '.', '-', '_' and '/'"

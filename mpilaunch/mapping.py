@@ -89,14 +89,16 @@ def map_ranks(allocation: Allocation, policy: MappingPolicy) -> JobMap:
 
 
 def _rank_count(nodes: Sequence[Node], policy: MappingPolicy) -> int:
+    """Return the number of ranks of the job."""
     for value, what in ((policy.ranks, "ranks"), (policy.per_node, "ranks on each node")):
-        if value is not None and not 1 <= value <= MAX_SLOTS:
-            raise UsageError("rank-count", f"{value:,} {what} asked for", hint=f"ask for 1 to {MAX_SLOTS:,}")
-    if policy.ranks is not None:
-        return policy.ranks
-    if policy.per_node is not None:
-        return policy.per_node * len(nodes)
-    return sum(len(node.slots) for node in nodes)
+        if value is not None and value < 1:
+            raise UsageError("rank-count", f"{value} {what} asked for", hint="ask for 1 or more")
+    ranks = policy.ranks
+    if ranks is None:
+        ranks = sum(len(node.slots) if policy.per_node is None else policy.per_node for node in nodes)
+    if ranks > MAX_SLOTS:
+        raise UsageError("rank-count", f"{ranks:,} ranks asked for", hint=f"a job has {MAX_SLOTS:,} ranks at most")
+    return ranks
 
 
 def _capacity(node: Node, allocation: Allocation, policy: MappingPolicy) -> float:

@@ -57,8 +57,8 @@ class Span:
 
     def strip(self) -> Span:
         """Return this span without the blanks at both ends."""
-        text = self.text
-        return self.part(len(text) - len(text.lstrip()), max(len(text.rstrip()), len(text) - len(text.lstrip())))
+        start = len(self.text) - len(self.text.lstrip())
+        return self.part(start, start + len(self.text.strip()))
 
     def split(self, separator: str = ",") -> Iterator[Span]:
         """Return the pieces between separators; those inside brackets do not count."""
@@ -207,8 +207,7 @@ def _fold_row(before: str, texts: list[str], after: str) -> Iterator[str]:
         widths.setdefault(width, []).append(int(text))
     for width, numbers in widths.items():
         items = _folded(numbers, width)
-        single = len(numbers) == 1
-        yield f"{before}{items[0]}{after}" if single else f"{before}[{','.join(items)}]{after}"
+        yield f"{before}{items[0]}{after}" if len(numbers) == 1 else f"{before}[{','.join(items)}]{after}"
 
 
 def _folded(numbers: Iterable[int], width: int) -> list[str]:

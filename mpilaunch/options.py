@@ -275,7 +275,8 @@ BY_NAME = {option.name: option for option in OPTIONS}
 BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
 DEFAULTS = {option.name: Setting(option.default) for option in OPTIONS}
 
-_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)?", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -300,7 +301,7 @@ def value_from_text(option: Option, text: str, said: str) -> Value:
             raise _wrong(option, said, f"'{text}' is neither yes nor no")
         return _FLAG_WORDS[text.lower()]
     if option.kind == "number":
-        if not re.fullmatch("-?[0-9]+", text, re.ASCII):
+        if not _NUMBER.fullmatch(text):
             raise _wrong(option, said, f"'{text}' is not a whole number")
         return int(_in_range(option, int(text), said))
     if option.kind == "seconds":

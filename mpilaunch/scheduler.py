@@ -74,8 +74,6 @@ def _counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[i
         if match is None:
             raise item.error("scheduler-variable", f"'{item.text}' is not a count", "Slurm writes 4(x2),3 for 4, 4 and 3")
         counts += [int(match[1])] * min(int(match[2] or 1), nodes + 1)
-        if len(counts) > nodes:
-            break
     if len(counts) != nodes:
         raise UsageError(
             "scheduler-variable",

@@ -1,4 +1,4 @@
-"""Golden files: what was said before is what is said now. MPILAUNCH_UPDATE_GOLDEN=1 writes them anew, for review in the diff."""
+"""Golden files: what was said before is what is said now. MPILAUNCH_UPDATE_GOLDEN=1 writes them anew."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
+UPDATE = bool(os.environ.get("MPILAUNCH_UPDATE_GOLDEN"))
 
 
 def check(name: str, text: str) -> None:
     """Hold `text` to the file tests/golden/NAME."""
     path = GOLDEN / name
-    if os.environ.get("MPILAUNCH_UPDATE_GOLDEN"):
+    if UPDATE:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")

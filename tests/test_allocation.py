@@ -142,7 +142,7 @@ def test_slots_share_gpus_and_cpus(text: str, slots: list[Slot]) -> None:
     [
         ("a slots=2 gpus=0-2", "host-gpus", "hosts.txt:1: a: 3 GPUs cannot be divided equally among 2 slots", "slots=3"),
         ("a slots=4 gpus=0-1", "host-gpus", "hosts.txt:1: a: 2 GPUs cannot be divided equally among 4 slots", "slots=2"),
-        ("a slots=3 cpus=0-1", "host-cpus", "hosts.txt:1: a: 2 CPUs are too few for 3 slots", "at least one CPU"),
+        ("a slots=3 cpus=0-1", "host-cpus", "hosts.txt:1: a: 2 CPUs for 3 slots", "at least one CPU"),
     ],
 )
 def test_gpus_and_cpus_that_do_not_divide(text: str, reference: str, message: str, hint: str) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.config import load_settings
-from mpilaunch.errors import UsageError
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.options import Setting, Value
 from mpilaunch.prepare import make_job
@@ -28,14 +27,12 @@ def run_ranks(size: int, *program: str) -> list[subprocess.CompletedProcess[str]
     """Start ranks by hand, as a launcher does, and return how each ended, in rank order."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
+    sizes = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [
         subprocess.Popen(
             program,
-            env={
-                **os.environ,
-                **{"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size)},
-                **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-            },
+            env={**os.environ, **sizes, **master, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -194,11 +191,4 @@ def test_every_file_is_in_the_readme_and_says_how_to_use_it() -> None:
         assert files
         for name in files:
             assert f"[{name}]({name})" in readme
-            assert name in (folder / name).read_text("utf-8") or "mpilaunch" in (folder / name).read_text("utf-8")
-
-
-def test_a_typo_in_a_profile_is_found(tmp_path: Path) -> None:
-    profile = tmp_path / "local-try.yaml"
-    profile.write_text((CONFIGS / "local-try.yaml").read_text("utf-8").replace("display-map", "display-mpa"))
-    with pytest.raises(UsageError, match="display-mpa"):
-        job(config=str(profile))
+            assert "mpilaunch" in (folder / name).read_text("utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mpilaunch.daemon import gpus
@@ -174,6 +175,11 @@ def test_mig_masks_go_by_uuid_as_numbers_count_whole_gpus(mig_node: Path, mask: 
 def test_cuda_mask(tmp_path: Path, mask: str, expected: list[int]) -> None:
     trees.nvidia_node(tmp_path, 4)
     assert indices(tmp_path, CUDA_VISIBLE_DEVICES=mask) == expected
+
+
+def test_an_empty_mask_is_not_the_beginning_of_the_only_uuid(tmp_path: Path) -> None:
+    trees.nvidia_node(tmp_path, 1)
+    assert indices(tmp_path, CUDA_VISIBLE_DEVICES="") == []
 
 
 @pytest.mark.parametrize(("mask", "noted"), [("0,9", "'9'"), ("0,1,0", "'0' is there twice"), ("", None), ("0,-1", None)])
@@ -391,9 +397,9 @@ def test_a_call_that_kills_its_process_gives_nothing() -> None:
 
 
 def test_a_call_that_hangs_is_killed_and_buried() -> None:
+    before = psutil.Process().children()
     assert run_in_child(signal.pause, 0.01) is None
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert psutil.Process().children() == before
 
 
 def test_a_library_that_does_not_start_knows_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mpilaunch.environ import job_environment, node_environment, rank_environment
 from mpilaunch.errors import UsageError
 from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS, did_you_mean, value_from_data, value_from_text
 
@@ -12,6 +13,15 @@ def test_every_flag_and_name_is_declared_once() -> None:
     flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(flags) == len(set(flags)) == len(BY_FLAG)
     assert len({option.name for option in OPTIONS}) == len({option.variable for option in OPTIONS}) == len(OPTIONS)
+
+
+def test_what_a_rank_is_given_sets_no_option_of_a_launch_inside_it() -> None:
+    given = {
+        **job_environment(job_id="j", size=1, node_count=1, universe_size=1, master_addr="a", master_port=1),
+        **node_environment(node_rank=0, local_size=1),
+        **rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=1),
+    }
+    assert not given.keys() & {option.variable for option in OPTIONS}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
@@ -53,6 +63,8 @@ def test_times(text: str, seconds: float) -> None:
         ("np", "", "'' is not a whole number"),
         ("np", "0", "0 is out of range: 1 or more"),
         ("np", "-4", "-4 is out of range: 1 or more"),
+        ("np", "9" * 5000, "is not a whole number"),
+        ("timeout", "9" * 5000, "is not a time"),
         ("np", "4.0", "'4.0' is not a whole number"),
         ("np", "1_000", "'1_000' is not a whole number"),
         ("np", "٣", "'٣' is not a whole number"),
@@ -103,7 +115,7 @@ def test_values_of_yaml(name: str, data: object, value: object) -> None:
     ],
 )
 def test_wrong_values_of_yaml(name: str, data: object, what: str) -> None:
-    with pytest.raises(UsageError, match="^x.yaml:1: ") as caught:
+    with pytest.raises(UsageError, match=r"^x\.yaml:1: ") as caught:
         value_from_data(BY_NAME[name], data, "x.yaml:1")
     assert what in caught.value.message
 

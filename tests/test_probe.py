@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mpilaunch.daemon.probe import find_addresses, find_free_port, probe
 from mpilaunch.facts import Cpu, Gpu, NodeFacts
 from tests import trees
 
+SLOW_MODULES = {"re", "subprocess", "ctypes", "typing", "dataclasses", "random"}
 DEFAULT = ("eth0", "0.0.0.0", "0.0.0.0", 100)
 DOCKER = ("docker0", "172.17.0.0", "255.255.0.0", 0)
 
@@ -192,7 +194,8 @@ def test_without_ipv6_the_ipv4_port_decides(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_no_slow_module_is_imported_for_the_probe() -> None:
-    names = "import sys; import mpilaunch.daemon.probe; print(*sys.modules)"
-    loaded = os.popen(f"{sys.executable} -I -S -c 'import sys; sys.path.insert(0, \"{Path.cwd()}\"); {names}'").read().split()
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import mpilaunch.daemon.probe; print(*sys.modules)"
+    command = [sys.executable, "-I", "-S", "-c", program, str(Path(__file__).parent.parent)]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert "mpilaunch.daemon.probe" in loaded
-    assert not {"re", "subprocess", "ctypes", "typing", "dataclasses", "random"} & set(loaded)
+    assert not SLOW_MODULES & set(loaded)

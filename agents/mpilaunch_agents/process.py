@@ -36,8 +36,6 @@ theirs, in any program, has 4 KiB."""
 LAST_WORDS = 4096
 """Bytes of stderr that are kept to explain the end."""
 
-_F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
-
 
 class ProcessAgent:
     """The base of every agent that runs a local process per channel; a subclass says which.
@@ -123,7 +121,7 @@ class ProcessChannel:
         if large_pipes:
             for descriptor in (self._stdin, self._process.stdout.fileno()):
                 with suppress(OSError):
-                    fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_SIZE)
+                    fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         for descriptor in self._readers:
             self._loop.add_reader(descriptor, self._readable, descriptor)
         self._watch()

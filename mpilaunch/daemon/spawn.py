@@ -89,12 +89,17 @@ def resolve_program(
         raise Problem(PROGRAM_NOT_EXECUTABLE, "%s: not executable" % decode(path))
     if interpreter is not None and not os.path.exists(interpreter):
         # The kernel's own words would be that the program is missing, which sends people looking at the wrong file.
-        raise Problem(INTERPRETER_MISSING, "%s: its first line names %r, which is not there" % (decode(path), decode(interpreter)))
+        detail = "%s: its first line names %r, which is not there" % (decode(path), decode(interpreter))
+        raise Problem(INTERPRETER_MISSING, detail)
     return path, arguments
 
 
 def start(
-    path: bytes, arguments: list[bytes], environment: dict[bytes, bytes], cpus: list[int] | None, descriptors: tuple[int, int, int]
+    path: bytes,
+    arguments: list[bytes],
+    environment: dict[bytes, bytes],
+    cpus: list[int] | None,
+    descriptors: tuple[int, int, int],
 ) -> int:
     """Start one rank in the current directory; return its process id; raises OSError when it cannot be executed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -7,19 +7,17 @@ same version the compiling (zipimport passes over byte code of other versions).
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import io
-import marshal
 import os
-import zipfile
 from collections.abc import Iterator
 
 import mpilaunch
 
 BOOT = (
     "import os,sys\n"
-    "if sys.version_info<(3,8):sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n');sys.exit(97)\n"
+    "if sys.version_info<(3,8):\n"
+    " sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n')\n"
+    " sys.exit(97)\n"
     "left=int(sys.argv[1]);bundle=os.memfd_create('mpilaunch')\n"
     "while left:\n"
     " data=os.read(0,min(left,65536))\n"
@@ -53,6 +51,8 @@ def local_command(python: str) -> list[str]:
 
 def build() -> bytes:
     """Return the bundle, a zip file of some tens of kilobytes."""
+    import zipfile  # a launch on this machine alone needs none
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, path in _modules():
@@ -73,6 +73,10 @@ def _modules() -> Iterator[tuple[str, str]]:
 
 
 def _byte_code(name: str, path: str) -> bytes:
+    import importlib.machinery
+    import importlib.util
+    import marshal
+
     # The loader takes the byte code that the installation has cached, and compiles only where there is none.
     code = importlib.machinery.SourceFileLoader(name, path).get_code(name)
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + marshal.dumps(code)

@@ -201,7 +201,7 @@ class OutputForwarder:
         if self._folded_bytes > MOST_FOLDED:
             self._print_folded()
             self._folded = None
-            self.say(f"mpilaunch: warning: --fold: more than {MOST_FOLDED >> 20} MiB of output: no longer folded from here on\n")
+            self.say(f"mpilaunch: warning: --fold: over {MOST_FOLDED >> 20} MiB of output, no longer folded from here on\n")
 
     def _print_folded(self) -> None:
         """Print each text once, behind the names of the nodes (or ranks, where a node has several) that wrote it."""

@@ -22,9 +22,9 @@ from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.iof import OutputForwarder
 from mpilaunch.head.link import NodeLink
 from mpilaunch.head.preparation import preparations
-from mpilaunch.head.report import Timeline, write_report
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stdin import StdinForwarder
+from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
 from mpilaunch.nodeset import fold
@@ -197,6 +197,8 @@ class Launch:
         verdict = dataclasses.replace(verdict, swept=tuple(self._swept), seconds=self._timeline.seconds("run"))
         if self._job.report_file is not None:
             facts = {index: _facts(link) for index, link in self._daemons.links.items() if link.facts is not None}
+            from mpilaunch.head.report import write_report  # few launches write one
+
             write_report(self._job, facts, self._bindings, self._state, self._timeline, verdict)
         return verdict
 

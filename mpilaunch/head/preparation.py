@@ -6,7 +6,6 @@ Pure: the job, the nodes' facts and the bindings give one message per node (docs
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,5 +90,6 @@ def _pythons(job: JobSpec) -> list[str]:
     """Return the interpreters to try for scripts: the user's choice alone, else the head's `python3`, else the node's own."""
     if job.python is not None:
         return [job.python]
-    head = shutil.which("python3")
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    head = next((path for folder in folders if os.access(path := os.path.join(folder, "python3"), os.X_OK)), None)
     return [head, "python3"] if head is not None else ["python3"]

@@ -1,4 +1,4 @@
-"""The report: what a launch did, as documented JSON (docs/report.md), and the times of its phases.
+"""The report: what a launch did, as documented JSON (docs/report.md).
 
 Written once, at the end, into a new file that takes the old one's place: a reader never sees half a report.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,44 +15,11 @@ import mpilaunch
 from mpilaunch.binding import RankBinding
 from mpilaunch.errors import LaunchError
 from mpilaunch.facts import NodeFacts
+from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, Verdict
 
 VERSION = 1
-
-
-class Timeline:
-    """When what happened, in seconds of the head's monotonic clock, with one look at the wall clock for all of them."""
-
-    def __init__(self) -> None:
-        self._wall = time.time() - time.monotonic()
-        self._phases: list[tuple[str, float]] = []
-        self._rank_starts: dict[int, float] = {}
-
-    def begin(self, phase: str) -> None:
-        """A phase begins and the one before it ends; the name "" ends the last."""
-        self._phases.append((phase, time.monotonic()))
-
-    def rank_started(self, rank: int, clock: float) -> None:
-        """Note the start of a rank."""
-        self._rank_starts[rank] = clock
-
-    def seconds(self, phase: str) -> float:
-        """Return how long a phase took; 0 when it did not begin."""
-        return self.phases().get(phase, 0.0)
-
-    def phases(self) -> dict[str, float]:
-        """Return the seconds of each phase that has ended, in order."""
-        pairs = zip(self._phases, self._phases[1:], strict=False)
-        return {name: round(after - begun, 6) for (name, begun), (_, after) in pairs}
-
-    def started_at(self, rank: int) -> float | None:
-        """Return when a rank started, as seconds since 1970; None when it did not."""
-        return self.wall(self._rank_starts.get(rank))
-
-    def wall(self, clock: float | None) -> float | None:
-        """Map a monotonic time to seconds since 1970."""
-        return None if clock is None else round(clock + self._wall, 6)
 
 
 def write_report(
@@ -110,10 +76,16 @@ def report(
 
 def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
     node = job.allocation.nodes[index]
-    found = {} if facts is None else {"hostname": facts.hostname, "python": facts.python, "addresses": list(facts.addresses)}
-    gpus = [] if facts is None else [dataclasses.asdict(gpu) for gpu in facts.gpus]
-    cpus = None if facts is None else len(facts.cpus)
-    return {"node": index, "name": node.name, "agent": node.agent, "slots": len(node.slots), **found, "cpus": cpus, "gpus": gpus}
+    known: dict[str, Any] = {"node": index, "name": node.name, "agent": node.agent, "slots": len(node.slots)}
+    if facts is not None:
+        known |= {
+            "hostname": facts.hostname,
+            "python": facts.python,
+            "addresses": list(facts.addresses),
+            "cpus": len(facts.cpus),
+            "gpus": [dataclasses.asdict(gpu) for gpu in facts.gpus],
+        }
+    return known
 
 
 def _rank(

@@ -1,0 +1,318 @@
+"""What any agent must do, as tests that its author runs: subclass `AgentConformance` in a test file and pytest collects them.
+
+    from mpilaunch_agents.conformance import AgentConformance
+
+    class TestMyAgent(AgentConformance):
+        node = Node(0, "pod-7", (), "my-agent")
+        unreachable = Node(1, "no-such-pod", (), "my-agent")
+
+        def make_agent(self) -> Agent:
+            return MyAgent(AgentOptions(connect_timeout=5))
+
+The node needs a `python3` (see `python`). Each test makes an agent of its own and closes it; nothing here needs pytest itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from mpilaunch.agent import CAUSES, Agent, AgentFailure, Channel, ChannelEnd
+from mpilaunch.allocation import Node
+
+DEADLINE = 30.0
+"""Seconds that any one wait may take."""
+
+EVERY_BYTE = bytes(range(256))
+ARGUMENTS = [
+    "plain",
+    "",
+    "two words",
+    " blanks around ",
+    "it's",
+    'say "yes"',
+    "$HOME `id` $(id)",
+    "back\\slash \\n",
+    "new\nline",
+    "tab\there",
+    "*?[a-z]{1,2}~",
+    "#;&|<>!",
+    "-n",
+    "--",
+    "größe-日本",
+]
+ECHO = "import shutil, sys; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"
+SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv[1:]))"
+
+
+class Recorder:
+    """ChannelEvents that keep all they are told.
+
+    Attributes:
+        said: names of the events, in order.
+        stdout, stderr: what came.
+        end: how the channel ended, None while it has not.
+    """
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.end: ChannelEnd | None = None
+        self._news = asyncio.Event()
+
+    def data_received(self, data: bytes) -> None:
+        """Keep output."""
+        self._note("data")
+        self.stdout += data
+
+    def stderr_received(self, data: bytes) -> None:
+        """Keep stderr."""
+        self._note("stderr")
+        self.stderr += data
+
+    def pause_writing(self) -> None:
+        """Keep the news."""
+        self._note("pause")
+
+    def resume_writing(self) -> None:
+        """Keep the news."""
+        self._note("resume")
+
+    def closed(self, end: ChannelEnd) -> None:
+        """Keep the end."""
+        self._note("closed")
+        self.end = end
+
+    def _note(self, event: str) -> None:
+        self.said.append(event)
+        self._news.set()
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until the condition holds; the test fails when it does not in time."""
+
+        async def wait() -> None:
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+        try:
+            await asyncio.wait_for(wait(), DEADLINE)
+        except asyncio.TimeoutError:
+            raise AssertionError(f"{what}: not within {DEADLINE:g} s; told: {self.said[-10:]}, {self.stderr!r}") from None
+
+    async def ended(self) -> ChannelEnd:
+        """Wait for the end and return it."""
+        await self.until(lambda: self.end is not None, "the end of the channel")
+        assert self.end is not None
+        return self.end
+
+
+class AgentConformance:
+    """The tests; a subclass names the agent and two nodes.
+
+    Attributes:
+        node: a node that the agent reaches.
+        unreachable: a node that it does not reach; None when there can be no such node.
+        python: the command of a Python on the node.
+    """
+
+    node: Node
+    unreachable: Node | None = None
+    python: str = "python3"
+
+    def make_agent(self) -> Agent:
+        """Return a new agent."""
+        raise NotImplementedError
+
+    def run(self, test: Callable[[Agent], Awaitable[None]]) -> None:
+        """Run a test with an agent of its own; when it is closed, nothing may be left in the loop."""
+
+        async def main() -> None:
+            async with self._agent() as agent:
+                await test(agent)
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            assert not left, f"close() left tasks: {left}"
+
+        asyncio.run(main())
+
+    @asynccontextmanager
+    async def _agent(self) -> AsyncIterator[Agent]:
+        agent = self.make_agent()
+        try:
+            yield agent
+        finally:
+            await asyncio.wait_for(agent.close(), DEADLINE)
+
+    async def _start(self, agent: Agent, script: str, *arguments: str) -> tuple[Channel, Recorder]:
+        recorder = Recorder()
+        return await agent.open(self.node, [self.python, "-c", script, *arguments], recorder), recorder
+
+    async def _complete(self, agent: Agent, script: str, arguments: Sequence[str] = (), data: bytes = b"") -> Recorder:
+        channel, recorder = await self._start(agent, script, *arguments)
+        if data:
+            channel.write(data)
+        channel.write_eof()
+        await recorder.ended()
+        return recorder
+
+    def test_every_byte_arrives_as_it_is(self) -> None:
+        """All 256 values, one write, both ways."""
+
+        async def test(agent: Agent) -> None:
+            recorder = await self._complete(agent, ECHO, data=EVERY_BYTE * 3)
+            assert bytes(recorder.stdout) == EVERY_BYTE * 3
+            assert recorder.end == ChannelEnd(0)
+
+        self.run(test)
+
+    def test_much_data_arrives_both_ways_and_writing_pauses(self) -> None:
+        """8 MiB that the node takes only once it has been asked to: the agent says pause, and then resume."""
+        script = "import sys; print('ready', file=sys.stderr, flush=True); sys.stdin.buffer.read(1); " + ECHO
+        data = os.urandom(1 << 20) * 8
+
+        async def test(agent: Agent) -> None:
+            channel, recorder = await self._start(agent, script)
+            await recorder.until(lambda: b"ready" in recorder.stderr, "the command's start")
+            channel.write(b"!" + data[: 4 << 20])
+            channel.write(data[4 << 20 :])
+            channel.write_eof()
+            await recorder.ended()
+            assert bytes(recorder.stdout) == data
+            told = [event for event in recorder.said if event in ("pause", "resume")]
+            assert told and told == ["pause", "resume"] * (len(told) // 2)
+
+        self.run(test)
+
+    def test_exit_code_arrives(self) -> None:
+        """0, a common one and the largest."""
+
+        async def test(agent: Agent) -> None:
+            for code in (0, 3, 255):
+                recorder = await self._complete(agent, f"raise SystemExit({code})")
+                assert recorder.end is not None and recorder.end.exit_code == code
+
+        self.run(test)
+
+    def test_stderr_is_apart_from_stdout(self) -> None:
+        """The wire's stdout must never carry a warning."""
+
+        async def test(agent: Agent) -> None:
+            recorder = await self._complete(agent, "import sys; print('out'); print('err', file=sys.stderr)")
+            assert bytes(recorder.stdout) == b"out\n"
+            assert b"err\n" in recorder.stderr
+
+        self.run(test)
+
+    def test_arguments_arrive_as_they_are(self) -> None:
+        """Whatever a shell on the way would make of them."""
+
+        async def test(agent: Agent) -> None:
+            recorder = await self._complete(agent, SHOW_ARGUMENTS, ARGUMENTS)
+            assert json.loads(recorder.stdout) == ARGUMENTS
+
+        self.run(test)
+
+    def test_end_of_stdin_reaches_the_command(self) -> None:
+        """It is how a daemon learns that its head is gone."""
+
+        async def test(agent: Agent) -> None:
+            channel, recorder = await self._start(agent, "import sys; sys.stdin.read(); raise SystemExit(7)")
+            channel.write_eof()
+            assert (await recorder.ended()).exit_code == 7
+
+        self.run(test)
+
+    def test_output_comes_before_the_command_ends(self) -> None:
+        """Nothing on the way waits for a full buffer."""
+
+        async def test(agent: Agent) -> None:
+            channel, recorder = await self._start(agent, "print('now', flush=True); input()")
+            await recorder.until(lambda: bytes(recorder.stdout) == b"now\n", "the first line")
+            assert recorder.end is None
+            channel.write(b"\n")
+            assert (await recorder.ended()).exit_code == 0
+
+        self.run(test)
+
+    def test_closed_is_told_once_and_last(self) -> None:
+        """And the channel may be used after it without harm."""
+
+        async def test(agent: Agent) -> None:
+            channel, recorder = await self._start(agent, "print('x' * 100000)")
+            await recorder.ended()
+            channel.write(b"late")
+            channel.write_eof()
+            channel.abort()
+            await agent.close()
+            assert recorder.said.count("closed") == 1
+            assert recorder.said[-1] == "closed"
+            assert len(recorder.stdout) == 100001
+
+        self.run(test)
+
+    def test_abort_ends_the_channel_at_once(self) -> None:
+        """Twice is as good as once; no command would end by itself here."""
+
+        async def test(agent: Agent) -> None:
+            channel, recorder = await self._start(agent, "import sys; print('up', flush=True); sys.stdin.read()")
+            await recorder.until(lambda: bool(recorder.stdout), "the command's start")
+            channel.write(b"x" * (1 << 20))
+            channel.abort()
+            channel.abort()
+            end = await recorder.ended()
+            assert end.exit_code != 0
+            assert recorder.said.count("closed") == 1
+
+        self.run(test)
+
+    def test_close_ends_what_is_open(self) -> None:
+        """The agent's own close is enough."""
+
+        async def test(agent: Agent) -> None:
+            _, recorder = await self._start(agent, "import sys; print('up', flush=True); sys.stdin.read()")
+            await recorder.until(lambda: bool(recorder.stdout), "the command's start")
+            await agent.close()
+            await recorder.ended()
+            assert recorder.said.count("closed") == 1
+
+        self.run(test)
+
+    def test_two_channels_at_once(self) -> None:
+        """To one node, opened together, ended in the other order, nothing mixed up."""
+
+        async def test(agent: Agent) -> None:
+            (first, one), (second, two) = await asyncio.gather(self._start(agent, ECHO), self._start(agent, ECHO))
+            first.write(b"first")
+            second.write(b"second")
+            second.write_eof()
+            await two.ended()
+            assert one.end is None
+            first.write_eof()
+            await one.ended()
+            assert (bytes(one.stdout), bytes(two.stdout)) == (b"first", b"second")
+
+        self.run(test)
+
+    def test_unreachable_node_is_told_with_its_cause(self) -> None:
+        """By AgentFailure, or, where only the agent's process knows, by the cause of the channel's end."""
+
+        async def test(agent: Agent) -> None:
+            if self.unreachable is None:
+                return
+            recorder = Recorder()
+            try:
+                await agent.open(self.unreachable, [self.python, "-c", ""], recorder)
+            except AgentFailure as failure:
+                assert failure.cause in CAUSES
+                assert failure.detail and "\n" not in failure.detail
+                assert not recorder.said
+            else:
+                end = await recorder.ended()
+                assert end.cause in CAUSES
+                assert end.exit_code != 0 and end.error and "\n" not in end.error
+
+        self.run(test)

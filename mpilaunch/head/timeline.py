@@ -1,0 +1,42 @@
+"""The timeline of a launch: when its phases began, and when each rank started.
+
+It only notes; `report` tells. One look at the wall clock maps all times, so that they keep their order when that clock is set.
+"""
+
+from __future__ import annotations
+
+import time
+
+
+class Timeline:
+    """When what happened, in seconds of the head's monotonic clock, with one look at the wall clock for all of them."""
+
+    def __init__(self) -> None:
+        self._wall = time.time() - time.monotonic()
+        self._phases: list[tuple[str, float]] = []
+        self._rank_starts: dict[int, float] = {}
+
+    def begin(self, phase: str) -> None:
+        """A phase begins and the one before it ends; the name "" ends the last."""
+        self._phases.append((phase, time.monotonic()))
+
+    def rank_started(self, rank: int, clock: float) -> None:
+        """Note the start of a rank."""
+        self._rank_starts[rank] = clock
+
+    def seconds(self, phase: str) -> float:
+        """Return how long a phase took; 0 when it did not begin."""
+        return self.phases().get(phase, 0.0)
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of each phase that has ended, in order."""
+        pairs = zip(self._phases, self._phases[1:], strict=False)
+        return {name: round(after - begun, 6) for (name, begun), (_, after) in pairs}
+
+    def started_at(self, rank: int) -> float | None:
+        """Return when a rank started, as seconds since 1970; None when it did not."""
+        return self.wall(self._rank_starts.get(rank))
+
+    def wall(self, clock: float | None) -> float | None:
+        """Map a monotonic time to seconds since 1970."""
+        return None if clock is None else round(clock + self._wall, 6)

@@ -1,0 +1,93 @@
+"""The plan: golden text and data, the environment of a rank, and what is masked in it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mpilaunch.allocation import Allocation, Node, Slot
+from mpilaunch.config import load_settings
+from mpilaunch.jobspec import JobSpec
+from mpilaunch.mapping import MappingPolicy, map_ranks
+from mpilaunch.options import Setting
+from mpilaunch.plan import AT_LAUNCH, MASKED, environment_of_rank, map_as_text, mask_secrets, plan_as_json, plan_as_text
+from tests import goldens
+
+
+def job(*nodes: Node, ranks: int | None = None, source: str = "hosts.txt", **fields) -> JobSpec:
+    allocation = Allocation(nodes, source)
+    job_map = map_ranks(allocation, MappingPolicy(ranks))
+    return JobSpec("00c0ffee00c0ffee", ("python", "train.py", "--name", "a b"), allocation, job_map, **fields)
+
+
+def node(index: int, name: str, slots: int, **fields) -> Node:
+    return Node(index, name, (Slot(),) * slots, "ssh", origin=f"hosts.txt:{index + 1}", **fields)
+
+
+JOBS = {
+    "one-rank": job(Node(0, "localhost", (Slot(),), "local", origin="this machine"), source="this machine"),
+    "unused-node": job(node(0, "n1", 8), node(1, "login.example.org", 4, user="me", port=2222), node(2, "n3", 4), ranks=10),
+    "gpus": job(
+        Node(0, "gpu1", (Slot(("0", "1"), (0, 1, 2, 3)), Slot(("2", "3"), (4, 5, 7))), "ssh", max_slots=2, origin="m.yaml:1"),
+        Node(1, "cpu1", (Slot((),), Slot()), "tsh ssh {host} {command}", origin="hosts.txt:2"),
+        environment={"NCCL_DEBUG": "INFO", "MY_TOKEN": "s3cret"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_plan_for_people(name: str) -> None:
+    goldens.check(f"plans/{name}.txt", plan_as_text(JOBS[name]) + "\n")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_plan_for_programs(name: str) -> None:
+    plan = plan_as_json(JOBS[name])
+    goldens.check(f"plans/{name}.json", json.dumps(plan, indent=1) + "\n")
+    assert "s3cret" not in json.dumps(plan)
+
+
+def test_the_map_is_the_head_of_the_plan() -> None:
+    assert plan_as_text(JOBS["gpus"]).startswith(map_as_text(JOBS["gpus"]))
+
+
+def test_options_are_in_the_plan_when_asked() -> None:
+    settings = load_settings({"export": Setting(("A_KEY=s3cret", "B=c", "D_TOKEN"), "--export", 3)}, {"HOME": "/nowhere"})
+    options = plan_as_json(JOBS["gpus"], settings)["options"]
+    assert options["export"] == {"value": (f"A_KEY={MASKED}", "B=c", "D_TOKEN"), "provenance": "--export"}
+    assert options["fanout"] == {"value": 64, "provenance": "default"}
+
+
+def test_the_environment_of_a_rank() -> None:
+    made = JOBS["unused-node"]
+    variables = environment_of_rank(made, 9)
+    assert list(variables) == sorted(variables)
+    expected = {"RANK": "9", "WORLD_SIZE": "10", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
+    expected |= {"OMPI_UNIVERSE_SIZE": "16", "GROUP_WORLD_SIZE": "2", "CROSS_RANK": "1", "OMP_NUM_THREADS": "1"}
+    expected |= dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "MPILAUNCH_JOB_ID", "TORCHELASTIC_RUN_ID"), AT_LAUNCH)
+    assert expected.items() <= variables.items()
+
+
+def test_what_the_user_says_wins_but_for_the_facts_of_the_map() -> None:
+    nodes = JOBS["one-rank"].allocation.nodes
+    said = {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "7"}
+    variables = environment_of_rank(job(*nodes, environment=said), 0)
+    assert {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "0"}.items() <= variables.items()
+    variables = environment_of_rank(job(*nodes, master_addr="m", master_port=9), 0)
+    assert {"MASTER_PORT": "9", "MASTER_ADDR": "m"}.items() <= variables.items()
+    assert "OMP_NUM_THREADS" not in variables
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "masked"),
+    [
+        *((name, "v", True) for name in ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "my_secret")),
+        *((name, "v", True) for name in ("API_KEYS", "GOOGLE_CREDENTIALS", "SECRET_FILE", "APIKEY")),
+        *((name, "v", False) for name in ("TOKENIZERS_PARALLELISM", "KEYBOARD", "PATH", "LR")),
+        ("DATABASE", "postgres://me:pw@db/x", True),
+        ("HTTP_PROXY", "http://proxy:3128", False),
+    ],
+)
+def test_secrets_are_masked(name: str, value: str, masked: bool) -> None:
+    assert mask_secrets({name: value}) == {name: MASKED if masked else value}
