@@ -162,7 +162,7 @@ def _third_party(name: str) -> Callable[[AgentOptions], Agent]:
 
 
 def _unknown(name: str, known: Sequence[str]) -> UsageError:
-    from mpilaunch.options import did_you_mean
+    from mpilaunch.spelling import did_you_mean
 
     return UsageError(
         "agent-unknown",

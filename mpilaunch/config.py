@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import UsageError
-from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Setting, Settings, did_you_mean, value_from_data, value_from_text
+from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Setting, Settings, value_from_data, value_from_text
+from mpilaunch.spelling import did_you_mean
 
 if TYPE_CHECKING:
     import yaml

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.mapping import Placement
-from mpilaunch.options import near
+from mpilaunch.spelling import near
 
 FORWARDED_PREFIXES = (
     *("NCCL_", "RCCL_", "HCCL_", "CCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "GLOO_", "MV2_"),

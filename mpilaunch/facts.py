@@ -64,6 +64,7 @@ class NodeFacts:
     addresses: tuple[str, ...]
     ssh_connection: tuple[str, str, str, str] | None
     free_port: int
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> NodeFacts:
@@ -81,6 +82,7 @@ class NodeFacts:
             addresses=tuple(str(address) for address in message["addresses"]),
             ssh_connection=connection,
             free_port=int(message["free_port"]),
+            notes=tuple(str(note) for note in message.get("notes", ())),
         )
 
 

@@ -13,8 +13,6 @@ Horovod, Open MPI's --host), never port 22 (pssh): a port is `port=22`. The keys
 
 from __future__ import annotations
 
-import difflib
-import ipaddress
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from typing import Any
 
 from mpilaunch.errors import UsageError
 from mpilaunch.nodeset import MAX_ITEMS, Line, Span, expand_span, fold_numbers, parse_numbers_span
+from mpilaunch.spelling import near
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,9 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
     offset = start + len(hosts.text)
     while code[offset:].strip():
         pair = _PAIR.match(code, offset)
-        assert pair is not None
+        if pair is None:
+            stray = line.part(len(code) - len(code[offset:].lstrip()), len(code.rstrip()))
+            raise stray.error("hostfile-syntax", f"'{stray.text}' has no key before its '='", _LINE_HINT)
         key = line.part(*pair.span("key"))
         if not pair["equals"]:
             raise key.error("hostfile-syntax", f"'{key.text}' is not 'key=value'", _LINE_HINT)
@@ -213,6 +214,8 @@ def _read_names(host: Span) -> tuple[list[str], int | None]:
 
 
 def _check_address(address: Span) -> None:
+    import ipaddress  # 3 ms, and few hosts are written as such an address
+
     try:
         ipaddress.IPv6Address(address.text)
     except ValueError:
@@ -349,8 +352,8 @@ _BY_SPELLING = {spelling: (field, read) for field, read, spellings in _KEYS for 
 def _find_key(key: Span) -> tuple[str, Callable[[Span], object]]:
     known = _BY_SPELLING.get(key.text.replace("-", "_"))
     if known is None:
-        near = difflib.get_close_matches(key.text.lower().replace("-", "_"), _BY_SPELLING, 1)
-        hint = f"did you mean {near[0]}=?" if near else "the keys are " + ", ".join(_FIELDS)
+        meant = near(key.text.lower().replace("-", "_"), _BY_SPELLING)
+        hint = f"did you mean {meant}=?" if meant else "the keys are " + ", ".join(_FIELDS)
         raise key.error("hostfile-key", f"unknown key '{key.text}'", hint)
     return known
 

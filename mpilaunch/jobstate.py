@@ -118,7 +118,7 @@ class JobState:
     @classmethod
     def of(cls, ranks: Iterable[int]) -> JobState:
         """Return the state of a job of which nothing has started."""
-        return cls({rank: "waiting" for rank in ranks})
+        return cls(dict.fromkeys(ranks, "waiting"))
 
     def happened(self, rank: int, event: str, end: RankEnd | None = None) -> None:
         """Take an event of a rank; raises ValueError when it cannot happen in the rank's state."""

@@ -29,10 +29,7 @@ class LineJoiner:
         if not cut:
             self.tail += block
             return self.finish() if len(self.tail) > self._longest else b""
-        if self.tail:
-            lines = self.tail + block[:cut]
-        else:
-            lines = block if cut == len(block) else block[:cut]
+        lines = self.tail + block[:cut]
         self.tail = block[cut:]
         return lines
 

@@ -7,11 +7,12 @@ Every long option is also understood with one dash (`-np`, `-hostfile`), as mpir
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from mpilaunch.errors import UsageError
+from mpilaunch.spelling import did_you_mean
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
@@ -279,19 +280,6 @@ _NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-def near(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word that was probably meant."""
-    from difflib import get_close_matches  # 4 ms, and needed only for an error
-
-    return next(iter(get_close_matches(word, list(known), 1, 0.7)), None)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message that names the known word which was probably meant."""
-    found = near(word, known)
-    return f"; did you mean {found}?" if found else ""
 
 
 def value_from_text(option: Option, text: str, said: str) -> Value:

@@ -20,7 +20,8 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import parse_host_list, parse_hostfile
 from mpilaunch.jobspec import Deadlines, JobSpec, OutputPolicy
 from mpilaunch.mapping import MappingPolicy, map_ranks
-from mpilaunch.options import Settings, did_you_mean
+from mpilaunch.options import Settings
+from mpilaunch.spelling import did_you_mean
 from mpilaunch.tags import tag_template
 
 
@@ -72,7 +73,7 @@ def _allocation(settings: Settings, per_node: int | None, environ: Mapping[str, 
     found = None
     if not hostfiles and not host_lists:
         from_slot_map = (slotmap.hosts(data, slot_map, positions), slot_map) if slot_map else None
-        found = from_slot_map or scheduler.discover(environ, _plain_text)
+        found = scheduler.discover(environ, _plain_text) or from_slot_map
     nodes = allocation.from_sources(
         [entry for path in hostfiles for entry in parse_hostfile(read_text(path, "hostfile"), path)],
         [entry for text in host_lists for entry in parse_host_list(text, settings.provenance("host"))],

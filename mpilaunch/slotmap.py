@@ -14,7 +14,6 @@ that it names and leaves the others alone; when no hosts are given it names the 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from mpilaunch.allocation import Allocation, Node, Slot, divide
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, read_cpus, read_gpus, read_hosts
 from mpilaunch.nodeset import MAX_ITEMS, Span, fold
+from mpilaunch.spelling import near
 
 Path = tuple[Any, ...]
 Positions = Mapping[Path, tuple[int, int]]
@@ -191,8 +191,8 @@ def _mapping(data: object, at: _Place, known: Collection[str] | None) -> Mapping
         raise at.error(f"{_shown(data)} stands where keys belong", f"write keys here: {wanted}")
     for key in data:
         if known is not None and key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean '{near[0]}'?" if near else "the keys are " + ", ".join(known)
+            meant = near(str(key), known)
+            hint = f"did you mean '{meant}'?" if meant else "the keys are " + ", ".join(known)
             raise at.at(key).error(f"unknown key '{key}'", hint)
     return data
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import lru_cache
 
 from mpilaunch.errors import UsageError
-from mpilaunch.options import did_you_mean
+from mpilaunch.spelling import did_you_mean
 
 FIELDS = ("rank", "local_rank", "node_rank", "host", "stream", "time", "job")
 PRESETS = {

@@ -26,7 +26,9 @@ def _no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     used: Hosts | None = request.getfixturevalue("hosts") if "hosts" in request.fixturenames else None
 
     def on_hosts(before: Collection[int]) -> dict[int, str]:
-        found = [(name, pid, argv) for name in (used.names if used else ()) for pid, argv in used.processes(name)]
+        if used is None:
+            return {}
+        found = [(name, pid, argv) for name in used.names for pid, argv in used.processes(name)]
         return {pid: f"{name}: {argv}" for name, pid, argv in found if pid not in before}
 
     before = everything()

@@ -128,7 +128,7 @@ class Hosts:
 
     def __exit__(self, *_: object) -> None:
         for process in self._first.values():
-            assert process.stdin and process.stdout
+            assert process.stdin
             process.stdin.close()
         for name, process in self._first.items():
             for pid in self._inside(name):
@@ -136,6 +136,7 @@ class Hosts:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait(STOP_SECONDS)
+            assert process.stdout
             process.stdout.close()
         shutil.rmtree(self._state, ignore_errors=True)
 

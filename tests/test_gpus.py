@@ -10,8 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from mpilaunch.daemon import gpus
-from mpilaunch.daemon.gpus import find_gpus, read_nvml, run_in_child
+from mpilaunch.daemon import nvml
+from mpilaunch.daemon.gpus import find_gpus
+from mpilaunch.daemon.nvml import read_nvml, run_in_child
 from tests import trees
 
 
@@ -413,4 +414,4 @@ def test_a_missing_library_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert gpus.ask_nvml(["0000:1b:00.0"]) == {}
+    assert nvml.ask_nvml(["0000:1b:00.0"]) == {}

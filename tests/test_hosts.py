@@ -81,8 +81,8 @@ def test_processes_are_those_of_one_host(hosts: Hosts) -> None:
 def test_a_killed_run_leaves_no_host_behind() -> None:
     script = "from tests.hosts import Hosts; hosts = Hosts(2).__enter__(); print(hosts.shared, flush=True); input()"
     before = everything()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    run = subprocess.Popen([sys.executable, "-c", script], cwd=CHECKOUT, text=True, **pipes)
+    argv = [sys.executable, "-c", script]
+    run = subprocess.Popen(argv, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert run.stdin and run.stdout
     shared = Path(run.stdout.readline().strip())
     assert shared.is_dir()

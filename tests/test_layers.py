@@ -66,7 +66,7 @@ def layer_of(module: str) -> str:
 
 
 def imports_of(path: pathlib.Path) -> set[str]:
-    """Every module that a file imports, anywhere in it; `from mpilaunch import x` counts as mpilaunch.x when that is a module."""
+    """Every module that a file imports, anywhere in it; `from mpilaunch import x` is mpilaunch.x when that is a module."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -6,7 +6,8 @@ import pytest
 
 from mpilaunch.environ import job_environment, node_environment, rank_environment
 from mpilaunch.errors import UsageError
-from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS, did_you_mean, value_from_data, value_from_text
+from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS, value_from_data, value_from_text
+from mpilaunch.spelling import did_you_mean
 
 
 def test_every_flag_and_name_is_declared_once() -> None:

@@ -66,10 +66,13 @@ def test_names_of_this_machine_need_no_ssh() -> None:
 
 def test_the_slot_map(here: Path) -> None:
     (here / "m.yaml").write_text("nodes:\n  a: {slots: 2, gpus: 0-3}\n")
-    named = job("--slot-map m.yaml", **SLURM)
+    named = job("--slot-map m.yaml")
     assert [slot.gpus for slot in named.allocation.nodes[0].slots] == [("0", "1"), ("2", "3")]
     both = job("--slot-map m.yaml -H a,b")
     assert [len(node.slots) for node in both.allocation.nodes] == [2, 1]
+    # It says what the slots are of a scheduler's nodes; it does not take their place.
+    with pytest.raises(UsageError, match="node 'a' is not in the allocation"):
+        job("--slot-map m.yaml", **SLURM)
 
 
 # Ranks

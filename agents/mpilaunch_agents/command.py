@@ -14,7 +14,7 @@ from string import Formatter
 from mpilaunch.agent import AgentOptions, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
-from mpilaunch.options import near
+from mpilaunch.spelling import near
 from mpilaunch_agents.openssh import explain_ssh
 from mpilaunch_agents.process import ProcessAgent
 

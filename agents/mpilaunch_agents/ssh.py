@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mpilaunch.agent import AgentOptions, Channel, ChannelEvents
 from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
-from mpilaunch.options import did_you_mean
+from mpilaunch.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from mpilaunch_agents.ssh_connection import Connector

@@ -2,25 +2,22 @@
 
 An inherited mask (CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, ...) is applied, never widened: a mask that cannot be understood
 hides. NVIDIA_VISIBLE_DEVICES is a request to a container runtime, not a fact, and is never read. A sick driver tree never
-raises: that GPU is left out and a note tells. NVML is loaded only for what /proc does not say (the UUIDs of MIG
-instances), in a child with a deadline, for it can crash or hang on a sick GPU.
+raises: that GPU is left out and a note tells. NVML (`nvml`) is asked only for what /proc does not say: the UUIDs of MIG
+instances.
 """
 
 from __future__ import annotations
 
 import os
 
+from mpilaunch.daemon.nvml import ask_nvml
 from mpilaunch.daemon.topology import read_text
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
+    from collections.abc import Callable, Mapping
 
-    NvmlAnswer = dict[str, tuple[str, list[tuple[str, str]]]]
-
-NVML_SECONDS = 5.0
-KILL_SECONDS = 1.0
+    from mpilaunch.daemon.nvml import NvmlAnswer
 
 
 class Gpu:
@@ -238,84 +235,6 @@ def _tiles(root: str, gpu: Gpu) -> int:
 
 
 # NVML.
-
-
-def ask_nvml(bus_ids: list[str]) -> NvmlAnswer:
-    """Ask NVML for the UUID and the MIG instances (UUID, name) of each GPU; what it does not know is not in the answer."""
-
-    def read() -> NvmlAnswer:
-        import ctypes
-
-        return read_nvml(ctypes.CDLL("libnvidia-ml.so.1"), bus_ids)
-
-    return run_in_child(read, NVML_SECONDS) or {}
-
-
-def read_nvml(library: Any, bus_ids: Iterable[str]) -> NvmlAnswer:
-    """Make the calls of `ask_nvml` on a loaded library."""
-    import ctypes
-
-    def text(function: Callable[..., int], handle: ctypes.c_void_p) -> str:
-        buffer = ctypes.create_string_buffer(96)
-        return buffer.value.decode() if function(handle, buffer, len(buffer)) == 0 else ""
-
-    answer: NvmlAnswer = {}
-    if library.nvmlInit_v2() != 0:
-        return answer
-    for bus_id in bus_ids:
-        gpu, instance, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint(0)
-        if library.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(gpu)) != 0:
-            continue
-        library.nvmlDeviceGetMaxMigDeviceCount(gpu, ctypes.byref(count))
-        instances = [
-            (text(library.nvmlDeviceGetUUID, instance), text(library.nvmlDeviceGetName, instance))
-            for number in range(count.value)
-            if library.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number, ctypes.byref(instance)) == 0
-        ]
-        answer[bus_id] = (text(library.nvmlDeviceGetUUID, gpu), instances)
-    return answer
-
-
-def run_in_child(call: Callable[[], Any], seconds: float) -> Any:
-    """Return what `call` returns (as JSON has it), or None if it raises, crashes its process or takes too long."""
-    import json
-    import signal
-
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writer, json.dumps(call()).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    try:
-        answer = _read_to_end(reader, seconds)
-        if answer is None:
-            os.kill(child, signal.SIGKILL)
-            if _read_to_end(reader, KILL_SECONDS) is None:
-                return None  # stuck in the kernel, where no signal reaches it; the daemon's reaper buries it when it ends
-        os.waitpid(child, 0)
-        return json.loads(answer) if answer else None
-    finally:
-        os.close(reader)
-
-
-def _read_to_end(reader: int, seconds: float) -> bytes | None:
-    """Read until the other side has closed; None if that takes longer."""
-    import select
-    import time
-
-    deadline = time.monotonic() + seconds
-    poll = select.poll()
-    poll.register(reader, select.POLLIN)
-    data = b""
-    while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-        part = os.read(reader, 65536)
-        if not part:
-            return data
-        data += part
-    return None
 
 
 # Small things.

@@ -17,7 +17,7 @@ HINTS = {
     "connection-refused": "is sshd running there? give another port with port=N in the hostfile",
     "timeout": "is the node up and not behind a firewall? --start-timeout gives it more time",
     "unreachable": "check the network between this machine and the node",
-    "host-key-unknown": "log in once with ssh, or add its key to known_hosts (ssh-keyscan); --insecure-host-keys skips the check",
+    "host-key-unknown": "log in once with ssh, or add its key to known_hosts; --insecure-host-keys skips the check",
     "host-key-changed": "if the node was set up anew, remove its old key: ssh-keygen -R NAME; else somebody may be listening",
     "key-refused": "log in without a password first: ssh-copy-id, or load your key into ssh-agent; user=NAME in the hostfile",
     "agent-missing": "install it, or choose another --agent",
@@ -42,6 +42,8 @@ WORDS = {
 """What stands for each cause in a message."""
 
 DETAILS_SHOWN = 3
+LONGEST_WORDS = 200
+"""Characters of a line of a node's words: some agents give back the whole command that they were to run."""
 CONFIGURED = ("program-missing", "program-not-executable", "interpreter-missing", "directory-missing")
 """Causes whose detail says more than the cause does: it stands in the message itself."""
 
@@ -83,5 +85,5 @@ def _details(members: Sequence[NodeFailure]) -> list[str]:
     for member in members:
         if member.detail.strip():
             words.setdefault(member.detail.strip(), []).append(member.name)
-    shown = [f"{fold(names)} said: {line}" for text, names in words.items() for line in text.splitlines()[-4:]]
+    shown = [f"{fold(names)} said: {line[:LONGEST_WORDS]}" for text, names in words.items() for line in text.splitlines()[-4:]]
     return shown[: DETAILS_SHOWN * 4]

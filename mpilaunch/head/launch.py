@@ -135,6 +135,10 @@ class Launch:
                     notes.setdefault(note, []).append(name)
         if failures:
             raise fold_failures(failures, len(self._answers))
+        if job.output.verbose:
+            for index, found in facts.items():
+                for note in found.notes:
+                    notes.setdefault(note, []).append(self._node_name(index))
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
 

@@ -72,10 +72,10 @@ class NodeLink:
     # What the launch asks for
 
     def opened(self, channel: Channel, bundle: bytes) -> None:
-        """Send the bundle, and a ping behind it to map the node's clock."""
+        """Send the bundle that the daemon is made of."""
         self._channel = channel
-        channel.write(bundle)
-        self.ping()
+        if bundle:
+            channel.write(bundle)
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a control message."""
@@ -197,8 +197,9 @@ class NodeLink:
             self._events.message(self, message)
         elif self.facts is None:
             self.facts = NodeFacts.from_message(message["facts"])
-            # Good enough until the first pong, and late by the way of one message at most.
+            # Late by the way of one message; the pong that follows tells how long that is.
             self._offset = now - message["clock"]
+            self.ping()
             _settle(self.first_news)
 
     def _map_clock(self, sent: float, node_clock: float, now: float) -> None:

@@ -13,7 +13,10 @@ from mpilaunch import environ
 from mpilaunch.binding import RankBinding
 from mpilaunch.facts import NodeFacts
 from mpilaunch.jobspec import JobSpec
+from mpilaunch.mapping import Placement
 
+FALLBACK_PORT = 29500
+"""MASTER_PORT where a node found no free one, or rather could not try: torch's own default."""
 NODE_SILENCE = 4
 """A daemon waits this many heartbeat limits for a byte before it takes the head for dead: the head notices first."""
 
@@ -39,9 +42,11 @@ def preparations(
         **job.environment,
     }
     crosses = environ.cross_places(job.job_map.placements)
+    places_of: dict[int, list[Placement]] = {index: [] for index in job.job_map.nodes}
+    for place in job.job_map.placements:
+        places_of[place.node].append(place)
     messages = {}
-    for node_rank, index in enumerate(job.job_map.nodes):
-        places = [place for place in job.job_map.placements if place.node == index]
+    for node_rank, (index, places) in enumerate(places_of.items()):
         ranks = []
         for place in places:
             cross_rank, cross_size = crosses[place.rank]
@@ -83,7 +88,7 @@ def master(job: JobSpec, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
     node = job.allocation.nodes[index]
     others = [facts[other] for other in job.job_map.nodes if other != index]
     address = job.master_addr or environ.choose_master_address(facts[index], others, node.agent == "local", node.name)
-    return address, job.master_port or facts[index].free_port
+    return address, job.master_port or facts[index].free_port or FALLBACK_PORT
 
 
 def _pythons(job: JobSpec) -> list[str]:
