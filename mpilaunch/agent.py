@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
@@ -105,6 +105,14 @@ class Agent(Protocol):
 
     async def close(self) -> None:
         """Give back everything: no process, connection or task of this agent is left when it returns."""
+
+
+@runtime_checkable
+class Eager(Protocol):
+    """An agent that can start a command before there is an event loop: the node gets ready while the head loads one."""
+
+    def begin(self, node: Node, command: Sequence[str]) -> None:
+        """Start `command` on `node`; the next `open` for this node takes it over, and tells what was wrong with it."""
 
 
 CAUSES = {

@@ -1,26 +1,23 @@
 """The command line: words to settings, settings to a job, the job to an exit code.
 
-The only importer of click. The parts that a launch needs are imported when it comes to it, so that `--help` and an error in
-the command line are quick.
+It reads the words itself, because all that follows the program's name belongs to the program, and mpirun's long options have
+one dash. What a step needs is imported when it comes to it: an error is quick, and so is a launch.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import NoReturn
-
-import click
+from typing import TYPE_CHECKING, NoReturn
 
 from mpilaunch import __version__, config
 from mpilaunch.console import Console, printable
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.options import (
     BY_FLAG,
-    GROUPS,
-    OPTIONS,
     Option,
     Setting,
     Settings,
@@ -29,39 +26,8 @@ from mpilaunch.options import (
 )
 from mpilaunch.spelling import near
 
-EXAMPLES = (
-    ("mpilaunch -np 4 train.py", "4 ranks on this machine"),
-    ("mpilaunch -H node01:8,node02:8 train.py --lr 0.1", "16 ranks on two nodes, over ssh"),
-    ("mpilaunch --hostfile hosts.txt --dry-run train.py", "where each rank would go; starts nothing"),
-    ("mpilaunch -N 1 -H node[01-32] --tag host uptime", "one command on each of 32 nodes"),
-)
-WIDTH = 100
-
-
-class LaunchCommand(click.Command):
-    """The command: our own reading of words, because everything after the program's name belongs to the program."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the options; the settings go to `ctx.params`, the program and its arguments to `ctx.args`."""
-        ctx.params["said"], ctx.args = read_words(args)
-        return ctx.args
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the whole help, grouped by topic."""
-        formatter.write("mpilaunch starts one program as N ranks on many nodes and brings everything back.\n\n")
-        formatter.write_usage(ctx.command_path, "[OPTIONS] PROGRAM [ARGUMENTS...]")
-        write_examples(formatter)
-        for group in GROUPS:
-            with formatter.section(group):
-                rows = [(_spelling(option), _description(option)) for option in OPTIONS if option.group == group]
-                formatter.write_dl(rows, col_max=34)
-        formatter.write_paragraph()
-        formatter.write_text(
-            "Long options may have one dash, as mpirun's: -np 4, -hostfile FILE. TIME is seconds, or a number with s, m, h "
-            "or d: 90, 5m, 1h. Each option but those that only look can also stand in a config file (np: 4) or in the "
-            "environment (MPILAUNCH_NP=4); the command line wins, then the environment, then --config FILE or "
-            "~/.config/mpilaunch/config.yaml."
-        )
+if TYPE_CHECKING:
+    from mpilaunch.jobspec import JobSpec
 
 
 def read_words(words: Sequence[str]) -> tuple[dict[str, Setting], list[str]]:
@@ -110,42 +76,6 @@ def _option_of(word: str) -> tuple[Option, str]:
     raise UsageError("option-unknown", f"unknown option {word}{guess}", hint="mpilaunch --help lists all options")
 
 
-# Help
-
-
-def short_help() -> str:
-    """Return what somebody reads who typed `mpilaunch` alone."""
-    formatter = click.HelpFormatter(max_width=WIDTH)
-    formatter.write("mpilaunch starts one program as N ranks on many nodes and brings everything back.\n")
-    write_examples(formatter)
-    formatter.write("\nmpilaunch --help lists all options; --dry-run shows what a command would do.\n")
-    return formatter.getvalue()
-
-
-def write_examples(formatter: click.HelpFormatter) -> None:
-    """Write commands that work, and what each does."""
-    with formatter.section("Examples"):
-        formatter.write_dl(EXAMPLES, col_max=60)
-
-
-def _spelling(option: Option) -> str:
-    if option.said_by(option.flag) is not None:
-        return ", ".join(option.flags)
-    flags = ", ".join(flag for flag in option.flags if flag not in option.shorthands)
-    return f"{flags} {option.metavar or '|'.join(option.choices)}"
-
-
-def _description(option: Option) -> str:
-    notes = []
-    if option.said_by(option.flag) is None:
-        notes += [f"{flag} says {value}" for flag, value in option.shorthands.items()]
-    if option.repeatable:
-        notes.append("may be repeated")
-    if option.default not in (None, False, 0, ()):
-        notes.append(f"default {option.default:g}" if isinstance(option.default, float) else f"default {option.default}")
-    return option.help + (f" [{'; '.join(notes)}]" if notes else "")
-
-
 # The steps of a command
 
 
@@ -179,11 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def entry() -> NoReturn:
     """Run as the command `mpilaunch`, and end the process without taking Python apart first.
 
-    That would cost a third of a short launch; there is nothing left to close, and what is printed is flushed here.
+    That would cost a third of a short launch; there is nothing left to close, and what is printed is flushed here. For the
+    same reason nothing is collected before the launch runs: loading makes hardly any garbage.
     """
+    gc.disable()
     code = main()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        # A stream that was closed before us is None.
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
 
@@ -191,12 +124,15 @@ def entry() -> NoReturn:
 def run(words: list[str], environ: Mapping[str, str], console: Console) -> int:
     """Go through the steps: words, settings, job, then look or launch; return the exit code."""
     if not words:
+        from mpilaunch.help import short_help
+
         console.lines(short_help().splitlines())
         return ExitCode.USAGE
-    context = LaunchCommand("mpilaunch", context_settings={"max_content_width": WIDTH}).make_context("mpilaunch", words)
-    said: dict[str, Setting] = context.params["said"]
+    said, program = read_words(words)
     if "help" in said:
-        return _print(context.get_help())
+        from mpilaunch.help import full_help
+
+        return _print(full_help())
     if "version" in said:
         return _print(f"mpilaunch {__version__}")
     settings = config.load_settings(said, environ)
@@ -207,17 +143,33 @@ def run(words: list[str], environ: Mapping[str, str], console: Console) -> int:
         from mpilaunch.plan import settings_as_text
 
         return _print(settings_as_text(settings))
-    if not context.args:
+    if not program:
         raise UsageError("no-program", "no program to run", hint="say it after the options: mpilaunch -np 4 train.py")
-    return run_program(settings, context.args, environ, console)
+    return run_program(settings, program, environ, console)
 
 
 def run_program(settings: Settings, program: list[str], environ: Mapping[str, str], console: Console) -> int:
     """Make the job; print it, or launch it; return the exit code."""
-    from mpilaunch import plan
     from mpilaunch.prepare import make_job
 
     job = make_job(settings, program, environ)
+    if settings["show-env"] is not None or settings["dry-run"]:
+        return look(job, settings)
+    if settings["display-map"]:
+        from mpilaunch.plan import map_as_text
+
+        console.lines(map_as_text(job).splitlines())
+    from mpilaunch.head.begin import launch
+
+    verdict = launch(job, console)
+    console.verdict(verdict)
+    return verdict.exit_code
+
+
+def look(job: JobSpec, settings: Settings) -> int:
+    """Print what a launch would do, and start nothing; return the exit code."""
+    from mpilaunch import plan
+
     rank, size = settings["show-env"], len(job.job_map.placements)
     if rank is not None:
         if rank >= size:
@@ -225,19 +177,11 @@ def run_program(settings: Settings, program: list[str], environ: Mapping[str, st
         variables = plan.environment_of_rank(job, rank)
         shown = variables if settings["show-secrets"] else plan.mask_secrets(variables)
         return _print("\n".join(f"{name}={printable(value)}" for name, value in shown.items()))
-    if settings["dry-run"]:
-        if settings["json"]:
-            import json
+    if settings["json"]:
+        import json
 
-            return _print(json.dumps(plan.plan_as_json(job, settings), indent=2))
-        return _print(plan.plan_as_text(job))
-    if settings["display-map"]:
-        console.lines(plan.map_as_text(job).splitlines())
-    from mpilaunch.head.launch import launch
-
-    verdict = launch(job, console)
-    console.verdict(verdict)
-    return verdict.exit_code
+        return _print(json.dumps(plan.plan_as_json(job, settings), indent=2))
+    return _print(plan.plan_as_text(job))
 
 
 def _print(text: str) -> int:

@@ -7,14 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from mpilaunch_agents.command import CommandAgent, parse
-from mpilaunch_agents.fake import BEHAVIOURS, WELL, Behaviour, FakeAgent
-from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_words, explain_ssh
-from mpilaunch_agents.ssh import config_line
 
 from mpilaunch.agent import BUILT_IN, AgentOptions, load
 from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
+from mpilaunch_agents.command import CommandAgent, parse
+from mpilaunch_agents.fake import BEHAVIOURS, WELL, Behaviour, FakeAgent
+from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_words, explain_ssh
+from mpilaunch_agents.ssh import config_line
 
 NODE = Node(0, "node07", (), "any", user="ann", port=2222)
 PLAIN = Node(0, "node07", (), "any")

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mpilaunch_agents.conformance import AgentConformance, Recorder
-from mpilaunch_agents.ssh_connection import failure
 
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
 from mpilaunch.allocation import Node
+from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.ssh_channel import failure
 from tests.hosts import Hosts
 
 pytestmark = pytest.mark.testbed

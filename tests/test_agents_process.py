@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd
+from mpilaunch.allocation import Node
 from mpilaunch_agents import process
 from mpilaunch_agents.conformance import Recorder
 from mpilaunch_agents.fake import FakeAgent
 from mpilaunch_agents.local import LocalAgent
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
-
-from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd
-from mpilaunch.allocation import Node
 
 NODE = Node(0, "local", (), "local")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from mpilaunch_agents.conformance import AgentConformance
-
 from mpilaunch.agent import Agent, AgentOptions, load
 from mpilaunch.allocation import Node
+from mpilaunch_agents.conformance import AgentConformance
 
 
 class TestLocal(AgentConformance):

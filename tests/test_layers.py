@@ -18,6 +18,7 @@ NAMED = {
     "mpilaunch.config": "config",
     "mpilaunch.console": "console",
     "mpilaunch.prepare": "prepare",
+    "mpilaunch.help": "help",
     "mpilaunch.cli": "cli",
     "mpilaunch.__main__": "cli",
 }
@@ -32,7 +33,8 @@ OURS = {
     "console": {PURE},
     "prepare": {PURE, "agent", "config"},
     "head": {"head", "agent", "wire", PURE},
-    "cli": {PURE, "agent", "config", "console", "prepare", "head", "cli"},
+    "help": {PURE},
+    "cli": {PURE, "agent", "config", "console", "help", "prepare", "head", "cli"},
 }
 """Layer -> the layers that it may import."""
 
@@ -41,7 +43,7 @@ OTHERS = {
     "config": {"yaml"},
     "console": {"rich"},
     "head": {"psutil"},
-    "cli": {"click"},
+    "help": {"click"},
 }
 """Layer -> what it may import beside the standard library."""
 

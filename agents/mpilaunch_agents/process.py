@@ -8,7 +8,6 @@ seconds and no longer. Nothing here blocks, and no thread or task waits where th
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import os
 import signal
@@ -16,9 +15,13 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.allocation import Node
+
+if TYPE_CHECKING:
+    import asyncio
 
 STRAY_GRACE = 0.5
 """Seconds for which output is still taken after the process has exited and somebody else holds its pipes open."""
@@ -47,6 +50,7 @@ class ProcessAgent:
     def __init__(self, options: AgentOptions) -> None:
         self.options = options
         self._channels: set[ProcessChannel] = set()
+        self._begun: dict[int, subprocess.Popen[bytes]] = {}
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the argument list of the process that runs `command` on `node`."""
@@ -60,13 +64,20 @@ class ProcessAgent:
         """Start the process; raises AgentFailure when it cannot be started."""
         argv = self.argv(node, command)
         try:
-            channel = ProcessChannel(argv, events, self, large_pipes=len(self._channels) < LARGE_PIPES)
+            process = self._begun.pop(node.index, None) or _start(argv)
         except (FileNotFoundError, PermissionError) as error:
             raise AgentFailure("agent-missing", f"{argv[0]}: {(error.strerror or str(error)).lower()}") from error
         except OSError as error:
             raise AgentFailure("agent-failed", f"{argv[0]}: {error.strerror or error}") from error
+        channel = ProcessChannel(process, events, self, large_pipes=len(self._channels) < LARGE_PIPES)
         self._channels.add(channel)
         return channel
+
+    def begin(self, node: Node, command: Sequence[str]) -> None:
+        """Start the process that `open` will take over: see `agent.Eager`."""
+        # What is wrong with it is told when the channel is opened.
+        with suppress(OSError):
+            self._begun[node.index] = _start(self.argv(node, command))
 
     async def close(self) -> None:
         """Abort every channel and wait until its process is gone."""
@@ -81,14 +92,19 @@ class ProcessAgent:
 
 
 class ProcessChannel:
-    """A running process as a channel; raises OSError when it cannot be started.
+    """A running process, with three pipes, as a channel.
 
     Attributes:
         pid: of the process, and of its process group.
         ended: set once the process is reaped and every descriptor closed.
     """
 
-    def __init__(self, argv: Sequence[str], events: ChannelEvents, agent: ProcessAgent, *, large_pipes: bool) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], events: ChannelEvents, agent: ProcessAgent, *, large_pipes: bool
+    ) -> None:
+        # Not at the top: a process that `begin` starts gets ready while this is loaded.
+        import asyncio
+
         self.ended = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._events = events
@@ -101,14 +117,7 @@ class ProcessChannel:
         self._last_words = b""
         self._pidfd: int | None = None
         self._stray_timer: asyncio.TimerHandle | None = None
-        self._process = subprocess.Popen(
-            argv,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._process = process
         self.pid = self._process.pid
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._stdin: int | None = self._process.stdin.fileno()
@@ -264,6 +273,12 @@ class ProcessChannel:
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+
+def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process with three pipes in a session of its own; raises OSError."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
 
 def _rest(descriptor: int) -> list[bytes]:

@@ -1,20 +1,17 @@
-"""The connections of the agent `ssh`: the only module that touches asyncssh.
+"""The connections of the agent `ssh`, made with asyncssh.
 
 Configuration is evaluated for each host, as its Host and Match blocks demand; private keys, known hosts and jump hosts are
-shared by all hosts. Every failure becomes an AgentFailure here, in one table. Passwords and passphrases are never asked for.
+shared by all hosts. Passwords and passphrases are never asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import errno
 import getpass
 import os
 import re
 import shlex
-import signal
-import socket
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,9 +21,9 @@ from typing import Any, cast
 import asyncssh
 from asyncssh.config import SSHClientConfig
 
-from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
+from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
-from mpilaunch_agents.openssh import classify_ssh_words
+from mpilaunch_agents.ssh_channel import SshChannel, failure, one_line
 
 CONFIG_FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 KEY_FILES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ecdsa_sk", "~/.ssh/id_ed25519", "~/.ssh/id_ed25519_sk")
@@ -37,34 +34,17 @@ SSH_PORT = 22
 WINDOW = 4 << 20
 """Bytes of output that may be under way from one node."""
 
-UNWRITTEN = 1 << 18
-"""Bytes of input above which writing pauses."""
-
 KEEPALIVE_SECONDS = 15
 KEEPALIVE_COUNT = 4
 
-FAST_KEX = "^curve25519-sha256,curve25519-sha256@libssh.org"
-FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
-"""Tried first, unless the configuration says otherwise: the post-quantum exchanges cost the head 10 times the CPU time."""
+FAST_ALGORITHMS = (
+    ("kex_algs", "KexAlgorithms", "^curve25519-sha256,curve25519-sha256@libssh.org"),
+    ("encryption_algs", "Ciphers", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"),
+)
+"""asyncssh's setting, OpenSSH's setting, and what is tried first, unless the configuration says otherwise or this machine's
+OpenSSL has it not: above all not the post-quantum key exchanges, which cost the head far more CPU time."""
 
 HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bracketed>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?")
-
-ERRNO_CAUSES = {
-    errno.ECONNREFUSED: "connection-refused",
-    errno.ETIMEDOUT: "timeout",
-    errno.EHOSTUNREACH: "unreachable",
-    errno.ENETUNREACH: "unreachable",
-    errno.EHOSTDOWN: "unreachable",
-    errno.ECONNRESET: "connection-closed",
-    errno.EPIPE: "connection-closed",
-}
-ERROR_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
-    (socket.gaierror, "host-unknown"),
-    (asyncio.TimeoutError, "timeout"),
-    (asyncssh.HostKeyNotVerifiable, "host-key-unknown"),
-    (asyncssh.PermissionDenied, "key-refused"),
-    (asyncssh.ConnectionLost, "connection-closed"),
-)
 
 
 class _Config(SSHClientConfig):
@@ -91,86 +71,6 @@ class _Client(asyncssh.SSHClient):
         return self._accept_new and not known[0]
 
 
-class SshChannel(asyncssh.SSHClientSession[bytes]):
-    """A command on a node, and the connection that carries it and nothing else."""
-
-    def __init__(self, connection: asyncssh.SSHClientConnection, events: ChannelEvents) -> None:
-        self._connection = connection
-        self._events = events
-        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
-        self._live = False
-        self._exit_code: int | None = None
-
-    # What the head asks for
-
-    def write(self, data: bytes) -> None:
-        """Send bytes to the command's stdin."""
-        if self._live and self._channel is not None:
-            with suppress(OSError):
-                self._channel.write(data)
-
-    def write_eof(self) -> None:
-        """Close the command's stdin."""
-        if self._live and self._channel is not None:
-            with suppress(OSError):
-                self._channel.write_eof()
-
-    def abort(self) -> None:
-        """Cut the connection."""
-        if self._live:
-            self._connection.abort()
-
-    # What asyncssh tells
-
-    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        """Take the channel; the command is not running yet."""
-        self._channel = chan
-        chan.set_write_buffer_limits(UNWRITTEN)
-
-    def session_started(self) -> None:
-        """From here on the head hears of this channel."""
-        self._live = True
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        """Pass on output."""
-        if datatype == asyncssh.EXTENDED_DATA_STDERR:
-            self._events.stderr_received(data)
-        else:
-            self._events.data_received(data)
-
-    def eof_received(self) -> bool:
-        """Keep our direction open: a command may close its stdout and go on."""
-        return True
-
-    def pause_writing(self) -> None:
-        """Pass on that the buffer is full."""
-        if self._live:
-            self._events.pause_writing()
-
-    def resume_writing(self) -> None:
-        """Pass on that the buffer has room."""
-        if self._live:
-            self._events.resume_writing()
-
-    def exit_status_received(self, status: int) -> None:
-        """Remember how the command ended."""
-        self._exit_code = status
-
-    def exit_signal_received(self, signal_name: str, core_dumped: bool, msg: str, lang: str) -> None:
-        """Remember which signal ended the command."""
-        number = getattr(signal, f"SIG{signal_name}", None)
-        self._exit_code = 128 + number if number is not None else None
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the channel, and the connection with it."""
-        if not self._live:
-            return
-        self._live = False
-        self._connection.close()
-        lost = failure(exc) if exc is not None else None
-        self._events.closed(ChannelEnd(self._exit_code, lost.detail if lost else "", lost.cause if lost else ""))
-
-
 class Connector:
     """Makes the connections of one agent and holds what they share.
 
@@ -186,7 +86,8 @@ class Connector:
         self._settings = os.memfd_create("ssh-options")
         os.write(self._settings, "".join(line + "\n" for line in settings).encode())
         # What asyncssh would look up for each connection is given to it instead; it takes the configuration from here.
-        self._base = asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None)
+        self._base = _plain_options()
+        self._fast = [row for row in FAST_ALGORITHMS if _is_possible(row[0], row[2])]
         self._files = [path for path in (Path(name).expanduser() for name in CONFIG_FILES) if os.access(path, os.R_OK)]
         self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], list[asyncssh.SSHKeyPair]] = {}
         self._known_hosts: dict[tuple[str, ...], asyncssh.SSHKnownHosts] = {}
@@ -247,8 +148,6 @@ class Connector:
                 tunnel=tunnel,
                 client_factory=lambda: client,
                 known_hosts=None if self._options.insecure_host_keys or checking in ("no", "off") else known_hosts,
-                kex_algs=() if config.get("KexAlgorithms") else FAST_KEX,
-                encryption_algs=() if config.get("Ciphers") else FAST_CIPHERS,
                 canonicalize_hostname=False,
                 connect_timeout=None,
                 login_timeout=0,
@@ -258,9 +157,10 @@ class Connector:
                 kbdint_auth=False,
                 ignore_encrypted=True,
                 **self._identities(config),
+                **{setting: first for setting, name, first in self._fast if not config.get(name)},
             )
         except asyncssh.HostKeyNotVerifiable as error:
-            raise AgentFailure(client.refused or "host-key-unknown", _one_line(error)) from error
+            raise AgentFailure(client.refused or "host-key-unknown", one_line(error)) from error
         self._connections.add(connection)
         return connection
 
@@ -280,7 +180,7 @@ class Connector:
             path += ("," if path else "") + hop.strip()
             if path in under_way:
                 raise AgentFailure("agent-failed", f"ProxyJump {jump} leads back to itself")
-            if path not in self._jumps:
+            if path not in self._jumps or _has_failed(self._jumps[path]):
                 self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop.strip(), tunnel, (*under_way, path)))
             # One host's time may be over while others still wait for the jump host.
             tunnel = await asyncio.shield(self._jumps[path])
@@ -331,6 +231,23 @@ class Connector:
         return self._known_hosts[files]
 
 
+def _plain_options(**settings: Any) -> asyncssh.SSHClientConnectionOptions:
+    return asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None, **settings)
+
+
+def _is_possible(setting: str, value: str) -> bool:
+    """Tell whether asyncssh can do this here."""
+    try:
+        _plain_options(**{setting: value})
+    except ValueError:
+        return False
+    return True
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
 def _read_keys(files: Sequence[str], certificates: Sequence[str]) -> list[asyncssh.SSHKeyPair]:
     """Return the private keys that can be read without a passphrase, each also with its certificate."""
     loaded = []
@@ -352,23 +269,3 @@ def _read_identities(files: Sequence[str]) -> list[bytes]:
             with suppress(OSError, ValueError):
                 found.append(asyncssh.read_public_key(Path(candidate).expanduser()).public_data)
     return found
-
-
-def failure(error: BaseException) -> AgentFailure:
-    """Return why a connection was not made, or was lost."""
-    if isinstance(error, AgentFailure):
-        return error
-    words = _one_line(error)
-    for kind, cause in ERROR_CAUSES:
-        if isinstance(error, kind):
-            return AgentFailure(cause, words)
-    if isinstance(error, OSError):
-        # A host with several addresses: asyncio joins the errors into one text.
-        number = error.errno or next((int(found) for found in re.findall(r"\[Errno (\d+)\]", words)), 0)
-        if number in ERRNO_CAUSES:
-            return AgentFailure(ERRNO_CAUSES[number], words)
-    return AgentFailure(classify_ssh_words(words) or "agent-failed", words)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Iterator
 
 import mpilaunch
@@ -32,6 +33,9 @@ BOOT = (
 LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main import main;main()"
 """The same without a bundle; our folder goes behind the standard library, whose names others there may bear too."""
 
+LOCAL = "local"
+"""The agent of this machine: there the daemon runs from the files that are installed, and nothing is sent."""
+
 PYTHON_TOO_OLD = 97
 """Exit code of BOOT under a Python older than 3.8."""
 
@@ -44,9 +48,10 @@ def boot_command(python: str, bundle: bytes) -> list[str]:
     return [python, "-I", "-S", "-B", "-c", BOOT, str(len(bundle))]
 
 
-def local_command(python: str) -> list[str]:
+def local_command() -> list[str]:
     """Return the argument list that starts the daemon on the head's own machine, from the files that are there."""
-    return [python, "-I", "-S", "-c", LOCAL_BOOT, os.path.dirname(os.path.dirname(os.path.abspath(mpilaunch.__file__)))]
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(mpilaunch.__file__)))
+    return [sys.executable, "-I", "-S", "-c", LOCAL_BOOT, folder]
 
 
 def build() -> bytes:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from mpilaunch import agent
-from mpilaunch.agent import Agent, AgentFailure, AgentOptions
+from mpilaunch.agent import Agent, AgentFailure
 from mpilaunch.allocation import Node
 from mpilaunch.head import bundle
 from mpilaunch.head.failures import NodeFailure, fold_failures
@@ -23,8 +21,6 @@ from mpilaunch.head.link import LinkEvents, NodeLink
 RETRY_CAUSES = ("connection-closed",)
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a dropped connection is tried again; doubled each time, with jitter."""
-LOCAL = "local"
-"""The agent of this machine: there the daemon runs from the files that are installed, and nothing is sent."""
 ENDING = 5.0
 """Seconds that a released daemon has to go before its channel is cut."""
 
@@ -34,20 +30,19 @@ class Daemons:
 
     Args:
         nodes: the nodes to start.
-        options: for the agents.
+        agents: the agents of all these nodes, by name.
         python: interpreter that runs the daemon on the nodes; None for `python3`.
         fanout: nodes contacted at a time.
         events: gets everything that the links have to tell.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], options: AgentOptions, python: str | None, fanout: int, events: LinkEvents
+        self, nodes: Sequence[Node], agents: Mapping[str, Agent], python: str | None, fanout: int, events: LinkEvents
     ) -> None:
         self.links = {node.index: NodeLink(node, events) for node in nodes}
-        self._options = options
+        self._agents = agents
         self._python = python
         self._contacts = asyncio.Semaphore(fanout)
-        self._agents: dict[str, Agent] = {}
         self._bundle = b""
         self._began = time.monotonic()
         self._events = events
@@ -57,9 +52,7 @@ class Daemons:
 
         `progress` is told the names of the nodes that are still awaited, whenever they change.
         """
-        for name in {link.node.agent for link in self.links.values()}:
-            self._agents[name] = agent.load(name, self._options)
-        if any(link.node.agent != LOCAL for link in self.links.values()):
+        if any(link.node.agent != bundle.LOCAL for link in self.links.values()):
             self._bundle = bundle.build()
         tasks = {asyncio.ensure_future(self._start_node(index)): index for index in self.links}
         failures: list[NodeFailure] = []
@@ -113,8 +106,8 @@ class Daemons:
     async def _try_node(self, index: int) -> tuple[str, str]:
         """Contact one node once; return (cause, detail) of the failure, ("", "") when its daemon has reported."""
         link = self.links[index]
-        if link.node.agent == LOCAL:
-            command, payload = bundle.local_command(sys.executable), b""
+        if link.node.agent == bundle.LOCAL:
+            command, payload = bundle.local_command(), b""
         else:
             command, payload = bundle.boot_command(self._python or "python3", self._bundle), self._bundle
         async with self._contacts:

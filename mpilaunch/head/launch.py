@@ -11,9 +11,10 @@ import dataclasses
 import errno
 import signal
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from mpilaunch.agent import Agent
 from mpilaunch.binding import RankBinding, bind_ranks, describe_binding
 from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.facts import NodeFacts
@@ -21,6 +22,7 @@ from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.iof import OutputForwarder
 from mpilaunch.head.link import NodeLink
+from mpilaunch.head.observer import Observer
 from mpilaunch.head.preparation import preparations
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stdin import StdinForwarder
@@ -31,29 +33,12 @@ from mpilaunch.nodeset import fold
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, stream_channel
 
 
-class Observer(Protocol):
-    """Who is told what goes on; it writes for the user, and nothing else of a launch does."""
-
-    def progress(self, done: int, total: int, waiting: Sequence[str]) -> None:
-        """So many of `total` nodes have reported; `waiting` are the names of the others."""
-
-    def started(self) -> None:
-        """The ranks are about to run: the terminal is theirs."""
-
-    def note(self, text: str) -> str:
-        """Return a note as a line for stderr, with its newline; empty when notes are not wanted."""
-
-
-def launch(job: JobSpec, observer: Observer) -> Verdict:
-    """Run a job to its end; return how it ended; raises LaunchError when it did not start."""
-    return asyncio.run(Launch(job, observer).run())
-
-
 class Launch:
     """A job on its way. It is the `LinkEvents` of all its nodes."""
 
-    def __init__(self, job: JobSpec, observer: Observer) -> None:
+    def __init__(self, job: JobSpec, agents: Mapping[str, Agent], observer: Observer) -> None:
         self._job = job
+        self._agents = agents
         self._observer = observer
         self._timeline = Timeline()
         self._state = JobState.of(place.rank for place in job.job_map.placements)
@@ -74,7 +59,7 @@ class Launch:
         self._done = asyncio.Event()
         self._output = OutputForwarder(job, self._output_broken)
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-        self._daemons = Daemons(nodes, job.agent, job.python, job.deadlines.fanout, self)
+        self._daemons = Daemons(nodes, self._agents, job.python, job.deadlines.fanout, self)
         self._stdin: StdinForwarder | None = None
         with SignalRelay(self._loop, self) as signals:
             try:

@@ -1,0 +1,101 @@
+# Everything that is done with this project. `make` alone lists the targets.
+#
+# As root on Debian, or with sudo, missing Debian packages are installed; elsewhere their names are printed. Python packages go
+# into .venv. A step that is done leaves a stamp there and is not done again until pyproject.toml changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+# One version, so that the tests mean the same everywhere.
+TORCH := torch==2.13.0
+
+# PROGRAM:PACKAGE, for Debian.
+HOSTS_NEED := sshd:openssh-server ssh:openssh-client ip:iproute2 unshare:util-linux nsenter:util-linux bash:bash
+PEERS_NEED := mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich pdsh:pdsh clush:clustershell
+
+# Debian keeps sshd and ip where the PATH of a plain user does not look.
+export PATH := $(PATH):/usr/sbin:/sbin
+export DEBIAN_FRONTEND := noninteractive
+
+.PHONY: help run test lint bench wheel pictures clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo 'make run       set up, and run a job on two local nodes'
+	@echo 'make test      set up, and run all tests (as root: they make hosts out of network namespaces)'
+	@echo 'make lint      ruff and mypy --strict'
+	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
+	@echo 'make wheel     build dist/mpilaunch-*.whl'
+	@echo 'make pictures  make docs/pictures/*.svg anew from real output (as root)'
+	@echo 'make clean     remove all that these have made'
+	@echo 'PYTHON=/path/to/python3 chooses the interpreter (3.10 or newer), FLAGS=... is handed to pytest.'
+
+run: $(VENV)/.project
+	$(BIN)/mpilaunch -H local:2,local:2 --display-map --tag rank examples/ring_allreduce.py
+
+test: $(VENV)/.test $(VENV)/.torch
+	$(call need,$(HOSTS_NEED))
+	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
+		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
+		echo "make test: without root, run the others: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
+	$(BIN)/python -m pytest $(FLAGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.project
+	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
+	$(BIN)/python benchmarks/bench.py
+
+wheel: $(VENV)/.made
+	$(PIP) wheel --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+pictures: $(VENV)/.project
+	$(call need,$(HOSTS_NEED))
+	$(BIN)/python docs/pictures/make_pictures.py
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Setting up
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "make: $(PYTHON) is missing or older than Python 3.10: say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call install,python3-venv); }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.made
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.project
+	$(PIP) install --editable '.[test]'
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.made
+	$(PIP) install $(TORCH)
+	@touch $@
+
+# $(call need,PROGRAM:PACKAGE ...): install the packages whose programs are missing.
+define need
+@packages=; for pair in $(1); do \
+	command -v "$${pair%%:*}" >/dev/null || packages="$$packages $${pair#*:}"; \
+done; [ -z "$$packages" ] || { $(call install,$$packages); }
+endef
+
+# $(call install,PACKAGE ...): install Debian packages, or say what is missing.
+define install
+if ! command -v apt-get >/dev/null; then echo "make: missing, please install:" $(1) >&2; exit 1; \
+elif [ "$$(id -u)" = 0 ]; then sudo=; \
+elif command -v sudo >/dev/null; then sudo='sudo --preserve-env=DEBIAN_FRONTEND'; \
+else echo "make: missing, please run as root: apt-get install" $(1) >&2; exit 1; fi; \
+echo "apt-get install" $(1); \
+$$sudo apt-get -qq update && $$sudo apt-get -qq install --no-install-recommends $(1) >/dev/null
+endef

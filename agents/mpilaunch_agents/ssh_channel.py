@@ -1,0 +1,136 @@
+"""The channel of the agent `ssh`, and the one table of why a connection was not made or was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+import signal
+import socket
+from contextlib import suppress
+
+import asyncssh
+
+from mpilaunch.agent import AgentFailure, ChannelEnd, ChannelEvents
+from mpilaunch_agents.openssh import classify_ssh_words
+
+UNWRITTEN = 1 << 18
+"""Bytes of input above which writing pauses."""
+
+ERRNO_CAUSES = {
+    errno.ECONNREFUSED: "connection-refused",
+    errno.ETIMEDOUT: "timeout",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.ENETUNREACH: "unreachable",
+    errno.EHOSTDOWN: "unreachable",
+    errno.ECONNRESET: "connection-closed",
+    errno.EPIPE: "connection-closed",
+}
+ERROR_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
+    (socket.gaierror, "host-unknown"),
+    (asyncio.TimeoutError, "timeout"),
+    (asyncssh.HostKeyNotVerifiable, "host-key-unknown"),
+    (asyncssh.PermissionDenied, "key-refused"),
+    (asyncssh.ConnectionLost, "connection-closed"),
+)
+
+
+class SshChannel(asyncssh.SSHClientSession[bytes]):
+    """A command on a node, and the connection that carries it and nothing else."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection, events: ChannelEvents) -> None:
+        self._connection = connection
+        self._events = events
+        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self._live = False
+        self._exit_code: int | None = None
+
+    # What the head asks for
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the command's stdin."""
+        if self._live and self._channel is not None:
+            with suppress(OSError):
+                self._channel.write(data)
+
+    def write_eof(self) -> None:
+        """Close the command's stdin."""
+        if self._live and self._channel is not None:
+            with suppress(OSError):
+                self._channel.write_eof()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self._live:
+            self._connection.abort()
+
+    # What asyncssh tells
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        """Take the channel; the command is not running yet."""
+        self._channel = chan
+        chan.set_write_buffer_limits(UNWRITTEN)
+
+    def session_started(self) -> None:
+        """From here on the head hears of this channel."""
+        self._live = True
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        """Pass on output."""
+        if datatype == asyncssh.EXTENDED_DATA_STDERR:
+            self._events.stderr_received(data)
+        else:
+            self._events.data_received(data)
+
+    def eof_received(self) -> bool:
+        """Keep our direction open: a command may close its stdout and go on."""
+        return True
+
+    def pause_writing(self) -> None:
+        """Pass on that the buffer is full."""
+        if self._live:
+            self._events.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the buffer has room."""
+        if self._live:
+            self._events.resume_writing()
+
+    def exit_status_received(self, status: int) -> None:
+        """Remember how the command ended."""
+        self._exit_code = status
+
+    def exit_signal_received(self, signal_name: str, core_dumped: bool, msg: str, lang: str) -> None:
+        """Remember which signal ended the command."""
+        number = getattr(signal, f"SIG{signal_name}", None)
+        self._exit_code = 128 + number if number is not None else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the channel, and the connection with it."""
+        if not self._live:
+            return
+        self._live = False
+        self._connection.close()
+        lost = failure(exc) if exc is not None else None
+        self._events.closed(ChannelEnd(self._exit_code, lost.detail if lost else "", lost.cause if lost else ""))
+
+
+def failure(error: BaseException) -> AgentFailure:
+    """Return why a connection was not made, or was lost."""
+    if isinstance(error, AgentFailure):
+        return error
+    words = one_line(error)
+    for kind, cause in ERROR_CAUSES:
+        if isinstance(error, kind):
+            return AgentFailure(cause, words)
+    if isinstance(error, OSError):
+        # A host with several addresses: asyncio joins the errors into one text.
+        number = error.errno or next((int(found) for found in re.findall(r"\[Errno (\d+)\]", words)), 0)
+        if number in ERRNO_CAUSES:
+            return AgentFailure(ERRNO_CAUSES[number], words)
+    return AgentFailure(classify_ssh_words(words) or "agent-failed", words)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's words on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
