@@ -13,8 +13,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
 from mpilaunch.errors import LaunchError
@@ -119,7 +120,7 @@ class Console:
         """Say lines as they are, but for what is not printable: a map, a table."""
         self._write([("", printable(line)) for line in lines])
 
-    def progress(self, done: int, total: int, waiting: Sequence[str]) -> None:
+    def progress(self, done: int, total: int, waiting: Collection[str]) -> None:
         """Show how many of the nodes are there; on a terminal only, and only once the start takes long."""
         if done == total:
             self.end_progress()
@@ -220,9 +221,9 @@ class ProgressLine:
                 self._live.start(refresh=True)
 
 
-def progress_text(done: int, total: int, waiting: Sequence[str]) -> str:
+def progress_text(done: int, total: int, waiting: Collection[str]) -> str:
     """Return "launched 30/32, waiting for node07, node19"."""
-    named = list(waiting[:PROGRESS_NAMES])
+    named = list(islice(waiting, PROGRESS_NAMES))
     more = total - done - len(named)
     return f"launched {done}/{total}, waiting for {', '.join(named)}" + (f" and {more} more" if more > 0 else "")
 

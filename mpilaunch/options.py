@@ -258,6 +258,7 @@ OPTIONS = (
     Option("fanout", REACH, "nodes contacted at a time", "number", "N", 64, least=1),
     Option("timeout", LIMITS, "end the job after this time; no limit without it", "seconds", "TIME", least=0.1),
     Option("grace", LIMITS, "between SIGTERM and SIGKILL", "seconds", "TIME", 10.0),
+    Option("heartbeat", LIMITS, "silence after which a node counts as lost", "seconds", "TIME", 30.0, least=0.5),
     Option("start-timeout", LIMITS, "until every node has answered", "seconds", "TIME", 60.0, least=0.1),
     Option("dry-run", LOOK, "print the plan and start nothing", "flag", default=False, configurable=False),
     Option("json", LOOK, "with --dry-run, as JSON", "flag", default=False, configurable=False),

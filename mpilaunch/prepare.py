@@ -38,7 +38,7 @@ def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, s
         environment=_environment(settings, environ),
         python=settings["python"],
         wdir=settings["wdir"],
-        stdin=_stdin(settings["stdin"], len(job_map.placements)),
+        stdin=_stdin(settings, len(job_map.placements)),
         master_addr=settings["master-addr"],
         master_port=settings["master-port"],
         gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"]),
@@ -55,6 +55,7 @@ def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, s
             timeout=settings["timeout"],
             grace=settings["grace"],
             start=settings["start-timeout"],
+            heartbeat=settings["heartbeat"],
             fanout=settings["fanout"],
         ),
         agent=AgentOptions(ssh_options=_ssh_options(settings), insecure_host_keys=settings["insecure-host-keys"]),
@@ -151,7 +152,11 @@ def _per_node_of_ppr(text: str, words: list[str], per_node: int | None) -> int:
     return count
 
 
-def _stdin(who: str, ranks: int) -> str:
+def _stdin(settings: Settings, ranks: int) -> str:
+    """Return who gets stdin; a terminal is for nobody unless the user says so, or a job in the background would stop."""
+    who: str = settings["stdin"]
+    if settings.layer("stdin") == 0 and os.isatty(0):
+        return "none"
     if who in ("all", "none"):
         return who
     if not re.fullmatch("[0-9]{1,9}", who, re.ASCII):

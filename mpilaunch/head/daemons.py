@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from mpilaunch.agent import Agent, AgentFailure
 from mpilaunch.allocation import Node
@@ -47,31 +47,33 @@ class Daemons:
         self._began = time.monotonic()
         self._events = events
 
-    async def start(self, deadline: float, progress: Callable[[list[str]], None]) -> None:
+    async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
         """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
 
         `progress` is told the names of the nodes that are still awaited, whenever they change.
         """
         if any(link.node.agent != bundle.LOCAL for link in self.links.values()):
             self._bundle = bundle.build()
-        tasks = {asyncio.ensure_future(self._start_node(index)): index for index in self.links}
-        failures: list[NodeFailure] = []
-        pending = set(tasks)
-        limit = self._began + deadline
-        while pending:
-            progress([self.links[index].node.name for task, index in tasks.items() if task in pending])
-            done, pending = await asyncio.wait(
-                pending, timeout=max(0.0, limit - time.monotonic()), return_when=asyncio.FIRST_COMPLETED
-            )
-            failures += [failure for task in done if (failure := task.result()) is not None]
-            if not done:
-                break
-        for task in pending:
-            task.cancel()
-            failures.append(self._failure(tasks[task], "timeout", self.links[tasks[task]].last_words))
-        if pending:
-            await asyncio.wait(pending)
-        progress([])
+        waiting = {index: link.node.name for index, link in self.links.items()}
+
+        async def start_node(index: int) -> NodeFailure | None:
+            failure = await self._start_node(index)
+            del waiting[index]
+            progress(waiting.values())
+            return failure
+
+        progress(waiting.values())
+        tasks = {index: asyncio.ensure_future(start_node(index)) for index in self.links}
+        try:
+            await asyncio.wait(tasks.values(), timeout=max(0.0, self._began + deadline - time.monotonic()))
+        finally:
+            late = [index for index, task in tasks.items() if not task.done()]
+            for index in late:
+                tasks[index].cancel()
+            if late:
+                await asyncio.wait([tasks[index] for index in late])
+        failures = [failure for index in self.links if index not in late and (failure := tasks[index].result()) is not None]
+        failures += [self._failure(index, "timeout", self.links[index].last_words) for index in late]
         if failures:
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(self.links))
 

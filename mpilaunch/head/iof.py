@@ -11,9 +11,11 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head.link import NodeLink
+from mpilaunch.head.live import LiveLine
 from mpilaunch.head.writer import Writer
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.lines import LineJoiner, as_shown, tag_lines
@@ -33,7 +35,7 @@ STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
 SUFFIXES = {STDOUT: "out", STDERR: "err"}
 
 
-@dataclass
+@dataclass(eq=False)
 class Stream:
     """One stdout or stderr of one rank."""
 
@@ -66,7 +68,7 @@ class OutputForwarder:
         # The same file behind both: one writer, or a line of one could land inside a line of the other.
         stderr = stdout if _same_file(1, 2) else Writer(self._write_failed)
         self._writers = {STDOUT: stdout, STDERR: stderr}
-        self._on_terminal = {kind: os.isatty(kind) for kind in STREAMS}
+        self._live = self._live_lines()
         self._folded: dict[tuple[int, int], bytearray] | None = {} if job.output.fold else None
         self._folded_bytes = 0
         self._file_error: OSError | None = None
@@ -83,6 +85,9 @@ class OutputForwarder:
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
         lines = data if stream.raw else stream.joiner.feed(data)
+        live = None if stream.raw or self._folded is not None else self._live.get(stream.kind)
+        if live is not None:
+            live.show(stream, self._prefix(stream), stream.joiner.tail)
         size = len(data)
         if not lines:
             self._owe(link, channel, stream, size)
@@ -114,7 +119,7 @@ class OutputForwarder:
 
     def say(self, text: str) -> None:
         """Write a text of ours to stderr, between whole lines of the ranks."""
-        self._writers[STDERR].write(2, text.encode("utf-8", "backslashreplace"))
+        self._put(STDERR, text.encode("utf-8", "backslashreplace"))
 
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
         """Return the last lines of a rank's stderr, or of its stdout where stderr goes there."""
@@ -131,6 +136,8 @@ class OutputForwarder:
                 self.end(channel)
         if self._folded:
             self._print_folded()
+        for live in self._live.values():
+            live.close()
         for writer in set(self._writers.values()):
             await writer.drain()
 
@@ -168,11 +175,26 @@ class OutputForwarder:
 
     def _write(self, stream: Stream, lines: bytes, written: Callable[[], None] | None) -> None:
         if not stream.raw:
-            if self._on_terminal[stream.kind]:
+            if stream.kind in self._live:
                 lines = as_shown(lines)
-            if stream.tag is not None:
-                lines = tag_lines(lines, stream.tag.prefix(time.time()))
-        self._writers[stream.kind].write(stream.kind, lines, written)
+            lines = tag_lines(lines, self._prefix(stream))
+        self._put(stream.kind, lines, written)
+
+    def _prefix(self, stream: Stream) -> bytes:
+        return b"" if stream.tag is None else stream.tag.prefix(time.time())
+
+    def _put(self, kind: int, lines: bytes, written: Callable[[], None] | None = None) -> None:
+        live = self._live.get(kind)
+        self._writers[kind].write(kind, lines if live is None else live.above(lines), written)
+
+    def _live_lines(self) -> dict[int, LiveLine]:
+        """Return the live line of each stream that is a terminal; two streams on one terminal share it."""
+        terminals = [kind for kind in STREAMS if os.isatty(kind) and os.environ.get("TERM") != "dumb"]
+        lines: dict[Writer, LiveLine] = {}
+        for kind in terminals:
+            writer = self._writers[kind]
+            lines.setdefault(writer, LiveLine(kind, partial(writer.write, kind)))
+        return {kind: lines[self._writers[kind]] for kind in terminals}
 
     def _write_file(self, stream: Stream, data: bytes) -> None:
         if self._file_error is not None:
@@ -213,7 +235,7 @@ class OutputForwarder:
         for (kind, text), ranks in groups.items():
             names = [self._job.allocation.nodes[places[rank].node].name for rank in ranks]
             label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
-            self._writers[kind].write(kind, tag_lines(text, label.encode()))
+            self._put(kind, tag_lines(text, label.encode()))
 
 
 def _same_file(one: int, other: int) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import resource
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mpilaunch.agent import Agent
@@ -55,6 +56,7 @@ class Launch:
     async def run(self) -> Verdict:
         """Go through the steps; see the module."""
         job = self._job
+        raise_file_limit()
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._output = OutputForwarder(job, self._output_broken)
@@ -78,7 +80,7 @@ class Launch:
         """Daemons on all nodes, everything checked, ranks told to start."""
         total = len(self._job.job_map.nodes)
 
-        def progress(waiting: list[str]) -> None:
+        def progress(waiting: Collection[str]) -> None:
             self._observer.progress(total - len(waiting), total, waiting)
 
         self._timeline.begin("launch-daemons")
@@ -104,7 +106,10 @@ class Launch:
             link = self._daemons.links[index]
             self._open_streams(link, message)
             self._answers[index] = self._loop.create_future()
-            link.send(message)
+            if link.living:
+                link.send(message)
+            else:
+                self.gone(link, "its daemon ended")
         await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
         failures: list[NodeFailure] = []
         notes: dict[str, list[str]] = {}
@@ -333,3 +338,7 @@ def _facts(link: NodeLink) -> NodeFacts:
     return link.facts
 
 
+def raise_file_limit() -> None:
+    """Let the head open as many files as it may: a node takes up to four, a rank up to two."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

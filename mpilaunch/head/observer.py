@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Protocol
 
 
 class Observer(Protocol):
     """The user's side of a launch."""
 
-    def progress(self, done: int, total: int, waiting: Sequence[str]) -> None:
+    def progress(self, done: int, total: int, waiting: Collection[str]) -> None:
         """So many of `total` nodes have reported; `waiting` are the names of the others."""
 
     def started(self) -> None:
