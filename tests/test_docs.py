@@ -187,7 +187,8 @@ def test_the_layout_names_what_is_there() -> None:
             if word.endswith("/"):
                 folders[depth:] = [word.rstrip("/")]
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-    assert {str(path.relative_to(ROOT)) for path in SOURCES if path.name != "__init__.py"} <= named
+    modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("mpilaunch/*.py") if not path.name.startswith("__")}
+    assert modules <= named
 
 
 # Links and pictures
@@ -236,7 +237,7 @@ def normal(line: str) -> str:
 
 
 CONSOLES = re.findall(r"```console\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
-TODAY = [command for row in re.findall(r"^\| .* \| `(mpilaunch .*)` \|$", README.read_text(encoding="utf-8"), re.M) for command in [row]]
+TODAY = re.findall(r"^\| .* \| `(mpilaunch .*)` \|$", README.read_text(encoding="utf-8"), re.M)
 SHELL = [line for block in re.findall(r"```sh\n(.*?)```", README.read_text(encoding="utf-8"), re.S) for line in block.splitlines()]
 
 
@@ -273,6 +274,6 @@ def test_commands_without_output_are_right(command: str, hosts: Hosts, project: 
 
 
 def test_the_makes_of_the_readme_are_there() -> None:
-    told = {word for line in re.findall(r"\bmake ([a-z]+)", README.read_text(encoding="utf-8")) for word in [line]}
+    told = set(re.findall(r"(?:^|`)make ([a-z]+)", README.read_text(encoding="utf-8"), re.M))
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
     assert {"run", "test", "lint", "bench"} <= told <= targets

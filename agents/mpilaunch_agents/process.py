@@ -80,7 +80,11 @@ class ProcessAgent:
             self._begun[node.index] = _start(self.argv(node, command))
 
     async def close(self) -> None:
-        """Abort every channel and wait until its process is gone."""
+        """Abort every channel and wait until its process is gone; what was begun and never opened goes too."""
+        for process in self._begun.values():
+            process.kill()
+            process.communicate()
+        self._begun.clear()
         for channel in list(self._channels):
             channel.abort()
         while self._channels:

@@ -78,7 +78,7 @@ class Daemons:
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(self.links))
 
     async def end(self) -> None:
-        """Release every daemon, wait until its channel has ended, cut what does not end, and close the agents."""
+        """Release every daemon, wait until its channel has ended, cut what does not end."""
         for link in self.links.values():
             link.release()
         living = [link.ended for link in self.links.values() if link.living]
@@ -89,8 +89,6 @@ class Daemons:
             link.give_up("its daemon did not end")
         if cut:
             await asyncio.wait([link.ended for link in cut], timeout=ENDING)
-        for one in self._agents.values():
-            await one.close()
 
     async def _start_node(self, index: int) -> NodeFailure | None:
         """Start one node; return why it did not start."""

@@ -147,8 +147,6 @@ class OutputForwarder:
         job = self._job
         tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
         directory = job.output.directory
-        if directory is not None:
-            _make_directory(directory)
         raw = count == 1 and tag is None and not job.output.fold
         node_ranks = {node: place for place, node in enumerate(job.job_map.nodes)}
         kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
@@ -244,13 +242,6 @@ def _same_file(one: int, other: int) -> bool:
     except OSError:
         return False
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
-
-
-def _make_directory(directory: str) -> None:
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise UsageError("output-directory", f"--output-filename {directory}: {error.strerror}") from error
 
 
 def _create(directory: str, rank: int, kind: int, count: int) -> int:

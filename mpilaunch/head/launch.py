@@ -35,11 +35,10 @@ from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, stream_channel
 
 
 class Launch:
-    """A job on its way. It is the `LinkEvents` of all its nodes."""
+    """A job on its way, made inside a running event loop. It is the `LinkEvents` of all its nodes."""
 
     def __init__(self, job: JobSpec, agents: Mapping[str, Agent], observer: Observer) -> None:
         self._job = job
-        self._agents = agents
         self._observer = observer
         self._timeline = Timeline()
         self._state = JobState.of(place.rank for place in job.job_map.placements)
@@ -52,17 +51,16 @@ class Launch:
         self._swept: list[tuple[str, int, str]] = []
         self._running = False
         self._bindings: dict[int, RankBinding] = {}
+        self._loop = asyncio.get_running_loop()
+        self._done = asyncio.Event()
+        nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
+        self._daemons = Daemons(nodes, agents, job.python, job.deadlines.fanout, self)
+        raise_file_limit()
+        self._output = OutputForwarder(job, self._output_broken)
+        self._stdin: StdinForwarder | None = None
 
     async def run(self) -> Verdict:
         """Go through the steps; see the module."""
-        job = self._job
-        raise_file_limit()
-        self._loop = asyncio.get_running_loop()
-        self._done = asyncio.Event()
-        self._output = OutputForwarder(job, self._output_broken)
-        nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-        self._daemons = Daemons(nodes, self._agents, job.python, job.deadlines.fanout, self)
-        self._stdin: StdinForwarder | None = None
         with SignalRelay(self._loop, self) as signals:
             try:
                 await signals.until_interrupted(self._start())
@@ -191,9 +189,10 @@ class Launch:
         verdict = dataclasses.replace(verdict, swept=tuple(self._swept), seconds=self._timeline.seconds("run"))
         if self._job.report_file is not None:
             facts = {index: _facts(link) for index, link in self._daemons.links.items() if link.facts is not None}
-            from mpilaunch.head.report import write_report  # few launches write one
+            from mpilaunch.head.report import report, write_report  # few launches write one
 
-            write_report(self._job, facts, self._bindings, self._state, self._timeline, verdict)
+            data = report(self._job, facts, self._bindings, self._state, self._timeline, verdict)
+            write_report(self._job.report_file, data)
         return verdict
 
     # LinkEvents

@@ -22,25 +22,16 @@ from mpilaunch.jobstate import JobState, Verdict
 VERSION = 1
 
 
-def write_report(
-    job: JobSpec,
-    facts: Mapping[int, NodeFacts],
-    bindings: Mapping[int, RankBinding],
-    state: JobState,
-    timeline: Timeline,
-    verdict: Verdict,
-) -> None:
-    """Write the report to `job.report_file`; raises LaunchError when it cannot."""
-    assert job.report_file is not None
-    text = json.dumps(report(job, facts, bindings, state, timeline, verdict), indent=2) + "\n"
-    partial = f"{job.report_file}.{os.getpid()}.part"
+def write_report(path: str, data: Mapping[str, Any]) -> None:
+    """Write a report; raises LaunchError when it cannot."""
+    partial = f"{path}.{os.getpid()}.part"
     try:
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(partial, job.report_file)
+            file.write(json.dumps(data, indent=2) + "\n")
+        os.replace(partial, path)
     except OSError as error:
-        raise LaunchError("report-file", f"--report {job.report_file}: {error.strerror}") from error
+        raise LaunchError("report-file", f"--report {path}: {error.strerror}") from error
 
 
 def report(
