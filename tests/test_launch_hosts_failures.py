@@ -101,7 +101,7 @@ def test_stopped_sshd(hosts: Hosts, agent: str) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_listener_that_says_nothing(hosts: Hosts, agent: str) -> None:
     hosts.stop_sshd("node03")
-    script = "import socket; s = socket.create_server(('', 22)); print('up', flush=True); input()"
+    script = "import socket; s = socket.create_server(('', 22)); print('up', flush=True); open(0).read()"
     argv = hosts.inside("node03", ["python3", "-c", script])
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listener:
         assert listener.stdin and listener.stdout and listener.stdout.readline() == b"up\n"
@@ -159,14 +159,13 @@ def test_key_that_is_refused(hosts: Hosts, agent: str, shared: Path) -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_python_that_is_missing_on_one_host(hosts: Hosts, agent: str) -> None:
-    # Each directory of sshd's PATH that has a python3 is covered by a copy of links to all that it has but that.
+    # Each directory of sshd's PATH that has a python3 is covered by links to all that it has but that.
     hide = r"""
         for folder in /usr/local/bin /usr/bin /bin; do
-            [ -e $folder/python3 ] || continue
-            [ ! -L $folder ] || continue
+            [ -e $folder/python3 ] && [ ! -L $folder ] || continue
             mkdir -p /run/real$folder /run/bare$folder
             mount --bind $folder /run/real$folder
-            for file in $folder/*; do ln -s /run/real$file /run/bare$file; done
+            cp -as /run/real$folder/. /run/bare$folder
             rm -f /run/bare$folder/python*
             mount --bind /run/bare$folder $folder
         done
@@ -212,7 +211,7 @@ def test_python_that_is_too_old_on_one_host(hosts: Hosts, agent: str, shared: Pa
     sh(hosts, "node03", f"mkdir /tmp/bin; ln -s {old_python(shared)} /tmp/bin/python3")
     for name in ("node01", "node02", "node04"):
         sh(hosts, name, "mkdir /tmp/bin; ln -s /usr/bin/python3 /tmp/bin/python3")
-    first, words, hint = refused(hosts, "--agent", agent, "-H", ALL, "--python", "/tmp/bin/python3")
+    first, words, *_, hint = refused(hosts, "--agent", agent, "-H", ALL, "--python", "/tmp/bin/python3")
     assert first.startswith("error[start-python-too-old]: 1 of 4 nodes: node03: python3 is older than 3.8 after ")
     assert words.startswith("    node03 said: mpilaunch: python 3.7.") and words.endswith(" is older than 3.8")
     assert hint == "hint: say --python /path/to/a/newer/python3"
@@ -301,9 +300,9 @@ JOB = "touch up-$RANK; [ $RANK != 3 ] || setsid sleep 601 & exec sleep 600"
 
 
 @contextlib.contextmanager
-def running(hosts: Hosts, *arguments: str, main: tuple[str, ...] = ("-m", "mpilaunch")) -> Iterator[subprocess.Popen[str]]:
+def running(hosts: Hosts, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start the job and wait until all of its ranks run."""
-    argv = [sys.executable, *main, *arguments, "-H", "node01:2,node02:2", "sh", "-c", JOB]
+    argv = [sys.executable, "-m", "mpilaunch", *arguments, "-H", "node01:2,node02:2", "sh", "-c", JOB]
     with hosts.popen(argv) as job:
         try:
             wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 4 or job.poll() is not None)
@@ -378,22 +377,12 @@ def test_signal_to_the_head_ends_the_job(hosts: Hosts, agent: str, number: int, 
         assert gone(hosts, "node01") and gone(hosts, "node02")
 
 
-# No option sets the time after which a silent node counts as lost: this main program does, and is mpilaunch otherwise.
-QUICK_HEARTBEAT = """
-import dataclasses, sys
-from mpilaunch import cli, prepare
-make_job = prepare.make_job
-def quick(*arguments):
-    job = make_job(*arguments)
-    return dataclasses.replace(job, deadlines=dataclasses.replace(job.deadlines, heartbeat=0.6))
-prepare.make_job = quick
-cli.entry()
-"""
+QUICK_HEARTBEAT = ("--heartbeat", "0.6")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_link_goes_down_in_the_middle(hosts: Hosts, agent: str) -> None:
-    with running(hosts, "--agent", agent, main=("-c", QUICK_HEARTBEAT)) as job:
+    with running(hosts, "--agent", agent, *QUICK_HEARTBEAT) as job:
         hosts.link("node02", up=False)
         assert "no sign of life for " in lost(job, "node02")
         # The cable stays unplugged: the node finds out by itself.
@@ -402,7 +391,7 @@ def test_link_goes_down_in_the_middle(hosts: Hosts, agent: str) -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_host_freezes_in_the_middle(hosts: Hosts, agent: str) -> None:
-    with running(hosts, "--agent", agent, main=("-c", QUICK_HEARTBEAT)) as job:
+    with running(hosts, "--agent", agent, *QUICK_HEARTBEAT) as job:
         with hosts.pause("node02"):
             assert "no sign of life for " in lost(job, "node02", seconds=4 * SLACK)
         assert gone(hosts, "node01") and gone(hosts, "node02")

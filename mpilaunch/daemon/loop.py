@@ -64,6 +64,7 @@ class Daemon:
         self._environment: dict[bytes, bytes] = {}
         self._ranks: dict[int, int] = {}
         self._steps: list[list[float]] = []
+        self._stopping = False
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
         self._selector.register(wire_in, selectors.EVENT_READ, self._wire_ready)
         self._selector.register(guard, selectors.EVENT_READ, self._lose_head)
@@ -218,6 +219,7 @@ class Daemon:
 
     def _begin_steps(self, steps: list[list[float]]) -> None:
         """Send the first signal, wait, send the next, and at last kill."""
+        self._stopping = True
         self._steps = steps + [[signal.SIGKILL, 0.0]]
         self._next_step()
 
@@ -246,6 +248,7 @@ class Daemon:
                     "signal": os.WTERMSIG(status) if signalled else None,
                     "core": signalled and os.WCOREDUMP(status),
                     "clock": time.monotonic(),
+                    "stopped": self._stopping,
                     "stdin_read": self._forwarder.close_input(rank),
                 }
             )
