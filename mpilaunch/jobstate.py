@@ -137,11 +137,6 @@ class JobState:
         """Every rank is finished or lost."""
         return len(self.finished) == len(self.states)
 
-    @property
-    def living(self) -> list[int]:
-        """Ranks that run now, in rank order."""
-        return [rank for rank, state in self.states.items() if state in ("running", "drained")]
-
     def first_failure(self) -> RankEnd | None:
         """Return the earliest end that was a failure of the rank's own."""
         failures = [end for end in self.ends.values() if end.failed and not end.stopped]

@@ -154,9 +154,11 @@ def guard_and_daemon(head: int) -> tuple[int, int]:
 
 
 def peak_memory(pid: int) -> int:
-    """Return the most memory, in bytes, that a process has had."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+    """Return the most memory, in bytes, that a process has had; 0 when it has ended."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").partition("VmHWM:")[2].split()
+        return int(status[0]) << 10 if status else 0
+    return 0
 
 
 class WireToDaemon:
@@ -173,7 +175,8 @@ class WireToDaemon:
         command = bundle.local_command() if zip is None else bundle.boot_command(python, zip)
         if banner:
             command = ["sh", "-c", f'{banner}; exec "$@"', "sh", *command]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._stdin, self._stdout, self._stderr = self.process.stdin, self.process.stdout, self.process.stderr
         self.session = Session()

@@ -268,7 +268,8 @@ def test_a_stopped_rank_is_killed_too(daemon: WireToDaemon, tmp_path: Path) -> N
 
 
 def test_a_signal_goes_to_the_whole_group_of_every_rank(daemon: WireToDaemon, tmp_path: Path) -> None:
-    daemon.run(*stay(tmp_path, before="(trap 'exit 5' USR1; echo up >&3; while :; do sleep 0.01; done) 3>&1 & trap 'wait; exit 0' USR1"), ranks=2)
+    child = "(trap 'exit 5' USR1; echo up; while :; do sleep 0.01; done) &"
+    daemon.run(*stay(tmp_path, before=f"{child} trap 'wait; exit 0' USR1"), ranks=2)
     rank_pids(tmp_path, 2)
     daemon.take_until(lambda: daemon.stdout_of(0) == daemon.stdout_of(1) == b"up\n", "the children are up")
     daemon.send("signal", signal=int(signal.SIGUSR1))
@@ -328,7 +329,8 @@ def test_a_rank_that_writes_without_bound_stops_at_its_window(daemon: WireToDaem
 
 
 def test_one_chatty_rank_holds_up_no_other(daemon: WireToDaemon) -> None:
-    daemon.run("sh", "-c", "[ $RANK = 0 ] && exec yes; i=0; while [ $i -lt 200 ]; do echo $i; i=$((i+1)); done", ranks=2, window=2_000)
+    program = "[ $RANK = 0 ] && exec yes; i=0; while [ $i -lt 200 ]; do echo $i; i=$((i+1)); done"
+    daemon.run("sh", "-c", program, ranks=2, window=2_000)
     daemon.take_until(lambda: stream_channel(1, STDOUT) in daemon.ended, "the quiet rank is through")
     assert daemon.stdout_of(1).split() == [b"%d" % number for number in range(200)]
     daemon.send("stop", steps=[])

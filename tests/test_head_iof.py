@@ -314,7 +314,7 @@ def test_file_names_sort_as_ranks_do(capfd, tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="--output-filename.* .*file/logs"):
+    with pytest.raises(UsageError, match=r"--output-filename.* .*file/logs"):
         forward(f"-np 1 --output-filename {tmp_path}/file/logs", lambda forwarder, link: None)
 
 

@@ -60,13 +60,14 @@ def test_the_universal_environment(tmp_path: Path) -> None:
         node, local = divmod(rank, 2)
         expected = {
             "RANK": rank, "WORLD_SIZE": 3, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": (2, 1)[node], "NODE_RANK": node,
-            "GROUP_RANK": node, "GROUP_WORLD_SIZE": 2, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": 3, "ROLE_NAME": "default",
+            "GROUP_RANK": node, "GROUP_WORLD_SIZE": 2, "ROLE_RANK": rank, "ROLE_WORLD_SIZE": 3,
             "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 3, "OMPI_COMM_WORLD_LOCAL_RANK": local,
             "OMPI_COMM_WORLD_LOCAL_SIZE": (2, 1)[node], "OMPI_COMM_WORLD_NODE_RANK": local, "OMPI_UNIVERSE_SIZE": 3,
             "CROSS_RANK": node, "CROSS_SIZE": (2, 1)[local], "MPILAUNCH_RANK": rank, "MPILAUNCH_SIZE": 3,
             "MPILAUNCH_LOCAL_RANK": local, "MPILAUNCH_NODE_RANK": node,
         }  # fmt: skip
-        assert {name: found[name.encode()].decode() for name in expected} == {name: str(value) for name, value in expected.items()}
+        assert {name: int(found[name.encode()]) for name in expected} == expected
+        assert found[b"ROLE_NAME"] == b"default"
         assert found[b"MPILAUNCH_JOB_ID"] == found[b"TORCHELASTIC_RUN_ID"] == job
         assert found[b"MASTER_ADDR"] == ranks[0][b"MASTER_ADDR"] and found[b"MASTER_PORT"] == ranks[0][b"MASTER_PORT"]
         assert 1024 <= int(found[b"MASTER_PORT"]) < 65536
@@ -105,7 +106,7 @@ def test_a_value_arrives_exactly(tmp_path: Path, value: bytes) -> None:
 
 def test_large_values_arrive_exactly_and_stand_in_no_command_line(tmp_path: Path) -> None:
     # The nodes of this machine would inherit what the head has in its environment; of an env file they know nothing.
-    values = {f"LARGE_{number}": f"{number}-secret-" + "xyz%d" % number * 32_497 for number in range(8)}
+    values = {f"LARGE_{number}": f"{number}-secret-" + f"xyz{number}" * 32_497 for number in range(8)}
     assert {len(value) for value in values.values()} == {129_997} and sum(map(len, values.values())) > 1_000_000
     (tmp_path / "env").write_text("".join(f"{name}={value}\n" for name, value in values.items()), encoding="utf-8")
     (tmp_path / "env").chmod(stat.S_IRUSR)
@@ -148,12 +149,13 @@ def test_an_inner_mpilaunch_is_a_job_of_its_own() -> None:
 
 
 def test_a_rank_has_a_session_three_descriptors_and_default_signals() -> None:
-    program = "echo $$ $(cut -d ' ' -f 6 /proc/$$/stat); echo $(ls /proc/$$/fd); ulimit -n; grep -E 'SigBlk|SigIgn' /proc/$$/status"
+    # `ls` itself opens the fourth.
+    assert launch("-np", "1", "ls", "/proc/self/fd").out == b"0\n1\n2\n3\n"
+    program = "cut -d ' ' -f 1,6 /proc/$$/stat; ulimit -n; grep -E 'SigBlk|SigIgn' /proc/$$/status"
     done = launch("-np", "1", *sh(program))
-    ids, descriptors, limit, blocked, ignored = done.out.decode().splitlines()
+    ids, limit, blocked, ignored = done.out.decode().splitlines()
     pid, session = ids.split()
     assert pid == session
-    assert descriptors == "0 1 2"
     assert int(limit) == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert int(blocked.split()[1], 16) == 0
     # The C library keeps two signals for itself, and ignores them in every process that it spawns.
@@ -199,7 +201,8 @@ def test_a_forwarded_path_is_searched(tmp_path: Path) -> None:
     done = launch("-np", "1", "-x", f"PATH={tmp_path / 'bin'}:/usr/bin:/bin", "only-there", cwd=Path("/"))
     assert (done.code, done.out) == (0, b"found\n")
     path = os.fsdecode(environment()[b"PATH"])
-    assert launch("-np", "1", "-x", "PATH", "only-there", env={"PATH": f"{tmp_path / 'bin'}:{path}"}, cwd=Path("/")).out == b"found\n"
+    env = {"PATH": f"{tmp_path / 'bin'}:{path}"}
+    assert launch("-np", "1", "-x", "PATH", "only-there", env=env, cwd=Path("/")).out == b"found\n"
 
 
 def test_arguments_arrive_exactly() -> None:

@@ -116,6 +116,6 @@ def test_a_directory_that_is_gone_is_no_fault_of_ours(tmp_path: Path) -> None:
     gone.mkdir()
     agent = script(tmp_path / "agent", '#!/bin/sh\ncd /; rmdir "$GONE"; shift\neval "exec $*"\n')
     words = ["--agent", f"{agent} {{host}} {{command}}", "-H", "node1", "--python", sys.executable]
-    done = launch(*words, *sh("pwd"), cwd=gone, env={"HOME": str(tmp_path), "GONE": str(gone)})
+    done = launch(*words, *sh("pwd"), cwd=gone, env={"HOME": str(tmp_path), "GONE": str(gone), "PWD": str(gone)})
     assert (done.code, done.out.decode()) == (0, f"{tmp_path}\n")
     assert done.words == f"note: node1: no {gone} here: ranks start in the home directory\n"

@@ -59,10 +59,11 @@ def test_a_loop_around_it_reads_every_line_itself(tmp_path: Path) -> None:
 
 def test_a_rank_takes_of_a_file_no_more_than_it_reads(tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(1, 7)))
-    loop = f"while read line; do echo loop $line; {' '.join(MPILAUNCH)} -np 2 sh -c '[ $RANK = 0 ] && read x && echo rank $x; true'; done"
+    rank = "sh -c '[ $RANK = 0 ] && read x && echo rank $x; true'"
+    loop = f"while read line; do echo loop $line; {' '.join(MPILAUNCH)} -np 2 {rank}; done"
     with open(tmp_path / "lines", "rb") as lines:
         done = subprocess.run(["sh", "-c", loop], stdin=lines, capture_output=True, env=environment(), timeout=30, check=False)
-    assert done.stdout.decode().split() == "loop 1 rank 2 loop 3 rank 4 loop 5 rank 6".split()
+    assert done.stdout == b"loop 1\nrank 2\nloop 3\nrank 4\nloop 5\nrank 6\n"
 
 
 def test_a_rank_that_does_not_read_holds_up_nobody() -> None:

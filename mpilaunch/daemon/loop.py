@@ -99,25 +99,26 @@ class Daemon:
             return
         self._set_timer("silence", self._plan.get("silence", START_SILENCE), self._lose_head)
         try:
-            events = self._session.receive_data(data, time.monotonic())
+            for kind, channel, value in self._session.receive_data(data, time.monotonic()):
+                if kind == CONTROL:
+                    self._take_message(value)
+                elif kind == DATA:
+                    self._forwarder.take_input(channel, value)
+                elif kind == END:
+                    self._forwarder.end_input(channel)
+                elif kind == CREDIT:
+                    self._forwarder.credit_added(channel)
         except WireError as error:
             self._complain("the head broke the protocol: %s" % error)
             self._lose_head()
-            return
-        for kind, channel, value in events:
-            if kind == CONTROL:
-                self._take_message(value)
-            elif kind == DATA:
-                self._forwarder.take_input(channel, value)
-            elif kind == END:
-                self._forwarder.end_input(channel)
-            elif kind == CREDIT:
-                self._forwarder.credit_added(channel)
 
     def _take_message(self, message: Any) -> None:
         name = message["type"]
         if name in ACCEPTS[self._state]:
-            {"prepare": self._prepare, "launch": self._launch, "signal": self._signal, "stop": self._stop}[name](message)
+            try:
+                {"prepare": self._prepare, "launch": self._launch, "signal": self._signal, "stop": self._stop}[name](message)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise WireError("%r does not fit: %r" % (name, error)) from error
 
     def _flush(self) -> None:
         """Write what the wire takes now; above the high-water mark, let the ranks wait."""
@@ -283,6 +284,7 @@ class Daemon:
             self._finish()
             return
         self._forwarder.close_idle_outputs()
+        self._check_finished()
         if self._state == "running":
             self._set_timer("sweep", self._plan["drain"], self._sweep)
 

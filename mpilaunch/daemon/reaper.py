@@ -14,6 +14,8 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 SWEEP_SECONDS = 5.0
 """How long the sweep waits for killed processes to go; one that sits in the kernel (state D) cannot go sooner."""
+PAUSE = 0.002
+"""Seconds between two looks of the sweep."""
 
 
 def become_subreaper() -> bool:
@@ -49,22 +51,16 @@ def signal_group(pid: int, number: int) -> None:
 
 def descendants() -> list[int]:
     """Return the process ids of all living descendants of this process, parents before children."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            parent, state = _parent_and_state(int(entry))
-            if state not in ("", "Z", "X"):
-                children.setdefault(parent, []).append(int(entry))
-    found = list(children.get(os.getpid(), ()))
+    found = _children(os.getpid())
     for pid in found:
-        found.extend(children.get(pid, ()))
-    return found
+        found.extend(_children(pid))
+    return [pid for pid in found if _state(pid) not in ("", "Z", "X")]
 
 
 def living_groups(groups: set[int]) -> set[int]:
     """Return those of the process groups that still have a member among the descendants of this process."""
     living: set[int] = set()
-    for pid in descendants() if _has_children() else ():
+    for pid in descendants():
         try:
             living.add(os.getpgid(pid))
         except ProcessLookupError:
@@ -80,21 +76,17 @@ def kill_descendants() -> list[tuple[int, str]]:
     """
     killed: dict[int, str] = {}
     deadline = time.monotonic() + SWEEP_SECONDS
-    pause = 0.001
-    while True:
-        reap()
-        left = descendants() if _has_children() else []
-        if not left or time.monotonic() > deadline:
-            return sorted(killed.items())
-        for pid in left:
+    # Not until nobody is seen, but until the kernel knows of no child: what forks and dies fast is never where one looks.
+    while _has_children() and time.monotonic() < deadline:
+        for pid in descendants():
             killed.setdefault(pid, command_name(pid))
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass
-        # A killed process takes a moment to go, and what it was just forking shows up only then.
-        time.sleep(pause)
-        pause = min(pause * 2, 0.05)
+        if not reap():
+            time.sleep(PAUSE)
+    return sorted(killed.items())
 
 
 def command_name(pid: int) -> str:
@@ -115,11 +107,33 @@ def _has_children() -> bool:
         return False
 
 
-def _parent_and_state(pid: int) -> tuple[int, str]:
+def _children(pid: int) -> list[int]:
+    """Return the children of a process, of all its threads."""
+    if not _KERNEL_LISTS_CHILDREN:
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _stat(int(entry))[1:] == [b"%d" % pid]]
+    children: list[int] = []
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                children += map(int, file.read().split())
+    except OSError:
+        pass  # it has just gone
+    return children
+
+
+_KERNEL_LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
+
+
+def _state(pid: int) -> str:
+    """Return the kernel's letter for the state of a process, "" when it is gone."""
+    return b"".join(_stat(pid)[:1]).decode("ascii")
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return state and parent of a process, nothing when it is gone."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             # The name stands in parentheses and may itself hold blanks and parentheses.
-            state, parent = file.read().rpartition(b")")[2].split()[:2]
-    except (OSError, ValueError):
-        return 0, ""
-    return int(parent), state.decode("ascii")
+            return file.read().rpartition(b")")[2].split()[:2]
+    except OSError:
+        return []

@@ -17,7 +17,7 @@ from typing import Any
 
 from mpilaunch.agent import Agent
 from mpilaunch.binding import RankBinding, bind_ranks, describe_binding
-from mpilaunch.errors import ExitCode, LaunchError
+from mpilaunch.errors import ExitCode
 from mpilaunch.facts import NodeFacts
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.failures import NodeFailure, fold_failures
@@ -71,7 +71,7 @@ class Launch:
                 if self._stdin is not None:
                     self._stdin.close()
                 await self._output.drain()
-        return self._conclude()
+            return self._conclude()
 
     # Steps
 
@@ -85,6 +85,7 @@ class Launch:
         self._timeline.begin("launch-daemons")
         await self._daemons.start(self._job.deadlines.start, progress)
         self._timeline.begin("prepare")
+        self._tell_nodes()
         await self._prepare()
         self._observer.started()
         if self._job.report_bindings:
@@ -96,10 +97,20 @@ class Launch:
             link.send({"type": "launch"})
         self._running = True
 
+    def _tell_nodes(self) -> None:
+        if self._job.output.verbose >= 1:
+            nodes = f"{len(self._links)} nodes" if len(self._links) > 1 else "1 node"
+            self._say(f"{nodes} reported after {self._timeline.phases()['launch-daemons']:.1f} s")
+        if self._job.output.verbose >= 2:
+            for index, facts in self._facts().items():
+                size = f"{len(facts.cpus)} CPUs, {len(facts.gpus)} GPUs"
+                python = f"python {facts.python} ({facts.executable})"
+                self._say(f"{self._node_name(index)}: {facts.hostname}, {size}, {python}, {', '.join(facts.addresses)}")
+
     async def _prepare(self) -> None:
         """Give every node its ranks and hear that they can start; nothing runs anywhere unless all can."""
         job = self._job
-        facts = {index: _facts(link) for index, link in self._daemons.links.items()}
+        facts = self._facts()
         self._bindings = bind_ranks(job.allocation, job.job_map, facts, job.gpu, job.cpu)
         for index, message in preparations(job, facts, self._bindings, self._output.window).items():
             link = self._daemons.links[index]
@@ -120,14 +131,13 @@ class Launch:
                 for problem in answer.result()["problems"]:
                     failures.append(NodeFailure(name, problem["cause"], problem["detail"], 0.0))
             else:
-                for note in answer.result()["notes"]:
+                told = answer.result()["notes"]
+                if job.output.verbose:
+                    told = [*told, *facts[index].notes, f"runs {answer.result()['program']}"]
+                for note in told:
                     notes.setdefault(note, []).append(name)
         if failures:
             raise fold_failures(failures, len(self._answers))
-        if job.output.verbose:
-            for index, found in facts.items():
-                for note in found.notes:
-                    notes.setdefault(note, []).append(self._node_name(index))
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
 
@@ -193,10 +203,9 @@ class Launch:
         seconds = round(max(0.0, ended - self._timeline.first_start()), 6)
         verdict = dataclasses.replace(verdict, swept=tuple(self._swept), seconds=seconds)
         if self._job.report_file is not None:
-            facts = {index: _facts(link) for index, link in self._daemons.links.items() if link.facts is not None}
             from mpilaunch.head.report import report, write_report  # few launches write one
 
-            data = report(self._job, facts, self._bindings, self._state, self._timeline, verdict)
+            data = report(self._job, self._facts(), self._bindings, self._state, self._timeline, verdict)
             write_report(self._job.report_file, data)
         return verdict
 
@@ -324,6 +333,9 @@ class Launch:
     def _links(self) -> list[NodeLink]:
         return list(self._daemons.links.values())
 
+    def _facts(self) -> dict[int, NodeFacts]:
+        return {index: link.facts for index, link in self._daemons.links.items() if link.facts is not None}
+
     def _node_name(self, index: int) -> str:
         return self._job.allocation.nodes[index].name
 
@@ -335,12 +347,6 @@ class Launch:
     def _stdin_targets(self) -> dict[int, NodeLink]:
         placements = self._job.job_map.placements
         return {place.rank: self._daemons.links[place.node] for place in placements if self._job.gets_stdin(place.rank)}
-
-
-def _facts(link: NodeLink) -> NodeFacts:
-    if link.facts is None:
-        raise LaunchError("internal", f"{link.node.name} was used before it had reported", exit_code=ExitCode.INTERNAL)
-    return link.facts
 
 
 def raise_file_limit() -> None:

@@ -1,0 +1,299 @@
+"""mpilaunch and its installed peers, side by side on one machine in one run: `make bench`, as root.
+
+Machines are noisy, so nothing here promises a time. Every launcher does the same work in turn, round after round; a ratio is
+formed within a round, and what is told is the median of the ratios and their spread. The output of every launch is checked,
+to the last line: mpilaunch giving a wrong result is the only thing that makes this fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = HERE.parent
+sys.path[:0] = [str(CHECKOUT), str(HERE)]
+
+from launchers import ENVIRONMENT, Launcher, Work, launchers  # noqa: E402  (this folder must be on the path first)
+from page import picture, table_page  # noqa: E402
+
+from tests.hosts import Hosts  # noqa: E402
+
+LINE = "x" * 83
+"""Without its newline: what a rank prints in the rows that measure output."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One work, done by every launcher that can; `rounds` times, and once before that does not count."""
+
+    key: str
+    title: str
+    work: Work
+    rounds: int
+    limit: float
+    lines: int = 0
+    """Of LINE, that each rank prints; 0 for rows that do not measure output."""
+    without: tuple[str, ...] = ()
+    """Launchers that this would take minutes."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one launch took, and what was wrong with it."""
+
+    seconds: float
+    cpu_seconds: float
+    broken: int = 0
+    """Lines that did not arrive whole behind the tag of their rank."""
+    fault: str = ""
+
+
+Round = dict[str, Sample]
+"""The samples of one round by the launcher's name."""
+
+
+def main() -> int:
+    """Measure all, write results, page and picture; return 1 when mpilaunch gave a wrong result."""
+    parser = argparse.ArgumentParser(description="Measure mpilaunch and its installed peers in turn.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, hosts and bytes; prints the page, writes nothing")
+    parser.add_argument("--only", metavar="ROW", help="only the rows whose name begins with this, likewise")
+    arguments = parser.parse_args()
+    # A user has these modules' byte code cached, and no such variable set.
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
+        os.environ.pop(name, None)
+    os.environ.update(ENVIRONMENT)
+    ours, peers, missing = launchers()
+    with Hosts(8 if arguments.quick else 32) as hosts:
+        cases = [case for case in make_cases(hosts, arguments.quick) if case.key.startswith(arguments.only or "")]
+        rows: list[dict[str, Any]] = []
+        for case in cases:
+            samples = [*measure(case, hosts, [ours, *peers])]
+            rows.append(row_of(case.key, case.title, samples, "seconds", 1.0))
+            if case.lines:
+                rows[-1]["megabytes"] = case.work.ranks * case.lines * (len(LINE) + 1) / 1e6
+            if len(case.work.hosts) > 2:
+                title = f"CPU time of the launcher and its children per host ({len(case.work.hosts)} hosts)"
+                rows.append(row_of("cpu-per-host", title, samples, "cpu_seconds", 1 / len(case.work.hosts)))
+        results = {
+            "schema": "mpilaunch.bench/1",
+            "machine": machine(),
+            "versions": {launcher.name: launcher.version_text() for launcher in (ours, *peers)},
+            "not_installed": [launcher.name for launcher in missing],
+            "rows": rows,
+            "footprint": footprint(ours, hosts),
+        }
+    if arguments.quick or arguments.only:
+        print(table_page(results))
+    else:
+        (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        (CHECKOUT / "docs" / "performance.md").write_text(table_page(results), encoding="utf-8")
+        (CHECKOUT / "docs" / "performance.svg").write_text(picture(results), encoding="utf-8")
+    faults = [f"{row['title']}: {fault}" for row in rows for fault in row["launchers"][ours.name]["faults"]]
+    for fault in dict.fromkeys(faults):
+        print(f"bench: mpilaunch is wrong: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
+    """Return what is measured."""
+    lines = 240_000 if quick else 2_400_000
+    script = hosts.shared / "lines"
+    script.write_text(f"#!/bin/sh\nyes {LINE} | head -c {lines * (len(LINE) + 1)}\n")
+    script.chmod(0o755)
+    every = tuple(hosts.names)
+    prints = Work((str(script),), 2, tagged=True)
+    size = f"{lines * (len(LINE) + 1) / 1e6:.0f} MB of {len(LINE) + 1}-byte lines, tagged"
+    return [
+        Case("local-2", "here, `-np 2 true`", Work(("true",), 2), 5 if quick else 25, 5.0),
+        Case("local-64", "here, `-np 64 true`", Work(("true",), 64), 3 if quick else 15, 5.0),
+        Case("ssh-1", "1 ssh host, `hostname`", Work(("hostname",), 1, every[:1]), 3 if quick else 15, 30.0),
+        Case(
+            f"ssh-{len(every)}",
+            f"{len(every)} ssh hosts, `hostname`",
+            Work(("hostname",), len(every), every),
+            2 if quick else 5,
+            60.0,
+        ),
+        Case("output-local", f"2 ranks here, each {size}", prints, 2 if quick else 3, 120.0, lines),
+        Case(
+            "output-ssh",
+            f"2 ssh hosts, each {size}",
+            replace(prints, hosts=every[:2]),
+            2 if quick else 3,
+            120.0,
+            lines,
+            without=("clush",),
+        ),
+    ]
+
+
+# Measuring
+
+
+def measure(case: Case, hosts: Hosts, everyone: Sequence[Launcher]) -> Iterator[Round]:
+    """Yield rounds; who begins changes from round to round."""
+    able = [launcher for launcher in everyone if (case.work.hosts or launcher.local) and launcher.name not in case.without]
+    for number in range(case.rounds + 1):
+        turn = number % len(able)
+        samples = {launcher.name: launch(case, launcher, hosts) for launcher in able[turn:] + able[:turn]}
+        shown = ", ".join(f"{name} {sample.fault or f'{sample.seconds:.3f} s'}" for name, sample in sorted(samples.items()))
+        print(f"{case.key} {number or 'warm-up'}: {shown}", file=sys.stderr, flush=True)
+        if number:
+            yield samples
+
+
+def launch(case: Case, launcher: Launcher, hosts: Hosts) -> Sample:
+    """Let a launcher do the work once, and check what came out."""
+    argv = [launcher.command, *launcher.argv(case.work)]
+    with in_directory(hosts.shared), output_file() as output, output_file() as errors:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors, "start_new_session": True}
+        begun = time.monotonic()
+        if case.work.hosts:
+            process: subprocess.Popen[Any] = hosts.popen(argv, env={"PYTHONPATH": ""}, **streams)
+        else:
+            process = subprocess.Popen(argv, **streams)
+        fault = "" if ends(process.pid, case.limit) else f"did not end within {case.limit:.0f} s"
+        if fault:
+            os.killpg(process.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - begun
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if not fault and process.returncode:
+            errors.seek(0)
+            fault = f"exit code {process.returncode}: {errors.read().decode(errors='replace').strip()[-300:]}"
+        broken = 0
+        if not fault:
+            broken, fault = check(case, launcher, output)
+    return Sample(seconds, usage.ru_utime + usage.ru_stime, broken, fault)
+
+
+def ends(pid: int, limit: float) -> bool:
+    """Wait until a child of ours has ended; return False when it does not in time."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        return bool(select.select([descriptor], [], [], limit)[0])
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def in_directory(path: Path) -> Iterator[None]:
+    """Be there for a while: it is where the ranks run, too."""
+    before = os.getcwd()
+    os.chdir(path)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def output_file() -> IO[bytes]:
+    """Return a file in memory, so that no disk is measured."""
+    return tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+
+
+def check(case: Case, launcher: Launcher, output: IO[bytes]) -> tuple[int, str]:
+    """Return the number of broken lines, and what is wrong with the output otherwise."""
+    work = case.work
+    if case.lines:
+        hosts = work.hosts or ("",) * work.ranks
+        whole = [count_lines(output, launcher.tag.format(rank=rank, host=host) + LINE) for rank, host in enumerate(hosts)]
+        if max(whole) > case.lines:
+            return 0, f"a rank printed {case.lines} lines, {max(whole)} arrived"
+        return work.ranks * case.lines - sum(whole), ""
+    output.seek(0)
+    lines = sorted(output.read().decode(errors="replace").splitlines())
+    expected = sorted(work.hosts) if work.program == ("hostname",) else []
+    return 0, "" if lines == expected else f"wrong output: {lines[:3]}"
+
+
+def count_lines(output: IO[bytes], line: str) -> int:
+    """Return how often a file has exactly this line."""
+    output.seek(0)
+    done = subprocess.run(
+        ["grep", "--count", "--line-regexp", "--fixed-strings", "--", line],
+        stdin=output,
+        capture_output=True,
+        env={**os.environ, "LC_ALL": "C"},
+        check=False,
+    )
+    return int(done.stdout)
+
+
+# Results
+
+
+def row_of(key: str, title: str, rounds: Sequence[Round], quantity: str, factor: float) -> dict[str, Any]:
+    """Return one row of the results: what each launcher took, and the ratios of mpilaunch to each peer, round by round."""
+    (ours, *peers) = sorted(rounds[0], key=lambda name: name != "mpilaunch")
+
+    def value(sample: Sample) -> float:
+        return float(getattr(sample, quantity)) * factor
+
+    taken = {}
+    for name in (ours, *peers):
+        samples = [samples[name] for samples in rounds]
+        good = [value(sample) for sample in samples if not sample.fault]
+        faults = [sample.fault for sample in samples if sample.fault]
+        if name == ours:
+            faults += [f"{sample.broken} broken lines" for sample in samples if sample.broken]
+        taken[name] = {
+            "median": statistics.median(good) if good else None,
+            "values": [round(one, 6) for one in good],
+            "broken": max(sample.broken for sample in samples),
+            "faults": faults,
+        }
+    ratios = {}
+    for peer in peers:
+        pairs = [both for both in ((one[ours], one[peer]) for one in rounds) if not any(sample.fault for sample in both)]
+        of_round = [value(mine) / value(theirs) for mine, theirs in pairs]
+        if of_round:
+            ratios[peer] = {
+                "median": statistics.median(of_round),
+                "least": min(of_round),
+                "most": max(of_round),
+                "pairs": len(of_round),
+            }
+    return {"key": key, "title": title, "rounds": len(rounds), "launchers": taken, "ratios": ratios}
+
+
+def machine() -> str:
+    """Return what the numbers depend on most."""
+    linux = ".".join(platform.release().split(".")[:2])
+    return f"{os.cpu_count()} cores, Linux {linux}, Python {platform.python_version()}"
+
+
+def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
+    """Return what only mpilaunch has: the bytes that it sends to a node, and the time until all nodes have reported."""
+    from mpilaunch.head.bundle import build
+
+    hello: dict[str, float] = {}
+    for names in (hosts.names[:1], hosts.names):
+        times = []
+        for _ in range(5):
+            report = hosts.shared / "report.json"
+            with in_directory(hosts.shared):
+                argv = [ours.command, "-H", ",".join(names), "--report", str(report), "true"]
+                hosts.run(argv, env={"PYTHONPATH": ""}).check_returncode()
+            times.append(json.loads(report.read_text())["phases"]["launch-daemons"])
+        hello[str(len(names))] = statistics.median(times)
+    return {"bundle_bytes": len(build()), "hello_seconds": hello}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

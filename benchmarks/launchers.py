@@ -1,0 +1,111 @@
+"""The launchers that are compared: how each is told to do the same work, and what it puts before a line.
+
+A launcher gets the options that its manual names for this machine (root, one bridge, no name service) and no others: what
+costs it time by default costs it time here.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is launched: one rank of the program on each host over ssh, or `ranks` of it here when there are no hosts."""
+
+    program: tuple[str, ...]
+    ranks: int
+    hosts: tuple[str, ...] = ()
+    tagged: bool = False
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One launcher.
+
+    Attributes:
+        name: in the tables.
+        command: its program.
+        argv: the argument list for a work, without the program.
+        tag: what it puts before each line, with {rank} and {host}.
+        local: it starts several ranks on this machine, without ssh.
+        version: the arguments that print its version.
+    """
+
+    name: str
+    command: str
+    argv: Callable[[Work], list[str]]
+    tag: str
+    local: bool = True
+    version: tuple[str, ...] = ("--version",)
+
+    def installed(self) -> bool:
+        """Whether it can be run here."""
+        return shutil.which(self.command) is not None
+
+    def version_text(self) -> str:
+        """Return the number of its version."""
+        done = subprocess.run([self.command, *self.version], capture_output=True, text=True, check=False)
+        number = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr)
+        return number[0] if number else "of unknown version"
+
+
+OPEN_MPI_NETWORK = "10.88.0.0/16"
+"""Of the testbed; without it a daemon may call back on an address that only it has."""
+
+ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""What the launchers need in their environment here."""
+
+
+def _mpilaunch(work: Work) -> list[str]:
+    where = ["-H", ",".join(work.hosts)] if work.hosts else ["--oversubscribe"]
+    return ["-np", str(work.ranks), *where, *(["--tag-output"] if work.tagged else []), *work.program]
+
+
+def _mpirun(work: Work) -> list[str]:
+    # With its several spawning threads, 4.1 mostly does not end after 32 ranks or more that end at once.
+    where = ["--mca", "odls_base_num_threads", "0"]
+    if work.hosts:
+        where += ["--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", OPEN_MPI_NETWORK]
+        where += ["--host", ",".join(work.hosts)]
+    else:
+        where += ["--oversubscribe"]
+    return ["-np", str(work.ranks), *where, *(["--tag-output"] if work.tagged else []), *work.program]
+
+
+def _hydra(work: Work) -> list[str]:
+    where = ["-launcher", "ssh", "-hosts", ",".join(work.hosts), "-ppn", "1"] if work.hosts else []
+    return [*where, "-n", str(work.ranks), *(["-prepend-rank"] if work.tagged else []), *work.program]
+
+
+def _pdsh(work: Work) -> list[str]:
+    return ["-R", "ssh", "-S", *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
+
+
+def _clush(work: Work) -> list[str]:
+    return ["-S", *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
+
+
+def _mpilaunch_command() -> str:
+    script = Path(sys.executable).parent / "mpilaunch"
+    if not script.exists():
+        raise SystemExit(f"bench: {script} is missing: python -m pip install --editable .")
+    return str(script)
+
+
+def launchers() -> tuple[Launcher, Sequence[Launcher], Sequence[Launcher]]:
+    """Return mpilaunch, the peers that are installed, and those that are not."""
+    ours = Launcher("mpilaunch", _mpilaunch_command(), _mpilaunch, "[1,{rank}]<stdout>:")
+    peers = (
+        Launcher("mpirun", "mpirun.openmpi", _mpirun, "[1,{rank}]<stdout>:"),
+        Launcher("Hydra", "mpiexec.hydra", _hydra, "[{rank}] "),
+        Launcher("pdsh", "pdsh", _pdsh, "{host}: ", local=False, version=("-V",)),
+        Launcher("clush", "clush", _clush, "{host}: ", local=False),
+    )
+    return ours, [peer for peer in peers if peer.installed()], [peer for peer in peers if not peer.installed()]
