@@ -149,7 +149,8 @@ def mpilaunch(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_report_has_the_members_that_are_documented(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    script = "echo oops >&2; setsid sleep 600 >/dev/null 2>&1 & exit 3"
+    # The shell goes on when the pipe of $() is closed: after the setsid.
+    script = "up=$(setsid sh -c 'exec sleep 600 >/dev/null 2>&1' &); echo oops >&2; exit 3"
     assert mpilaunch("--report", str(path), "-H", "local,local", "--", "sh", "-c", script).returncode == 3
     report = json.loads(path.read_text(encoding="utf-8"))
     found = {name for name in members(report) if not name.startswith("nodes[].gpus")}
