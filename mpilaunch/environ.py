@@ -146,6 +146,17 @@ def cross_places(placements: Sequence[Placement]) -> list[tuple[int, int]]:
     return [places[placement.rank] for placement in placements]
 
 
+def pmi_environment(*, rank: int, size: int, local_rank: int, local_size: int, descriptor: int) -> dict[str, str]:
+    """Return what a rank needs to find its PMI server: where its connection is, and who it is."""
+    return {
+        "PMI_FD": str(descriptor),
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(size),
+        "MPI_LOCALRANKID": str(local_rank),
+        "MPI_LOCALNRANKS": str(local_size),
+    }
+
+
 def defaults_if_unset(local_size: int) -> dict[str, str]:
     """Return what a node sets where neither the node nor the user does, as torchrun would."""
     defaults = {"PYTHONUNBUFFERED": "1"}
@@ -160,6 +171,7 @@ RESERVED = frozenset(
         *("MPILAUNCH_JOB_ID", "MPILAUNCH_SIZE"),
         *node_environment(node_rank=0, local_size=0),
         *rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=0),
+        *pmi_environment(rank=0, size=0, local_rank=0, local_size=0, descriptor=0),
     }
 )
 """Facts of the job and its map, which the user chooses with -np, -N and --map-by: a value set by hand would be a lie."""

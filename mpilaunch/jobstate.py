@@ -35,6 +35,8 @@ class RankEnd:
         signal: number of the signal that killed it, None unless one did.
         core: it left a core dump.
         errno: why it could not be executed, None unless that.
+        mpi: how far it came as an MPI program: "absent" (it is none), "connected" (it did not call MPI_Finalize: the others
+            would wait for it for ever), "finalized" or "aborted".
         clock: when, in seconds of the head's monotonic clock.
     """
 
@@ -43,19 +45,22 @@ class RankEnd:
     signal: int | None = None
     core: bool = False
     errno: int | None = None
+    mpi: str = "absent"
     clock: float = 0.0
 
     @property
     def failed(self) -> bool:
-        """Anything but exit code 0."""
-        return self.code != 0
+        """Anything but exit code 0, and that too without MPI_Finalize."""
+        return self.code != 0 or self.mpi in ("connected", "aborted")
 
     @property
     def exit_code(self) -> int:
         """What a shell would show: the code, 128 + N for signal N, 126 or 127 when it could not be executed."""
         if self.errno is not None:
             return 127 if self.errno == 2 else 126
-        return self.code if self.code is not None else 128 + (self.signal or 0)
+        if self.code is not None:
+            return self.code or int(self.failed)
+        return 128 + (self.signal or 0)
 
     @property
     def how(self) -> str:
@@ -63,7 +68,9 @@ class RankEnd:
         if self.errno is not None:
             return f"could not be executed: {os.strerror(self.errno)}"
         if self.signal is None:
-            return f"exited with code {self.code}"
+            if self.mpi == "aborted":
+                return f"called MPI_Abort with code {self.code}"
+            return f"exited with code {self.code}" + (" without MPI_Finalize" if self.mpi == "connected" else "")
         return f"killed by {signal_name(self.signal)} (signal {self.signal})" + (", core dumped" if self.core else "")
 
 

@@ -99,11 +99,14 @@ def start(
     arguments: list[bytes],
     environment: dict[bytes, bytes],
     cpus: list[int] | None,
-    descriptors: tuple[int, int, int],
+    descriptors: dict[int, int],
 ) -> int:
-    """Start one rank in the current directory; return its process id; raises OSError when it cannot be executed."""
+    """Start one rank in the current directory; return its process id; raises OSError when it cannot be executed.
+
+    `descriptors` says which descriptor of ours each descriptor of the rank is; the lower numbers come first.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(descriptors)]
+    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
     ours = os.sched_getaffinity(0) if cpus is not None else None
     # A spawned process begins with our affinity and limits, so they are the rank's for a moment; nothing else runs meanwhile.
     if cpus is not None:

@@ -21,6 +21,7 @@ from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.failures import NodeFailure, fold_failures
+from mpilaunch.head.fences import Fences
 from mpilaunch.head.iof import OutputForwarder
 from mpilaunch.head.link import NodeLink
 from mpilaunch.head.observer import Observer
@@ -48,6 +49,7 @@ class Launch:
         self._outcome: Verdict | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._finished_nodes: set[int] = set()
+        self._fences = Fences(job.job_map.nodes)
         self._swept: list[tuple[str, int, str]] = []
         self._running = False
         self._bindings: dict[int, RankBinding] = {}
@@ -212,6 +214,11 @@ class Launch:
                 self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
         elif kind == "exited":
             self._rank_exited(link, message)
+        elif kind == "fence":
+            pairs = self._fences.enter(link.node.index, message["pairs"])
+            if pairs is not None:
+                for one in self._links:
+                    one.send({"type": "fence", "pairs": pairs})
         elif kind == "finished":
             self._swept += [(link.node.name, pid, name) for pid, name in message["swept"]]
             self._finished_nodes.add(link.node.index)
@@ -292,6 +299,7 @@ class Launch:
                 code=message["code"],
                 signal=message["signal"],
                 core=message["core"],
+                mpi=message["mpi"],
                 clock=link.head_clock(message["clock"]),
             )
         )
