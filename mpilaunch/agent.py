@@ -140,6 +140,9 @@ BUILT_IN = {
 }
 
 
+NOT_BY_NAME = ("command", "fake")
+"""Built-in agents that a list for users leaves out: one is meant by its template, the other for tests."""
+
 ENTRY_POINTS = "mpilaunch.agents"
 """The group in which a distribution declares its agents: a callable that takes AgentOptions and returns an Agent."""
 
@@ -175,6 +178,6 @@ def _unknown(name: str, known: Sequence[str]) -> UsageError:
     return UsageError(
         "agent-unknown",
         f"unknown agent '{name}'{did_you_mean(name, known)}",
-        context=["agents: " + ", ".join(known)],
+        context=["agents: " + ", ".join(one for one in known if one not in NOT_BY_NAME)],
         hint=f"to use a program as agent, write a template: '{name} {{host}} {{command}}'",
     )

@@ -42,6 +42,7 @@ def read_words(words: Sequence[str]) -> tuple[dict[str, Setting], list[str]]:
         if word == "--":
             break
         flag, equals, text = word.partition("=")
+        typed = flag
         option, flag = _option_of(flag)
         values = [text] if equals else []
         alone = option.said_by(flag)
@@ -53,7 +54,7 @@ def read_words(words: Sequence[str]) -> tuple[dict[str, Setting], list[str]]:
         while len(values) < option.words and rest:
             values.append(rest.pop(0))
         if len(values) < option.words:
-            needs = f"option {flag} needs {option.metavar or 'a value'}"
+            needs = f"option {typed} needs {option.metavar or 'a value'}"
             raise UsageError("option-value", needs, hint=f"{option.flag}: {option.help}")
         value = value_from_text(option, "=".join(values), flag)
         earlier = said.get(option.name)
@@ -113,12 +114,22 @@ def entry() -> NoReturn:
     same reason nothing is collected before the launch runs: loading makes hardly any garbage.
     """
     gc.disable()
+    open_standard_descriptors()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         # A stream that was closed before us is None.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(code)
+
+
+def open_standard_descriptors() -> None:
+    """See to it that 0, 1 and 2 are open: whoever closed them would get a socket or a file of ours in their place."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
 def run(words: list[str], environ: Mapping[str, str], console: Console) -> int:

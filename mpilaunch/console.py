@@ -244,7 +244,7 @@ def verdict_error(verdict: Verdict) -> LaunchError:
     if verdict.last_lines:
         context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
     if first is not None:
-        message = message or f"rank {first.rank} on {verdict.host}: {first.how} (the job ran {verdict.seconds:.1f} s)"
+        message = message or f"rank {first.rank} on {verdict.host} {first.how} after {verdict.seconds:.1f} s"
         hint = _SIGNAL_HINTS.get(first.signal or 0)
     context += _other_ranks(verdict)
     return LaunchError(verdict.cause, message, context=context, hint=hint, exit_code=verdict.exit_code)

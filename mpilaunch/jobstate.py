@@ -34,6 +34,7 @@ class RankEnd:
         code: exit code, None unless it exited.
         signal: number of the signal that killed it, None unless one did.
         core: it left a core dump.
+        stopped: it ended because its node was ending the job, whatever its code.
         errno: why it could not be executed, None unless that.
         mpi: how far it came as an MPI program: "absent" (it is none), "connected" (it did not call MPI_Finalize: the others
             would wait for it for ever), "finalized" or "aborted".
@@ -44,6 +45,7 @@ class RankEnd:
     code: int | None = None
     signal: int | None = None
     core: bool = False
+    stopped: bool = False
     errno: int | None = None
     mpi: str = "absent"
     clock: float = 0.0
@@ -97,7 +99,7 @@ class Verdict:
         stopped: ranks that mpilaunch ended because of it.
         finished: ranks that had ended well before.
         swept: processes that ranks had left behind and that were ended: (node name, process id, command name).
-        seconds: from the start of the ranks to the end of the last.
+        seconds: from the start of the first rank to the first failure, or to the end of the last rank.
     """
 
     exit_code: int
@@ -115,12 +117,11 @@ class Verdict:
 
 @dataclass
 class JobState:
-    """Every rank's state and end. `stop` is when the head told the nodes to end the job, None while it has not."""
+    """Every rank's state and end."""
 
     states: dict[int, str]
     ends: dict[int, RankEnd] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
-    stop: float | None = None
 
     @classmethod
     def of(cls, ranks: Iterable[int]) -> JobState:
@@ -149,8 +150,8 @@ class JobState:
         return [rank for rank, state in self.states.items() if state in ("running", "drained")]
 
     def first_failure(self) -> RankEnd | None:
-        """Return the earliest end that was a failure of the rank's own: before the job was told to end."""
-        failures = [end for end in self.ends.values() if end.failed and (self.stop is None or end.clock <= self.stop)]
+        """Return the earliest end that was a failure of the rank's own."""
+        failures = [end for end in self.ends.values() if end.failed and not end.stopped]
         return min(failures, key=lambda end: (end.clock, end.rank), default=None)
 
     def sort_out(self, first: RankEnd | None) -> tuple[tuple[RankEnd, ...], tuple[int, ...], tuple[int, ...]]:
@@ -160,7 +161,7 @@ class JobState:
             end = self.ends.get(rank)
             if end is not None and first is not None and end.rank == first.rank:
                 continue
-            if end is None or (end.failed and self.stop is not None and end.clock > self.stop):
+            if end is None or (end.failed and end.stopped):
                 stopped.append(rank)
             elif end.failed:
                 failed_after.append(end)

@@ -33,7 +33,7 @@ def found(**environ: str) -> tuple[list[tuple[str, int | None]], str] | None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "hosts", "source"),
+    ("environ", "expected", "source"),
     [
         (
             {"SLURM_JOB_NODELIST": "node[01-03]", "SLURM_TASKS_PER_NODE": "4(x2),3", "SLURM_JOB_ID": "42"},
@@ -72,8 +72,8 @@ def found(**environ: str) -> tuple[list[tuple[str, int | None]], str] | None:
         ({"SLURM_JOB_NODELIST": "a", "PBS_NODEFILE": "/absent"}, [("a", None)], "Slurm"),
     ],
 )
-def test_discover(environ: dict[str, str], hosts: list[tuple[str, int | None]], source: str) -> None:
-    assert found(**environ) == (hosts, source)
+def test_discover(environ: dict[str, str], expected: list[tuple[str, int | None]], source: str) -> None:
+    assert found(**environ) == (expected, source)
 
 
 @pytest.mark.parametrize(

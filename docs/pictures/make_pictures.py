@@ -52,7 +52,8 @@ def session(hosts: Hosts, arguments: list[str]) -> list[str]:
     """Return what a terminal would show: the command, its output, its exit code."""
     shown = " ".join(f"'{word}'" if re.search(r"[\[{ ]", word) else word for word in arguments)
     # One pipe for both streams, so that the lines stand in the order in which they were written.
-    done = hosts.run(["bash", "-c", 'exec "$@" 2>&1', "bash", sys.executable, "-m", "mpilaunch", *arguments], env={"FORCE_COLOR": "1"})
+    command = ["bash", "-c", 'exec "$@" 2>&1', "bash", sys.executable, "-m", "mpilaunch", *arguments]
+    done = hosts.run(command, env={"FORCE_COLOR": "1"})
     lines = done.stdout.replace(f"{os.getcwd()}/", "").splitlines()
     return [f"$ mpilaunch {shown}", *lines, "$ echo $?", str(done.returncode)]
 

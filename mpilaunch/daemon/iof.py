@@ -52,15 +52,14 @@ class Input:
         self._descriptor = descriptor
         self._pending = bytearray()
         self._written = 0
-        self._consumed = 0
         self._ended = False
+        self._writable = True
         self._waiting = False
 
     def take(self, data: bytes) -> None:
         """Queue bytes for the rank."""
-        if self._descriptor >= 0:
-            self._pending += data
-            self.write_ready()
+        self._pending += data
+        self.write_ready()
 
     def end(self) -> None:
         """Close the rank's stdin once it has everything."""
@@ -69,43 +68,43 @@ class Input:
 
     def consumed(self) -> int:
         """Return how many bytes the rank has read of what it was given."""
-        return self._consumed if self._descriptor < 0 else self._written - _bytes_in_pipe(self._descriptor)
+        return self._written - _bytes_in_pipe(self._descriptor)
 
     def write_ready(self) -> None:
         """Write what fits into the pipe now."""
-        if self._descriptor < 0:
-            return
-        try:
-            written = os.write(self._descriptor, self._pending) if self._pending else 0
-        except BlockingIOError:
-            written = 0
-        except BrokenPipeError:
-            # The rank does not read: it has closed its stdin or ended.
-            self.close()
-            return
-        self._written += written
+        written = len(self._pending)
+        if self._writable and self._pending:
+            try:
+                written = os.write(self._descriptor, self._pending)
+                self._written += written
+            except BlockingIOError:
+                written = 0
+            except BrokenPipeError:
+                # The rank reads no more. The rest is dropped, so that it holds up no other rank that gets the same.
+                self._writable = False
         del self._pending[:written]
         self._forwarder.session.grant(self._channel, written)
-        if self._pending and not self._waiting:
-            self._waiting = True
-            self._forwarder.selector.register(self._descriptor, selectors.EVENT_WRITE, self.write_ready)
-        elif not self._pending:
-            self._stop_waiting()
-            if self._ended:
-                self.close()
+        self._wait(bool(self._pending))
+        if self._ended and self._writable and not self._pending:
+            self._writable = False
+            # We keep an end for reading, which no rank ever sees: it tells how much of the pipe is left unread.
+            kept = os.open("/proc/self/fd/%d" % self._descriptor, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.close(self._descriptor)
+            self._descriptor = kept
 
     def close(self) -> None:
-        """Close the pipe; later data is dropped."""
-        if self._descriptor >= 0:
-            self._stop_waiting()
-            self._consumed = self.consumed()
-            os.close(self._descriptor)
-            self._descriptor = -1
+        """The rank has ended."""
+        self._wait(False)
+        os.close(self._descriptor)
 
-    def _stop_waiting(self) -> None:
-        if self._waiting:
-            self._waiting = False
-            self._forwarder.selector.unregister(self._descriptor)
+    def _wait(self, waiting: bool) -> None:
+        """Be called again when the pipe takes more, or no longer."""
+        if waiting != self._waiting:
+            self._waiting = waiting
+            if waiting:
+                self._forwarder.selector.register(self._descriptor, selectors.EVENT_WRITE, self.write_ready)
+            else:
+                self._forwarder.selector.unregister(self._descriptor)
 
 
 class Forwarder:
@@ -159,8 +158,9 @@ class Forwarder:
         stdin = self._inputs.pop(stream_channel(rank, STDIN), None)
         if stdin is None:
             return 0
+        consumed = stdin.consumed()
         stdin.close()
-        return stdin.consumed()
+        return consumed
 
     def credit_added(self, channel: int) -> None:
         """Read a stream again that had run out of credit."""

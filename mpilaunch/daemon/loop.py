@@ -71,6 +71,7 @@ class Daemon:
         self._wireup: WireUp | None = None
         self._abort_codes: dict[int, int] = {}
         self._steps: list[list[float]] = []
+        self._stopping = False
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
         self._selector.register(wire_in, selectors.EVENT_READ, self._wire_ready)
         self._selector.register(guard, selectors.EVENT_READ, self._lose_head)
@@ -243,6 +244,7 @@ class Daemon:
 
     def _begin_steps(self, steps: list[list[float]]) -> None:
         """Send the first signal, wait, send the next, and at last kill."""
+        self._stopping = True
         self._steps = steps + [[signal.SIGKILL, 0.0]]
         self._next_step()
 
@@ -271,6 +273,7 @@ class Daemon:
                     "signal": os.WTERMSIG(status) if code is None else None,
                     "core": code is None and os.WCOREDUMP(status),
                     "clock": time.monotonic(),
+                    "stopped": self._stopping,
                     "stdin_read": self._forwarder.close_input(rank),
                     "mpi": ABSENT if self._wireup is None else self._wireup.close_rank(rank),
                 }

@@ -45,6 +45,7 @@ class Daemons:
         self._contacts = asyncio.Semaphore(fanout)
         self._bundle = b""
         self._began = time.monotonic()
+        self._refused: dict[int, tuple[str, str]] = {}
         self._events = events
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
@@ -73,14 +74,19 @@ class Daemons:
             if late:
                 await asyncio.wait([tasks[index] for index in late])
         failures = [failure for index in self.links if index not in late and (failure := tasks[index].result()) is not None]
-        failures += [self._failure(index, "timeout", self.links[index].last_words) for index in late]
+        for index in late:
+            cause, detail = self._refused.get(index, ("timeout", self.links[index].last_words))
+            failures.append(self._failure(index, cause, detail))
         if failures:
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(self.links))
 
     async def end(self) -> None:
-        """Release every daemon, wait until its channel has ended, cut what does not end."""
+        """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
         for link in self.links.values():
-            link.release()
+            if link.facts is None:
+                link.give_up("it had not reported")
+            else:
+                link.release()
         living = [link.ended for link in self.links.values() if link.living]
         if living:
             await asyncio.wait(living, timeout=ENDING)
@@ -99,6 +105,7 @@ class Daemons:
                 return None
             if cause not in RETRY_CAUSES:
                 return self._failure(index, cause, detail)
+            self._refused[index] = cause, detail
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE)
             self.links[index] = NodeLink(self.links[index].node, self._events)
@@ -133,7 +140,7 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return link.end.cause, words or link.end.error
     if code == bundle.PYTHON_TOO_OLD:
         return "python-too-old", words
-    if code == 127 or (code in (1, 126) and "python" in words and "No such file" in words):
+    if code == 127 or (code in (1, 126) and "python" in words and ("No such file" in words or "denied" in words)):
         return "python-missing", words
     if "mpilaunch" in words and "Traceback" in words:
         return "daemon-failed", words

@@ -72,11 +72,13 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
         lines.append(f"{fold([member.name for member in members])}: {what}")
         details += _details(members) if not shown else []
     first_cause = ordered[0][0][0]
-    count = f"{len(failures)} of {nodes} nodes" if nodes > 1 else "1 of 1 node"
+    details.append("no rank was started anywhere")
     if len(lines) == 1:
-        return LaunchError(f"start-{first_cause}", f"{count}: {lines[0]}", context=details, hint=HINTS[first_cause])
+        count = f"{len(failures)} of {nodes} nodes: " if nodes > 1 else ""
+        return LaunchError(f"start-{first_cause}", f"{count}{lines[0]}", context=details, hint=HINTS[first_cause])
     hints = dict.fromkeys(HINTS[cause] for (cause, _), _ in ordered[:DETAILS_SHOWN])
-    return LaunchError("start-failed", f"{count} did not start", context=[*lines, *details], hint="; ".join(hints))
+    message = f"{len(failures)} of {nodes} nodes did not start"
+    return LaunchError("start-failed", message, context=[*lines, *details], hint="; ".join(hints))
 
 
 def _details(members: Sequence[NodeFailure]) -> list[str]:

@@ -52,6 +52,7 @@ class Launch:
         self._fences = Fences(job.job_map.nodes)
         self._swept: list[tuple[str, int, str]] = []
         self._running = False
+        self._stopping = False
         self._bindings: dict[int, RankBinding] = {}
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
@@ -188,7 +189,11 @@ class Launch:
         elif self._output.lost is not None:
             verdict = dataclasses.replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost")
         self._timeline.begin("")
-        verdict = dataclasses.replace(verdict, swept=tuple(self._swept), seconds=self._timeline.seconds("run"))
+        ended = max((end.clock for end in self._state.ends.values()), default=time.monotonic())
+        if verdict.first is not None:
+            ended = verdict.first.clock
+        seconds = round(max(0.0, ended - self._timeline.first_start()), 6)
+        verdict = dataclasses.replace(verdict, swept=tuple(self._swept), seconds=seconds)
         if self._job.report_file is not None:
             facts = {index: _facts(link) for index, link in self._daemons.links.items() if link.facts is not None}
             from mpilaunch.head.report import report, write_report  # few launches write one
@@ -280,8 +285,8 @@ class Launch:
             outcome: the verdict when it is not for the ranks to give; the first one counts.
             again: a stop that is under way is replaced.
         """
-        if self._state.stop is None:
-            self._state.stop = time.monotonic()
+        if not self._stopping:
+            self._stopping = True
             self._outcome = outcome
         elif not again:
             return
@@ -300,6 +305,7 @@ class Launch:
                 signal=message["signal"],
                 core=message["core"],
                 mpi=message["mpi"],
+                stopped=message["stopped"],
                 clock=link.head_clock(message["clock"]),
             )
         )

@@ -85,7 +85,7 @@ def preparations(
             "job": job.job_id,
             "program": list(job.program),
             "python": _pythons(job),
-            "directory": job.wdir if job.wdir is not None else os.getcwd(),
+            "directory": job.wdir if job.wdir is not None else _current_directory(),
             "directory_required": job.wdir is not None,
             "environment": {**common, **environ.node_environment(node_rank=node_rank, local_size=len(places))},
             "defaults": environ.defaults_if_unset(len(places)),
@@ -107,6 +107,14 @@ def master(job: JobSpec, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
     others = [facts[other] for other in job.job_map.nodes if other != index]
     address = job.master_addr or environ.choose_master_address(facts[index], others, node.agent == "local", node.name)
     return address, job.master_port or facts[index].free_port or FALLBACK_PORT
+
+
+def _current_directory() -> str:
+    """Return this process's directory, by its last name when it is gone: no node has it then, and the home serves."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.environ.get("PWD") or "the current directory"
 
 
 def _pythons(job: JobSpec) -> list[str]:

@@ -18,8 +18,9 @@ from mpilaunch.facts import NodeFacts
 from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, Verdict
+from mpilaunch.plan import plan_as_json
 
-VERSION = 1
+SCHEMA = "mpilaunch.report/1"
 
 
 def write_report(path: str, data: Mapping[str, Any]) -> None:
@@ -44,11 +45,10 @@ def report(
 ) -> dict[str, Any]:
     """Return the report as data; docs/report.md describes every member."""
     return {
-        "report_version": VERSION,
+        "schema": SCHEMA,
         "mpilaunch": mpilaunch.__version__,
         "job_id": job.job_id,
-        "program": list(job.program),
-        "allocation": job.allocation.source,
+        "plan": plan_as_json(job),
         "phases": timeline.phases(),
         "verdict": {
             "exit_code": int(verdict.exit_code),
@@ -67,7 +67,7 @@ def report(
 
 def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
     node = job.allocation.nodes[index]
-    known: dict[str, Any] = {"node": index, "name": node.name, "agent": node.agent, "slots": len(node.slots)}
+    known: dict[str, Any] = {"index": index, "name": node.name}
     if facts is not None:
         known |= {
             "hostname": facts.hostname,
@@ -88,13 +88,12 @@ def _rank(
     return {
         "rank": rank,
         "node": place.node,
-        "local_rank": place.local_rank,
-        "slot": place.slot,
         "cpus": None if binding.cpus is None else list(binding.cpus),
         "gpus": list(binding.gpus),
         "started": timeline.started_at(rank),
         "ended": None if end is None else timeline.wall(end.clock),
         "exit_code": None if end is None else end.code,
         "signal": None if end is None else end.signal,
+        "stopped": end is None or end.stopped,
         "how": "lost with its node" if end is None else end.how,
     }

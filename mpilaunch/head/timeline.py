@@ -24,14 +24,14 @@ class Timeline:
         """Note the start of a rank."""
         self._rank_starts[rank] = clock
 
-    def seconds(self, phase: str) -> float:
-        """Return how long a phase took; 0 when it did not begin."""
-        return self.phases().get(phase, 0.0)
-
     def phases(self) -> dict[str, float]:
         """Return the seconds of each phase that has ended, in order."""
         pairs = zip(self._phases, self._phases[1:], strict=False)
         return {name: round(after - begun, 6) for (name, begun), (_, after) in pairs}
+
+    def first_start(self) -> float:
+        """Return when the first rank started, in monotonic seconds; now when none has."""
+        return min(self._rank_starts.values(), default=time.monotonic())
 
     def started_at(self, rank: int) -> float | None:
         """Return when a rank started, as seconds since 1970; None when it did not."""

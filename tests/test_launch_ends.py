@@ -1,0 +1,340 @@
+"""How real launches end: the exit code, the report, and that no process outlives the job, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launching import (
+    MPILAUNCH,
+    children,
+    environment,
+    finish,
+    guard_and_daemon,
+    kill_hard,
+    launch,
+    launching,
+    living,
+    script,
+    sh,
+    state,
+    wait_for_files,
+    wait_until,
+)
+
+STAY = "exec 2> /dev/null; echo $$ > pid-$RANK; while :; do sleep 0.05; done"
+"""A rank that tells its process id and stays, and that takes a trap at once; its shell does not say what was killed."""
+
+
+def pids(folder: Path, *names: str) -> list[int]:
+    """Wait for files with process ids, and return these."""
+    return [int(text) for text in wait_for_files(*(folder / name for name in names))]
+
+
+def wait_gone(*gone: int) -> None:
+    for pid in gone:
+        wait_until(lambda pid=pid: not living(pid), f"process {pid} is gone", limit=10)
+
+
+# The exit code and the report
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "how"),
+    [
+        ("exit 3", 3, "exited with code 3"),
+        ("exit 255", 255, "exited with code 255"),
+        ("kill -SEGV $$", 139, r"killed by SIGSEGV \(signal 11\)(, core dumped)?"),
+        ("kill -KILL $$", 137, r"killed by SIGKILL \(signal 9\)"),
+        ("kill -TERM $$", 143, r"killed by SIGTERM \(signal 15\)"),
+    ],
+)
+def test_the_code_of_the_rank_that_failed(program: str, code: int, how: str) -> None:
+    done = launch("-H", "local:2,local:2", *sh(f"ulimit -c 0; if [ $RANK = 2 ]; then {program}; fi; sleep 100"))
+    assert done.code == code
+    assert re.match(rf"error\[rank-failed\]: rank 2 on local\b:? {how} ", done.words)
+    assert "\n    ranks 0-1,3 stopped after it\n" in done.words
+
+
+def test_the_first_failure_gives_the_code_and_the_report(tmp_path: Path) -> None:
+    program = """
+        case $RANK in
+        0) exit 0;;
+        1) while [ ! -e go ]; do sleep 0.01; done; echo 'cause of it' >&2; printf 'without newline' >&2; exit 7;;
+        *) trap 'exit 9' TERM; echo ready > ready-$RANK; touch go-$RANK; while :; do sleep 0.05; done;;
+        esac
+    """
+    with launching("-np", "4", *sh(program), cwd=tmp_path) as process:
+        wait_for_files(tmp_path / "ready-2", tmp_path / "ready-3")
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert done.code == 7
+    report = done.words[done.words.index("error[") :].splitlines()
+    assert report[0].startswith("error[rank-failed]: rank 1 on localhost exited with code 7")
+    assert report[1:] == [
+        "    its last lines on stderr:",
+        "    | cause of it",
+        "    | without newline",
+        "    ranks 2-3 stopped after it",
+        "    rank 0 had ended well",
+    ]
+
+
+def test_the_report_has_the_last_lines_only() -> None:
+    done = launch("-np", "2", *sh("[ $RANK = 0 ] || exec sleep 100; i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done >&2; exit 1"))
+    shown = [line for line in done.words.splitlines() if line.startswith("    | ")]
+    assert shown == [f"    | line {number}" for number in range(2989, 3001)]
+
+
+def test_escapes_of_a_rank_do_not_reach_the_terminal_through_the_report() -> None:
+    done = launch("-np", "1", *sh(r"printf '\033[2J\033]0;title\007bad\n' >&2; exit 1"))
+    report = done.words[done.words.index("error[") :]
+    assert "bad" in report and "\x1b" not in report and "\x07" not in report
+
+
+def test_ranks_that_fail_by_themselves_are_told_apart_from_the_stopped(tmp_path: Path) -> None:
+    # Both leave together; the second has ended before it could be told to.
+    program = "while [ ! -e go ]; do :; done; [ $RANK = 2 ] && exec sleep 100; exit $((RANK + 1))"
+    with launching("-np", "3", *sh(program), cwd=tmp_path) as process:
+        guard, daemon = guard_and_daemon(process.pid)
+        wait_until(lambda: len(children(daemon)) == 3, "the ranks run")
+        ranks = children(daemon)
+        os.kill(daemon, signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        wait_until(lambda: [state(pid) for pid in ranks].count("Z") == 2, "two ranks have ended")
+        os.kill(daemon, signal.SIGCONT)
+        done = finish(process)
+    assert done.code in (1, 2)
+    first = done.code - 1
+    assert f"rank {first} on localhost exited with code {first + 1}" in done.words
+    assert f"rank {1 - first} failed too: exited with code {2 - first}" in done.words
+    assert "rank 2 stopped after it" in done.words
+
+
+def test_all_well_is_silent() -> None:
+    done = launch("-np", "3", "true")
+    assert (done.code, done.out, done.err) == (0, b"", b"")
+
+
+# What ranks leave behind
+
+
+LEFT = {
+    "in the background": "sleep 1000 &",
+    "in a session of its own": "setsid sleep 1000 &",
+    "after two forks": "( ( sleep 1000 & ) & )",
+    "without environment": "( setsid env -i /bin/sleep 1000 & )",
+    "deaf to signals": "( trap '' TERM INT HUP; sleep 1000 ) &",
+    "without our output": "setsid sh -c 'trap \"\" TERM; sleep 1000' > /dev/null 2>&1 &",
+    "under nohup": "nohup sleep 1000 > /dev/null 2>&1 &",
+    "stopped": "sh -c 'kill -STOP $$; sleep 1000' &",
+}
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_what_ranks_leave_behind_is_gone_with_the_job(tmp_path: Path, code: int) -> None:
+    for rank, leave in enumerate(LEFT.values()):
+        script(tmp_path / f"leave-{rank}", f"#!/bin/sh\n{leave}\nsleep 0.2\necho out\nexit {code}\n")
+    words = ["-np", str(len(LEFT)), "--oversubscribe", "--grace", "0.5"]
+    # `launch` itself sees that nothing is left.
+    done = launch(*words, *sh("exec ./leave-$RANK"), cwd=tmp_path)
+    assert done.code == code
+    if code == 0:
+        assert done.out == b"out\n" * len(LEFT)
+        assert done.words.count("which its rank had left behind") >= len(LEFT)
+
+
+def test_a_process_with_an_empty_environment_is_gone_too(tmp_path: Path) -> None:
+    program = "setsid env -i /bin/sh -c 'echo $$ > stray; exec /bin/sleep 1000' & while [ ! -s stray ]; do sleep 0.01; done"
+    done = launch("-np", "1", *sh(program), cwd=tmp_path)
+    (stray,) = pids(tmp_path, "stray")
+    assert done.code == 0 and not living(stray)
+    assert f"warning: localhost: ended process {stray} (sleep), which its rank had left behind" in done.words
+
+
+def test_output_of_what_a_rank_left_behind_is_taken_while_it_writes(tmp_path: Path) -> None:
+    done = launch("-np", "1", *sh("( for i in 1 2 3 4 5; do sleep 0.1; echo late $i; done ) & echo first"))
+    assert done.out.decode().split("\n")[:2] == ["first", "late 1"]
+
+
+def test_another_job_beside_it_is_left_alone(tmp_path: Path) -> None:
+    with launching("-np", "1", *sh(STAY), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, "pid-0")
+        with launching("-np", "2", *sh("sleep 1000 & exit 1")) as other:
+            assert finish(other).code == 1
+        assert living(rank) and process.poll() is None
+        process.terminate()
+        assert finish(process).code == 143
+
+
+# Who is killed
+
+
+@pytest.mark.parametrize("victim", ["head", "daemon", "guard"])
+@pytest.mark.parametrize("stubborn", [False, True], ids=["", "stubborn"])
+def test_nothing_is_left_when_one_of_ours_is_killed(tmp_path: Path, victim: str, stubborn: bool) -> None:
+    trap = "trap '' TERM INT HUP; " if stubborn else ""
+    program = sh(f"{trap}setsid sh -c 'echo $$ > stray-'$RANK'; sleep 1000' & {STAY}")
+    with launching("-np", "2", *program, cwd=tmp_path) as process:
+        ranks = pids(tmp_path, "pid-0", "pid-1", "stray-0", "stray-1")
+        guard, daemon = guard_and_daemon(process.pid)
+        kill_hard({"head": process.pid, "daemon": daemon, "guard": guard}[victim])
+        if victim != "head":
+            done = finish(process)
+            assert done.code == 125
+            assert done.words.startswith("error[node-lost]: localhost: lost: ")
+            assert "ranks 0-1 stopped" in done.words
+        wait_gone(guard, daemon, *ranks)
+
+
+def test_a_node_that_is_lost_ends_the_others(tmp_path: Path) -> None:
+    with launching("-H", "local:1,local:2", *sh(STAY), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, "pid-0", "pid-1", "pid-2")
+        daemon_of = {rank: int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]) for rank in ranks}
+        kill_hard(daemon_of[ranks[0]])
+        done = finish(process)
+    assert done.code == 125
+    wait_gone(*ranks)
+
+
+def test_a_daemon_that_falls_silent_is_given_up(tmp_path: Path) -> None:
+    with launching("-np", "1", "--heartbeat", "0.5", *sh(STAY), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, "pid-0")
+        guard, daemon = guard_and_daemon(process.pid)
+        os.kill(daemon, signal.SIGSTOP)
+        done = finish(process)
+        assert done.code == 125
+        assert "no sign of life for" in done.words
+        # It could not hear its head; once it goes on, it finds the wire ended.
+        if living(daemon):
+            os.kill(daemon, signal.SIGCONT)
+        wait_gone(guard, daemon, rank)
+
+
+# Signals
+
+
+@pytest.mark.parametrize(
+    ("number", "got"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM"), (signal.SIGHUP, "TERM")], ids=lambda value: str(value)
+)
+def test_a_signal_ends_the_job(tmp_path: Path, number: signal.Signals, got: str) -> None:
+    program = f"for s in INT TERM HUP; do trap \"echo $s; exit 0\" $s; done; {STAY}"
+    with launching("-np", "2", *sh(program), cwd=tmp_path) as process:
+        pids(tmp_path, "pid-0", "pid-1")
+        process.send_signal(number)
+        done = finish(process)
+    assert (done.code, done.lines) == (128 + number, [got, got])
+    assert f"error[interrupted]: {number.name} to mpilaunch\n" in done.words
+    assert "10 s to end; once more kills them now" in done.words
+
+
+def test_the_second_interrupt_kills_at_once(tmp_path: Path) -> None:
+    with launching("-np", "2", *sh(f"trap 'echo again >> got-$RANK' INT TERM; {STAY}"), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, "pid-0", "pid-1")
+        process.send_signal(signal.SIGINT)
+        wait_for_files(tmp_path / "got-0", tmp_path / "got-1")
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        done = finish(process)
+    assert done.code == 130
+    assert time.monotonic() - began < 4, "the grace time is 10 s"
+    wait_gone(*ranks)
+
+
+def test_an_interrupt_during_the_start_starts_nothing(tmp_path: Path) -> None:
+    with launching("--agent", "fake", "-H", "node1,timeout1", *sh("touch ran-$RANK"), cwd=tmp_path) as process:
+        guard_and_daemon(process.pid)
+        process.send_signal(signal.SIGINT)
+        done = finish(process)
+    assert done.code == 130
+    assert done.words == "error[interrupted]: SIGINT during the start: no rank was started\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_is_started_with_hangups_ignored_ignores_them(tmp_path: Path) -> None:
+    words = " ".join(MPILAUNCH)
+    command = f"trap '' HUP; exec {words} -np 1 sh -c 'echo $$ > pid-0; while [ ! -e go ]; do sleep 0.01; done; echo well'"
+    with subprocess.Popen(["sh", "-c", command], env=environment(), cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        pids(tmp_path, "pid-0")
+        process.send_signal(signal.SIGHUP)
+        (tmp_path / "go").touch()
+        assert finish(process).out == b"well\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("name", ["USR1", "USR2"])
+def test_user_signals_go_to_every_rank(tmp_path: Path, name: str) -> None:
+    with launching("-np", "2", *sh(f"trap 'echo {name}; exit 0' {name}; {STAY}"), cwd=tmp_path) as process:
+        pids(tmp_path, "pid-0", "pid-1")
+        process.send_signal(getattr(signal, f"SIG{name}"))
+        done = finish(process)
+    assert (done.code, done.lines, done.err) == (0, [name, name], b"")
+
+
+def test_a_stopped_job_stops_its_ranks_and_goes_on_with_them(tmp_path: Path) -> None:
+    program = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.01; done; echo went on"
+    with launching("-np", "2", "--heartbeat", "0.5", *sh(program), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, "pid-0", "pid-1")
+        process.send_signal(signal.SIGTSTP)
+        for pid in (process.pid, *ranks):
+            wait_until(lambda pid=pid: state(pid) == "T", f"{pid} is stopped")
+        (tmp_path / "go").touch()
+        stopped = time.monotonic()
+        # Longer than any silence limit of this job: four heartbeat limits.
+        wait_until(lambda: time.monotonic() - stopped > 2.2, "some time")
+        assert [state(pid) for pid in ranks] == ["T", "T"]
+        process.send_signal(signal.SIGCONT)
+        done = finish(process)
+    assert (done.code, done.out, done.err) == (0, b"went on\nwent on\n", b"")
+
+
+# Time limits
+
+
+def test_the_time_limit(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = launch("-np", "2", "--timeout", "0.3", *sh(f"trap 'echo told; exit 0' TERM; {STAY}"), cwd=tmp_path)
+    assert time.monotonic() - began > 0.3
+    assert (done.code, done.lines) == (124, ["told", "told"])
+    assert done.words == "error[timeout]: the time limit of 0.3 s is over\n    ranks 0-1 had ended well\n"
+
+
+def test_a_job_within_its_time_limit_is_not_touched() -> None:
+    assert launch("-np", "2", "--timeout", "20", "true").code == 0
+
+
+def test_after_the_grace_time_a_rank_is_killed(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = launch("-np", "2", "--grace", "0.3", *sh("[ $RANK = 0 ] && sleep 0.2 && exit 4; trap '' TERM; while :; do sleep 0.02; done"))
+    seconds = time.monotonic() - began
+    assert done.code == 4 and "rank 1 stopped after it" in done.words
+    assert 0.5 <= seconds < 5
+
+
+# Many at once
+
+
+def test_64_ranks_that_end_at_once_50_times() -> None:
+    for _ in range(50):
+        done = launch("-np", "64", "--oversubscribe", "-H", "local:32,local:32", *sh("echo $RANK"), limit=20)
+        assert (done.code, done.err) == (0, b"")
+        assert sorted(map(int, done.out.split())) == list(range(64))
+
+
+def test_64_ranks_that_fail_at_once_are_one_report() -> None:
+    done = launch("-np", "64", "--oversubscribe", "-H", "local:32,local:32", *sh("exit 3"))
+    assert done.code == 3
+    assert done.words.count("error[") == 1 and len(done.words.splitlines()) <= 4
+
+
+def test_what_forks_on_and_on_is_gone(tmp_path: Path) -> None:
+    # Each process starts the next and ends: who looks for descendants finds another one each time, or none.
+    script(tmp_path / "runner", '#!/bin/sh\n[ $1 = 0 ] && touch escaped && exit\nsetsid "$0" $(($1 - 1)) &\n')
+    done = launch("-np", "1", *sh("./runner 1000 > /dev/null 2>&1 & sleep 0.05"), cwd=tmp_path)
+    assert done.code == 0 and not (tmp_path / "escaped").exists()

@@ -1,0 +1,397 @@
+"""What goes wrong on real hosts: nothing runs unless everything can, every reason is told, and no end leaves a process.
+
+Each test has hosts of its own, so it may break them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts import Hosts
+from tests.processes import left_behind
+
+pytestmark = pytest.mark.testbed
+
+AGENTS = ("ssh", "openssh")
+PATIENCE = 30.0
+SLACK = 3.0
+"""Seconds that an end may take beyond its deadline."""
+ALL = "node[01-04]"
+REAL_OLD_PYTHONS = "~/.pyenv/versions/3.7.*/bin/python3"
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    """Give four hosts to break."""
+    with Hosts(4) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a new directory that the head and all hosts see."""
+    monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
+    return Path.cwd()
+
+
+def wait_until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.005)
+
+
+# The start
+
+
+def refused(hosts: Hosts, *arguments: str, program: tuple[str, ...] = ("sh", "-c", "touch ran-$RANK")) -> list[str]:
+    """Launch what cannot start: no rank may run anywhere. Return the lines that are said, without the program's traces."""
+    done = hosts.launch(*arguments, *program)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert not list(Path.cwd().glob("ran-*"))
+    assert {name: hosts.processes(name) for name in hosts.names if not gone(hosts, name)} == {}
+    return done.stderr.splitlines()
+
+
+def gone(hosts: Hosts, name: str) -> bool:
+    """Tell whether nothing is left on a host, within the time that it takes a node to see that its head is gone."""
+    return not left_behind((), lambda _: {pid: str(argv) for pid, argv in hosts.processes(name)})
+
+
+def sh(hosts: Hosts, name: str, script: str) -> None:
+    """Break something on a host."""
+    done = hosts.on(name, ["sh", "-ec", script])
+    assert done.returncode == 0, done.stderr
+
+
+def know(hosts: Hosts, keys: dict[str, str | None]) -> None:
+    """Change the head's known_hosts: other keys for some hosts, None for no key at all."""
+    known = hosts.ssh / "known_hosts"
+    old = {line.split(",")[0]: line.split(None, 1)[1] for line in known.read_text().splitlines()}
+    known.write_text("".join(f"{name} {key}\n" for name, key in {**old, **keys}.items() if key is not None))
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_unknown_name(hosts: Hosts, agent: str) -> None:
+    first, *_, hint = refused(hosts, "--agent", agent, "-H", "node01,no-such-host")
+    assert first.startswith("error[start-host-unknown]: 1 of 2 nodes: no-such-host: host name unknown after ")
+    assert hint == "hint: check the spelling, /etc/hosts and DNS on this machine"
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_stopped_sshd(hosts: Hosts, agent: str) -> None:
+    for name in ("node02", "node04"):
+        hosts.stop_sshd(name)
+    first, *_, hint = refused(hosts, "--agent", agent, "-H", ALL)
+    assert first.startswith("error[start-connection-refused]: 2 of 4 nodes: node[02,04]: connection refused after ")
+    assert hint.startswith("hint: is sshd running there?")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_listener_that_says_nothing(hosts: Hosts, agent: str) -> None:
+    hosts.stop_sshd("node03")
+    script = "import socket; s = socket.create_server(('', 22)); print('up', flush=True); open(0).read()"
+    argv = hosts.inside("node03", ["python3", "-c", script])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listener:
+        assert listener.stdin and listener.stdout and listener.stdout.readline() == b"up\n"
+        begun = time.monotonic()
+        done = hosts.launch("--agent", agent, "-H", ALL, "--start-timeout", "1", "touch", "ran")
+        seconds = time.monotonic() - begun
+        listener.stdin.close()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error[start-timeout]: 1 of 4 nodes: node03: no answer in time after 1.")
+    assert not Path("ran").exists()
+    assert seconds < 1 + SLACK
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_link_that_is_down(hosts: Hosts, agent: str) -> None:
+    hosts.link("node03", up=False)
+    begun = time.monotonic()
+    first, *_, hint = refused(hosts, "--agent", agent, "-H", ALL, "--start-timeout", "1")
+    assert time.monotonic() - begun < 1 + SLACK
+    assert first.startswith("error[start-timeout]: 1 of 4 nodes: node03: no answer in time after 1.")
+    assert hint.startswith("hint: is the node up and not behind a firewall?")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_address_without_a_route(hosts: Hosts, agent: str) -> None:
+    first, *_ = refused(hosts, "--agent", agent, "-H", "node01,192.0.2.1")
+    assert first.startswith("error[start-unreachable]: 1 of 2 nodes: 192.0.2.1: no route to the host after ")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_host_key_that_nobody_knows(hosts: Hosts, agent: str) -> None:
+    know(hosts, {"node04": None})
+    first, *_, hint = refused(hosts, "--agent", agent, "-H", ALL)
+    assert first.startswith("error[start-host-key-unknown]: 1 of 4 nodes: node04: host key not known after ")
+    assert "known_hosts" in hint and "--insecure-host-keys" in hint
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_host_key_that_has_changed(hosts: Hosts, agent: str) -> None:
+    # The key that node04 is known by is another one than it has.
+    know(hosts, {"node04": (hosts.ssh / "id_ed25519.pub").read_text().strip()})
+    first, *_, hint = refused(hosts, "--agent", agent, "-H", ALL)
+    assert first.startswith("error[start-host-key-changed]: 1 of 4 nodes: node04: host key changed after ")
+    assert "ssh-keygen -R" in hint
+    assert hosts.launch("--agent", agent, "-H", ALL, "--insecure-host-keys", "true").returncode == 0
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_key_that_is_refused(hosts: Hosts, agent: str, shared: Path) -> None:
+    (shared / "my.hosts").write_text("node[01-02]\nnode03 user=nobody\n")
+    first, *_, hint = refused(hosts, "--agent", agent, "-f", "my.hosts")
+    assert first.startswith("error[start-key-refused]: 1 of 3 nodes: node03: login refused after ")
+    assert "ssh-copy-id" in hint
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_python_that_is_missing_on_one_host(hosts: Hosts, agent: str) -> None:
+    # Each directory of sshd's PATH that has a python3 is covered by links to all that it has but that.
+    hide = r"""
+        for folder in /usr/local/bin /usr/bin /bin; do
+            [ -e $folder/python3 ] && [ ! -L $folder ] || continue
+            mkdir -p /run/real$folder /run/bare$folder
+            mount --bind $folder /run/real$folder
+            cp -as /run/real$folder/. /run/bare$folder
+            rm -f /run/bare$folder/python*
+            mount --bind /run/bare$folder $folder
+        done
+        ! command -v python3
+    """
+    sh(hosts, "node02", hide)
+    first, *words, hint = refused(hosts, "--agent", agent, "-H", ALL)
+    assert first.startswith("error[start-python-missing]: 1 of 4 nodes: node02: python3 not found after ")
+    assert words and "python3: command not found" in words[0]
+    assert hint == "hint: install python3 there, or say --python /path/to/python3"
+
+
+def test_python_that_is_nowhere(hosts: Hosts) -> None:
+    first, *_ = refused(hosts, "-H", ALL, "--python", "/no/such/python3")
+    assert first.startswith("error[start-python-missing]: 4 of 4 nodes: node[01-04]: python3 not found after ")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_python_that_may_not_be_executed(hosts: Hosts, agent: str) -> None:
+    sh(hosts, "node02", "touch /tmp/python3; mount --bind /tmp/python3 $(readlink -f /usr/bin/python3)")
+    first, *_, hint = refused(hosts, "--agent", agent, "-H", ALL, "--python", "/usr/bin/python3")
+    assert first.startswith("error[start-python-missing]: 1 of 4 nodes: node02: ")
+    assert "--python" in hint
+
+
+def old_python(shared: Path) -> Path:
+    """Return a real Python 3.7 where this machine has one, else ours under an old version's name."""
+    found = sorted(Path("/").glob(os.path.expanduser(REAL_OLD_PYTHONS).lstrip("/")))
+    if found:
+        return found[-1]
+    stand_in = shared / "python3.7"
+    # What it runs is the boot line itself; only the version that this sees is not true.
+    stand_in.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -c ]; do shift; done\nboot=$2; shift 2\n'
+        'exec python3 -I -c "import sys; sys.version_info = (3, 7, 17); sys.version = \'3.7.17 (old)\'\n$boot" "$@"\n'
+    )
+    stand_in.chmod(0o755)
+    return stand_in
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_python_that_is_too_old_on_one_host(hosts: Hosts, agent: str, shared: Path) -> None:
+    sh(hosts, "node03", f"mkdir /tmp/bin; ln -s {old_python(shared)} /tmp/bin/python3")
+    for name in ("node01", "node02", "node04"):
+        sh(hosts, name, "mkdir /tmp/bin; ln -s /usr/bin/python3 /tmp/bin/python3")
+    first, words, *_, hint = refused(hosts, "--agent", agent, "-H", ALL, "--python", "/tmp/bin/python3")
+    assert first.startswith("error[start-python-too-old]: 1 of 4 nodes: node03: python3 is older than 3.8 after ")
+    assert words.startswith("    node03 said: mpilaunch: python 3.7.") and words.endswith(" is older than 3.8")
+    assert hint == "hint: say --python /path/to/a/newer/python3"
+
+
+def test_directory_that_is_missing_on_one_host(hosts: Hosts) -> None:
+    for name in ("node01", "node02", "node04"):
+        sh(hosts, name, "mkdir /tmp/data")
+    first, *_ = refused(hosts, "-H", ALL, "--wdir", "/tmp/data")
+    expected = "1 of 4 nodes: node03: working directory not usable: /tmp/data: no such directory"
+    assert first == f"error[start-directory-missing]: {expected}"
+
+
+def test_program_that_is_missing_on_one_host(hosts: Hosts) -> None:
+    for name in ("node01", "node02", "node04"):
+        sh(hosts, name, f"printf '#!/bin/sh\\ntouch {Path.cwd()}/ran-$RANK' >/tmp/train; chmod +x /tmp/train")
+    first, *_ = refused(hosts, "-H", ALL, program=("/tmp/train",))
+    assert first == "error[start-program-missing]: 1 of 4 nodes: node03: program not found: /tmp/train: not found"
+
+
+def test_program_that_is_not_executable_on_one_host(hosts: Hosts) -> None:
+    for name in hosts.names:
+        sh(hosts, name, f"printf '#!/bin/sh\\ntouch {Path.cwd()}/ran-$RANK' >/tmp/train; chmod +x /tmp/train")
+    sh(hosts, "node02", "chmod -x /tmp/train")
+    first, *_ = refused(hosts, "-H", ALL, program=("/tmp/train",))
+    expected = "1 of 4 nodes: node02: program cannot be executed: /tmp/train: not executable"
+    assert first == f"error[start-program-not-executable]: {expected}"
+
+
+def test_interpreter_that_is_missing_on_one_host(hosts: Hosts) -> None:
+    for name in hosts.names:
+        sh(hosts, name, f"printf '#!/tmp/shell\\ntouch {Path.cwd()}/ran-$RANK' >/tmp/train; chmod +x /tmp/train")
+        if name != "node04":
+            sh(hosts, name, "ln -s /bin/sh /tmp/shell")
+    first, *_ = refused(hosts, "-H", ALL, program=("/tmp/train",))
+    assert first.startswith("error[start-interpreter-missing]: 1 of 4 nodes: node04: interpreter of the script not found: ")
+    assert "'/tmp/shell'" in first
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_several_causes_are_all_told(hosts: Hosts, agent: str) -> None:
+    hosts.stop_sshd("node01")
+    hosts.stop_sshd("node04")
+    know(hosts, {"node02": None})
+    first, *lines, hint = refused(hosts, "--agent", agent, "-H", ALL)
+    assert first == "error[start-failed]: 3 of 4 nodes did not start"
+    assert lines[0].startswith("    node[01,04]: connection refused after ")
+    assert lines[1].startswith("    node02: host key not known after ")
+    assert "is sshd running there?" in hint and "known_hosts" in hint
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_connection_that_is_dropped_is_tried_again(agent: str) -> None:
+    with Hosts(2, maxstartups="1") as few, first_login_under_way(few, "node02") as release:
+        argv = [sys.executable, "-m", "mpilaunch", "--agent", agent, "-H", "node[01-02]", "hostname"]
+        with few.popen(argv) as job:
+            log = few.shared.parent / "sshd.log"
+            wait_until(lambda: "drop connection" in log.read_text())
+            release()
+            output, errors = job.communicate(timeout=PATIENCE)
+        assert (job.returncode, sorted(output.split()), errors) == (0, ["node01", "node02"], "")
+        assert all(gone(few, name) for name in few.names)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_connection_that_is_always_dropped(agent: str) -> None:
+    with Hosts(2, maxstartups="1") as few, first_login_under_way(few, "node02"):
+        first, *_, hint = refused(few, "--agent", agent, "-H", "node[01-02]", "--start-timeout", "1")
+        assert first.startswith("error[start-connection-closed]: 1 of 2 nodes: node02: connection closed during the start")
+        assert "MaxStartups" in hint
+
+
+@contextlib.contextmanager
+def first_login_under_way(hosts: Hosts, name: str) -> Iterator[Callable[[], object]]:
+    """Hold a connection that does not log in; give the function that ends it."""
+    script = f"exec 3<>/dev/tcp/{name}/22; read -r line <&3; echo $line; read -r _"
+    with hosts.popen(["bash", "-c", script], stdin=subprocess.PIPE) as holder:
+        assert holder.stdout and holder.stdout.readline().startswith("SSH-2.0")
+        yield holder.communicate
+        holder.kill()
+
+
+# The end: a job of two nodes with two ranks each, one of which has a child in a session of its own.
+
+JOB = "touch up-$RANK; [ $RANK != 3 ] || setsid sleep 601 & exec sleep 600"
+
+
+@contextlib.contextmanager
+def running(hosts: Hosts, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the job and wait until all of its ranks run."""
+    argv = [sys.executable, "-m", "mpilaunch", *arguments, "-H", "node01:2,node02:2", "sh", "-c", JOB]
+    with hosts.popen(argv) as job:
+        try:
+            wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 4 or job.poll() is not None)
+            assert job.poll() is None, job.communicate()
+            yield job
+        finally:
+            job.kill()
+
+
+def lost(job: subprocess.Popen[str], name: str, seconds: float = 2 * SLACK) -> str:
+    """Wait for the end of a job that has lost a node; return what is said."""
+    output, errors = job.communicate(timeout=seconds)
+    assert (job.returncode, output) == (125, ""), errors
+    assert errors.startswith(f"error[node-lost]: {name}: lost: "), errors
+    assert "    ranks 0-3 stopped\n" in errors
+    return errors
+
+
+def guard_and_daemon(hosts: Hosts, name: str) -> tuple[int, int]:
+    """Return the process ids of the guard and of the daemon of a host."""
+    pids = [pid for pid, argv in hosts.processes(name) if "-I" in argv and "mpilaunch.daemon" in " ".join(argv)]
+    (daemon,) = [pid for pid in pids if parent(pid) in pids]
+    return parent(daemon), daemon
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_daemon_is_killed(hosts: Hosts, agent: str) -> None:
+    with running(hosts, "--agent", agent) as job:
+        os.kill(guard_and_daemon(hosts, "node02")[1], signal.SIGKILL)
+        lost(job, "node02")
+        assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_guard_is_killed(hosts: Hosts, agent: str) -> None:
+    with running(hosts, "--agent", agent) as job:
+        os.kill(guard_and_daemon(hosts, "node02")[0], signal.SIGKILL)
+        lost(job, "node02")
+        assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_session_of_sshd_is_killed(hosts: Hosts, agent: str) -> None:
+    with running(hosts, "--agent", agent) as job:
+        session = parent(guard_and_daemon(hosts, "node02")[0])
+        assert Path(f"/proc/{session}/comm").read_text().startswith("sshd")
+        os.kill(session, signal.SIGKILL)
+        lost(job, "node02")
+        assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_head_is_killed(hosts: Hosts, agent: str) -> None:
+    with running(hosts, "--agent", agent) as job:
+        job.kill()
+        job.wait(PATIENCE)
+        assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_to_the_head_ends_the_job(hosts: Hosts, agent: str, number: int, code: int) -> None:
+    with running(hosts, "--agent", agent) as job:
+        job.send_signal(number)
+        output, errors = job.communicate(timeout=2 * SLACK)
+        assert (job.returncode, output) == (code, "")
+        assert "    ranks 0-3 stopped\n" in errors
+        assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
+QUICK_HEARTBEAT = ("--heartbeat", "0.6")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_link_goes_down_in_the_middle(hosts: Hosts, agent: str) -> None:
+    with running(hosts, "--agent", agent, *QUICK_HEARTBEAT) as job:
+        hosts.link("node02", up=False)
+        assert "no sign of life for " in lost(job, "node02")
+        # The cable stays unplugged: the node finds out by itself.
+        assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_host_freezes_in_the_middle(hosts: Hosts, agent: str) -> None:
+    with running(hosts, "--agent", agent, *QUICK_HEARTBEAT) as job:
+        with hosts.pause("node02"):
+            assert "no sign of life for " in lost(job, "node02", seconds=4 * SLACK)
+        assert gone(hosts, "node01") and gone(hosts, "node02")
