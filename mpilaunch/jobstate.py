@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mpilaunch.errors import ExitCode
 
@@ -36,8 +36,9 @@ class RankEnd:
         core: it left a core dump.
         stopped: it ended because its node was ending the job, whatever its code.
         errno: why it could not be executed, None unless that.
-        mpi: how far it came as an MPI program: "absent" (it is none), "connected" (it did not call MPI_Finalize: the others
+        mpi: how far it came as an MPI program: "absent" (it did not call MPI_Init), "connected" (nor MPI_Finalize: the others
             would wait for it for ever), "finalized" or "aborted".
+        missed: others wait for it in MPI, where it can never come to.
         clock: when, in seconds of the head's monotonic clock.
     """
 
@@ -48,12 +49,13 @@ class RankEnd:
     stopped: bool = False
     errno: int | None = None
     mpi: str = "absent"
+    missed: bool = False
     clock: float = 0.0
 
     @property
     def failed(self) -> bool:
-        """Anything but exit code 0, and that too without MPI_Finalize."""
-        return self.code != 0 or self.mpi in ("connected", "aborted")
+        """Anything but exit code 0, and that too where MPI programs wait for this one."""
+        return self.code != 0 or self.missed or self.mpi in ("connected", "aborted")
 
     @property
     def exit_code(self) -> int:
@@ -72,6 +74,9 @@ class RankEnd:
         if self.signal is None:
             if self.mpi == "aborted":
                 return f"called MPI_Abort with code {self.code}"
+            if self.missed:
+                place = "MPI_Init" if self.mpi == "absent" else "barrier of MPI"
+                return f"exited with code {self.code} without the {place} that others wait in"
             return f"exited with code {self.code}" + (" without MPI_Finalize" if self.mpi == "connected" else "")
         return f"killed by {signal_name(self.signal)} (signal {self.signal})" + (", core dumped" if self.core else "")
 
@@ -138,6 +143,11 @@ class JobState:
             self.ends[rank] = end
         if self.states[rank] in ("finished", "lost"):
             self.finished.add(rank)
+
+    def missed(self) -> bool:
+        """Living ranks wait for all others: those that ended well did not after all. False when none has ended."""
+        self.ends.update({end.rank: replace(end, missed=True) for end in self.ends.values() if not end.failed})
+        return bool(self.ends)
 
     @property
     def ended(self) -> bool:

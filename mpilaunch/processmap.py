@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from mpilaunch.mapping import JobMap
 
-LONGEST = 1024
-"""Bytes that a PMI value may have; a longer map is left out, and the ranks compare host names."""
+LONGEST = 1023
+"""Bytes of a PMI value that surely fit the libraries' buffers of 1024; a longer map is left out, and the ranks compare host
+names."""
 
 
 def process_mapping(job_map: JobMap) -> str:
-    """Return the map, or "" when it would be longer than a PMI value may be."""
+    """Return the map, or "" when it is too long."""
     node_ranks = {node: place for place, node in enumerate(job_map.nodes)}
     runs: list[list[int]] = []
     for place in job_map.placements:

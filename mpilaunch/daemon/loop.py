@@ -182,7 +182,7 @@ class Daemon:
             if spec["stdin"]:
                 self._session.open_receiving(stream_channel(spec["rank"], STDIN), message["window"])
         if message["mpi"] is not None:
-            self._wireup = WireUp(message, self._selector, self._fence, self._abort, self._complain)
+            self._wireup = WireUp(message, self._selector, self._fence, self._abort, self._note)
         self._state = "prepared"
         self._session.send({"type": "ready", "program": spawn.decode(self._program[0]), "notes": [note] if note else []})
 
@@ -199,6 +199,7 @@ class Daemon:
             except OSError as error:
                 failed.append([rank, error.errno, time.monotonic()])
                 self._forwarder.close_input(rank)
+                self._close_wireup(rank)
             else:
                 started.append([rank, pid, time.monotonic()])
                 self._ranks[pid] = rank
@@ -215,8 +216,14 @@ class Daemon:
         environment.update((spawn.encode(name), spawn.encode(value)) for name, value in spec["environment"].items())
         return environment
 
-    def _fence(self, pairs: dict[str, str]) -> None:
-        self._session.send({"type": "fence", "pairs": pairs})
+    def _fence(self, ranks: int, pairs: dict[str, str]) -> None:
+        self._session.send({"type": "fence", "ranks": ranks, "pairs": pairs})
+
+    def _note(self, text: str) -> None:
+        self._session.send({"type": "note", "text": text})
+
+    def _close_wireup(self, rank: int) -> str:
+        return ABSENT if self._wireup is None else self._wireup.close_rank(rank)
 
     def _abort(self, rank: int, code: int) -> None:
         """A rank has called MPI_Abort: end it now, and tell its code in place of the signal."""
@@ -264,6 +271,7 @@ class Daemon:
             rank = self._ranks.pop(pid, None)
             if rank is None:
                 continue
+            mpi = self._close_wireup(rank)  # first: the last that it said may have been its code
             code = self._abort_codes.get(rank, None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
             self._session.send(
                 {
@@ -275,7 +283,7 @@ class Daemon:
                     "clock": time.monotonic(),
                     "stopped": self._stopping,
                     "stdin_read": self._forwarder.close_input(rank),
-                    "mpi": ABSENT if self._wireup is None else self._wireup.close_rank(rank),
+                    "mpi": mpi,
                 }
             )
         self._after_exits()

@@ -1,9 +1,10 @@
 """PMI-1 for the ranks of one node: the wire protocol by which MPICH, Intel MPI and their relatives exchange addresses.
 
 No I/O: lines of a rank come in, answers to ranks and messages to the head go out through the functions that the caller gives.
-Puts stay here until every rank of the node is in the barrier; then one message goes to the head, and one comes back with
-what the other nodes put. So a barrier costs one message per node, and every get is answered here. A rank that breaks the
-protocol is cut off; it cannot harm the others or this process.
+Puts stay here until every living rank of the node is in the barrier; then one message goes to the head, and one comes back
+with what all nodes put. So a barrier costs one message per node, and every get is answered here. A rank that has ended is not
+waited for here: the head knows that it will never come, and ends the job. A rank that breaks the protocol is cut off; it
+cannot harm the others or this process.
 
 The protocol: MPICH's src/pmi/maint/pmi-1.1.txt, and Flux RFC 13.
 """
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
 """Bytes that a name, a key and a value may have; told to every rank, and held."""
 LONGEST_LINE = 4 * MAX_VALUE
+MAX_PUTS = 256 << 10
+"""Bytes of keys and values that one rank may put; MPICH puts some hundreds."""
 MAPPING_KEY = "PMI_process_mapping"
 
 ABSENT, CONNECTED, FINALIZED, ABORTED = "absent", "connected", "finalized", "aborted"
@@ -37,7 +40,8 @@ class Pmi1Server:
         ranks: the ranks of this node.
         mapping: which ranks share a node, as `PMI_process_mapping` says it; "" to let the ranks find out by host names.
         answer: sends bytes to a rank.
-        fence: tells the head that every rank of this node is in the barrier, and what they put; `release` follows.
+        fence: tells the head that every living rank of this node is in the barrier, how many they are, and what they put;
+            `release` follows when they are all of the job with those of the other nodes.
         abort: is told the rank and the code of an MPI_Abort; the library waits to be killed.
     """
 
@@ -49,7 +53,7 @@ class Pmi1Server:
         ranks: list[int],
         mapping: str,
         answer: Callable[[int, bytes], None],
-        fence: Callable[[dict[str, str]], None],
+        fence: Callable[[int, dict[str, str]], None],
         abort: Callable[[int, int], None],
     ) -> None:
         self._name = name
@@ -58,15 +62,14 @@ class Pmi1Server:
         self._answer = answer
         self._fence = fence
         self._abort_rank = abort
-        self._states = {rank: ABSENT for rank in ranks}
-        self._unread = {rank: b"" for rank in ranks}
+        self._states = dict.fromkeys(ranks, ABSENT)
+        self._unread = dict.fromkeys(ranks, b"")
         self._known = {MAPPING_KEY: mapping} if mapping else {}
         self._new: dict[str, str] = {}
+        self._put_bytes = dict.fromkeys(ranks, 0)
+        self._living = set(ranks)
         self._in_barrier: set[int] = set()
-
-    def state(self, rank: int) -> str:
-        """Return how far a rank came."""
-        return self._states[rank]
+        self._fence_told = False
 
     def receive(self, rank: int, data: bytes) -> None:
         """Take bytes that a rank wrote; raises ProtocolError."""
@@ -75,13 +78,20 @@ class Pmi1Server:
             raise ProtocolError("a line of more than %d bytes" % LONGEST_LINE)
         self._unread[rank] = rest
         for line in lines:
-            self._take(rank, line.decode("utf-8", "surrogateescape"))
+            self._take(rank, line.decode("latin-1"))  # a character for each byte, whatever the bytes are
+
+    def ended(self, rank: int) -> str:
+        """A rank has exited; return how far it came."""
+        self._living.discard(rank)
+        self._in_barrier.discard(rank)
+        self._check_barrier()
+        return self._states[rank]
 
     def release(self, pairs: dict[str, str]) -> None:
-        """Every node is in the barrier: take what the others put, and let the ranks go on."""
-        self._known.update(self._new)
+        """Every rank of the job is in the barrier: take what all have put, and let the ranks go on."""
         self._known.update(pairs)
         self._new = {}
+        self._fence_told = False
         waiting, self._in_barrier = self._in_barrier, set()
         for rank in sorted(waiting):
             self._say(rank, "barrier_out", rc=0)
@@ -94,9 +104,9 @@ class Pmi1Server:
         handler = _COMMANDS.get(command)
         if handler is None:
             raise ProtocolError("unknown command %r" % line[:80])
-        if (self._states[rank] == CONNECTED) == (command == "init"):
+        if self._states[rank] != (ABSENT if command == "init" else CONNECTED):
             raise ProtocolError("%s from a rank that is %s" % (command, self._states[rank]))
-        if rank in self._in_barrier:
+        if rank in self._in_barrier and command != "abort":
             raise ProtocolError("%s from a rank that is in the barrier" % command)
         try:
             handler(self, rank, words)
@@ -123,12 +133,16 @@ class Pmi1Server:
         key, value = words["key"], words["value"]
         if len(key) > MAX_KEY or len(value) > MAX_VALUE:
             self._say(rank, "put_result", rc=-1, msg="key_or_value_too_long")
-            return
-        self._new[key] = value
-        self._say(rank, "put_result", rc=0, msg="success")
+        elif self._put_bytes[rank] + len(key) + len(value) > MAX_PUTS:
+            self._say(rank, "put_result", rc=-1, msg="too_much")
+        else:
+            self._put_bytes[rank] += len(key) + len(value)
+            self._new[key] = value
+            self._say(rank, "put_result", rc=0, msg="success")
 
     def _get(self, rank: int, words: dict[str, str]) -> None:
-        value = self._known.get(words["key"], self._new.get(words["key"]))
+        key = words["key"]
+        value = self._new.get(key, self._known.get(key))
         if value is None:
             self._say(rank, "get_result", rc=-1, msg="key_not_found", value="unknown")
         else:
@@ -136,11 +150,7 @@ class Pmi1Server:
 
     def _barrier_in(self, rank: int, words: dict[str, str]) -> None:
         self._in_barrier.add(rank)
-        if len(self._in_barrier) == len(self._states):
-            if len(self._states) == self._size:
-                self.release({})
-            else:
-                self._fence(self._new)
+        self._check_barrier()
 
     def _finalize(self, rank: int, words: dict[str, str]) -> None:
         self._states[rank] = FINALIZED
@@ -148,8 +158,11 @@ class Pmi1Server:
 
     def _abort(self, rank: int, words: dict[str, str]) -> None:
         self._states[rank] = ABORTED
-        code = words.get("exitcode", "1")
-        self._abort_rank(rank, int(code) & 255 if code.lstrip("-").isdigit() else 1)
+        try:
+            code = int(words["exitcode"]) & 255
+        except (KeyError, ValueError):
+            code = 1
+        self._abort_rank(rank, code)
 
     def _publish_name(self, rank: int, words: dict[str, str]) -> None:
         self._say(rank, "publish_result", rc=-1, msg="not_supported")
@@ -160,9 +173,19 @@ class Pmi1Server:
     def _lookup_name(self, rank: int, words: dict[str, str]) -> None:
         self._say(rank, "lookup_result", rc=-1, msg="not_supported")
 
+    def _check_barrier(self) -> None:
+        """Once all living ranks of the node are in the barrier: go on when they are the whole job, else tell the head."""
+        if not self._in_barrier or self._in_barrier != self._living or self._fence_told:
+            return
+        if len(self._in_barrier) == self._size:
+            self.release(self._new)
+        else:
+            self._fence_told = True
+            self._fence(len(self._in_barrier), self._new)
+
     def _say(self, rank: int, command: str, **words: object) -> None:
         text = " ".join(["cmd=" + command] + ["%s=%s" % pair for pair in words.items()])
-        self._answer(rank, text.encode("utf-8", "surrogateescape") + b"\n")
+        self._answer(rank, text.encode("latin-1") + b"\n")
 
 
 _COMMANDS = {

@@ -2,7 +2,7 @@
 
 Preparing finds every reason why a rank could not start, and starts nothing. Starting uses posix_spawn: quick from a process
 of any size, and an exec that fails is told with its errno. A rank gets a session of its own, default signals, an empty
-signal mask, descriptors 0 to 2 and nothing else of ours.
+signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of ours.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def start(
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as the node allows: a rank takes three of ours. Ranks keep the node's own limit."""
+    """Let this process open as many files as the node allows: a rank takes four of ours. Ranks keep the node's own limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

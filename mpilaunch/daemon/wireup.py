@@ -28,16 +28,16 @@ class WireUp:
     Args:
         plan: the `prepare` message.
         selector: the loop's.
-        fence: tells the head that all ranks of this node are in the barrier, and what they put.
+        fence: tells the head that all living ranks of this node are in the barrier, how many they are, and what they put.
         abort: ends a rank that called MPI_Abort with this code.
-        complain: tells the user, through our stderr, of a rank that broke the protocol.
+        complain: tells the user of a rank that broke the protocol.
     """
 
     def __init__(
         self,
         plan: dict[str, Any],
         selector: selectors.BaseSelector,
-        fence: Callable[[dict[str, str]], None],
+        fence: Callable[[int, dict[str, str]], None],
         abort: Callable[[int, int], None],
         complain: Callable[[str], None],
     ) -> None:
@@ -63,36 +63,33 @@ class WireUp:
 
     def close_rank(self, rank: int) -> str:
         """A rank has exited: close its connection; return how far it came (`pmi1`)."""
-        while rank in self._sockets and self._read_ready(rank):
-            pass
+        self._read_ready(rank)  # its last words, MPI_Abort perhaps; once, for a child of its may go on writing for ever
         self._close(rank)
-        return self._server.state(rank)
+        return self._server.ended(rank)
 
     def release(self, pairs: dict[str, str]) -> None:
         """Every node is in the barrier."""
         self._server.release(pairs)
 
-    def _read_ready(self, rank: int) -> bool:
-        """Serve what a rank has asked; return whether there may be more."""
+    def _read_ready(self, rank: int) -> None:
+        """Serve what a rank has asked."""
         connection = self._sockets.get(rank)
         if connection is None:
-            return False  # closed by an event of the same turn of the loop
+            return  # closed by an event of the same turn of the loop
         try:
             data = connection.recv(READ_SIZE, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return False
+            return
         except OSError:
             data = b""
         if not data:
             self._close(rank)
-            return False
+            return
         try:
             self._server.receive(rank, data)
         except ProtocolError as error:
-            self._complain("rank %d broke the PMI protocol: %s" % (rank, error))
+            self._complain("rank %d broke the PMI protocol and was cut off from it: %s" % (rank, error))
             self._close(rank)
-            return False
-        return True
 
     def _answer(self, rank: int, data: bytes) -> None:
         # Answers are short, and a rank waits for each: one that lets them pile up is one that has broken off.
@@ -106,5 +103,3 @@ class WireUp:
         if connection is not None:
             self._selector.unregister(connection)
             connection.close()
-
-

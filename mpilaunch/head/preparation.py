@@ -16,8 +16,6 @@ from mpilaunch.jobspec import JobSpec
 from mpilaunch.mapping import Placement
 from mpilaunch.processmap import process_mapping
 
-PMI_DESCRIPTOR = 60
-"""Where a rank finds its connection to PMI: above what programs and shells open by number (bash takes 10 and 255)."""
 FALLBACK_PORT = 29500
 """MASTER_PORT where a node found no free one, or rather could not try: torch's own default."""
 NODE_SILENCE = 4
@@ -52,7 +50,7 @@ def preparations(
             "size": size,
             "universe_size": universe_size,
             "mapping": process_mapping(job.job_map),
-            "descriptor": PMI_DESCRIPTOR,
+            "descriptor": environ.PMI_DESCRIPTOR,
         }
     crosses = environ.cross_places(job.job_map.placements)
     places_of: dict[int, list[Placement]] = {index: [] for index in job.job_map.nodes}
@@ -68,7 +66,7 @@ def preparations(
             )
             if job.mpi != "none":
                 variables |= environ.pmi_environment(
-                    rank=place.rank, size=size, local_rank=place.local_rank, local_size=len(places), descriptor=PMI_DESCRIPTOR
+                    rank=place.rank, size=size, local_rank=place.local_rank, local_size=len(places)
                 )
             binding = bindings[place.rank]
             ranks.append(
