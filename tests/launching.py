@@ -234,6 +234,7 @@ class WireToDaemon:
             "window": window,
             "drain": 0.2,
             "silence": 60.0,
+            "mpi": None,
             "ranks": specs,
             **members,
         }
