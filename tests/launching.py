@@ -216,10 +216,21 @@ class WireToDaemon:
         self.session.send({"type": kind, **members})
         self.flush()
 
-    def prepare(self, *program: str, ranks: int = 1, stdin: bool = False, window: int = 65536, **members: Any) -> None:
-        """Send `prepare` for ranks 0 to `ranks` - 1, and open their streams."""
+    def prepare(
+        self,
+        *program: str,
+        ranks: int = 1,
+        stdin: bool = False,
+        window: int = 65536,
+        unset: Sequence[str] = (),
+        rank_environment: Mapping[str, str] | None = None,
+        **members: Any,
+    ) -> None:
+        """Send `prepare` for ranks 0 to `ranks` - 1, and open their streams; `members` replace those of the message."""
+        extra = rank_environment or {}
         specs = [
-            {"rank": rank, "environment": {"RANK": str(rank)}, "unset": [], "cpus": None, "stdin": stdin} for rank in range(ranks)
+            {"rank": rank, "environment": {"RANK": str(rank), **extra}, "unset": list(unset), "cpus": None, "stdin": stdin}
+            for rank in range(ranks)
         ]
         message: dict[str, Any] = {
             "job": "0123456789abcdef",

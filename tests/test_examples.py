@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import CHECKOUT, Hosts
+from tests.launching import MPILAUNCH, launch
 
 EXAMPLES = CHECKOUT / "examples"
-MPILAUNCH = [sys.executable, "-m", "mpilaunch"]
 TORCH_PYTHON = os.environ.get("MPILAUNCH_TEST_TORCH_PYTHON")
 """A Python that has torch, for those whose own has not. Read here, since the tests themselves see no MPILAUNCH_*."""
 
@@ -32,10 +32,9 @@ def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def here(*arguments: str) -> list[str]:
     """Run mpilaunch on this machine, in the checkout as it is; return the lines of a job that went well."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(CHECKOUT), str(CHECKOUT / "agents")))}
-    options = {"cwd": CHECKOUT, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 60}
-    done = subprocess.run([*MPILAUNCH, *arguments], capture_output=True, text=True, check=False, **options)
-    return ran(done)
+    done = launch(*arguments, cwd=CHECKOUT)
+    assert (done.code, done.words) == (0, "")
+    return done.lines
 
 
 def ran(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -55,7 +54,7 @@ def test_no_example_is_forgotten() -> None:
 
 def test_hello_here() -> None:
     host = os.uname().nodename
-    lines = sorted(here("-np", "3", "examples/hello.py"))
+    lines = here("-np", "3", "examples/hello.py")
     assert lines == [f"hello from rank {rank} of 3 on {host} (rank {rank} of 3 there)" for rank in range(3)]
 
 

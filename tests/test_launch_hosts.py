@@ -8,22 +8,20 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.hosts import CHECKOUT, LISTENS, Hosts
+from tests.launching import LIMIT, MPILAUNCH, wait_until
 from tests.processes import everything
 
 pytestmark = pytest.mark.testbed
 
 AGENTS = ("ssh", "openssh", "ssh -x -o BatchMode=yes -p {port} -l {user} {host} {command}")
-PATIENCE = 30.0
 
 MEET = """
 import json, os, socket, sys
@@ -57,13 +55,6 @@ def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a new directory that the head and all hosts see."""
     monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
     return Path.cwd()
-
-
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
 
 
 def ran(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -186,7 +177,8 @@ def test_first_failure_is_named_and_ends_the_others(hosts: Hosts, agent: str, en
 
 
 def test_verdict_is_the_same_each_time(hosts: Hosts) -> None:
-    script = 'if [ $RANK = 2 ]; then exit 3; else exec sleep 600; fi'
+    # The shells have children, which die with them and so were not left behind.
+    script = "if [ $RANK = 2 ]; then exit 3; else sleep 600; fi"
     ends = [hosts.launch("-H", "local:1,node[01-04]:1", "sh", "-c", script) for _ in range(8)]
     said = [re.sub(r"after \d+\.\d s", "after N s", end.stderr) for end in ends]
     assert [end.returncode for end in ends] == [3] * 8, said
@@ -220,14 +212,13 @@ def test_environment_is_in_no_argument_list(hosts: Hosts, shared: Path, agent: s
     secret = "c0rrect-horse"
     script = 'touch up-$RANK; until [ -e seen ]; do sleep 0.01; done; echo "$TOKEN"'
     arguments = ["--agent", agent, "-H", "node[01-02]", "-x", "TOKEN", "sh", "-c", script]
-    argv = [sys.executable, "-m", "mpilaunch", *arguments]
-    with hosts.popen(argv, env={"TOKEN": secret}) as job:
-        wait_until(lambda: (shared / "up-0").exists() and (shared / "up-1").exists())
+    with hosts.popen([*MPILAUNCH, *arguments], env={"TOKEN": secret}) as job:
+        wait_until(lambda: (shared / "up-0").exists() and (shared / "up-1").exists(), "both ranks run")
         in_arguments = holders(secret, "cmdline")
         ranks = {pid for name in ("node01", "node02") for pid, argv in hosts.processes(name) if argv[-1] == script}
         in_environments = holders(secret, "environ")
         (shared / "seen").touch()
-        output, errors = job.communicate(timeout=PATIENCE)
+        output, errors = job.communicate(timeout=LIMIT)
     assert (job.returncode, output, errors) == (0, f"{secret}\n" * 2, "")
     assert in_arguments == set()
     assert len(ranks) == 2 and ranks <= in_environments
@@ -303,16 +294,15 @@ def test_twenty_megabytes_from_each_of_two_hosts(hosts: Hosts, agent: str) -> No
 
 
 def test_slow_reader_slows_the_ranks_and_loses_nothing(hosts: Hosts, shared: Path) -> None:
-    argv = [sys.executable, "-m", "mpilaunch", "-H", "node[01-02]", "--tag", "rank", "python3", "-c", FLOOD]
-    with hosts.popen(argv) as job:
+    with hosts.popen([*MPILAUNCH, "-H", "node[01-02]", "--tag", "rank", "python3", "-c", FLOOD]) as job:
         assert job.stdout is not None
         notes = [shared / "written-0", shared / "written-1"]
-        wait_until(lambda: all(note.exists() and note.read_text() for note in notes))
+        wait_until(lambda: all(note.exists() and note.read_text() for note in notes), "both ranks have written")
         # Whoever does not feel that nobody reads has long written all of it by then.
         time.sleep(1.0)
         written = [int(note.read_text().splitlines()[-1]) for note in notes]
         memory = int(re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{job.pid}/status").read_text())[0])
-        output, errors = job.communicate(timeout=PATIENCE)
+        output, errors = job.communicate(timeout=LIMIT)
     assert max(written) < LINES * 0.6, "the ranks did not wait"
     assert memory < 150_000
     assert (job.returncode, errors) == (0, "")

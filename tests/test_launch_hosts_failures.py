@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.hosts import Hosts
+from tests.launching import LIMIT, MPILAUNCH, wait_until
 from tests.processes import left_behind
 
 pytestmark = pytest.mark.testbed
 
 AGENTS = ("ssh", "openssh")
-PATIENCE = 30.0
 SLACK = 3.0
 """Seconds that an end may take beyond its deadline."""
 ALL = "node[01-04]"
@@ -45,18 +44,11 @@ def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path.cwd()
 
 
-def wait_until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.005)
-
-
 # The start
 
 
 def refused(hosts: Hosts, *arguments: str, program: tuple[str, ...] = ("sh", "-c", "touch ran-$RANK")) -> list[str]:
-    """Launch what cannot start: no rank may run anywhere. Return the lines that are said, without the program's traces."""
+    """Launch what cannot start: no rank may run anywhere. Return the lines that are said."""
     done = hosts.launch(*arguments, *program)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert not list(Path.cwd().glob("ran-*"))
@@ -266,12 +258,11 @@ def test_several_causes_are_all_told(hosts: Hosts, agent: str) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_connection_that_is_dropped_is_tried_again(agent: str) -> None:
     with Hosts(2, maxstartups="1") as few, first_login_under_way(few, "node02") as release:
-        argv = [sys.executable, "-m", "mpilaunch", "--agent", agent, "-H", "node[01-02]", "hostname"]
-        with few.popen(argv) as job:
+        with few.popen([*MPILAUNCH, "--agent", agent, "-H", "node[01-02]", "hostname"]) as job:
             log = few.shared.parent / "sshd.log"
-            wait_until(lambda: "drop connection" in log.read_text())
+            wait_until(lambda: "drop connection" in log.read_text(), "sshd drops the first connection")
             release()
-            output, errors = job.communicate(timeout=PATIENCE)
+            output, errors = job.communicate(timeout=LIMIT)
         assert (job.returncode, sorted(output.split()), errors) == (0, ["node01", "node02"], "")
         assert all(gone(few, name) for name in few.names)
 
@@ -302,10 +293,9 @@ JOB = "touch up-$RANK; [ $RANK != 3 ] || setsid sleep 601 & exec sleep 600"
 @contextlib.contextmanager
 def running(hosts: Hosts, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start the job and wait until all of its ranks run."""
-    argv = [sys.executable, "-m", "mpilaunch", *arguments, "-H", "node01:2,node02:2", "sh", "-c", JOB]
-    with hosts.popen(argv) as job:
+    with hosts.popen([*MPILAUNCH, *arguments, "-H", "node01:2,node02:2", "sh", "-c", JOB]) as job:
         try:
-            wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 4 or job.poll() is not None)
+            wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 4 or job.poll() is not None, "four ranks run")
             assert job.poll() is None, job.communicate()
             yield job
         finally:
@@ -362,7 +352,7 @@ def test_session_of_sshd_is_killed(hosts: Hosts, agent: str) -> None:
 def test_head_is_killed(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent) as job:
         job.kill()
-        job.wait(PATIENCE)
+        job.wait(LIMIT)
         assert gone(hosts, "node01") and gone(hosts, "node02")
 
 
@@ -375,6 +365,18 @@ def test_signal_to_the_head_ends_the_job(hosts: Hosts, agent: str, number: int, 
         assert (job.returncode, output) == (code, "")
         assert "    ranks 0-3 stopped\n" in errors
         assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
+def test_program_under_a_shell_has_its_time_to_end(hosts: Hosts) -> None:
+    save = "trap 'sleep 1.2; touch saved-'$RANK'; exit' TERM; touch up-$RANK; while :; do sleep 0.01; done"
+    script = f"bash -c {shlex.quote(save)} >log-$RANK 2>&1; echo the shell goes on"
+    with hosts.popen([*MPILAUNCH, "-H", "node[01-02]", "sh", "-c", script]) as job:
+        wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 2, "both ranks run")
+        job.send_signal(signal.SIGTERM)
+        _, errors = job.communicate(timeout=2 * SLACK)
+    assert job.returncode == 143
+    assert sorted(path.name for path in Path.cwd().glob("saved-*")) == ["saved-0", "saved-1"]
+    assert "left behind" not in errors
 
 
 QUICK_HEARTBEAT = ("--heartbeat", "0.6")

@@ -70,6 +70,7 @@ class Daemon:
         self._ranks: dict[int, int] = {}
         self._wireup: WireUp | None = None
         self._abort_codes: dict[int, int] = {}
+        self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._stopping = False
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
@@ -203,6 +204,7 @@ class Daemon:
             else:
                 started.append([rank, pid, time.monotonic()])
                 self._ranks[pid] = rank
+                self._groups.add(pid)
             finally:
                 for descriptor in descriptors.values():
                     os.close(descriptor)
@@ -257,13 +259,21 @@ class Daemon:
 
     def _next_step(self) -> None:
         number, wait = self._steps.pop(0)
-        for pid in self._ranks:
+        # A rank that was a shell may be gone, and what it ran goes on in its group.
+        for pid in self._ranks.keys() | reaper.living_groups(self._groups):
             reaper.signal_group(pid, int(number))
             if number != signal.SIGKILL:
                 # A stopped process takes no signal but this one before it goes on.
                 reaper.signal_group(pid, signal.SIGCONT)
         if self._steps:
             self._set_timer("step", wait, self._next_step)
+        else:
+            # Killed processes go at once, and that is an event; this is for those that are stuck, or left their group.
+            self._set_timer("sweep", self._plan["drain"], self._sweep)
+
+    def _ending(self) -> bool:
+        """Say whether processes of the ranks' groups were told to end and are not gone; the end of each leads here again."""
+        return self._stopping and bool(reaper.living_groups(self._groups))
 
     def _children_ended(self) -> None:
         os.read(self._signals, 4096)
@@ -290,15 +300,17 @@ class Daemon:
 
     def _after_exits(self) -> None:
         """Once the last rank has exited: output that is still open is somebody's whom a rank left behind."""
-        if self._state == "running" and not self._ranks:
+        if self._state == "running" and not self._ranks and not self._ending():
             self._timers.pop("step", None)
-            if self._lost:
+            if self._lost or self._stopping:
                 self._sweep()
             elif "sweep" not in self._timers:
                 self._set_timer("sweep", self._plan["drain"], self._sweep)
                 self._check_finished()
 
     def _sweep(self) -> None:
+        if self._steps and self._ending():
+            return
         swept = [list(process) for process in reaper.kill_descendants()]
         self._plan.setdefault("swept", []).extend(swept)
         if self._lost:
@@ -309,7 +321,7 @@ class Daemon:
             self._set_timer("sweep", self._plan["drain"], self._sweep)
 
     def _check_finished(self) -> None:
-        if self._state == "running" and not self._ranks and self._forwarder.all_ended():
+        if self._state == "running" and not self._ranks and self._forwarder.all_ended() and not self._ending():
             self._plan.setdefault("swept", []).extend(list(process) for process in reaper.kill_descendants())
             self._finish()
 

@@ -61,6 +61,17 @@ def descendants() -> list[int]:
     return found
 
 
+def living_groups(groups: set[int]) -> set[int]:
+    """Return those of the process groups that still have a member among the descendants of this process."""
+    living: set[int] = set()
+    for pid in descendants() if _has_children() else ():
+        try:
+            living.add(os.getpgid(pid))
+        except ProcessLookupError:
+            pass
+    return living & groups
+
+
 def kill_descendants() -> list[tuple[int, str]]:
     """Kill every descendant and wait until it is gone.
 

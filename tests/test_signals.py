@@ -1,0 +1,146 @@
+"""Signals to mpilaunch: which end a job, which are passed on, and which are left as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from mpilaunch.errors import LaunchError
+from mpilaunch.head import signals
+from mpilaunch.head.signals import ENDING, FORWARDED, SignalRelay
+
+
+class Told:
+    """A receiver that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int, int]] = []
+        self.news = asyncio.Event()
+
+    def interrupt(self, number: int, times: int) -> None:
+        self.told.append(("interrupt", number, times))
+        self.news.set()
+
+    def forward(self, number: int) -> None:
+        self.told.append(("forward", number, 0))
+        self.news.set()
+
+
+def with_relay(body: Callable[[SignalRelay, Told], Coroutine[Any, Any, None]]) -> Told:
+    async def main() -> Told:
+        told = Told()
+        with SignalRelay(asyncio.get_running_loop(), told) as relay:
+            await asyncio.wait_for(body(relay, told), 20)
+        return told
+
+    return asyncio.run(main())
+
+
+async def raise_and_wait(told: Told, number: int) -> None:
+    told.news.clear()
+    os.kill(os.getpid(), number)
+    await told.news.wait()
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+def test_a_signal_that_ends_is_counted(number: signal.Signals) -> None:
+    async def body(relay: SignalRelay, told: Told) -> None:
+        await raise_and_wait(told, number)
+        await raise_and_wait(told, signal.SIGTERM)
+
+    assert with_relay(body).told == [("interrupt", number, 1), ("interrupt", signal.SIGTERM, 2)]
+
+
+def test_every_forwarded_signal_reaches_the_ranks_and_a_stop_stops_us_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    real_kill = os.kill
+
+    async def body(relay: SignalRelay, told: Told) -> None:
+        for number in FORWARDED:
+            told.news.clear()
+            real_kill(os.getpid(), number)
+            await told.news.wait()
+            assert told.told[-1] == ("forward", FORWARDED[number], 0)
+
+    monkeypatch.setattr(signals.os, "kill", lambda pid, number: sent.append((pid, number)))
+    with_relay(body)
+    assert sent == [(os.getpid(), signal.SIGSTOP)]
+
+
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+
+        async def body(relay: SignalRelay, told: Told) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await raise_and_wait(told, signal.SIGUSR1)
+
+        assert with_relay(body).told == [("forward", signal.SIGUSR1, 0)]
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+def test_a_signal_during_the_start_cancels_it(number: signal.Signals) -> None:
+    ended: list[str] = []
+
+    async def start() -> None:
+        os.kill(os.getpid(), number)
+        try:
+            await asyncio.sleep(20)
+        finally:
+            ended.append("cleaned up")
+
+    async def body(relay: SignalRelay, told: Told) -> None:
+        with pytest.raises(LaunchError) as caught:
+            await relay.until_interrupted(start())
+        assert (caught.value.reference, caught.value.exit_code) == ("interrupted", 128 + number)
+        assert number.name in caught.value.message
+
+    assert with_relay(body).told == []
+    assert ended == ["cleaned up"]
+
+
+def test_nothing_is_forwarded_before_ranks_run() -> None:
+    async def body(relay: SignalRelay, told: Told) -> None:
+        async def start() -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        await relay.until_interrupted(start())
+        await raise_and_wait(told, signal.SIGUSR2)
+
+    assert with_relay(body).told == [("forward", signal.SIGUSR2, 0)]
+
+
+def test_errors_and_cancellations_of_the_start_pass() -> None:
+    async def body(relay: SignalRelay, told: Told) -> None:
+        async def fail() -> None:
+            raise LaunchError("start-timeout", "late")
+
+        with pytest.raises(LaunchError, match="late"):
+            await relay.until_interrupted(fail())
+
+        task = asyncio.ensure_future(relay.until_interrupted(asyncio.sleep(20)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_relay(body)
+
+
+def test_after_the_block_the_signals_are_as_before() -> None:
+    async def body(relay: SignalRelay, told: Told) -> None:
+        pass
+
+    with_relay(body)
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP):
+        assert signal.getsignal(number) is signal.SIG_DFL
