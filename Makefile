@@ -13,6 +13,7 @@ TORCH := torch==2.13.0
 
 # PROGRAM:PACKAGE, for Debian.
 HOSTS_NEED := sshd:openssh-server ssh:openssh-client ip:iproute2 unshare:util-linux nsenter:util-linux bash:bash
+MPI_NEED := mpicc.mpich:libmpich-dev mpiexec.hydra:mpich gcc:gcc
 PEERS_NEED := mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich pdsh:pdsh clush:clustershell
 
 # Debian keeps sshd and ip where the PATH of a plain user does not look.
@@ -36,7 +37,7 @@ run: $(VENV)/.project
 	$(BIN)/mpilaunch -H local:2,local:2 --display-map --tag rank examples/ring_allreduce.py
 
 test: $(VENV)/.test $(VENV)/.torch
-	$(call need,$(HOSTS_NEED))
+	$(call need,$(HOSTS_NEED) $(MPI_NEED))
 	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
 		echo "make test: without root, run the others: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }

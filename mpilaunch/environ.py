@@ -53,6 +53,9 @@ for a part of that job."""
 LONGEST_VARIABLE = 131_071
 """Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
+PMI_DESCRIPTOR = 60
+"""Where a rank finds its connection to PMI: above what programs and shells open by number (bash takes 10 and 255)."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "$": "$", "`": "`"}
 
@@ -146,6 +149,17 @@ def cross_places(placements: Sequence[Placement]) -> list[tuple[int, int]]:
     return [places[placement.rank] for placement in placements]
 
 
+def pmi_environment(*, rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
+    """Return what a rank needs to find its PMI server: where its connection is, and who it is."""
+    return {
+        "PMI_FD": str(PMI_DESCRIPTOR),
+        "PMI_RANK": str(rank),
+        "PMI_SIZE": str(size),
+        "MPI_LOCALRANKID": str(local_rank),
+        "MPI_LOCALNRANKS": str(local_size),
+    }
+
+
 def defaults_if_unset(local_size: int) -> dict[str, str]:
     """Return what a node sets where neither the node nor the user does, as torchrun would."""
     defaults = {"PYTHONUNBUFFERED": "1"}
@@ -160,6 +174,7 @@ RESERVED = frozenset(
         *("MPILAUNCH_JOB_ID", "MPILAUNCH_SIZE"),
         *node_environment(node_rank=0, local_size=0),
         *rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=0),
+        *pmi_environment(rank=0, size=0, local_rank=0, local_size=0),
     }
 )
 """Facts of the job and its map, which the user chooses with -np, -N and --map-by: a value set by hand would be a lie."""

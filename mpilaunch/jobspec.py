@@ -63,6 +63,7 @@ class JobSpec:
         wdir: directory of the ranks on the nodes, None for the head's current one where it exists, else the home directory.
         stdin: "all", "none" or a rank number as text; who gets the head's stdin.
         master_addr, master_port: fixed by the user, else None and chosen from the nodes' facts.
+        mpi: what MPI programs are offered to find each other: "auto" (all there is), "pmi1" or "none".
         report_file: where `--report` writes, None for nowhere.
         report_bindings: say each rank's binding on stderr before it starts.
     """
@@ -82,6 +83,7 @@ class JobSpec:
     output: OutputPolicy = field(default_factory=OutputPolicy)
     deadlines: Deadlines = field(default_factory=Deadlines)
     agent: AgentOptions = field(default_factory=AgentOptions)
+    mpi: str = "auto"
     report_file: str | None = None
     report_bindings: bool = False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mpilaunch.errors import ExitCode
 
@@ -36,6 +36,9 @@ class RankEnd:
         core: it left a core dump.
         stopped: it ended because its node was ending the job, whatever its code.
         errno: why it could not be executed, None unless that.
+        mpi: how far it came as an MPI program: "absent" (it did not call MPI_Init), "connected" (nor MPI_Finalize: the others
+            would wait for it for ever), "finalized" or "aborted".
+        missed: others wait for it in MPI, where it can never come to.
         clock: when, in seconds of the head's monotonic clock.
     """
 
@@ -45,19 +48,23 @@ class RankEnd:
     core: bool = False
     stopped: bool = False
     errno: int | None = None
+    mpi: str = "absent"
+    missed: bool = False
     clock: float = 0.0
 
     @property
     def failed(self) -> bool:
-        """Anything but exit code 0."""
-        return self.code != 0
+        """Anything but exit code 0, and that too where MPI programs wait for this one."""
+        return self.code != 0 or self.missed or self.mpi in ("connected", "aborted")
 
     @property
     def exit_code(self) -> int:
         """What a shell would show: the code, 128 + N for signal N, 126 or 127 when it could not be executed."""
         if self.errno is not None:
             return 127 if self.errno == 2 else 126
-        return self.code if self.code is not None else 128 + (self.signal or 0)
+        if self.code is not None:
+            return self.code or int(self.failed)
+        return 128 + (self.signal or 0)
 
     @property
     def how(self) -> str:
@@ -65,7 +72,12 @@ class RankEnd:
         if self.errno is not None:
             return f"could not be executed: {os.strerror(self.errno)}"
         if self.signal is None:
-            return f"exited with code {self.code}"
+            if self.mpi == "aborted":
+                return f"called MPI_Abort with code {self.code}"
+            if self.missed:
+                place = "MPI_Init" if self.mpi == "absent" else "barrier of MPI"
+                return f"exited with code {self.code} without the {place} that others wait in"
+            return f"exited with code {self.code}" + (" without MPI_Finalize" if self.mpi == "connected" else "")
         return f"killed by {signal_name(self.signal)} (signal {self.signal})" + (", core dumped" if self.core else "")
 
 
@@ -131,6 +143,11 @@ class JobState:
             self.ends[rank] = end
         if self.states[rank] in ("finished", "lost"):
             self.finished.add(rank)
+
+    def missed(self) -> bool:
+        """Living ranks wait for all others: those that ended well did not after all. False when none has ended."""
+        self.ends.update({end.rank: replace(end, missed=True) for end in self.ends.values() if not end.failed})
+        return bool(self.ends)
 
     @property
     def ended(self) -> bool:

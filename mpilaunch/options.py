@@ -195,6 +195,13 @@ OPTIONS = (
     ),
     Option("wdir", PROGRAM, "directory of the ranks; without it this one, where it exists", metavar="DIR", aliases=("--wd",)),
     Option("python", PROGRAM, "interpreter for scripts that are not executable", metavar="PATH"),
+    Option(
+        "mpi",
+        PROGRAM,
+        "what MPI programs are offered to find each other",
+        default="auto",
+        choices=("auto", "pmi1", "none"),
+    ),
     Option("stdin", PROGRAM, "who gets standard input: a rank's number, all or none", "text", "WHO", "0"),
     Option("master-addr", PROGRAM, "MASTER_ADDR; without it an address of rank 0's node", metavar="ADDR"),
     Option("master-port", PROGRAM, "MASTER_PORT; without it a free one", "number", "PORT", least=1, most=65535),

@@ -108,6 +108,10 @@ def environment_of_rank(job: JobSpec, rank: int) -> dict[str, str]:
     variables |= environ.rank_environment(
         rank=rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
     )
+    if job.mpi != "none":
+        variables |= environ.pmi_environment(
+            rank=rank, size=len(job.job_map.placements), local_rank=place.local_rank, local_size=local_size
+        )
     return dict(sorted(variables.items()))
 
 

@@ -59,6 +59,7 @@ def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, s
             fanout=settings["fanout"],
         ),
         agent=AgentOptions(ssh_options=_ssh_options(settings), insecure_host_keys=settings["insecure-host-keys"]),
+        mpi=settings["mpi"],
         report_file=settings["report"],
         report_bindings=settings["report-bindings"],
     )

@@ -248,6 +248,7 @@ class WireToDaemon:
             "window": window,
             "drain": 0.2,
             "silence": 60.0,
+            "mpi": None,
             "ranks": specs,
             **members,
         }

@@ -310,7 +310,7 @@ def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, ca
     verdict = Verdict(7, "rank-failed", first=RankEnd(1, code=7), host="local")
     monkeypatch.setattr(module, "launch", lambda job, observer: verdict)
     assert main(["prog"]) == 7
-    assert capsys.readouterr().err == "error[rank-failed]: rank 1 on local: exited with code 7 (the job ran 0.0 s)\n"
+    assert capsys.readouterr().err == "error[rank-failed]: rank 1 on local exited with code 7 after 0.0 s\n"
 
 
 @pytest.mark.parametrize(

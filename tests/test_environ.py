@@ -25,6 +25,7 @@ from mpilaunch.environ import (
     is_scrubbed,
     job_environment,
     node_environment,
+    pmi_environment,
     rank_environment,
     scrub_patterns,
 )
@@ -47,6 +48,7 @@ def environment_of(rank: int) -> dict[str, str]:
         ),
         **node_environment(node_rank=NODE_OF[rank], local_size=2),
         **rank_environment(rank=rank, local_rank=rank % 2, cross_rank=cross_rank, cross_size=cross_size),
+        **pmi_environment(rank=rank, size=4, local_rank=rank % 2, local_size=2),
     }
 
 
@@ -85,6 +87,11 @@ def test_golden_environment_of_rank_3_of_two_nodes_with_two_ranks() -> None:
         "MPILAUNCH_RANK": "3",
         "MPILAUNCH_LOCAL_RANK": "1",
         "MPILAUNCH_NODE_RANK": "1",
+        "PMI_FD": "60",
+        "PMI_RANK": "3",
+        "PMI_SIZE": "4",
+        "MPI_LOCALRANKID": "1",
+        "MPI_LOCALNRANKS": "2",
     }
 
 
@@ -103,6 +110,7 @@ def test_the_parts_do_not_overlap() -> None:
         job_environment(job_id="j", size=1, node_count=1, universe_size=1, master_addr="a", master_port=1),
         node_environment(node_rank=0, local_size=1),
         rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=1, error_file="/tmp/e.json"),
+        pmi_environment(rank=0, size=1, local_rank=0, local_size=1),
     ]
     assert sum(len(part) for part in parts) == len({name for part in parts for name in part})
 

@@ -127,7 +127,7 @@ class Forwarder:
         self._paused = True
         self.pause(False)
 
-    def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int) -> tuple[int, int, int]:
+    def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int) -> dict[int, int]:
         """Make a rank's pipes; return the ends that become its descriptors 0, 1 and 2, which the caller closes.
 
         The wire's side of stdin is open since `prepare`: the head may send it right behind `launch`.
@@ -141,7 +141,7 @@ class Forwarder:
             child_in = os.open("/dev/null", os.O_RDONLY)
         child_out = self._open_output(stream_channel(rank, STDOUT), window)
         child_err = os.dup(child_out) if merge_stderr else self._open_output(stream_channel(rank, STDERR), window)
-        return child_in, child_out, child_err
+        return {0: child_in, 1: child_out, 2: child_err}
 
     def take_input(self, channel: int, data: bytes) -> None:
         """Give bytes of the head's stdin to the rank of this channel."""

@@ -15,7 +15,9 @@ import time
 import mpilaunch
 from mpilaunch.daemon import reaper, spawn
 from mpilaunch.daemon.iof import Forwarder
+from mpilaunch.daemon.pmi1 import ABSENT
 from mpilaunch.daemon.probe import probe
+from mpilaunch.daemon.wireup import WireUp
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
 from mpilaunch.wire.session import Session
 
@@ -36,10 +38,13 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 ACCEPTS = {
     "fresh": {"prepare"},
     "prepared": {"launch"},
-    "running": {"signal", "stop"},
+    "running": {"signal", "stop", "fence"},
     "finished": set(),
 }
 """Control messages taken in each state."""
+
+HANDLERS = {"prepare": "_prepare", "launch": "_launch", "signal": "_signal", "stop": "_stop", "fence": "_release"}
+"""Control message and the method that takes it."""
 
 
 class Daemon:
@@ -63,6 +68,8 @@ class Daemon:
         self._program: tuple[bytes, list[bytes]] = (b"", [])
         self._environment: dict[bytes, bytes] = {}
         self._ranks: dict[int, int] = {}
+        self._wireup: WireUp | None = None
+        self._abort_codes: dict[int, int] = {}
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._stopping = False
@@ -116,7 +123,7 @@ class Daemon:
         name = message["type"]
         if name in ACCEPTS[self._state]:
             try:
-                {"prepare": self._prepare, "launch": self._launch, "signal": self._signal, "stop": self._stop}[name](message)
+                getattr(self, HANDLERS[name])(message)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise WireError("%r does not fit: %r" % (name, error)) from error
 
@@ -176,6 +183,8 @@ class Daemon:
         for spec in message["ranks"]:
             if spec["stdin"]:
                 self._session.open_receiving(stream_channel(spec["rank"], STDIN), message["window"])
+        if message["mpi"] is not None:
+            self._wireup = WireUp(message, self._selector, self._fence, self._abort, self._note)
         self._state = "prepared"
         self._session.send({"type": "ready", "program": spawn.decode(self._program[0]), "notes": [note] if note else []})
 
@@ -185,17 +194,20 @@ class Daemon:
         for spec in self._plan["ranks"]:
             rank = spec["rank"]
             descriptors = self._forwarder.open_rank(rank, spec["stdin"], self._plan["merge_stderr"], self._plan["window"])
+            if self._wireup is not None:
+                descriptors[self._wireup.descriptor] = self._wireup.open_rank(rank)
             try:
                 pid = spawn.start(*self._program, self._environment_of(spec), spec["cpus"], descriptors)
             except OSError as error:
                 failed.append([rank, error.errno, time.monotonic()])
                 self._forwarder.close_input(rank)
+                self._close_wireup(rank)
             else:
                 started.append([rank, pid, time.monotonic()])
                 self._ranks[pid] = rank
                 self._groups.add(pid)
             finally:
-                for descriptor in descriptors:
+                for descriptor in descriptors.values():
                     os.close(descriptor)
         self._session.send({"type": "started", "ranks": started, "failed": failed})
         self._after_exits()
@@ -206,6 +218,26 @@ class Daemon:
             environment.pop(spawn.encode(name), None)
         environment.update((spawn.encode(name), spawn.encode(value)) for name, value in spec["environment"].items())
         return environment
+
+    def _fence(self, ranks: int, pairs: dict[str, str]) -> None:
+        self._session.send({"type": "fence", "ranks": ranks, "pairs": pairs})
+
+    def _note(self, text: str) -> None:
+        self._session.send({"type": "note", "text": text})
+
+    def _close_wireup(self, rank: int) -> str:
+        return ABSENT if self._wireup is None else self._wireup.close_rank(rank)
+
+    def _abort(self, rank: int, code: int) -> None:
+        """A rank has called MPI_Abort: end it now, and tell its code in place of the signal."""
+        self._abort_codes[rank] = code
+        for pid, number in self._ranks.items():
+            if number == rank:
+                reaper.signal_group(pid, signal.SIGKILL)
+
+    def _release(self, message: dict[str, Any]) -> None:
+        if self._wireup is not None:
+            self._wireup.release(message["pairs"])
 
     def _signal(self, message: dict[str, Any]) -> None:
         number = message["signal"]
@@ -250,17 +282,19 @@ class Daemon:
             rank = self._ranks.pop(pid, None)
             if rank is None:
                 continue
-            signalled = os.WIFSIGNALED(status)
+            mpi = self._close_wireup(rank)  # first: the last that it said may have been its code
+            code = self._abort_codes.get(rank, None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
             self._session.send(
                 {
                     "type": "exited",
                     "rank": rank,
-                    "code": None if signalled else os.WEXITSTATUS(status),
-                    "signal": os.WTERMSIG(status) if signalled else None,
-                    "core": signalled and os.WCOREDUMP(status),
+                    "code": code,
+                    "signal": os.WTERMSIG(status) if code is None else None,
+                    "core": code is None and os.WCOREDUMP(status),
                     "clock": time.monotonic(),
                     "stopped": self._stopping,
                     "stdin_read": self._forwarder.close_input(rank),
+                    "mpi": mpi,
                 }
             )
         self._after_exits()

@@ -2,7 +2,7 @@
 
 Preparing finds every reason why a rank could not start, and starts nothing. Starting uses posix_spawn: quick from a process
 of any size, and an exec that fails is told with its errno. A rank gets a session of its own, default signals, an empty
-signal mask, descriptors 0 to 2 and nothing else of ours.
+signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of ours.
 """
 
 from __future__ import annotations
@@ -99,11 +99,14 @@ def start(
     arguments: list[bytes],
     environment: dict[bytes, bytes],
     cpus: list[int] | None,
-    descriptors: tuple[int, int, int],
+    descriptors: dict[int, int],
 ) -> int:
-    """Start one rank in the current directory; return its process id; raises OSError when it cannot be executed."""
+    """Start one rank in the current directory; return its process id; raises OSError when it cannot be executed.
+
+    `descriptors` says which descriptor of ours each descriptor of the rank is; the lower numbers come first.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(descriptors)]
+    actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
     ours = os.sched_getaffinity(0) if cpus is not None else None
     # A spawned process begins with our affinity and limits, so they are the rank's for a moment; nothing else runs meanwhile.
     if cpus is not None:
@@ -120,7 +123,7 @@ def start(
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as the node allows: a rank takes three of ours. Ranks keep the node's own limit."""
+    """Let this process open as many files as the node allows: a rank takes four of ours. Ranks keep the node's own limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -21,6 +21,7 @@ from mpilaunch.errors import ExitCode
 from mpilaunch.facts import NodeFacts
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.failures import NodeFailure, fold_failures
+from mpilaunch.head.fences import Fences
 from mpilaunch.head.iof import OutputForwarder
 from mpilaunch.head.link import NodeLink
 from mpilaunch.head.observer import Observer
@@ -48,6 +49,7 @@ class Launch:
         self._outcome: Verdict | None = None
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._finished_nodes: set[int] = set()
+        self._fences = Fences(len(job.job_map.placements))
         self._swept: list[tuple[str, int, str]] = []
         self._running = False
         self._stopping = False
@@ -226,6 +228,14 @@ class Launch:
                 self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
         elif kind == "exited":
             self._rank_exited(link, message)
+        elif kind == "fence":
+            pairs = self._fences.enter(link.node.index, message["ranks"], message["pairs"])
+            if pairs is not None:
+                for one in self._links:
+                    one.send({"type": "fence", "pairs": pairs})
+            self._check_fence()
+        elif kind == "note":
+            self._say(f"{link.node.name}: {message['text']}")
         elif kind == "finished":
             self._swept += [(link.node.name, pid, name) for pid, name in message["swept"]]
             self._finished_nodes.add(link.node.index)
@@ -306,6 +316,7 @@ class Launch:
                 code=message["code"],
                 signal=message["signal"],
                 core=message["core"],
+                mpi=message["mpi"],
                 stopped=message["stopped"],
                 clock=link.head_clock(message["clock"]),
             )
@@ -315,7 +326,13 @@ class Launch:
         self._state.happened(end.rank, "exited", end)
         if end.failed:
             self.stop_job(None, [signal.SIGTERM])
+        self._check_fence()
         self._check_done()
+
+    def _check_fence(self) -> None:
+        """A rank that has ended comes to no fence any more: without this, those that wait there would wait for ever."""
+        if self._fences.waiting and not self._stopping and self._state.missed():
+            self.stop_job(None, [signal.SIGTERM])
 
     def _check_done(self) -> None:
         if self._running and self._state.ended and len(self._finished_nodes) == len(self._ranks_of):

@@ -14,6 +14,7 @@ from mpilaunch.binding import RankBinding
 from mpilaunch.facts import NodeFacts
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.mapping import Placement
+from mpilaunch.processmap import process_mapping
 
 FALLBACK_PORT = 29500
 """MASTER_PORT where a node found no free one, or rather could not try: torch's own default."""
@@ -30,17 +31,27 @@ def preparations(
         window: credit that every stream begins with, in bytes.
     """
     address, port = master(job, facts)
+    size = len(job.job_map.placements)
+    universe_size = sum(len(node.slots) for node in job.allocation.nodes)
     common = {
         **environ.job_environment(
             job_id=job.job_id,
-            size=len(job.job_map.placements),
+            size=size,
             node_count=len(job.job_map.nodes),
-            universe_size=sum(len(node.slots) for node in job.allocation.nodes),
+            universe_size=universe_size,
             master_addr=address,
             master_port=port,
         ),
         **job.environment,
     }
+    mpi = None
+    if job.mpi != "none":
+        mpi = {
+            "size": size,
+            "universe_size": universe_size,
+            "mapping": process_mapping(job.job_map),
+            "descriptor": environ.PMI_DESCRIPTOR,
+        }
     crosses = environ.cross_places(job.job_map.placements)
     places_of: dict[int, list[Placement]] = {index: [] for index in job.job_map.nodes}
     for place in job.job_map.placements:
@@ -53,6 +64,10 @@ def preparations(
             variables = environ.rank_environment(
                 rank=place.rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
             )
+            if job.mpi != "none":
+                variables |= environ.pmi_environment(
+                    rank=place.rank, size=size, local_rank=place.local_rank, local_size=len(places)
+                )
             binding = bindings[place.rank]
             ranks.append(
                 {
@@ -77,6 +92,7 @@ def preparations(
             "window": window,
             "drain": job.deadlines.drain,
             "silence": job.deadlines.heartbeat * NODE_SILENCE,
+            "mpi": mpi,
             "ranks": ranks,
         }
     return messages
