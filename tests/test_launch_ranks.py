@@ -149,8 +149,9 @@ def test_an_inner_mpilaunch_is_a_job_of_its_own() -> None:
 
 
 def test_a_rank_has_a_session_three_descriptors_and_default_signals() -> None:
-    # `ls` itself opens the fourth.
-    assert launch("-np", "1", "ls", "/proc/self/fd").out == b"0\n1\n2\n3\n"
+    # `ls` itself opens the fourth; an MPI program finds its connection at 60.
+    assert launch("-np", "1", "--mpi", "none", "ls", "/proc/self/fd").out == b"0\n1\n2\n3\n"
+    assert launch("-np", "1", "ls", "/proc/self/fd").out == b"0\n1\n2\n3\n60\n"
     program = "cut -d ' ' -f 1,6 /proc/$$/stat; ulimit -n; grep -E 'SigBlk|SigIgn' /proc/$$/status"
     done = launch("-np", "1", *sh(program))
     ids, limit, blocked, ignored = done.out.decode().splitlines()
