@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from mpilaunch.envfile import read_env_file
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.mapping import Placement
@@ -57,7 +58,6 @@ PMI_DESCRIPTOR = 60
 """Where a rank finds its connection to PMI: above what programs and shells open by number (bash takes 10 and 255)."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "$": "$", "`": "`"}
 
 
 # What mpilaunch sets
@@ -222,7 +222,9 @@ def forwarded_environment(
         names = _matching(environ, FORWARDED_PREFIXES)
         forwarded = {name: environ[name] for name in names if not is_scrubbed(name)}
     for source, text in env_files:
-        forwarded.update(_env_file_variables(source, text))
+        for where, name, value in read_env_file(source, text):
+            _check_name(name, where)
+            forwarded[name] = value
     for export in exports:
         forwarded.update(_exported(export, environ))
     for name, value in forwarded.items():
@@ -299,58 +301,6 @@ def _check_value(name: str, value: str) -> None:
             f"'{name}' has {size:,} bytes with its name, and Linux hands a program at most {LONGEST_VARIABLE:,} in one",
             hint="put the value into a file and forward its path",
         )
-
-
-# Env files: one NAME=VALUE a line
-
-
-def _env_file_variables(source: str, text: str) -> Iterator[tuple[str, str]]:
-    """Yield the variables of an env file in order; raises UsageError that names source, line and column."""
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
-        line = line.removesuffix("\r")
-        statement = re.sub(r"[ \t]*(?:export[ \t]+)?", "", line, count=1)
-        if not statement or statement.startswith("#"):
-            continue
-        start = len(line) - len(statement)
-        where = f"{source}:{number}:{start + 1}"
-        name, equals, _ = statement.partition("=")
-        if not equals:
-            hint = "write NAME=VALUE, one on a line, and '#' before a comment"
-            raise UsageError("env-file", f"{where}: a line without '='", hint=hint)
-        _check_name(name, where)
-        yield name, _env_file_value(line, start + len(name) + 1, f"{source}:{number}")
-
-
-def _env_file_value(line: str, start: int, where: str) -> str:
-    """Return the value that begins at `start`: 'as it is', "with escapes", or bare up to a blank and '#'."""
-    quote = line[start : start + 1]
-    if quote not in ("'", '"'):
-        return re.split(r"[ \t]#", line[start:], maxsplit=1)[0].strip(" \t")
-    value: list[str] = []
-    place = start + 1
-    while line[place : place + 1] != quote:
-        if place >= len(line):
-            raise UsageError(
-                "env-file",
-                f"{where}:{start + 1}: this quote is not closed on its line",
-                hint='write a line break as \\n between double quotes: NAME="a\\nb"',
-            )
-        if quote == '"' and line[place] == "\\":
-            escape = line[place : place + 2]
-            if escape[1:] not in _ESCAPES:
-                raise UsageError(
-                    "env-file",
-                    f"{where}:{place + 1}: unknown escape '{escape}' between double quotes",
-                    hint="write \\\\ for a backslash, or use single quotes, which take every character as it is",
-                )
-            value.append(_ESCAPES[escape[1:]])
-            place += 2
-        else:
-            value.append(line[place])
-            place += 1
-    if not re.fullmatch(r"[ \t]*(?:#.*)?", line[place + 1 :], re.DOTALL):
-        raise UsageError("env-file", f"{where}:{place + 2}: text after the closing quote", hint="quote the whole value")
-    return "".join(value)
 
 
 # Where rank 0 is
