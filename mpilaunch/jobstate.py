@@ -154,6 +154,10 @@ class JobState:
         """Every rank is finished or lost."""
         return len(self.finished) == len(self.states)
 
+    def lives(self, rank: int) -> bool:
+        """Say whether a rank runs, as far as is known."""
+        return self.states[rank] in ("waiting", "running", "drained")
+
     def first_failure(self) -> RankEnd | None:
         """Return the earliest end that was a failure of the rank's own."""
         failures = [end for end in self.ends.values() if end.failed and not end.stopped]

@@ -248,6 +248,24 @@ def test_the_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     wait_gone(*ranks)
 
 
+def test_a_node_that_does_not_answer_holds_up_no_second_interrupt(tmp_path: Path) -> None:
+    with launching("-np", "1", *sh(STAY), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, "pid-0")
+        guard, daemon = guard_and_daemon(process.pid)
+        os.kill(daemon, signal.SIGSTOP)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        try:
+            done = finish(process)
+        finally:
+            os.kill(daemon, signal.SIGCONT)
+        wait_gone(guard, daemon, rank)
+    assert time.monotonic() - began < 20, "silence would be noticed after 30 s"
+    assert done.code in (130, 143)
+    assert "error[interrupted]: " in done.words
+
+
 def test_an_interrupt_during_the_start_starts_nothing(tmp_path: Path) -> None:
     with launching("--agent", "fake", "-H", "node1,timeout1", *sh("touch ran-$RANK"), cwd=tmp_path) as process:
         guard_and_daemon(process.pid)

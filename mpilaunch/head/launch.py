@@ -34,6 +34,9 @@ from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_
 from mpilaunch.nodeset import fold
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, stream_channel
 
+OVERDUE = 5.0
+"""Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
+
 
 class Launch:
     """A job on its way, made inside a running event loop. It is the `LinkEvents` of all its nodes."""
@@ -305,6 +308,16 @@ class Launch:
         wait = self._job.deadlines.grace / max(1, len(signals))
         for link in self._links:
             link.send({"type": "stop", "steps": [[int(number), wait] for number in signals]})
+        # Whoever asked for the end at once is not kept waiting for output that nobody takes either.
+        self._loop.call_later(wait * len(signals) + OVERDUE, self._give_up_overdue, not signals)
+
+    def _give_up_overdue(self, at_once: bool) -> None:
+        """Give up the nodes that should have ended their ranks by now; `at_once`: that have not finished."""
+        for link in self._links:
+            if link.node.index in self._finished_nodes:
+                continue
+            if at_once or any(self._state.lives(rank) for rank in self._ranks_of[link.node.index]):
+                link.give_up("its daemon did not end the ranks in time")
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
         rank = message["rank"]
