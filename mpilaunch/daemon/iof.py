@@ -12,7 +12,7 @@ import selectors
 import struct
 import termios
 
-from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, stream_channel
+from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, rank_of, stream_channel
 from mpilaunch.wire.session import Session
 
 TYPE_CHECKING = False
@@ -188,7 +188,7 @@ class Forwarder:
         os.close(output.descriptor)
         del self._outputs[output.channel]
         self.session.send_end(output.channel)
-        rank = output.channel // 4
+        rank = rank_of(output.channel)
         if not any(stream_channel(rank, stream) in self._outputs for stream in (STDOUT, STDERR)):
             self._drained()
 

@@ -73,6 +73,7 @@ class Daemon:
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._stopping = False
+        self._swept: list[tuple[int, str]] = []
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
         self._selector.register(wire_in, selectors.EVENT_READ, self._wire_ready)
         self._selector.register(guard, selectors.EVENT_READ, self._lose_head)
@@ -312,8 +313,7 @@ class Daemon:
     def _sweep(self) -> None:
         if self._steps and self._ending():
             return
-        swept = [list(process) for process in reaper.kill_descendants()]
-        self._plan.setdefault("swept", []).extend(swept)
+        self._swept += reaper.kill_descendants()
         if self._lost:
             self._finish()
             return
@@ -324,13 +324,13 @@ class Daemon:
 
     def _check_finished(self) -> None:
         if self._state == "running" and not self._ranks and self._forwarder.all_ended() and not self._ending():
-            self._plan.setdefault("swept", []).extend(list(process) for process in reaper.kill_descendants())
+            self._swept += reaper.kill_descendants()
             self._finish()
 
     def _finish(self) -> None:
         self._state = "finished"
         self._timers.pop("sweep", None)
-        self._session.send({"type": "finished", "swept": self._plan.get("swept", [])})
+        self._session.send({"type": "finished", "swept": self._swept})
 
     # Deadlines
 

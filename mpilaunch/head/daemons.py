@@ -68,7 +68,7 @@ class Daemons:
         try:
             await asyncio.wait(tasks.values(), timeout=max(0.0, self._began + deadline - time.monotonic()))
         finally:
-            late = [index for index, task in tasks.items() if not task.done()]
+            late = {index for index, task in tasks.items() if not task.done()}
             for index in late:
                 tasks[index].cancel()
             if late:

@@ -21,7 +21,7 @@ from mpilaunch.jobspec import JobSpec
 from mpilaunch.lines import LineJoiner, as_shown, tag_lines
 from mpilaunch.nodeset import fold, fold_numbers
 from mpilaunch.tags import BoundTag, Tag, parse_tag
-from mpilaunch.wire.frames import STDERR, STDOUT
+from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 WINDOWS = 64 << 20
 """Bytes of output that may be on their way or queued, for all streams of a job together, as far as LEAST_WINDOW allows."""
@@ -114,7 +114,7 @@ class OutputForwarder:
 
     def drained(self, rank: int) -> bool:
         """Say whether every stream of a rank has ended."""
-        streams = (self._streams.get(rank * 4 + kind) for kind in STREAMS)
+        streams = (self._streams.get(stream_channel(rank, kind)) for kind in STREAMS)
         return not any(stream is not None and stream.open for stream in streams)
 
     def say(self, text: str) -> None:
@@ -123,7 +123,7 @@ class OutputForwarder:
 
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
         """Return the last lines of a rank's stderr, or of its stdout where stderr goes there."""
-        stream = self._streams.get(rank * 4 + STDERR) or self._streams[rank * 4 + STDOUT]
+        stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
         lines = stream.kept.splitlines()
         if len(stream.kept) == KEPT:
             del lines[:1]
@@ -161,7 +161,7 @@ class OutputForwarder:
                     job=job.job_id,
                 )
                 file = _create(directory, place.rank, kind, count) if directory is not None else -1
-                self._streams[place.rank * 4 + kind] = Stream(place.rank, kind, bound, raw, file)
+                self._streams[stream_channel(place.rank, kind)] = Stream(place.rank, kind, bound, raw, file)
 
     def _owe(self, link: NodeLink, channel: int, stream: Stream, size: int) -> None:
         """Give credit back, in portions that keep the stream going without a frame for every block."""

@@ -32,7 +32,7 @@ from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
 from mpilaunch.nodeset import fold
-from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, stream_channel
+from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, rank_of, stream_channel
 
 OVERDUE = 5.0
 """Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
@@ -251,7 +251,7 @@ class Launch:
     def end(self, link: NodeLink, channel: int) -> None:
         """A rank's stdout or stderr has ended; with the last of them the rank is drained."""
         self._output.end(channel)
-        rank = channel // 4
+        rank = rank_of(channel)
         if self._output.drained(rank):
             self._state.happened(rank, "drained")
             self._check_done()
