@@ -17,12 +17,24 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Work:
-    """What is launched: one rank of the program on each host over ssh, or `ranks` of it here when there are no hosts."""
+    """What is launched: as many ranks of the program on each host over ssh, or all `ranks` here when there are no hosts."""
 
     program: tuple[str, ...]
     ranks: int
     hosts: tuple[str, ...] = ()
     tagged: bool = False
+    prints: tuple[str, ...] = ()
+    """The lines of all ranks together, sorted, where the output is not what is measured."""
+
+    @property
+    def on_each(self) -> int:
+        """Ranks of one host."""
+        return self.ranks // len(self.hosts)
+
+    @property
+    def slots(self) -> str:
+        """The hosts with their slots, as --host takes them."""
+        return ",".join(f"{host}:{self.on_each}" if self.on_each > 1 else host for host in self.hosts)
 
 
 @dataclass(frozen=True)
@@ -64,7 +76,7 @@ ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 
 
 
 def _mpilaunch(work: Work) -> list[str]:
-    where = ["-H", ",".join(work.hosts)] if work.hosts else ["--oversubscribe"]
+    where = ["-H", work.slots] if work.hosts else ["--oversubscribe"]
     return ["-np", str(work.ranks), *where, *(["--tag-output"] if work.tagged else []), *work.program]
 
 
@@ -73,14 +85,14 @@ def _mpirun(work: Work) -> list[str]:
     where = ["--mca", "odls_base_num_threads", "0"]
     if work.hosts:
         where += ["--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", OPEN_MPI_NETWORK]
-        where += ["--host", ",".join(work.hosts)]
+        where += ["--host", work.slots]
     else:
         where += ["--oversubscribe"]
     return ["-np", str(work.ranks), *where, *(["--tag-output"] if work.tagged else []), *work.program]
 
 
 def _hydra(work: Work) -> list[str]:
-    where = ["-launcher", "ssh", "-hosts", ",".join(work.hosts), "-ppn", "1"] if work.hosts else []
+    where = ["-launcher", "ssh", "-hosts", ",".join(work.hosts), "-ppn", str(work.on_each)] if work.hosts else []
     return [*where, "-n", str(work.ranks), *(["-prepend-rank"] if work.tagged else []), *work.program]
 
 

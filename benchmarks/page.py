@@ -34,6 +34,15 @@ Measured on: {machine}. {versions}.{missing}
 ## Footprint
 
 {footprint}
+{scale}"""
+
+SCALE = """
+## Scale
+
+The real head against scripted nodes in one process (`make bench-scale`): what the head alone takes, from command line to
+end, without loading, and how its CPU time grows. Memory is what the process grows by, with the little that the scripts keep.
+
+{tables}
 """
 
 
@@ -65,7 +74,22 @@ def table_page(results: Mapping[str, Any]) -> str:
         medians=_table(medians),
         notes="".join(f"{note}\n" for note in notes) + ("\n" if notes else ""),
         footprint=_table([["what", "mpilaunch"], sent, *hello]),
+        scale=_scale(results.get("scale", [])),
     ).replace("\n\n\n", "\n\n")
+
+
+def _scale(curves: list[dict[str, Any]]) -> str:
+    tables = []
+    for curve in curves:
+        unit = curve["unit"]
+        rows = [["nodes", "ranks", "CPU time", f"for each {unit[:-1]}", "memory", f"for each {unit[:-1]}"]]
+        for point in curve["points"]:
+            cpu, size, count = point["cpu"], point["bytes"], point[unit]
+            each = [f"{cpu / count * 1e3:.2f} ms", f"{size / 1e6:.1f} MB", f"{size / count / 1e3:.1f} kB"]
+            rows.append([f"{point['nodes']:,}", f"{point['ranks']:,}", f"{cpu * 1e3:.0f} ms", *each])
+        power = f"CPU time grows with the power {curve['power']:.2f} of the {unit}."
+        tables.append(f"{curve['title'].capitalize()}:\n\n{_table(rows)}\n\n{power}")
+    return SCALE.format(tables="\n\n".join(tables)) if tables else ""
 
 
 def _peers(results: Mapping[str, Any]) -> list[str]:

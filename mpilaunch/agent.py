@@ -9,12 +9,12 @@ command template.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Protocol, cast, runtime_checkable
 
 from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
+from mpilaunch.records import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,17 @@ class AgentOptions:
             replaced; without {command} the command is appended as one argument after the host.
         ssh_options: OpenSSH's `Name=value` settings (`--ssh-option`).
         insecure_host_keys: accept any host key.
+        namespace, container, context: of pods, where neither their name nor their line of the hostfile says it; None leaves it
+            to kubectl.
         connect_timeout: seconds for one connection to be made.
     """
 
     template: str | None = None
     ssh_options: tuple[str, ...] = ()
     insecure_host_keys: bool = False
+    namespace: str | None = None
+    container: str | None = None
+    context: str | None = None
     connect_timeout: float = 30.0
 
 
@@ -128,6 +133,13 @@ CAUSES = {
     "python-too-old": "python3 is older than 3.8",
     "connection-closed": "connection closed during the start",
     "agent-failed": "the agent failed",
+    "pod-unknown": "no such pod",
+    "pod-starting": "the pod's container does not run yet",
+    "pod-completed": "the pod has completed",
+    "container-unknown": "the pod has no such container",
+    "cluster-unreachable": "the cluster did not answer",
+    "cluster-login": "the cluster does not know who we are",
+    "cluster-forbidden": "not allowed by the cluster's RBAC",
 }
 """Why a node did not start, as words for the user; `head.report` folds nodes by these keys and adds the hints."""
 
@@ -135,6 +147,7 @@ BUILT_IN = {
     "local": "mpilaunch_agents.local:LocalAgent",
     "ssh": "mpilaunch_agents.ssh:SshAgent",
     "openssh": "mpilaunch_agents.openssh:OpensshAgent",
+    "kubectl": "mpilaunch_agents.kubectl:KubectlAgent",
     "command": "mpilaunch_agents.command:CommandAgent",
     "fake": "mpilaunch_agents.fake:FakeAgent",
 }

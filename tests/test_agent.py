@@ -39,7 +39,7 @@ def test_unknown_agent_names_the_near_one_and_all() -> None:
         load("opensh", AgentOptions())
     assert caught.value.reference == "agent-unknown"
     assert caught.value.message == "unknown agent 'opensh'; did you mean openssh?"
-    assert caught.value.context == ("agents: local, ssh, openssh",)
+    assert caught.value.context == ("agents: local, ssh, openssh, kubectl",)
     assert caught.value.hint == "to use a program as agent, write a template: 'opensh {host} {command}'"
 
 

@@ -2,8 +2,10 @@
 
 The process gets a session of its own and, besides its three pipes, no descriptor of ours. It stays unreaped until the
 channel ends, so that its process group can be killed without ever hitting a stranger's: no process of that group outlives
-the channel. Two facts end a channel, exited and drained; a stray process that holds the pipes open is waited for STRAY_GRACE
-seconds and no longer. Nothing here blocks, and no thread or task waits where the kernel has pidfd_open (Linux 5.3).
+the channel. An abort kills what has left the group too: below a guard that is killed alone, a frozen daemon would stay.
+
+Two facts end a channel, exited and drained; a stray process that holds the pipes open is waited for STRAY_GRACE seconds and no
+longer. Nothing here blocks but an abort, for moments; no thread or task waits where the kernel has pidfd_open (Linux 5.3).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -23,6 +26,8 @@ from mpilaunch.allocation import Node
 if TYPE_CHECKING:
     import asyncio
 
+ABORT_SECONDS = 0.5
+"""How long an abort looks for descendants: killed processes go at once, unless they sit in the kernel."""
 STRAY_GRACE = 0.5
 """Seconds for which output is still taken after the process has exited and somebody else holds its pipes open."""
 
@@ -162,10 +167,12 @@ class ProcessChannel:
             self._close_stdin()
 
     def abort(self) -> None:
-        """Kill the process group; `closed` follows as soon as the process is gone."""
+        """Kill the process with all that descends from it; `closed` follows as soon as the process is gone."""
         if self.ended.is_set() or self._aborted:
             return
         self._aborted = True
+        if not self._exited:
+            _kill_strays(self.pid)
         self._kill_group()
         self._close_stdin()
         if self._stray_timer is not None:
@@ -283,6 +290,28 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start a process with three pipes in a session of its own; raises OSError."""
     pipe = subprocess.PIPE
     return subprocess.Popen(argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+
+
+def _kill_strays(pid: int) -> None:
+    """Kill what descends from a group leader and has left its group, until nothing is seen.
+
+    The leader lives on meanwhile: where it is the guard of a node, it inherits the orphans.
+    """
+    import psutil
+
+    deadline = time.monotonic() + ABORT_SECONDS
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        while time.monotonic() < deadline:
+            killed = False
+            for one in process.children(recursive=True):
+                with suppress(psutil.Error, ProcessLookupError):
+                    if os.getpgid(one.pid) != pid and one.status() != psutil.STATUS_ZOMBIE:
+                        one.kill()
+                        killed = True
+            if not killed:
+                return
+            time.sleep(0.002)
 
 
 def _rest(descriptor: int) -> list[bytes]:

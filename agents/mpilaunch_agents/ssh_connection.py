@@ -12,6 +12,7 @@ import getpass
 import os
 import re
 import shlex
+import socket
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,13 +24,13 @@ from asyncssh.config import SSHClientConfig
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
+from mpilaunch_agents.ssh import CONFIG_FILES, SSH_PORT
 from mpilaunch_agents.ssh_channel import SshChannel, failure, one_line
+from mpilaunch_agents.ssh_early import EarlyConnection
 
-CONFIG_FILES = ("~/.ssh/config", "/etc/ssh/ssh_config")
 KEY_FILES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ecdsa_sk", "~/.ssh/id_ed25519", "~/.ssh/id_ed25519_sk")
 USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-SSH_PORT = 22
 
 WINDOW = 4 << 20
 """Bytes of output that may be under way from one node."""
@@ -95,13 +96,15 @@ class Connector:
         # One that is not closed yet is held by the loop, so none is lost from here too early.
         self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
 
-    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> SshChannel:
-        """Connect and start the command; raises AgentFailure."""
+    async def open(
+        self, node: Node, command: Sequence[str], events: ChannelEvents, early: EarlyConnection | None = None
+    ) -> SshChannel:
+        """Connect, unless `early` is the connection, and start the command; raises AgentFailure."""
         limit = self._options.connect_timeout
         try:
             config = self._config(node.name, node.user, node.port, [f"/proc/self/fd/{self._settings}", *self._files])
             limit = min(limit, config.get("ConnectTimeout") or limit)
-            return await asyncio.wait_for(self._open(node.name, config, command, events), limit)
+            return await asyncio.wait_for(self._open(node.name, config, command, events, early), limit)
         except asyncio.TimeoutError as error:
             raise AgentFailure("timeout", str(error) or f"no answer within {limit:g} s") from error
         except Exception as error:
@@ -117,8 +120,12 @@ class Connector:
             await connection.wait_closed()
         os.close(self._settings)
 
-    async def _open(self, host: str, config: Any, command: Sequence[str], events: ChannelEvents) -> SshChannel:
-        connection = await self._connect(host, config, await self._tunnel(config, ()))
+    async def _open(
+        self, host: str, config: Any, command: Sequence[str], events: ChannelEvents, early: EarlyConnection | None
+    ) -> SshChannel:
+        tunnel = await self._tunnel(config, ())
+        connected = await early.take() if early is not None and early.target == _direct_target(host, config) else None
+        connection = await self._connect(host, config, tunnel, connected)
         try:
             _, session = await connection.create_session(
                 lambda: SshChannel(connection, events),
@@ -133,8 +140,10 @@ class Connector:
             raise
         return cast(SshChannel, session)
 
-    async def _connect(self, host: str, config: Any, tunnel: Any) -> asyncssh.SSHClientConnection:
-        """Connect to a host, through another connection unless that is None, and log in."""
+    async def _connect(
+        self, host: str, config: Any, tunnel: Any, connected: socket.socket | None = None
+    ) -> asyncssh.SSHClientConnection:
+        """Connect to a host, through another connection unless that is None, and log in; `connected` saves the first."""
         checking = str(config.get("StrictHostKeyChecking") or "ask").lower()
         known_hosts = self._read_known_hosts(config)
         client = _Client(known_hosts, checking == "accept-new")
@@ -146,6 +155,7 @@ class Connector:
                 options=base,
                 config=None,
                 tunnel=tunnel,
+                sock=connected,
                 client_factory=lambda: client,
                 known_hosts=None if self._options.insecure_host_keys or checking in ("no", "off") else known_hosts,
                 canonicalize_hostname=False,
@@ -229,6 +239,13 @@ class Connector:
                         with suppress(ValueError):
                             known_hosts.load(line)
         return self._known_hosts[files]
+
+
+def _direct_target(host: str, config: Any) -> tuple[str, int] | None:
+    """Return host and port that a configuration connects to, None when it says how."""
+    if any(config.get(name) for name in ("ProxyJump", "ProxyCommand", "BindAddress", "AddressFamily")):
+        return None
+    return str(config.get("Hostname") or host), int(config.get("Port") or SSH_PORT)
 
 
 def _plain_options(**settings: Any) -> asyncssh.SSHClientConnectionOptions:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterable, Mapping
 
 from mpilaunch import agent
 from mpilaunch.errors import UsageError
@@ -19,37 +20,73 @@ from mpilaunch.jobstate import Verdict
 
 def launch(job: JobSpec, observer: Observer) -> Verdict:
     """Run a job to its end; return how it ended; raises LaunchError when it did not start."""
-    _make_room(job)
+    make_room(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-    agents = {name: agent.load(name, job.agent) for name in dict.fromkeys(node.agent for node in nodes)}
+    agents = load_agents(job, job.job_map.nodes)
     local = agents.get(bundle.LOCAL)
     if isinstance(local, agent.Eager):
         for node in [node for node in nodes if node.agent == bundle.LOCAL][: job.deadlines.fanout]:
             local.begin(node, bundle.local_command())
 
+    from mpilaunch.head.lazily import load_asyncio
+
+    load_asyncio(tls=any(node.agent != bundle.LOCAL for node in job.allocation.nodes))
     import asyncio
 
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # In its place asyncio would set one of its own, and looking at that costs more than all else that is done with signals.
+        signal.signal(signal.SIGINT, _interrupt)
     return asyncio.run(_launch(job, agents, observer))
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 async def _launch(job: JobSpec, agents: Mapping[str, agent.Agent], observer: Observer) -> Verdict:
     from mpilaunch.head.launch import Launch
+    from mpilaunch.head.signals import SignalRelay
 
+    gc.freeze()  # what has been loaded stays
     gc.enable()
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    if set(agents) != {bundle.LOCAL}:
+        from mpilaunch.head.threads import Threads  # a local launch asks nobody
+
+        loop.set_default_executor(Threads())
+    if job.report_file is not None or job.restarts.kept_going:
+        from mpilaunch.head.attempts import Attempts  # most jobs have one attempt, of which nobody keeps a record
+
+        return await Attempts(job, observer).run(agents)
     try:
-        return await Launch(job, agents, observer).run()
+        with SignalRelay(loop) as signals:
+            return await Launch(job, agents, observer).run(signals)
     finally:
         for one in agents.values():
             await one.close()
 
 
-def _make_room(job: JobSpec) -> None:
+def load_agents(job: JobSpec, indexes: Iterable[int]) -> dict[str, agent.Agent]:
+    """Return the agents of these nodes of the allocation, by name; raises UsageError."""
+    names = dict.fromkeys(job.allocation.nodes[index].agent for index in indexes)
+    return {name: agent.load(name, job.agent) for name in names}
+
+
+def make_room(job: JobSpec) -> None:
     """See to it that what the job is to write can be written; raises UsageError before anything is started."""
     if job.output.directory is not None:
         try:
             os.makedirs(job.output.directory, exist_ok=True)
         except OSError as error:
             raise UsageError("output-directory", f"--output-filename {job.output.directory}: {error.strerror}") from error
+    if job.checkpoint_directory is not None:
+        try:
+            os.makedirs(job.checkpoint_directory)
+        except OSError as error:
+            told = f"--checkpoint-prefix {job.checkpoint_directory}: {(error.strerror or str(error)).lower()}"
+            raise UsageError("checkpoint-prefix", told) from error
     if job.report_file is not None:
         folder = os.path.dirname(os.path.abspath(job.report_file))
         if os.path.isdir(job.report_file) or not os.access(folder, os.W_OK | os.X_OK):

@@ -1,29 +1,32 @@
 """The bundle: what the head sends to a node, and the line that runs it there.
 
-The bundle is made of `mpilaunch.wire` and `mpilaunch.daemon` as data: the head never imports the daemon. Each module goes
-along as source, which any Python from 3.8 on can run, and as byte code for the head's own version, which saves a node of the
-same version the compiling (zipimport passes over byte code of other versions).
+The bundle is made of `mpilaunch.wire` and `mpilaunch.daemon` as data: the head never imports the daemon. It has two parts: what
+every node needs to start, and what a node asks for when programs may need PMIx. Packing takes a tenth of a second, so it is
+done once and kept in the user's cache; without one, each launch packs for itself.
 """
 
 from __future__ import annotations
 
-import io
+import binascii
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import lru_cache
 
 import mpilaunch
+from mpilaunch.head import cache
 
 BOOT = (
     "import os,sys\n"
     "if sys.version_info<(3,8):\n"
     " sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n')\n"
     " sys.exit(97)\n"
-    "left=int(sys.argv[1]);bundle=os.memfd_create('mpilaunch')\n"
+    "import zlib\n"
+    "left=int(sys.argv[1]);unpack=zlib.decompressobj();bundle=os.memfd_create('mpilaunch')\n"
     "while left:\n"
     " data=os.read(0,min(left,65536))\n"
     " if not data:sys.exit('mpilaunch: the bundle broke off')\n"
-    " os.write(bundle,data);left-=len(data)\n"
+    " os.write(bundle,unpack.decompress(data));left-=len(data)\n"
     "sys.path.insert(0,'/proc/self/fd/%d'%bundle)\n"
     "from mpilaunch.daemon.main import main\n"
     "main()"
@@ -39,10 +42,6 @@ LOCAL = "local"
 PYTHON_TOO_OLD = 97
 """Exit code of BOOT under a Python older than 3.8."""
 
-_UNCHECKED_HASH = b"\1\0\0\0" + bytes(8)
-"""Flags and hash field of byte code that is to be used without a look at its source (PEP 552)."""
-
-
 def boot_command(python: str, bundle: bytes) -> list[str]:
     """Return the argument list that starts the daemon; the caller sends `bundle` on its stdin."""
     return [python, "-I", "-S", "-B", "-c", BOOT, str(len(bundle))]
@@ -54,34 +53,41 @@ def local_command() -> list[str]:
     return [sys.executable, "-I", "-S", "-c", LOCAL_BOOT, folder]
 
 
-def build() -> bytes:
-    """Return the bundle, a zip file of some tens of kilobytes."""
-    import zipfile  # a launch on this machine alone needs none
-
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for name, path in _modules():
-            with open(path, "rb") as file:
-                archive.writestr(zipfile.ZipInfo(name + ".py"), file.read(), zipfile.ZIP_DEFLATED)
-            archive.writestr(zipfile.ZipInfo(name + ".pyc"), _byte_code(name, path), zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+@lru_cache(None)
+def first_part() -> bytes:
+    """Return the bundle, which every node gets: all but the second part."""
+    return _part("first", lambda name: not _is_later(name))
 
 
-def _modules() -> Iterator[tuple[str, str]]:
-    """Yield every module that travels, as its path in the bundle without suffix and its file."""
+@lru_cache(None)
+def second_part() -> bytes:
+    """Return what a node asks for that serves PMIx, as one more archive."""
+    return _part("second", _is_later)
+
+
+def _is_later(name: str) -> bool:
+    return name.startswith("pmix") and name != "pmix_search"
+
+
+def _part(part: str, belongs: Callable[[str], bool]) -> bytes:
+    """Return the modules that belong to a part, packed; what was packed once is kept for the launches to come."""
     top = os.path.dirname(os.path.abspath(mpilaunch.__file__))
-    yield "mpilaunch/__init__", os.path.join(top, "__init__.py")
-    for package in ("wire", "daemon"):
-        for entry in sorted(os.listdir(os.path.join(top, package))):
-            if entry.endswith(".py"):
-                yield f"mpilaunch/{package}/{entry[:-3]}", os.path.join(top, package, entry)
+    files = [name for name in _travelling(top) if belongs(os.path.basename(name)[:-3])]
+    # Valid as long as these are the files, and the same Python packs them in the same way.
+    sizes = [(name, os.stat(os.path.join(top, name))) for name in (*files, "head/bundle.py", "head/pack.py")]
+    states = [(name, found.st_size, found.st_mtime_ns) for name, found in sizes]
+    key = repr((mpilaunch.__version__, top, sys.hexversion, states)).encode() + b"\n"
+    kept = f"{part}-{sys.implementation.cache_tag}-{binascii.crc32(top.encode()):08x}"
+    packed = cache.read(kept, key)
+    if packed is None:
+        from mpilaunch.head.pack import pack  # few launches come here
+
+        packed = pack(("mpilaunch/" + name, os.path.join(top, name)) for name in files)
+        cache.write(kept, key, packed)
+    return packed
 
 
-def _byte_code(name: str, path: str) -> bytes:
-    import importlib.machinery
-    import importlib.util
-    import marshal
-
-    # The loader takes the byte code that the installation has cached, and compiles only where there is none.
-    code = importlib.machinery.SourceFileLoader(name, path).get_code(name)
-    return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + marshal.dumps(code)
+def _travelling(top: str) -> list[str]:
+    """Return the files of the modules that travel, relative to our package."""
+    files = [f"{folder}/{name}" for folder in ("wire", "daemon") for name in sorted(os.listdir(os.path.join(top, folder)))]
+    return ["__init__.py", *(name for name in files if name.endswith(".py"))]

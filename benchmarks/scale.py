@@ -1,0 +1,228 @@
+"""The real head against scripted nodes in one process: what a node and a rank cost the head, and how that grows.
+
+A scripted node answers as a daemon does whose ranks print nothing and end at once; with `--fence`, they fence once as an MPI
+program does when it starts. Nothing is started. The time that the scripts take is measured and left out, so what is told is the
+head's own: its CPU time, and its memory with the little that the scripts keep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "agents")]
+
+from mpilaunch import config  # noqa: E402  (the checkout must be on the path first)
+from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402
+from mpilaunch.allocation import Node  # noqa: E402
+from mpilaunch.console import Console  # noqa: E402
+from mpilaunch.head import bundle  # noqa: E402
+from mpilaunch.head.launch import Launch  # noqa: E402
+from mpilaunch.head.signals import SignalRelay  # noqa: E402
+from mpilaunch.prepare import make_job  # noqa: E402
+from mpilaunch.wire.frames import CONTROL, MARKER, STDERR, STDIN, STDOUT, stream_channel  # noqa: E402
+from mpilaunch.wire.session import Session  # noqa: E402
+from mpilaunch.words import read_words  # noqa: E402
+
+NODES = (1, 10, 30, 100, 300, 1000)
+RANKS = (1, 10, 100, 1000, 3000, 10000)
+"""Nodes with one rank each; ranks on one node in ten, at least one."""
+
+FACTS = {
+    "hostname": "",
+    "python": "3.11.2",
+    "executable": "/usr/bin/python3",
+    "cpus": [[number, number, 0, 0] for number in range(16)],
+    "gpus": [],
+    "addresses": ["10.0.0.1"],
+    "ssh_connection": None,
+    "free_port": 29500,
+}
+
+
+class Scripts:
+    """An agent whose nodes are scripts; `seconds` is the CPU time that they have taken."""
+
+    def __init__(self, fence: bool) -> None:
+        self.fence = fence
+        self.seconds = 0.0
+
+    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ScriptedNode:
+        """Start a script."""
+        return ScriptedNode(self, node, int(command[-1]), events)
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+class ScriptedNode:
+    """The daemon of one node, as far as the head sees it."""
+
+    def __init__(self, agent: Scripts, node: Node, bundle_size: int, events: ChannelEvents) -> None:
+        self._agent, self._node, self._events = agent, node, events
+        self._left = bundle_size
+        self._session = Session()
+        self._ranks: list[int] = []
+        self._world = ""
+
+    # What the head asks for
+
+    def write(self, data: bytes) -> None:
+        """Take what the head sends: the bundle, then frames."""
+        begun = time.process_time()
+        bundle_part = min(self._left, len(data))
+        if bundle_part:
+            self._left -= bundle_part
+            if not self._left:
+                self._say("hello", version="", clock=time.monotonic(), facts={**FACTS, "hostname": self._node.name})
+                self._send(MARKER)
+        else:
+            for kind, _, value in self._session.receive_data(data, time.monotonic()):
+                if kind == CONTROL:
+                    self._take(value)
+            self._send()
+        self._agent.seconds += time.process_time() - begun
+
+    def write_eof(self) -> None:
+        """The head lets go."""
+        asyncio.get_running_loop().call_soon(self._events.closed, ChannelEnd(0))
+
+    abort = write_eof
+
+    def pause_writing(self) -> None:
+        """Never needed."""
+
+    # What a daemon does
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "prepare":
+            self._ranks, self._world = [spec["rank"] for spec in message["ranks"]], message["mpi"]["world"]
+            for spec in message["ranks"]:
+                for stream in (STDOUT, STDERR):
+                    self._session.open_sending(stream_channel(spec["rank"], stream), message["window"])
+                if spec["stdin"]:
+                    self._session.open_receiving(stream_channel(spec["rank"], STDIN), message["window"])
+            self._say("ready", programs=["/bin/true"], notes=[])
+        elif kind == "launch":
+            started = [[rank, 1000 + rank, time.monotonic()] for rank in self._ranks]
+            self._say("started", ranks=started, failed=[])
+            if self._agent.fence:
+                members = [[self._world, -1]]
+                self._say("joined", world=self._world)
+                self._say("collective", kind="barrier", members=members, ranks=len(self._ranks), data={"key": "value"})
+            else:
+                self._end("absent")
+        elif kind == "collective":
+            self._end("finalized")
+
+    def _end(self, mpi: str) -> None:
+        end = {"code": 0, "signal": None, "core": False, "stopped": False, "stdin_read": 0, "mpi": mpi, "evidence": {}}
+        for rank in self._ranks:
+            for stream in (STDOUT, STDERR):
+                self._session.send_end(stream_channel(rank, stream))
+            self._say("exited", rank=rank, clock=time.monotonic(), **end)
+        self._say("finished", worlds=1, swept=[])
+
+    def _say(self, kind: str, /, **members: Any) -> None:
+        self._session.send({"type": kind, **members})
+
+    def _send(self, before: bytes = b"") -> None:
+        data = before + self._session.data_to_send()
+        if data:
+            asyncio.get_running_loop().call_soon(self._events.data_received, data)
+
+
+def measure(nodes: int, ranks: int, fence: bool) -> dict[str, float]:
+    """Launch once; return the head's CPU seconds and the bytes that it grew by."""
+    each = -(-ranks // nodes)
+    words = ["-H", f"node[0001-{nodes:04}]:{each}", "-np", str(ranks), "--fanout", str(nodes), "--mpi", "pmi1", "true"]
+    bundle.first_part()
+    read_words(["true"])
+    gc.collect()
+    before, begun = resident(), time.process_time()
+    said, program = read_words(words)
+    job = make_job(config.load_settings(said, {}), program, {})
+    agent = Scripts(fence)
+
+    async def run() -> int:
+        launch = Launch(job, dict.fromkeys({node.agent for node in job.allocation.nodes}, agent), Console())
+        with SignalRelay(asyncio.get_running_loop()) as signals:
+            verdict = await launch.run(signals)
+        nonlocal grown
+        grown = resident() - before
+        return verdict.exit_code
+
+    grown = 0
+    code = asyncio.run(run())
+    assert code == 0, f"the launch ended with {code}"
+    return {"cpu": time.process_time() - begun - agent.seconds, "bytes": grown}
+
+
+def resident() -> int:
+    """Return the memory of this process, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def in_own_process(nodes: int, ranks: int, fence: bool) -> dict[str, float]:
+    """Measure in a process of its own, the best of three."""
+    words = [sys.executable, __file__, "--one", str(nodes), str(ranks), *(["--fence"] if fence else [])]
+    found = [json.loads(subprocess.run(words, capture_output=True, check=True).stdout) for _ in range(3)]
+    return {name: min(one[name] for one in found) for name in found[0]}
+
+
+def exponent(points: Sequence[tuple[float, float]]) -> float:
+    """Return b of the power a * x ** b that fits the larger half of the points best."""
+    logs = [(math.log(x), math.log(max(y, 1e-9))) for x, y in points[len(points) // 2 :]]
+    mean_x, mean_y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
+    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum((x - mean_x) ** 2 for x, _ in logs)
+
+
+def curves() -> list[dict[str, Any]]:
+    """Measure all; return each curve with the power by which CPU time grows."""
+    found = []
+    for title, unit, sizes, fence in (
+        ("one rank on each node", "nodes", [(count, count) for count in NODES], False),
+        ("ten ranks on each node", "ranks", [(max(1, count // 10), count) for count in RANKS], False),
+        ("ten ranks on each node, and a fence of all", "ranks", [(max(1, count // 10), count) for count in RANKS], True),
+    ):
+        points = []
+        for nodes, ranks in sizes:
+            points.append({"nodes": nodes, "ranks": ranks, **in_own_process(nodes, ranks, fence)})
+            print(f"scale, {title}: {points[-1]}", file=sys.stderr, flush=True)
+        power = exponent([(point[unit], point["cpu"] - points[0]["cpu"]) for point in points[1:]])
+        found.append({"title": title, "unit": unit, "points": points, "power": power})
+    return found
+
+
+def main() -> None:
+    """Measure one launch, or all, and then write them into the results and the page."""
+    parser = argparse.ArgumentParser(description="Measure the head against scripted nodes.")
+    parser.add_argument("--one", nargs=2, type=int, metavar=("NODES", "RANKS"), help="one launch in this process, as JSON")
+    parser.add_argument("--fence", action="store_true", help="with --one: the ranks fence once")
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(measure(*arguments.one, arguments.fence)))
+        return
+    from page import table_page  # beside this file
+
+    file = CHECKOUT / "benchmarks" / "results.json"
+    results = json.loads(file.read_text(encoding="utf-8"))
+    results["scale"] = curves()
+    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    (CHECKOUT / "docs" / "performance.md").write_text(table_page(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What one launch has made and the next can use: files in a directory that is the user's alone.
+
+A file is used when it begins with the key that the caller expects: what is stale is made anew. Where there is no such directory
+(no home, or that of another user, as with sudo) nothing is kept, and nothing fails.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+
+def read(name: str, key: bytes) -> bytes | None:
+    """Return what was kept under a name for this key, None when it is not there."""
+    with suppress(OSError):
+        file = os.open(os.path.join(_directory(), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(file, "rb") as opened:
+            _check_private(os.fstat(file))
+            found = opened.read()
+            return found[len(key) :] if found.startswith(key) else None
+    return None
+
+
+def write(name: str, key: bytes, data: bytes) -> None:
+    """Keep `data` for the next launch, where that can be."""
+    with suppress(OSError):
+        path = os.path.join(_directory(), name)
+        # Two launches at once each write a file of their own, and the later one stays.
+        mine = f"{path}.{os.getpid()}"
+        try:
+            with open(os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+                file.write(key + data)
+            os.replace(mine, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(mine)
+
+
+def _directory() -> str:
+    """Return our directory in the user's cache, made if need be; raises OSError when there is none that is safe."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.cache")
+    path = os.path.join(base, "mpilaunch")
+    for folder, mode in ((base, 0o777), (path, 0o700)):
+        if not os.path.isdir(folder):
+            _check_ours(os.stat(os.path.dirname(folder)))
+            os.mkdir(folder, mode)
+        _check_ours(os.stat(folder))
+    _check_private(os.stat(path))
+    return path
+
+
+def _check_ours(found: os.stat_result) -> None:
+    if found.st_uid != os.geteuid():
+        raise PermissionError("it is another user's")
+
+
+def _check_private(found: os.stat_result) -> None:
+    _check_ours(found)
+    if found.st_mode & 0o022:
+        raise PermissionError("others can write there")

@@ -1,0 +1,197 @@
+"""What a launch costs, counted and not timed: modules loaded, processes started, messages and bytes for each node.
+
+A number here may be raised for a reason; it must not grow by itself, for every launch and every node pays it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpilaunch.head import bundle
+from tests.launching import launching, wait_until
+
+ROOT = Path(__file__).parent.parent
+
+COUNTING = """
+import json, sys
+from mpilaunch import cli
+from mpilaunch.wire.session import Session
+
+said, heard, started = [], [], []
+send, receive = Session.send, Session.receive_data
+
+def counted_send(self, message):
+    said.append(message["type"])
+    send(self, message)
+
+def counted_receive(self, data, clock):
+    events = receive(self, data, clock)
+    heard.extend(value["type"] for kind, channel, value in events if kind == 1)
+    return events
+
+Session.send, Session.receive_data = counted_send, counted_receive
+sys.addaudithook(lambda event, arguments: started.append(event) if event in ("subprocess.Popen", "os.fork") else None)
+code = cli.main(sys.argv[1:])
+print(json.dumps([code, list(sys.modules), said, heard, started]), file=sys.stderr)
+"""
+"""A launch in a process that tells what it did."""
+
+
+class Cost:
+    """What one launch on this machine took."""
+
+    def __init__(self, *words: str) -> None:
+        folders = f"{ROOT}:{ROOT / 'agents'}"
+        done = subprocess.run(
+            [sys.executable, "-c", COUNTING, *words],
+            env={**os.environ, "PYTHONPATH": folders},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+        told: list[Any] = json.loads(done.stderr.splitlines()[-1])
+        self.output = done.stdout
+        self.code, self.modules, self.said, self.heard, self.started = told
+        assert self.code == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def plain() -> Cost:
+    """Give what two ranks on two nodes of this machine take."""
+    return Cost("-H", "local:1,local:1", "-np", "2", "true")
+
+
+# Modules
+
+
+def test_a_local_launch_loads_little(plain: Cost) -> None:
+    never = {"ssl", "_ssl", "ast", "dataclasses", "random", "datetime", "zipfile", "tempfile", "hashlib", "importlib.metadata"}
+    assert not never & set(plain.modules)
+    assert not {"asyncssh", "click", "psutil", "rich", "yaml"} & set(plain.modules)
+    assert not {"mpilaunch.head.pack", "mpilaunch.head.report", "mpilaunch.help", "mpilaunch.plan"} & set(plain.modules)
+    ours = [name for name in plain.modules if name.partition(".")[0] in ("mpilaunch", "mpilaunch_agents")]
+    assert len(ours) <= 70, ours
+    assert len(plain.modules) <= 215, plain.modules
+
+
+def loaded(code: str, *words: str) -> list[str]:
+    """Return what a bare Python has loaded after some code."""
+    argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path += sys.argv[1:]; {code}; print(*sys.modules)", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+
+
+def test_a_daemon_loads_little() -> None:
+    modules = loaded("import mpilaunch.daemon.main", str(ROOT))
+    slow = {"ctypes", "typing", "subprocess", "threading", "logging", "asyncio", "inspect", "contextlib", "random", "zlib"}
+    assert not slow & set(modules)
+    ours = {name.rpartition(".")[2] for name in modules if name.startswith("mpilaunch.daemon.")}
+    assert not {"elf", "modules", "singletons", "pmix", "pmix_ranks", "pmix_search"} & ours
+    assert len(ours) <= 18, ours
+    assert len(modules) <= 95, modules
+
+
+def test_ssh_does_without_what_openssh_has_not() -> None:
+    code = "from mpilaunch_agents.ssh_early import load_asyncssh; load_asyncssh()"
+    argv = [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"]
+    folders = f"{ROOT}:{ROOT / 'agents'}"
+    done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, check=True)
+    modules = done.stdout.split()
+    assert "asyncssh" in modules
+    assert not {"cryptography.x509", "asyncssh.crypto.x509"} & set(modules)
+
+
+# Processes
+
+
+def test_a_local_launch_starts_one_process_for_each_node(plain: Cost) -> None:
+    assert plain.started == ["subprocess.Popen"] * 2
+
+
+def descendants(pid: int) -> list[str]:
+    """Return the commands of all processes below one."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found += [Path(f"/proc/{child}/comm").read_text().strip(), *descendants(int(child))]
+    return found
+
+
+def test_a_program_that_cannot_use_mpi_has_no_helper_beside_it() -> None:
+    with launching("-np", "2", "sleep", "100") as process:
+        wait_until(lambda: descendants(process.pid).count("sleep") == 2, "both ranks run")
+        assert len(descendants(process.pid)) == 4  # the guard, the daemon, the ranks
+        process.terminate()
+        process.wait(30)
+
+
+# Messages
+
+
+def test_a_plain_launch_takes_seven_messages_for_each_node(plain: Cost) -> None:
+    assert sorted(plain.said) == ["launch", "launch", "prepare", "prepare"]
+    once = ["exited", "finished", "hello", "ready", "started"]
+    assert sorted(plain.heard) == sorted(2 * once)
+
+
+def test_a_fence_takes_one_message_each_way_for_each_node() -> None:
+    client = str(Path(__file__).parent / "programs" / "pmi_client.py")
+    cost = Cost("-H", "local:3,local:3", "-np", "6", "--mpi", "pmi1", sys.executable, client)
+    assert len(cost.output.splitlines()) == 6
+    assert cost.heard.count("collective") == cost.said.count("collective") == 2
+    # Each rank ends with a message of its own, and each node has told once that the first rank has come.
+    assert sorted(set(cost.heard)) == ["collective", "exited", "finished", "hello", "joined", "ready", "started"]
+    assert len(cost.heard) == 2 * 6 + 6
+    assert sorted(cost.said) == sorted(2 * ["collective", "launch", "prepare"])
+
+
+# Growth
+
+STEPS = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+import scale
+
+def trace(frame, event, argument):
+    if "/mpilaunch/" not in frame.f_code.co_filename:
+        return None
+    frame.f_trace_opcodes, frame.f_trace_lines = True, False
+    return step
+
+def step(frame, event, argument):
+    global steps
+    steps += 1
+    return step
+
+for nodes, ranks in ((2, 2), (60, 60), (300, 300), (2, 60), (2, 300)):
+    steps = 0
+    sys.settrace(trace)
+    scale.measure(nodes, ranks, "fence" in sys.argv)
+    sys.settrace(None)
+    print(steps)
+"""
+"""Counts the steps of the interpreter in our code for launches of several sizes."""
+
+
+@pytest.mark.parametrize("words", [[], ["fence"]])
+def test_five_times_the_nodes_or_ranks_take_the_head_five_times_the_steps(words: list[str]) -> None:
+    argv = [sys.executable, "-c", STEPS, str(ROOT / "benchmarks"), *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
+    least, *steps = map(int, done.stdout.split())
+    few_nodes, many_nodes, few_ranks, many_ranks = (count - least for count in steps)
+    assert many_nodes < 5.5 * few_nodes, (few_nodes, many_nodes)
+    assert many_ranks < 5.5 * few_ranks, (few_ranks, many_ranks)
+
+
+# Bytes
+
+
+def test_a_node_is_sent_the_bundle_and_not_much_else() -> None:
+    assert len(bundle.first_part()) < 110_000
+    assert sum(len(word) for word in bundle.boot_command("python3", b"")) < 1000
