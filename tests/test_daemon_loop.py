@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MAGIC, PING, STDERR, STDIN, STDOUT, frame, stream_channel
-from tests.launching import WireToDaemon, children, living, peak_memory, state, wait_for_files, wait_until
+from tests.launching import WireToDaemon, children, living, peak_memory, state, stopped, wait_for_files, wait_until
 
 STDOUT_0, STDERR_0, STDIN_0 = (stream_channel(0, stream) for stream in (STDOUT, STDERR, STDIN))
 
@@ -71,7 +71,7 @@ def test_hello_tells_the_version_the_clock_and_the_facts(daemon: WireToDaemon) -
 def test_nothing_runs_before_launch(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.prepare("sh", "-c", f"touch {tmp_path}/ran-$RANK", ranks=2)
     ready = daemon.until("ready")
-    assert os.path.basename(ready["program"]) == "sh" and ready["notes"] == []
+    assert os.path.basename(ready["programs"][0]) == "sh" and ready["notes"] == []
     guard_children = children(daemon.process.pid)
     assert children(guard_children[0]) == [] and not list(tmp_path.iterdir())
     daemon.send("launch")
@@ -142,23 +142,99 @@ def test_a_rank_that_cannot_be_executed_is_told_with_its_errno(daemon: WireToDae
     assert daemon.ended == {1, 2, 5, 6}
 
 
+# Further worlds
+
+
+def until_again(daemon: WireToDaemon, kind: str, times: int) -> dict[str, Any]:
+    """Take events until a message of a type has come so often; return the last."""
+    daemon.take_until(lambda: types(daemon).count(kind) == times, f"{times} messages {kind}")
+    return [message for message in daemon.messages if message["type"] == kind][-1]
+
+
+def test_a_world_is_added_beside_ranks_that_run(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path))
+    (pid,) = rank_pids(tmp_path)
+    daemon.prepare("echo", "second", first=1, ranks=2)
+    until_again(daemon, "ready", 2)
+    daemon.send("launch")
+    until_again(daemon, "exited", 2)
+    assert (daemon.stdout_of(1), daemon.stdout_of(2)) == (b"second\n", b"second\n")
+    assert living(pid) and "finished" not in types(daemon)
+    os.kill(pid, signal.SIGKILL)
+    assert daemon.until("finished")["worlds"] == 2
+
+
+def test_a_world_is_added_where_all_ranks_have_ended(daemon: WireToDaemon) -> None:
+    daemon.run("true")
+    assert daemon.until("finished")["worlds"] == 1
+    daemon.prepare("echo", "second", first=1)
+    until_again(daemon, "ready", 2)
+    daemon.send("launch")
+    assert until_again(daemon, "finished", 2)["worlds"] == 2
+    assert daemon.stdout_of(1) == b"second\n"
+
+
+def test_ranks_that_end_do_not_end_a_node_that_has_prepared_a_world(daemon: WireToDaemon) -> None:
+    daemon.run("cat", stdin=True)
+    daemon.prepare("echo", "second", first=1)
+    until_again(daemon, "ready", 2)
+    daemon.session.send_end(STDIN_0)
+    daemon.flush()
+    until_again(daemon, "exited", 1)
+    pass_time(0.5)  # longer than the sweep waits for
+    daemon.send("launch")
+    assert until_again(daemon, "finished", 1)["worlds"] == 2
+    assert daemon.stdout_of(1) == b"second\n"
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["running", "ended"])
+def test_a_world_may_be_cancelled(daemon: WireToDaemon, tmp_path: Path, ended: bool) -> None:
+    daemon.run(*stay(tmp_path))
+    (pid,) = rank_pids(tmp_path)
+    if ended:
+        os.kill(pid, signal.SIGKILL)
+        daemon.until("finished")
+    daemon.prepare("echo", "second", first=1)
+    until_again(daemon, "ready", 2)
+    daemon.send("cancel")
+    daemon.send("launch")
+    if not ended:
+        ping(daemon)
+        os.kill(pid, signal.SIGKILL)
+    until_again(daemon, "finished", 2 if ended else 1)
+    assert types(daemon).count("started") == 1 and daemon.stdout_of(1) == b""
+
+
+def test_a_stop_comes_before_a_launch_that_is_on_its_way(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path))
+    rank_pids(tmp_path)
+    daemon.prepare("echo", "second", first=1)
+    until_again(daemon, "ready", 2)
+    daemon.send("stop", steps=[[signal.SIGTERM, 5.0]])
+    daemon.send("launch")
+    daemon.until("finished")
+    assert types(daemon).count("started") == 1
+
+
 # Messages in the wrong state, and what is no message
 
 
+WHOLE: dict[str, Any] = {"signal": 9, "kind": "pmi ", "members": [], "number": 1, "parts": [], "id": 1, "error": ""}
+"""What makes any message whole."""
+
+
 def test_messages_in_the_wrong_state_are_left_alone(daemon: WireToDaemon) -> None:
-    for kind, members in (("launch", {}), ("signal", {"signal": 9}), ("stop", {"steps": []}), ("unknown", {}), ("hello", {})):
-        daemon.send(kind, **members)
+    for kind in ("launch", "cancel", "signal", "stop", "collective", "answer", "unknown", "hello"):
+        daemon.send(kind, **WHOLE, steps=[])
     ping(daemon)
     assert types(daemon) == ["hello"]
     daemon.run("true")
-    daemon.prepare("echo", "second")
     daemon.send("launch")
     daemon.until("finished")
-    for kind in ("launch", "signal", "stop"):
-        daemon.send(kind, signal=9, steps=[[9, 0]])
+    for kind in ("launch", "cancel", "signal", "stop", "collective", "answer"):
+        daemon.send(kind, **WHOLE, steps=[[9, 0]])
     ping(daemon)
     assert types(daemon) == ["hello", "ready", "started", "exited", "finished"]
-    assert daemon.stdout_of(0) == b""
 
 
 def hostile() -> dict[str, bytes]:
@@ -240,9 +316,9 @@ def test_a_head_that_stops_itself_may_be_silent(daemon: WireToDaemon, tmp_path: 
     daemon.run(*stay(tmp_path), silence=1.0)
     (rank,) = rank_pids(tmp_path)
     daemon.send("signal", signal=int(signal.SIGSTOP))
-    wait_until(lambda: state(rank) == "T", "the rank is stopped")
+    wait_until(lambda: stopped(rank), "the rank is stopped")
     pass_time(1.5)
-    assert state(rank) == "T"
+    assert stopped(rank)
     daemon.send("signal", signal=int(signal.SIGCONT))
     daemon.end()
     assert not living(rank)
@@ -259,7 +335,7 @@ def test_a_stopped_rank_is_killed_too(daemon: WireToDaemon, tmp_path: Path) -> N
     daemon.run(*stay(tmp_path))
     (rank,) = rank_pids(tmp_path)
     os.kill(rank, signal.SIGSTOP)
-    wait_until(lambda: state(rank) == "T", "the rank is stopped")
+    wait_until(lambda: stopped(rank), "the rank is stopped")
     daemon.close_wire()
     assert daemon.end() == (0, "") and not living(rank)
 
@@ -429,6 +505,47 @@ def test_the_guard_kills_what_a_dead_daemon_left(daemon: WireToDaemon, tmp_path:
     os.kill(pid, signal.SIGKILL)
     assert daemon.end() == (137, "")
     assert not [pid for pid in ranks if living(pid)]
+
+
+def test_the_guard_kills_a_frozen_daemon_with_all_that_it_started(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path, before="trap '' TERM; setsid sleep 1000 &"), ranks=2, pulse=1.0)
+    ranks = rank_pids(tmp_path, 2)
+    (pid,) = children(daemon.process.pid)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    code, words = daemon.end()
+    assert 0.7 < time.monotonic() - began < 5
+    assert code == 137
+    assert words == "mpilaunch: the daemon did not move for 1 s, and was killed with its ranks: was it stopped?\n"
+    assert not [one for one in (*ranks, pid) if living(one)]
+
+
+def test_a_daemon_that_only_waits_shows_its_pulse(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path), pulse=0.3)
+    (rank,) = rank_pids(tmp_path)
+    # A head that has stopped itself says nothing at all.
+    daemon.send("signal", signal=int(signal.SIGSTOP))
+    pass_time(1.5)
+    assert living(rank)
+    ping(daemon)
+    daemon.send("stop", steps=[])
+    daemon.until("finished")
+
+
+def test_a_node_that_was_frozen_as_a_whole_goes_on(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path), pulse=0.6)
+    (rank,) = rank_pids(tmp_path)
+    guard, pid = daemon.process.pid, children(daemon.process.pid)[0]
+    for one in (guard, pid):
+        os.kill(one, signal.SIGSTOP)
+    pass_time(1.5)
+    for one in (guard, pid):
+        os.kill(one, signal.SIGCONT)
+    pass_time(1.0)
+    ping(daemon)
+    assert living(rank)
+    daemon.send("stop", steps=[])
+    daemon.until("finished")
 
 
 def test_a_daemon_without_its_guard_ends_its_ranks(daemon: WireToDaemon, tmp_path: Path) -> None:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.daemon import pmi1
-from mpilaunch.daemon.pmi1 import ABORTED, ABSENT, CONNECTED, FINALIZED, MAX_KEY, MAX_PUTS, MAX_VALUE, Pmi1Server, ProtocolError
+from mpilaunch.daemon.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, MAX_KEY, MAX_PUTS, MAX_VALUE, ProtocolError
+from tests.pmi import INIT, Node
 
-INIT = "cmd=init pmi_version=1 pmi_subversion=1"
 BARRIER = "cmd=barrier_in"
 OUT = "cmd=barrier_out rc=0"
 MAPPING = "(vector,(0,2,2))"
 NOT_FOUND = "cmd=get_result rc=-1 msg=key_not_found value=unknown"
 
 START = [
-    (INIT, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1"),
+    (INIT, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=2"),
     ("cmd=get_maxes", "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024"),
     ("cmd=get_appnum", "cmd=appnum rc=0 appnum=0"),
     ("cmd=get_my_kvsname", "cmd=my_kvsname rc=0 kvsname=job"),
@@ -36,49 +33,12 @@ COMMANDS = (
 """Every command but init."""
 
 
-@dataclass
-class Node:
-    """One node's server, with all that it says."""
-
-    ranks: Sequence[int] = (0, 1)
-    size: int = 2
-    mapping: str = MAPPING
-    heard: dict[int, list[str]] = field(default_factory=dict)
-    fences: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    aborts: list[tuple[int, int]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.server = Pmi1Server(
-            "job",
-            self.size,
-            16,
-            list(self.ranks),
-            self.mapping,
-            lambda rank, data: self.heard.setdefault(rank, []).append(data.decode("latin-1")),
-            lambda ranks, pairs: self.fences.append((ranks, dict(pairs))),
-            lambda rank, code: self.aborts.append((rank, code)),
-        )
-
-    def say(self, rank: int, *lines: str) -> list[str]:
-        """Let a rank say lines; return the lines that it hears for it."""
-        before = len(self.heard.get(rank, ()))
-        self.server.receive(rank, "".join(f"{line}\n" for line in lines).encode("latin-1"))
-        answers = self.heard.get(rank, [])[before:]
-        assert all(answer.endswith("\n") and answer.count("\n") == 1 for answer in answers)
-        return [answer[:-1] for answer in answers]
-
-    def init(self) -> Node:
-        """Let all ranks begin."""
-        for rank in self.ranks:
-            self.say(rank, INIT)
-        return self
-
-    def waiting(self) -> Node:
-        """Let all ranks begin and come to the barrier, but for the last."""
-        self.init()
-        for rank in self.ranks[:-1]:
-            assert self.say(rank, BARRIER) == []
-        return self
+def waiting(node: Node) -> Node:
+    """Let all ranks begin and come to the barrier, but for the last."""
+    node.init()
+    for rank in node.ranks[:-1]:
+        assert node.say(rank, BARRIER) == []
+    return node
 
 
 # Dialogues
@@ -93,12 +53,12 @@ def test_the_dialogue_of_mpich_on_one_node() -> None:
         assert node.say(rank, put) == ["cmd=put_result rc=0 msg=success"]
     assert node.say(0, BARRIER) == []
     assert node.say(1, BARRIER) == [OUT]
-    assert node.heard[0][-1] == f"{OUT}\n"
+    assert node.lines(0)[-1] == OUT
     for rank in (0, 1):
         card = f"cmd=get_result rc=0 msg=success value=description#host{1 - rank}$port#4{1 - rank}$"
         assert node.say(rank, f"cmd=get kvsname=job key=P{1 - rank}-businesscard") == [card]
         assert node.say(rank, "cmd=finalize") == ["cmd=finalize_ack rc=0"]
-        assert node.server.ended(rank) == FINALIZED
+        assert node.ended(rank) == FINALIZED
     assert (node.fences, node.aborts) == ([], [])
 
 
@@ -112,7 +72,7 @@ def test_two_nodes_exchange_what_their_ranks_put_in_one_message_each() -> None:
     pairs = {key: value for node in nodes for _, put in node.fences for key, value in put.items()}
     for node in nodes:
         assert not any(OUT in line for rank in node.ranks for line in node.heard[rank])
-        node.server.release(pairs)
+        node.collective_done.pop()({"parts": [pairs]})
         for rank in node.ranks:
             assert node.heard[rank][-1] == f"{OUT}\n"
             got = node.say(rank, *(f"cmd=get kvsname=job key=k{other}" for other in range(4)))
@@ -135,7 +95,7 @@ def test_a_dialogue_does_not_depend_on_how_it_is_cut(size: int) -> None:
     lines = "".join(f"{line}\n" for line, _ in START).encode()
     node = Node()
     for start in range(0, len(lines), size):
-        node.server.receive(0, lines[start : start + size])
+        node.receive(0, lines[start : start + size])
     assert node.heard[0] == [f"{answer}\n" for _, answer in START]
 
 
@@ -145,9 +105,6 @@ def test_a_dialogue_does_not_depend_on_how_it_is_cut(size: int) -> None:
 def test_the_rest_of_the_commands() -> None:
     node = Node().init()
     assert node.say(0, "cmd=get_universe_size") == ["cmd=universe_size rc=0 size=16"]
-    assert node.say(0, "cmd=publish_name service=s port=p") == ["cmd=publish_result rc=-1 msg=not_supported"]
-    assert node.say(0, "cmd=unpublish_name service=s") == ["cmd=unpublish_result rc=-1 msg=not_supported"]
-    assert node.say(0, "cmd=lookup_name service=s") == ["cmd=lookup_result rc=-1 msg=not_supported"]
 
 
 def test_every_command_is_tested_here() -> None:
@@ -155,7 +112,9 @@ def test_every_command_is_tested_here() -> None:
 
 
 def test_without_a_mapping_the_ranks_compare_host_names() -> None:
-    assert Node(mapping="").init().say(0, "cmd=get kvsname=job key=PMI_process_mapping") == [NOT_FOUND]
+    # No library could read a longer one.
+    node = Node(blocks=[[node, 1, 1] for node in (0, 1) * 70]).init()
+    assert node.say(0, "cmd=get kvsname=job key=PMI_process_mapping") == [NOT_FOUND]
 
 
 def test_keys_and_values_up_to_the_maximum_and_not_beyond() -> None:
@@ -191,10 +150,111 @@ def test_an_equals_sign_belongs_to_the_value() -> None:
     ],
 )
 def test_abort_tells_its_code_also_from_within_the_barrier(words: str, code: int) -> None:
-    node = Node().waiting()
+    node = waiting(Node())
     assert node.say(0, f"cmd=abort{words}") == []
     assert node.aborts == [(0, code)]
-    assert node.server.ended(0) == ABORTED
+    assert node.ended(0) == ABORTED
+
+
+# Groups of version 1.2
+
+
+def test_a_group_of_the_node_needs_nobody_else() -> None:
+    node = Node((0, 1), size=4).init()
+    assert node.say(0, "cmd=put kvsname=job key=k value=v", "cmd=barrier_in group=NODE")[1:] == []
+    # A tag makes a barrier of its own.
+    assert node.say(1, "cmd=barrier_in group=NODE:7") == []
+    assert node.say(1, "cmd=barrier_in group=NODE") == [OUT]
+    assert node.lines(0)[-1] == OUT and node.collectives == []
+    assert node.say(0, "cmd=barrier_in group=NODE:7") == ["cmd=barrier_out rc=0 tag=7"]
+    assert node.lines(1)[-1] == "cmd=barrier_out rc=0 tag=7"
+
+
+def test_a_group_of_some_ranks_is_told_with_their_numbers_and_all_hear_of_its_pairs_later() -> None:
+    node = Node((0, 1), size=4).init()
+    node.say(0, "cmd=put kvsname=job key=k value=v", "cmd=barrier_in group=0,2")
+    assert node.collectives == [([["job", 0], ["job", 2]], 1, {"k": "v"})]
+    node.collective_done.pop()({"parts": [{"k": "v"}, {"far": "1"}]})
+    assert node.lines(0)[-1] == OUT
+    assert node.say(1, "cmd=get kvsname=job key=far") == ["cmd=get_result rc=0 msg=success value=1"]
+    for rank in (0, 1):
+        node.say(rank, "cmd=barrier_in group=WORLD")
+    assert node.collectives[1:] == [([["job", -1]], 2, {"k": "v"})]
+
+
+def test_a_quick_rank_may_be_in_the_next_barrier_of_a_group() -> None:
+    node = Node((0, 1, 2), size=3, blocks=[[0, 1, 3]]).init()
+    for rank in (0, 1):
+        node.say(rank, "cmd=barrier_in group=0,1")
+    assert [node.lines(rank)[-1] for rank in (0, 1)] == [OUT, OUT]
+    assert node.say(0, "cmd=barrier_in group=0,1:5") == []
+    assert node.say(1, "cmd=barrier_in group=0,1:5") == ["cmd=barrier_out rc=0 tag=5"]
+    assert node.lines(0)[-1] == "cmd=barrier_out rc=0 tag=5"
+
+
+# Names and new worlds
+
+
+def test_names_are_the_heads_affair() -> None:
+    node = Node().init()
+    for line, what, details, answer, said in [
+        ("publish_name service=s port=p", "publish", {"values": {"s": "p"}}, "", "publish_result rc=0 msg=success"),
+        ("publish_name service=s port=p", "publish", {"values": {"s": "p"}}, "no", "publish_result rc=1 msg=name_is_taken"),
+        ("unpublish_name service=s", "unpublish", {"names": ["s"]}, "", "unpublish_result rc=0 msg=success"),
+        ("unpublish_name service=s", "unpublish", {"names": ["s"]}, "no", "unpublish_result rc=1 msg=no_such_name"),
+    ]:
+        assert node.say(0, f"cmd={line}") == []
+        assert node.asked.pop() == (what, {"space": "pmi", **details})
+        node.ask_done.pop()({"error": answer})
+        assert node.lines(0)[-1] == f"cmd={said}"
+
+
+@pytest.mark.parametrize(("values", "said"), [({"s": "p"}, "rc=0 msg=success port=p"), ({}, "rc=1 msg=no_such_name")])
+def test_a_name_is_looked_up(values: dict[str, str], said: str) -> None:
+    node = Node().init()
+    assert node.say(0, "cmd=lookup_name service=s") == []
+    assert node.asked == [("lookup", {"space": "pmi", "names": ["s"], "wait": False})]
+    node.ask_done.pop()({"error": "", "values": values})
+    assert node.lines(0)[-1] == f"cmd=lookup_result {said}"
+
+
+SPAWN = [
+    "mcmd=spawn",
+    *("nprocs=2", "execname=./child", "totspawns=2", "spawnssofar=1", "arg1=a b", "arg2=c=d", "argcnt=2"),
+    *("preput_num=1", "preput_key_0=PARENT_ROOT_PORT_NAME", "preput_val_0=tag#0$", "info_num=1"),
+    *("info_key_0=wdir", "info_val_0=/tmp", "endcmd", "mcmd=spawn"),
+    *("nprocs=1", "execname=other", "totspawns=2", "spawnssofar=2", "argcnt=0", "endcmd"),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"error": "", "world": "job.1", "size": 3}, "rc=0 msg=success errcodes=0,0,0"),
+        ({"error": "no"}, "rc=-1 msg=could_not_spawn errcodes=1"),
+    ],
+)
+def test_a_spawn_of_two_programs(answer: dict[str, object], said: str) -> None:
+    node = Node().init()
+    assert node.say(1, *SPAWN) == []
+    first = {"program": ["./child", "a b", "c=d"], "count": 2, "environment": {}, "info": {"wdir": "/tmp"}}
+    second = {"program": ["other"], "count": 1, "environment": {}, "info": {}}
+    pairs = {"PARENT_ROOT_PORT_NAME": "tag#0$"}
+    assert node.asked == [("spawn", {"world": "job", "rank": 1, "apps": [first, second], "pairs": pairs})]
+    node.ask_done.pop()(answer)
+    assert node.lines(1)[-1] == f"cmd=spawn_result {said}"
+    # And on it goes.
+    assert node.say(1, "cmd=get_universe_size") == ["cmd=universe_size rc=0 size=16"]
+
+
+def test_a_spawned_world_begins_with_what_its_parent_put() -> None:
+    node = Node(parent="job0", pairs={"PARENT_ROOT_PORT_NAME": "tag#0$"}).init()
+    found = node.say(0, "cmd=get kvsname=job key=PARENT_ROOT_PORT_NAME")
+    assert found == ["cmd=get_result rc=0 msg=success value=tag#0$"]
+
+
+def test_the_first_that_begins_is_told_of_once_each() -> None:
+    assert Node((0, 1, 2), size=3).init().connected == [0, 1, 2]
 
 
 # Order
@@ -223,19 +283,25 @@ def test_init_comes_once() -> None:
 @pytest.mark.parametrize("line", [line for line in COMMANDS if not line.startswith("cmd=abort")])
 def test_a_rank_in_the_barrier_waits(line: str) -> None:
     with pytest.raises(ProtocolError, match="from a rank that is in the barrier"):
-        Node().waiting().say(0, line)
+        waiting(Node()).say(0, line)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("cmd=dance", "unknown command 'cmd=dance'"),
-        ("mcmd=spawn", "unknown command 'mcmd=spawn'"),
+        ("mcmd=dance", "unknown command 'mcmd=dance'"),
+        ("mcmd=spawn\nendcmd", "a spawn that does not fit: KeyError('totspawns')"),
+        ("mcmd=spawn\nnprocs=x\nexecname=a\ntotspawns=1\nargcnt=0\nendcmd", "a spawn that does not fit: ValueError"),
+        ("mcmd=spawn\n" + "a=b\n" * 10_001, "a spawn of more than 10000 lines"),
+        ("cmd=barrier_in group=0,7", "the group '0,7' has ranks that this world of 2 has not"),
+        ("cmd=barrier_in group=1", "rank 0 is not in the group '1' of its barrier"),
+        ("cmd=barrier_in group=x", "'x' is not a group"),
         ("", "unknown command ''"),
         ("hello", "'hello' is not key=value"),
         ("cmd=put kvsname=job key=k", "put without 'value'"),
         ("cmd=get kvsname=job", "get without 'key'"),
-        ("x" * 5000, "is not key=value"),
+        ("x" * 5000, "a line of more than 4096 bytes"),
     ],
 )
 def test_what_is_not_the_protocol_is_named(line: str, words: str) -> None:
@@ -247,20 +313,20 @@ def test_what_is_not_the_protocol_is_named(line: str, words: str) -> None:
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
     node = Node()
-    node.server.receive(0, b"x" * pmi1.LONGEST_LINE)
+    node.receive(0, b"x" * pmi1.LONGEST_LINE)
     with pytest.raises(ProtocolError, match="a line of more than 4096 bytes"):
-        node.server.receive(0, b"x")
+        node.receive(0, b"x")
 
 
 # Ranks that end
 
 
 def test_a_rank_that_never_began_is_not_waited_for_but_told_of() -> None:
-    node = Node().waiting()
-    assert node.server.ended(1) == CONNECTED
+    node = waiting(Node())
+    assert node.ended(1) == CONNECTED
     assert node.fences == [(1, {})]
     node = Node()
-    assert node.server.ended(1) == ABSENT
+    assert node.ended(1) == ABSENT
     node.say(0, INIT, BARRIER)
     # One rank of two: the head sees that the other will never come. Nobody goes on.
     assert node.fences == [(1, {})]
@@ -268,18 +334,18 @@ def test_a_rank_that_never_began_is_not_waited_for_but_told_of() -> None:
 
 
 def test_a_node_tells_a_fence_once_whoever_ends_meanwhile() -> None:
-    node = Node((0, 1), size=4).waiting()
+    node = waiting(Node((0, 1), size=4))
     node.say(1, BARRIER)
-    node.server.ended(0)
+    node.ended(0)
     assert node.fences == [(2, {})]
-    node.server.ended(1)
+    node.ended(1)
     assert node.fences == [(2, {})]
 
 
 def test_nobody_waits_where_all_have_ended() -> None:
     node = Node().init()
     for rank in (0, 1):
-        assert node.server.ended(rank) == CONNECTED
+        assert node.ended(rank) == CONNECTED
     assert node.fences == []
 
 
@@ -296,10 +362,10 @@ def test_any_bytes_are_answered_or_refused(pieces: list[tuple[int, bytes]]) -> N
     for rank, data in pieces:
         if rank not in cut_off:
             try:
-                node.server.receive(rank, data)
+                node.receive(rank, data)
             except ProtocolError:
                 cut_off.add(rank)
     for answers in node.heard.values():
         assert all(answer.startswith("cmd=") and answer.endswith("\n") and answer.count("\n") == 1 for answer in answers)
     for rank in (0, 1):
-        assert node.server.ended(rank) in (ABSENT, CONNECTED, FINALIZED, ABORTED)
+        assert node.ended(rank) in (ABSENT, CONNECTED, FINALIZED, ABORTED)

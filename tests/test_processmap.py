@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpilaunch.daemon.pmi import mapping_text
+from mpilaunch.errors import UsageError
 from mpilaunch.mapping import JobMap, Placement
-from mpilaunch.processmap import LONGEST, process_mapping
+from mpilaunch.processmap import process_blocks, read_rankmap
 
 
 def job_map(nodes: Sequence[int]) -> JobMap:
@@ -39,16 +41,50 @@ def expand(vector: str) -> list[int]:
     ],
 )
 def test_golden_vectors(nodes: list[int], vector: str) -> None:
-    assert process_mapping(job_map(nodes)) == vector
+    assert mapping_text(process_blocks(job_map(nodes))) == vector
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60))
 def test_every_vector_expands_to_its_map(nodes: list[int]) -> None:
     places = sorted(set(nodes))
-    assert expand(process_mapping(job_map(nodes))) == [places.index(node) for node in nodes]
+    assert expand(mapping_text(process_blocks(job_map(nodes)))) == [places.index(node) for node in nodes]
 
 
-def test_a_vector_that_no_library_could_read_is_left_out() -> None:
-    vectors = [process_mapping(job_map([0, 1] * turns)) for turns in range(100, 150)]
-    assert all(len(vector) <= LONGEST for vector in vectors)
-    assert vectors[0] and not vectors[-1]
+# --rankmap
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        ("0,0,1,1", (0, 0, 1, 1)),
+        ("(0,2,2)", (0, 0, 1, 1)),
+        ("(vector,(0,2,2),2,(0,1,1))", (0, 0, 1, 1, 2, 0)),
+        ("2, 0", (2, 0)),
+    ],
+)
+def test_a_rankmap_is_read(text: str, nodes: tuple[int, ...]) -> None:
+    assert read_rankmap(text, 3) == nodes
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,", ",0", "(0,2)", "(0,1,1", "0(0,1,1)", "0;1", "(0,0,0)", "(vector,)"])
+def test_what_is_no_rankmap(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a map of ranks to nodes"):
+        read_rankmap(text, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("0,3", "no node 3: the last is 2"), ("(2,2,1)", "no node 3"), ("(0,3,999999)", "1,048,576")],
+)
+def test_a_rankmap_that_does_not_fit(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        read_rankmap(text, 3)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=30))
+def test_what_is_written_is_read_back(nodes: list[int]) -> None:
+    # The nodes of a process map are those that run ranks, counted anew.
+    used = sorted(set(nodes))
+    placements = tuple(Placement(rank, node, 0, 0) for rank, node in enumerate(nodes))
+    expected = tuple(used.index(node) for node in nodes)
+    assert read_rankmap(mapping_text(process_blocks(JobMap(placements, tuple(used)))), len(used)) == expected

@@ -1,51 +1,110 @@
-"""The guard: the process that the agent started, waiting behind the daemon so that a killed daemon leaves no rank.
+"""The guard: the process that the agent started, waiting behind the daemon so that a dead or frozen one leaves no rank.
 
 Ranks cannot be tied to the daemon by the kernel alone (a parent-death signal is lost at the first fork of a rank), so the
 guard is a subreaper: when the daemon dies, all that it had started becomes the guard's, and the guard kills it. When the
 guard dies first, the daemon sees end of file on a pipe and ends its ranks itself. The guard holds neither the wire nor a
 rank's output: a dead daemon is seen by the head at once.
+
+A daemon that was stopped (SIGSTOP) or is stuck in the kernel shows no pulse, and is killed with all that it had started. Only
+time that the guard has itself lived through counts as silence: a machine that was suspended, or a node that was frozen as a
+whole, goes on where it was.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
+import struct
+import time
 
 from mpilaunch.daemon import reaper
 
+BEATS = 6
+"""A daemon shows its pulse so many times within its limit, and its guard looks as often."""
+START_LIMIT = 600.0
+"""Seconds without a pulse before the first one, which says how long the limit is."""
+LONGEST_STEP = 3600.0
+_LIMIT = struct.Struct("d")
 
-def stand_behind(wire: tuple[int, int]) -> int:
+
+class Pulse:
+    """The daemon's side: a sign of life now and then, independent of how much happens."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        os.set_blocking(descriptor, False)
+
+    def beat(self, limit: float) -> float:
+        """Show that the daemon lives, and will again within `limit` seconds; return after how many seconds to call again."""
+        try:
+            os.write(self._descriptor, _LIMIT.pack(limit))
+        except OSError:
+            pass  # the guard is stopped, or gone, which another pipe tells
+        return limit / BEATS
+
+
+def stand_behind(wire: tuple[int, int], directory: str) -> tuple[int, Pulse]:
     """Fork: the daemon goes on in the child, this process becomes its guard and never returns.
 
+    Args:
+        wire: the descriptors of the wire, which only the daemon keeps.
+        directory: where the daemon may make files, removed when it has ended.
+
     Returns:
-        in the child, a descriptor that reads end of file when the guard has died.
+        in the child, a descriptor that reads end of file when the guard has died, and the pulse to show.
     """
     alive_read, alive_write = os.pipe()
+    pulse_read, pulse_write = os.pipe()
     daemon = os.fork()
     if daemon == 0:
         os.close(alive_write)
+        os.close(pulse_read)
         # An agent that kills its process group must not take the guard and the daemon in one blow.
         os.setsid()
-        return alive_read
-    os.close(alive_read)
-    for descriptor in wire:
+        return alive_read, Pulse(pulse_write)
+    for descriptor in (alive_read, pulse_write, *wire):
         os.close(descriptor)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # An agent may end us so when its connection is lost: the daemon has seen that too, and it ends the ranks first.
         signal.signal(number, signal.SIG_IGN)
     reaper.become_subreaper()
-    os._exit(_watch(daemon))
+    code = _watch(daemon, pulse_read)
+    reaper.remove_directory(directory)
+    os._exit(code)
 
 
-def _watch(daemon: int) -> int:
-    """Wait for the daemon, kill what it left, return its exit code (128 + N for signal N)."""
-    status = 0
-    while True:
+def _watch(daemon: int, pulse: int) -> int:
+    """Wait for the end of the daemon, kill what it left, return its exit code (128 + N for signal N)."""
+    silent = _until_it_ends(pulse)
+    if silent:
+        reaper.kill_descendants()
+        words = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
         try:
-            pid, status = os.waitpid(daemon, 0)
-        except ChildProcessError:
-            break
-        if pid == daemon:
-            break
+            os.write(2, words.encode())
+        except OSError:
+            pass  # the head has given this node up long ago
+        return 128 + signal.SIGKILL
+    _, status = os.waitpid(daemon, 0)
     reaper.kill_descendants()
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _until_it_ends(pulse: int) -> float:
+    """Wait until the daemon has died, or been silent for too long: return the seconds of silence, 0 when it died."""
+    limit, silent = START_LIMIT, 0.0
+    while silent < limit:
+        step = min(limit / BEATS, LONGEST_STEP)
+        began = time.monotonic()
+        ready, _, _ = select.select([pulse], [], [], step)
+        if ready:
+            shown = os.read(pulse, 1 << 16)
+            if not shown:
+                return 0.0
+            (limit,) = _LIMIT.unpack(shown[-_LIMIT.size :])
+            silent = 0.0
+            continue
+        waited = time.monotonic() - began
+        # Far too long, and it was us who slept.
+        silent = silent + waited if waited < 2 * step else 0.0
+    return silent

@@ -14,20 +14,21 @@ import time
 
 import mpilaunch
 from mpilaunch.daemon import reaper, spawn
+from mpilaunch.daemon.evidence import Evidence
+from mpilaunch.daemon.guard import Pulse
 from mpilaunch.daemon.iof import Forwarder
-from mpilaunch.daemon.pmi1 import ABSENT
+from mpilaunch.daemon.lifeline import Lifeline
 from mpilaunch.daemon.probe import probe
+from mpilaunch.daemon.timers import Timers
 from mpilaunch.daemon.wireup import WireUp
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
-from mpilaunch.wire.session import Session
+from mpilaunch.wire.messages import HEAD_SAYS, check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # Names for the type checker only: loading typing would cost every node milliseconds.
-    from collections.abc import Callable
     from typing import Any
 
-READ_SIZE = 256 << 10
 HIGH_WATER = 4 << 20
 """Bytes waiting for the wire above which no rank's output is read."""
 START_SILENCE = 600.0
@@ -36,14 +37,25 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """How ranks are ended when the head is gone, before SIGKILL."""
 
 ACCEPTS = {
-    "fresh": {"prepare"},
-    "prepared": {"launch"},
-    "running": {"signal", "stop", "fence"},
-    "finished": set(),
+    "fresh": {"prepare", "world"},
+    "prepared": {"launch", "cancel", "stop", "world", "answer"},
+    "running": {"prepare", "launch", "cancel", "signal", "stop", "world", "collective", "answer", "ask"},
+    "finished": {"prepare", "world", "ask"},
 }
-"""Control messages taken in each state."""
+"""Control messages taken in each state. A world that a rank spawns is prepared and launched beside those that run, or on a node
+whose ranks have all ended."""
 
-HANDLERS = {"prepare": "_prepare", "launch": "_launch", "signal": "_signal", "stop": "_stop", "fence": "_release"}
+HANDLERS = {
+    "prepare": "_prepare",
+    "launch": "_launch",
+    "cancel": "_cancel",
+    "signal": "_signal",
+    "stop": "_stop",
+    "world": "_know",
+    "collective": "_serve",
+    "ask": "_serve",
+    "answer": "_serve",
+}
 """Control message and the method that takes it."""
 
 
@@ -53,29 +65,31 @@ class Daemon:
     Args:
         wire_in, wire_out: descriptors of the wire; `wire_out` does not block.
         guard: a descriptor that reads end of file when the guard has died.
+        pulse: shows the guard that this process is not frozen.
+        directory: where files of the job may be made; it is not there yet, and the guard removes it.
     """
 
-    def __init__(self, wire_in: int, wire_out: int, guard: int) -> None:
-        self._wire_in, self._wire_out = wire_in, wire_out
-        self._session = Session()
+    def __init__(self, wire_in: int, wire_out: int, guard: int, pulse: Pulse, directory: str) -> None:
+        self._timers = Timers()
+        self._pulse = pulse
         self._selector = selectors.DefaultSelector()
+        self._lifeline = Lifeline(wire_in, wire_out, self._selector, self._wire_ready)
+        self._session = self._lifeline.session
+        self._guard = guard
         self._forwarder = Forwarder(self._session, self._selector, self._check_finished)
-        self._outgoing = bytearray()
-        self._waiting_to_write = False
         self._state = "fresh"
-        self._lost = False
         self._plan: dict[str, Any] = {}
-        self._program: tuple[bytes, list[bytes]] = (b"", [])
-        self._environment: dict[bytes, bytes] = {}
+        self._prepared: tuple[dict[str, Any], dict[int, spawn.App]] = ({}, {})
+        self._to_launch = False
+        self._worlds = 0
         self._ranks: dict[int, int] = {}
-        self._wireup: WireUp | None = None
+        self._evidence: Evidence | None = None
+        self._wireup = WireUp(self._selector, self._session.send, self._abort, self._timers.set, directory)
         self._abort_codes: dict[int, int] = {}
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._stopping = False
         self._swept: list[tuple[int, str]] = []
-        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
-        self._selector.register(wire_in, selectors.EVENT_READ, self._wire_ready)
         self._selector.register(guard, selectors.EVENT_READ, self._lose_head)
         self._signals = _signal_pipe()
         self._selector.register(self._signals, selectors.EVENT_READ, self._children_ended)
@@ -86,28 +100,23 @@ class Daemon:
         self._flush()
         # Loading ctypes takes milliseconds: the head works on our hello meanwhile.
         reaper.become_subreaper()
-        self._set_timer("silence", START_SILENCE, self._lose_head)
-        while not self._lost or self._state == "running":
-            for key, _ in self._selector.select(self._next_deadline()):
+        self._timers.set("silence", START_SILENCE, self._lose_head)
+        while not self._lifeline.lost or self._state == "running":
+            for key, _ in self._selector.select(self._timers.seconds_left()):
                 key.data()
-            self._run_timers()
+            self._timers.run()
             self._flush()
 
     # The wire
 
     def _wire_ready(self) -> None:
         try:
-            data = os.read(self._wire_in, READ_SIZE)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lose_head()
-            return
-        self._set_timer("silence", self._plan.get("silence", START_SILENCE), self._lose_head)
-        try:
-            for kind, channel, value in self._session.receive_data(data, time.monotonic()):
+            events = self._lifeline.receive()
+            if events is None:
+                self._lose_head()
+                return
+            self._timers.set("silence", self._plan.get("silence", START_SILENCE), self._lose_head)
+            for kind, channel, value in events:
                 if kind == CONTROL:
                     self._take_message(value)
                 elif kind == DATA:
@@ -122,6 +131,7 @@ class Daemon:
 
     def _take_message(self, message: Any) -> None:
         name = message["type"]
+        check(message, HEAD_SAYS)
         if name in ACCEPTS[self._state]:
             try:
                 getattr(self, HANDLERS[name])(message)
@@ -130,39 +140,20 @@ class Daemon:
 
     def _flush(self) -> None:
         """Write what the wire takes now; above the high-water mark, let the ranks wait."""
-        if self._lost:
-            self._session.data_to_send()
-            return
-        self._outgoing += self._session.data_to_send()
-        try:
-            while self._outgoing:
-                with memoryview(self._outgoing) as view:
-                    written = os.write(self._wire_out, view[: 1 << 20])
-                del self._outgoing[:written]
-        except BlockingIOError:
-            pass
-        except OSError:
+        if not self._lifeline.flush():
             self._lose_head()
-            return
-        waiting = bool(self._outgoing)
-        if waiting != self._waiting_to_write:
-            self._waiting_to_write = waiting
-            if waiting:
-                self._selector.register(self._wire_out, selectors.EVENT_WRITE, lambda: None)
-            else:
-                self._selector.unregister(self._wire_out)
-        self._forwarder.pause(len(self._outgoing) > HIGH_WATER)
+        elif not self._lifeline.lost:
+            self._forwarder.pause(self._lifeline.backlog > HIGH_WATER)
 
     def _lose_head(self) -> None:
         """The other side is gone: nobody reads us any more, and the ranks go too."""
-        if self._lost:
+        if self._lifeline.lost:
             return
-        self._lost = True
-        self._timers.pop("silence", None)
-        for key in list(self._selector.get_map().values()):
-            if key.fd in (self._wire_in, self._wire_out) or key.data == self._lose_head:
-                self._selector.unregister(key.fd)
+        self._lifeline.lose()
+        self._timers.drop("silence")
+        self._selector.unregister(self._guard)
         self._forwarder.pause(True)
+        self._to_launch = False
         if self._state == "running":
             self._begin_steps([list(step) for step in LOST_HEAD_STEPS])
 
@@ -170,39 +161,69 @@ class Daemon:
 
     def _prepare(self, message: dict[str, Any]) -> None:
         self._plan = message
-        self._set_timer("silence", message["silence"], self._lose_head)
-        try:
-            directory, note = spawn.choose_directory(message["directory"], message["directory_required"])
-            self._environment = spawn.node_environment(message["scrub"], message["defaults"], message["environment"])
-            search_path = self._environment.get(b"PATH", os.defpath.encode())
-            self._program = spawn.resolve_program(message["program"], search_path, directory, message["python"])
-            os.chdir(directory)
-        except spawn.Problem as problem:
-            problems = [{"cause": problem.cause, "detail": problem.detail}]
+        apps: dict[int, spawn.App] = {}
+        self._timers.set("silence", message["silence"], self._lose_head)
+        self._beat()
+        environment = spawn.node_environment(message["scrub"], message["defaults"], message["environment"])
+        problems = []
+        for number in sorted({spec["app"] for spec in message["ranks"]}):
+            try:
+                spawn.check_file_limit(message)
+                apps[number] = spawn.prepare_app(message["apps"][number], environment, message["python"])
+            except spawn.Problem as problem:
+                problems.append({"cause": problem.cause, "detail": problem.detail})
+        if problems:
             self._session.send({"type": "refused", "problems": problems})
             return
         for spec in message["ranks"]:
             if spec["stdin"]:
                 self._session.open_receiving(stream_channel(spec["rank"], STDIN), message["window"])
-        if message["mpi"] is not None:
-            self._wireup = WireUp(message, self._selector, self._fence, self._abort, self._note)
-        self._state = "prepared"
-        self._session.send({"type": "ready", "program": spawn.decode(self._program[0]), "notes": [note] if note else []})
+        self._prepared = message, apps
+        self._worlds += 1
+        self._to_launch = True
+        if self._state != "running":
+            self._state = "prepared"
+        if message["mpi"] is None:
+            self._ready("")
+        else:
+            self._wireup.open_world(message["mpi"], message["ranks"])
+            self._wireup.offer_pmix(message["mpi"], list(apps.values()), self._ready)
+
+    def _ready(self, why_not: str) -> None:
+        """All is there for the ranks that were prepared last, or not."""
+        if why_not:
+            self._session.send({"type": "refused", "problems": [{"cause": "pmix-missing", "detail": why_not}]})
+            self._worlds -= 1
+            self._cancel({})
+            return
+        apps = self._prepared[1].values()
+        notes = [app.note for app in apps if app.note]
+        self._session.send({"type": "ready", "programs": [spawn.decode(app.path) for app in apps], "notes": notes})
+
+    def _beat(self) -> None:
+        self._timers.set("pulse", self._pulse.beat(self._plan["pulse"]), self._beat)
 
     def _launch(self, message: dict[str, Any]) -> None:
+        if not self._to_launch:
+            return  # a stop came between
         self._state = "running"
+        self._to_launch = False
+        self._timers.drop("sweep")
+        self._evidence = self._evidence or Evidence()
         started, failed = [], []
-        for spec in self._plan["ranks"]:
+        plan, apps = self._prepared
+        for spec in plan["ranks"]:
             rank = spec["rank"]
-            descriptors = self._forwarder.open_rank(rank, spec["stdin"], self._plan["merge_stderr"], self._plan["window"])
-            if self._wireup is not None:
-                descriptors[self._wireup.descriptor] = self._wireup.open_rank(rank)
+            descriptors = self._forwarder.open_rank(rank, spec["stdin"], plan["merge_stderr"], plan["window"])
+            if plan["mpi"] is not None and plan["mpi"]["descriptor"] is not None:
+                descriptors[plan["mpi"]["descriptor"]] = self._wireup.open_rank(rank, plan["mpi"]["descriptor"])
+            environment = {**spec["environment"], **self._wireup.environment(rank, apps[spec["app"]])}
             try:
-                pid = spawn.start(*self._program, self._environment_of(spec), spec["cpus"], descriptors)
+                pid = spawn.start(apps[spec["app"]], spec["unset"], environment, spec["cpus"], descriptors)
             except OSError as error:
                 failed.append([rank, error.errno, time.monotonic()])
                 self._forwarder.close_input(rank)
-                self._close_wireup(rank)
+                self._wireup.close_rank(rank)
             else:
                 started.append([rank, pid, time.monotonic()])
                 self._ranks[pid] = rank
@@ -211,45 +232,50 @@ class Daemon:
                 for descriptor in descriptors.values():
                     os.close(descriptor)
         self._session.send({"type": "started", "ranks": started, "failed": failed})
+        app_of = {spec["rank"]: spec["app"] for spec in plan["ranks"]}
+        for number, app in apps.items():
+            self._wireup.watch({rank: pid for rank, pid, _ in started if app_of[rank] == number}, app.path)
         self._after_exits()
-
-    def _environment_of(self, spec: dict[str, Any]) -> dict[bytes, bytes]:
-        environment = dict(self._environment)
-        for name in spec["unset"]:
-            environment.pop(spawn.encode(name), None)
-        environment.update((spawn.encode(name), spawn.encode(value)) for name, value in spec["environment"].items())
-        return environment
-
-    def _fence(self, ranks: int, pairs: dict[str, str]) -> None:
-        self._session.send({"type": "fence", "ranks": ranks, "pairs": pairs})
-
-    def _note(self, text: str) -> None:
-        self._session.send({"type": "note", "text": text})
-
-    def _close_wireup(self, rank: int) -> str:
-        return ABSENT if self._wireup is None else self._wireup.close_rank(rank)
 
     def _abort(self, rank: int, code: int) -> None:
         """A rank has called MPI_Abort: end it now, and tell its code in place of the signal."""
         self._abort_codes[rank] = code
         for pid, number in self._ranks.items():
             if number == rank:
+                self._wireup.note_memory([pid])
                 reaper.signal_group(pid, signal.SIGKILL)
 
-    def _release(self, message: dict[str, Any]) -> None:
-        if self._wireup is not None:
-            self._wireup.release(message["pairs"])
+    def _know(self, message: dict[str, Any]) -> None:
+        self._wireup.open_world(message["mpi"], [])
+
+    def _serve(self, message: dict[str, Any]) -> None:
+        self._wireup.take(message)
 
     def _signal(self, message: dict[str, Any]) -> None:
         number = message["signal"]
+        if message.get("caught"):
+            reaper.signal_catchers(number)
+            return
         for pid in self._ranks:
             reaper.signal_group(pid, number)
         if number == signal.SIGSTOP:
             # The head is about to stop itself and will be silent; its next byte starts the clock again.
-            self._timers.pop("silence", None)
+            self._timers.drop("silence")
+
+    def _cancel(self, message: dict[str, Any]) -> None:
+        """What was prepared last will not be launched."""
+        self._to_launch = False
+        if self._state == "prepared":
+            self._finish()
+        else:
+            self._after_exits()
 
     def _stop(self, message: dict[str, Any]) -> None:
-        self._begin_steps(message["steps"])
+        if self._state == "prepared":
+            self._cancel(message)
+        else:
+            self._to_launch = False
+            self._begin_steps(message["steps"])
 
     # The end of ranks
 
@@ -261,6 +287,8 @@ class Daemon:
 
     def _next_step(self) -> None:
         number, wait = self._steps.pop(0)
+        # Processes that a signal ends cannot remove the shared memory that MPI has made for them.
+        self._wireup.note_memory(reaper.descendants())
         # A rank that was a shell may be gone, and what it ran goes on in its group.
         for pid in self._ranks.keys() | reaper.living_groups(self._groups):
             reaper.signal_group(pid, int(number))
@@ -268,13 +296,19 @@ class Daemon:
                 # A stopped process takes no signal but this one before it goes on.
                 reaper.signal_group(pid, signal.SIGCONT)
         if self._steps:
-            self._set_timer("step", wait, self._next_step)
+            self._timers.set("step", wait, self._next_step)
         else:
             # Killed processes go at once, and that is an event; this is for those that are stuck, or left their group.
-            self._set_timer("sweep", self._plan["drain"], self._sweep)
+            self._timers.set("sweep", self._plan["drain"], self._sweep)
+
+    def _busy(self) -> bool:
+        """Say whether ranks run or are about to, or processes of their groups were told to end and are not gone.
+
+        The end of each leads here again.
+        """
+        return bool(self._ranks) or self._to_launch or self._ending()
 
     def _ending(self) -> bool:
-        """Say whether processes of the ranks' groups were told to end and are not gone; the end of each leads here again."""
         return self._stopping and bool(reaper.living_groups(self._groups))
 
     def _children_ended(self) -> None:
@@ -282,16 +316,19 @@ class Daemon:
         for pid, status in reaper.reap():
             rank = self._ranks.pop(pid, None)
             if rank is None:
+                self._wireup.child_ended(pid, status)
                 continue
-            mpi = self._close_wireup(rank)  # first: the last that it said may have been its code
+            mpi = self._wireup.close_rank(rank)  # first: the last that it said may have been its code
             code = self._abort_codes.get(rank, None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+            number = os.WTERMSIG(status) if code is None else None
             self._session.send(
                 {
                     "type": "exited",
                     "rank": rank,
                     "code": code,
-                    "signal": os.WTERMSIG(status) if code is None else None,
+                    "signal": number,
                     "core": code is None and os.WCOREDUMP(status),
+                    "evidence": {} if self._stopping or self._evidence is None else self._evidence.of(pid, code, number),
                     "clock": time.monotonic(),
                     "stopped": self._stopping,
                     "stdin_read": self._forwarder.close_input(rank),
@@ -302,52 +339,41 @@ class Daemon:
 
     def _after_exits(self) -> None:
         """Once the last rank has exited: output that is still open is somebody's whom a rank left behind."""
-        if self._state == "running" and not self._ranks and not self._ending():
-            self._timers.pop("step", None)
-            if self._lost or self._stopping:
+        if self._state == "running" and not self._busy():
+            self._timers.drop("step")
+            if self._lifeline.lost or self._stopping:
                 self._sweep()
             elif "sweep" not in self._timers:
-                self._set_timer("sweep", self._plan["drain"], self._sweep)
+                self._timers.set("sweep", self._plan["drain"], self._sweep)
                 self._check_finished()
 
     def _sweep(self) -> None:
         if self._steps and self._ending():
             return
-        self._swept += reaper.kill_descendants()
-        if self._lost:
+        self._kill_descendants()
+        if self._lifeline.lost:
             self._finish()
             return
         self._forwarder.close_idle_outputs()
         self._check_finished()
         if self._state == "running":
-            self._set_timer("sweep", self._plan["drain"], self._sweep)
+            self._timers.set("sweep", self._plan["drain"], self._sweep)
 
     def _check_finished(self) -> None:
-        if self._state == "running" and not self._ranks and self._forwarder.all_ended() and not self._ending():
-            self._swept += reaper.kill_descendants()
+        if self._state == "running" and not self._busy() and self._forwarder.all_ended():
+            self._kill_descendants()
             self._finish()
+
+    def _kill_descendants(self) -> None:
+        """No rank runs here: end whatever ranks have left behind."""
+        self._wireup.close()
+        self._swept += reaper.kill_descendants()
 
     def _finish(self) -> None:
         self._state = "finished"
-        self._timers.pop("sweep", None)
-        self._session.send({"type": "finished", "swept": self._swept})
-
-    # Deadlines
-
-    def _set_timer(self, name: str, seconds: float, action: Callable[[], None]) -> None:
-        self._timers[name] = (time.monotonic() + seconds, action)
-
-    def _next_deadline(self) -> float | None:
-        if not self._timers:
-            return None
-        return max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic())
-
-    def _run_timers(self) -> None:
-        now = time.monotonic()
-        for name, (when, action) in list(self._timers.items()):
-            if when <= now and self._timers.get(name) == (when, action):
-                del self._timers[name]
-                action()
+        self._timers.drop("sweep")
+        self._session.send({"type": "finished", "worlds": self._worlds, "swept": self._swept})
+        self._swept = []
 
     def _complain(self, text: str) -> None:
         os.write(2, ("mpilaunch daemon: %s\n" % text).encode("utf-8", "replace"))

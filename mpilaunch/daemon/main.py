@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from mpilaunch.daemon import guard, spawn
+from mpilaunch.daemon import guard, reaper, spawn
 from mpilaunch.daemon.loop import Daemon
 from mpilaunch.wire.frames import MARKER
 
@@ -16,11 +16,12 @@ from mpilaunch.wire.frames import MARKER
 def main() -> None:
     """Run the daemon of this node; called by the boot line with the wire on stdin and stdout. Does not return."""
     wire_in, wire_out = _take_wire()
-    guard_fd = guard.stand_behind((wire_in, wire_out))
+    directory = reaper.session_directory()
+    guard_fd, pulse = guard.stand_behind((wire_in, wire_out), directory)
     os.write(wire_out, MARKER)
     os.set_blocking(wire_out, False)
     spawn.raise_file_limit()
-    Daemon(wire_in, wire_out, guard_fd).run()
+    Daemon(wire_in, wire_out, guard_fd, pulse, directory).run()
     os._exit(0)
 
 

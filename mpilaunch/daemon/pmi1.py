@@ -1,209 +1,214 @@
-"""PMI-1 for the ranks of one node: the wire protocol by which MPICH, Intel MPI and their relatives exchange addresses.
+"""PMI-1, the wire protocol of MPICH, Intel MPI and their relatives, on the connection of one rank.
 
-No I/O: lines of a rank come in, answers to ranks and messages to the head go out through the functions that the caller gives.
-Puts stay here until every living rank of the node is in the barrier; then one message goes to the head, and one comes back
-with what all nodes put. So a barrier costs one message per node, and every get is answered here. A rank that has ended is not
-waited for here: the head knows that it will never come, and ends the job. A rank that breaks the protocol is cut off; it
-cannot harm the others or this process.
+No I/O: bytes of the rank come in, answers go out through a function. A rank that breaks the protocol is cut off; it cannot
+harm the others or this process. A rank that says it speaks PMI-2 is served by `pmi2` from there on.
 
-The protocol: MPICH's src/pmi/maint/pmi-1.1.txt, and Flux RFC 13.
+The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13.
 """
 
 from __future__ import annotations
 
+from mpilaunch.daemon.pmi import ABSENT, CONNECTED, MAX_KEY, MAX_NAME, MAX_VALUE, WORLD, PmiWorld, ProtocolError
+from mpilaunch.daemon.pmi2 import Pmi2
+
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
-MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
-"""Bytes that a name, a key and a value may have; told to every rank, and held."""
 LONGEST_LINE = 4 * MAX_VALUE
-MAX_PUTS = 256 << 10
-"""Bytes of keys and values that one rank may put; MPICH puts some hundreds."""
-MAPPING_KEY = "PMI_process_mapping"
-
-ABSENT, CONNECTED, FINALIZED, ABORTED = "absent", "connected", "finalized", "aborted"
-"""How far a rank came: it never spoke PMI, it did and has not finalized, it has finalized, it called MPI_Abort."""
+MAX_SPAWN_LINES = 10_000
+"""Lines of one MPI_Comm_spawn: three for each argument, pair and info key."""
 
 
-class ProtocolError(Exception):
-    """A rank broke the protocol; the text says how."""
-
-
-class Pmi1Server:
-    """The server of one node.
+class Pmi1:
+    """One rank's connection.
 
     Args:
-        name: of the key-value space; the job's.
-        size: ranks of the job.
-        universe_size: slots of the allocation.
-        ranks: the ranks of this node.
-        mapping: which ranks share a node, as `PMI_process_mapping` says it; "" to let the ranks find out by host names.
-        answer: sends bytes to a rank.
-        fence: tells the head that every living rank of this node is in the barrier, how many they are, and what they put;
-            `release` follows when they are all of the job with those of the other nodes.
-        abort: is told the rank and the code of an MPI_Abort; the library waits to be killed.
+        world: what the rank is served from.
+        rank: its place in that world.
+        send: sends bytes to the rank.
     """
 
-    def __init__(
-        self,
-        name: str,
-        size: int,
-        universe_size: int,
-        ranks: list[int],
-        mapping: str,
-        answer: Callable[[int, bytes], None],
-        fence: Callable[[int, dict[str, str]], None],
-        abort: Callable[[int, int], None],
-    ) -> None:
-        self._name = name
-        self._size = size
-        self._universe_size = universe_size
-        self._answer = answer
-        self._fence = fence
-        self._abort_rank = abort
-        self._states = dict.fromkeys(ranks, ABSENT)
-        self._unread = dict.fromkeys(ranks, b"")
-        self._known = {MAPPING_KEY: mapping} if mapping else {}
-        self._new: dict[str, str] = {}
-        self._put_bytes = dict.fromkeys(ranks, 0)
-        self._living = set(ranks)
-        self._in_barrier: set[int] = set()
-        self._fence_told = False
+    def __init__(self, world: PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
+        self._world = world
+        self._rank = rank
+        self._send = send
+        self._unread = b""
+        self._spawning: list[dict[str, str]] | None = None
+        self._spawn_lines = 0
+        self._in_barrier = False
+        self._successor: Pmi2 | None = None
 
-    def receive(self, rank: int, data: bytes) -> None:
-        """Take bytes that a rank wrote; raises ProtocolError."""
-        *lines, rest = (self._unread[rank] + data).split(b"\n")
-        if len(rest) > LONGEST_LINE:
-            raise ProtocolError("a line of more than %d bytes" % LONGEST_LINE)
-        self._unread[rank] = rest
-        for line in lines:
-            self._take(rank, line.decode("latin-1"))  # a character for each byte, whatever the bytes are
+    def receive(self, data: bytes) -> None:
+        """Take bytes that the rank wrote; raises ProtocolError."""
+        if self._successor is not None:
+            self._successor.receive(data)
+            return
+        self._unread += data
+        while self._successor is None:
+            line, newline, rest = self._unread.partition(b"\n")
+            if len(line) > LONGEST_LINE:
+                raise ProtocolError("a line of more than %d bytes" % LONGEST_LINE)
+            if not newline:
+                return
+            self._unread = rest
+            self._take(line.decode("latin-1"))  # a character for each byte, whatever the bytes are
+        self._successor.receive(self._unread)
 
-    def ended(self, rank: int) -> str:
-        """A rank has exited; return how far it came."""
-        self._living.discard(rank)
-        self._in_barrier.discard(rank)
-        self._check_barrier()
-        return self._states[rank]
-
-    def release(self, pairs: dict[str, str]) -> None:
-        """Every rank of the job is in the barrier: take what all have put, and let the ranks go on."""
-        self._known.update(pairs)
-        self._new = {}
-        self._fence_told = False
-        waiting, self._in_barrier = self._in_barrier, set()
-        for rank in sorted(waiting):
-            self._say(rank, "barrier_out", rc=0)
-
-    # Commands
-
-    def _take(self, rank: int, line: str) -> None:
+    def _take(self, line: str) -> None:
+        if self._spawning is not None or line.startswith("mcmd="):
+            self._take_spawn_line(line)
+            return
         words = dict(_pair(word) for word in line.split(" ") if word)
-        command = words.pop("cmd", words.pop("mcmd", ""))
-        handler = _COMMANDS.get(command)
-        if handler is None:
+        command = words.get("cmd", "")
+        if command not in _COMMANDS:
             raise ProtocolError("unknown command %r" % line[:80])
-        if self._states[rank] != (ABSENT if command == "init" else CONNECTED):
-            raise ProtocolError("%s from a rank that is %s" % (command, self._states[rank]))
-        if rank in self._in_barrier and command != "abort":
-            raise ProtocolError("%s from a rank that is in the barrier" % command)
+        self._check_order(command)
         try:
-            handler(self, rank, words)
+            _COMMANDS[command](self, words)
         except KeyError as error:
             raise ProtocolError("%s without %s" % (command, error)) from None
 
-    def _init(self, rank: int, words: dict[str, str]) -> None:
-        self._states[rank] = CONNECTED
-        self._say(rank, "response_to_init", rc=0, pmi_version=1, pmi_subversion=1)
+    def _check_order(self, command: str) -> None:
+        """Raise ProtocolError unless a rank may say this now: first `init`, once, and nothing while it waits but `abort`."""
+        state = self._world.states[self._rank]
+        if state != (ABSENT if command == "init" else CONNECTED):
+            raise ProtocolError("%s from a rank that is %s" % (command, state))
+        if self._in_barrier and command != "abort":
+            raise ProtocolError("%s from a rank that is in the barrier" % command)
 
-    def _get_maxes(self, rank: int, words: dict[str, str]) -> None:
-        self._say(rank, "maxes", rc=0, kvsname_max=MAX_NAME, keylen_max=MAX_KEY, vallen_max=MAX_VALUE)
+    def _say(self, command: str, **words: object) -> None:
+        text = " ".join(["cmd=" + command] + ["%s=%s" % pair for pair in words.items()])
+        self._send(text.encode("latin-1") + b"\n")
 
-    def _get_appnum(self, rank: int, words: dict[str, str]) -> None:
-        self._say(rank, "appnum", rc=0, appnum=0)
+    # Beginning and end
 
-    def _get_my_kvsname(self, rank: int, words: dict[str, str]) -> None:
-        self._say(rank, "my_kvsname", rc=0, kvsname=self._name)
-
-    def _get_universe_size(self, rank: int, words: dict[str, str]) -> None:
-        self._say(rank, "universe_size", rc=0, size=self._universe_size)
-
-    def _put(self, rank: int, words: dict[str, str]) -> None:
-        key, value = words["key"], words["value"]
-        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
-            self._say(rank, "put_result", rc=-1, msg="key_or_value_too_long")
-        elif self._put_bytes[rank] + len(key) + len(value) > MAX_PUTS:
-            self._say(rank, "put_result", rc=-1, msg="too_much")
+    def _init(self, words: dict[str, str]) -> None:
+        self._world.connect(self._rank)
+        if words.get("pmi_version") == "2":
+            self._say("response_to_init", rc=0, pmi_version=2, pmi_subversion=0)
+            self._successor = Pmi2(self._world, self._rank, self._send)
         else:
-            self._put_bytes[rank] += len(key) + len(value)
-            self._new[key] = value
-            self._say(rank, "put_result", rc=0, msg="success")
+            # Version 1.2 is 1.1 and groups in barriers; a library takes the lower of its own and ours.
+            self._say("response_to_init", rc=0, pmi_version=1, pmi_subversion=2)
 
-    def _get(self, rank: int, words: dict[str, str]) -> None:
-        key = words["key"]
-        value = self._new.get(key, self._known.get(key))
-        if value is None:
-            self._say(rank, "get_result", rc=-1, msg="key_not_found", value="unknown")
-        else:
-            self._say(rank, "get_result", rc=0, msg="success", value=value)
+    def _get_maxes(self, words: dict[str, str]) -> None:
+        self._say("maxes", rc=0, kvsname_max=MAX_NAME, keylen_max=MAX_KEY, vallen_max=MAX_VALUE)
 
-    def _barrier_in(self, rank: int, words: dict[str, str]) -> None:
-        self._in_barrier.add(rank)
-        self._check_barrier()
+    def _get_appnum(self, words: dict[str, str]) -> None:
+        self._say("appnum", rc=0, appnum=self._world.apps[self._rank])
 
-    def _finalize(self, rank: int, words: dict[str, str]) -> None:
-        self._states[rank] = FINALIZED
-        self._say(rank, "finalize_ack", rc=0)
+    def _get_my_kvsname(self, words: dict[str, str]) -> None:
+        self._say("my_kvsname", rc=0, kvsname=self._world.name)
 
-    def _abort(self, rank: int, words: dict[str, str]) -> None:
-        self._states[rank] = ABORTED
+    def _get_universe_size(self, words: dict[str, str]) -> None:
+        self._say("universe_size", rc=0, size=self._world.universe_size)
+
+    def _finalize(self, words: dict[str, str]) -> None:
+        self._world.finalize(self._rank)
+        self._say("finalize_ack", rc=0)
+
+    def _abort(self, words: dict[str, str]) -> None:
         try:
-            code = int(words["exitcode"]) & 255
+            code = int(words["exitcode"])
         except (KeyError, ValueError):
             code = 1
-        self._abort_rank(rank, code)
+        self._world.abort(self._rank, code)
 
-    def _publish_name(self, rank: int, words: dict[str, str]) -> None:
-        self._say(rank, "publish_result", rc=-1, msg="not_supported")
+    # Keys and barriers
 
-    def _unpublish_name(self, rank: int, words: dict[str, str]) -> None:
-        self._say(rank, "unpublish_result", rc=-1, msg="not_supported")
+    def _put(self, words: dict[str, str]) -> None:
+        why_not = self._world.put(self._rank, words["key"], words["value"])
+        self._say("put_result", rc=-1 if why_not else 0, msg=why_not or "success")
 
-    def _lookup_name(self, rank: int, words: dict[str, str]) -> None:
-        self._say(rank, "lookup_result", rc=-1, msg="not_supported")
-
-    def _check_barrier(self) -> None:
-        """Once all living ranks of the node are in the barrier: go on when they are the whole job, else tell the head."""
-        if not self._in_barrier or self._in_barrier != self._living or self._fence_told:
-            return
-        if len(self._in_barrier) == self._size:
-            self.release(self._new)
+    def _get(self, words: dict[str, str]) -> None:
+        value = self._world.get(words["key"])
+        if value is None:
+            self._say("get_result", rc=-1, msg="key_not_found", value="unknown")
         else:
-            self._fence_told = True
-            self._fence(len(self._in_barrier), self._new)
+            self._say("get_result", rc=0, msg="success", value=value)
 
-    def _say(self, rank: int, command: str, **words: object) -> None:
-        text = " ".join(["cmd=" + command] + ["%s=%s" % pair for pair in words.items()])
-        self._answer(rank, text.encode("latin-1") + b"\n")
+    def _barrier_in(self, words: dict[str, str]) -> None:
+        # A tag tells the barriers of several threads of a rank apart, and is given back; without one a rank has one thread.
+        group, colon, tag = words.get("group", WORLD).partition(":")
+        self._in_barrier = self._in_barrier or not colon
+
+        def out() -> None:
+            self._in_barrier = self._in_barrier and bool(colon)
+            self._say("barrier_out", rc=0, **({"tag": tag} if colon else {}))
+
+        self._world.barrier(self._rank, group, tag, out)
+
+    # Names and new worlds
+
+    def _publish_name(self, words: dict[str, str]) -> None:
+        self._world.publish(words["service"], words["port"], lambda done: self._result("publish_result", done, "name_is_taken"))
+
+    def _unpublish_name(self, words: dict[str, str]) -> None:
+        self._world.unpublish(words["service"], lambda done: self._result("unpublish_result", done, "no_such_name"))
+
+    def _lookup_name(self, words: dict[str, str]) -> None:
+        def found(port: str | None) -> None:
+            if port is None:
+                self._result("lookup_result", False, "no_such_name")
+            else:
+                self._say("lookup_result", rc=0, msg="success", port=port)
+
+        self._world.lookup(words["service"], found)
+
+    def _result(self, command: str, done: bool, why_not: str) -> None:
+        self._say(command, rc=0 if done else 1, msg="success" if done else why_not)
+
+    def _take_spawn_line(self, line: str) -> None:
+        """Take one line of `mcmd=spawn ... endcmd`, which comes as often as `totspawns` says."""
+        name, _, value = line.partition("=")
+        if name == "mcmd":
+            self._check_order("spawn")
+            if value != "spawn" or (self._spawning and "execname" not in self._spawning[-1]):
+                raise ProtocolError("unknown command %r" % line[:80])
+            self._spawning = [*(self._spawning or []), {}]
+            return
+        assert self._spawning is not None
+        self._spawn_lines += 1
+        if self._spawn_lines > MAX_SPAWN_LINES:
+            raise ProtocolError("a spawn of more than %d lines" % MAX_SPAWN_LINES)
+        if name != "endcmd":
+            self._spawning[-1][name] = value
+            return
+        try:
+            if len(self._spawning) < int(self._spawning[0]["totspawns"]):
+                return
+            apps = [_app(words) for words in self._spawning]
+            pairs = _pairs(self._spawning[0], "preput_num", "preput_key_%d", "preput_val_%d")
+        except (KeyError, ValueError) as error:
+            raise ProtocolError("a spawn that does not fit: %r" % error) from None
+        self._spawning, self._spawn_lines = None, 0
+        self._world.spawn(self._rank, apps, pairs, self._spawned)
+
+    def _spawned(self, answer: dict[str, Any]) -> None:
+        if answer["error"]:
+            self._say("spawn_result", rc=-1, msg="could_not_spawn", errcodes="1")
+        else:
+            self._say("spawn_result", rc=0, msg="success", errcodes=",".join(["0"] * answer["size"]))
 
 
 _COMMANDS = {
-    "init": Pmi1Server._init,
-    "get_maxes": Pmi1Server._get_maxes,
-    "get_appnum": Pmi1Server._get_appnum,
-    "get_my_kvsname": Pmi1Server._get_my_kvsname,
-    "get_universe_size": Pmi1Server._get_universe_size,
-    "put": Pmi1Server._put,
-    "get": Pmi1Server._get,
-    "barrier_in": Pmi1Server._barrier_in,
-    "finalize": Pmi1Server._finalize,
-    "abort": Pmi1Server._abort,
-    "publish_name": Pmi1Server._publish_name,
-    "unpublish_name": Pmi1Server._unpublish_name,
-    "lookup_name": Pmi1Server._lookup_name,
+    "init": Pmi1._init,
+    "get_maxes": Pmi1._get_maxes,
+    "get_appnum": Pmi1._get_appnum,
+    "get_my_kvsname": Pmi1._get_my_kvsname,
+    "get_universe_size": Pmi1._get_universe_size,
+    "put": Pmi1._put,
+    "get": Pmi1._get,
+    "barrier_in": Pmi1._barrier_in,
+    "finalize": Pmi1._finalize,
+    "abort": Pmi1._abort,
+    "publish_name": Pmi1._publish_name,
+    "unpublish_name": Pmi1._unpublish_name,
+    "lookup_name": Pmi1._lookup_name,
 }
-"""What a rank may say. MPI_Comm_spawn's `mcmd=spawn` is not among it: a rank that asks for it is cut off with these words."""
+"""What a rank may say; `mcmd=spawn` has lines of its own."""
 
 
 def _pair(word: str) -> tuple[str, str]:
@@ -211,3 +216,14 @@ def _pair(word: str) -> tuple[str, str]:
     if not equals:
         raise ProtocolError("%r is not key=value" % word[:80])
     return name, value
+
+
+def _app(words: dict[str, str]) -> dict[str, Any]:
+    """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
+    arguments = [words["arg%d" % number] for number in range(1, int(words["argcnt"]) + 1)]
+    info = _pairs(words, "info_num", "info_key_%d", "info_val_%d")
+    return {"program": [words["execname"], *arguments], "count": int(words["nprocs"]), "environment": {}, "info": info}
+
+
+def _pairs(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
+    return {words[key % number]: words[value % number] for number in range(int(words.get(count, "0")))}

@@ -11,7 +11,7 @@ import socket
 import sys
 
 from mpilaunch.daemon.gpus import find_gpus
-from mpilaunch.daemon.topology import read_text, usable_cpus
+from mpilaunch.daemon.topology import read_text, shared_caches, usable_cpus
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
@@ -26,11 +26,13 @@ def probe(root: str = "/", environ: Mapping[str, str] | None = None) -> dict[str
     """Return the facts as docs/wire.md lists them, and `notes`: what was left out or may surprise, a line each."""
     environ = os.environ if environ is None else environ
     notes: list[str] = []
+    cpus = usable_cpus(root)
     return {
         "hostname": os.uname()[1],
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable,
-        "cpus": usable_cpus(root),
+        "cpus": cpus,
+        "caches": shared_caches(cpus, root),
         "gpus": find_gpus(root, environ, notes),
         "addresses": find_addresses(root),
         "ssh_connection": _ssh_connection(environ),

@@ -11,6 +11,10 @@ import os
 import signal
 import time
 
+TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PR_SET_CHILD_SUBREAPER = 36
 SWEEP_SECONDS = 5.0
 """How long the sweep waits for killed processes to go; one that sits in the kernel (state D) cannot go sooner."""
@@ -49,12 +53,37 @@ def signal_group(pid: int, number: int) -> None:
         pass
 
 
+def signal_catchers(number: int) -> None:
+    """Send a signal to every descendant that catches it; the others would end of it."""
+    for pid in descendants():
+        if _catches(pid, number):
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Say whether a process has a handler for a signal."""
+    try:
+        with open("/proc/%d/status" % pid, "rb") as file:
+            mask = file.read().partition(b"\nSigCgt:")[2].split(None, 1)[0]
+    except (OSError, IndexError):
+        return False
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def descendants() -> list[int]:
     """Return the process ids of all living descendants of this process, parents before children."""
-    found = _children(os.getpid())
-    for pid in found:
-        found.extend(_children(pid))
-    return [pid for pid in found if _state(pid) not in ("", "Z", "X")]
+    return descendants_of(os.getpid())
+
+
+def descendants_of(pid: int) -> list[int]:
+    """Return the same of another process."""
+    found = _children(pid)
+    for child in found:
+        found.extend(_children(child))
+    return [child for child in found if _state(child) not in ("", "Z", "X")]
 
 
 def living_groups(groups: set[int]) -> set[int]:
@@ -87,6 +116,30 @@ def kill_descendants() -> list[tuple[int, str]]:
         if not reap():
             time.sleep(PAUSE)
     return sorted(killed.items())
+
+
+def session_directory() -> str:
+    """Return the path of a directory that nobody has, to be made later: nobody can guess it and be there first."""
+    place = os.environ.get("TMPDIR", "")
+    if not (os.path.isabs(place) and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
+        place = "/tmp"
+    return os.path.join(place, "mpilaunch-%s" % os.urandom(8).hex())
+
+
+def remove_directory(path: str) -> None:
+    """Remove a private directory with all that is in it; what cannot be removed stays, and so does what links lead to."""
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in files + folders:
+            place = os.path.join(folder, name)
+            _try_to(os.rmdir if name in folders and not os.path.islink(place) else os.unlink, place)
+    _try_to(os.rmdir, path)
+
+
+def _try_to(remove: Callable[[str], None], path: str) -> None:
+    try:
+        remove(path)
+    except OSError:
+        pass
 
 
 def command_name(pid: int) -> str:

@@ -11,10 +11,18 @@ import os
 import resource
 import signal
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 PROGRAM_MISSING = "program-missing"
 PROGRAM_NOT_EXECUTABLE = "program-not-executable"
 DIRECTORY_MISSING = "directory-missing"
 INTERPRETER_MISSING = "interpreter-missing"
+FILE_LIMIT = "file-limit"
+
+OWN_FILES = 40
+"""Descriptors that this process has beside those of its ranks, and those that it needs while it starts one."""
 
 
 class Problem(Exception):
@@ -49,8 +57,60 @@ def node_environment(scrub: list[str], defaults: dict[str, str], common: dict[st
     result = {name: value for name, value in os.environb.items() if name not in exact and not name.startswith(prefixes)}
     for name, value in defaults.items():
         result.setdefault(encode(name), encode(value))
-    result.update((encode(name), encode(value)) for name, value in common.items())
+    result.update(_encoded(common))
     return result
+
+
+def _encoded(variables: dict[str, str]) -> dict[bytes, bytes]:
+    return {encode(name): encode(value) for name, value in variables.items()}
+
+
+class App:
+    """One program, ready to be started on this node; `note` is for the user, "" for none."""
+
+    def __init__(
+        self, path: bytes, arguments: list[bytes], directory: bytes, environment: dict[bytes, bytes], note: str
+    ) -> None:
+        self.path, self.arguments = path, arguments
+        self.directory, self.environment, self.note = directory, environment, note
+
+
+def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], pythons: list[str]) -> App:
+    """Find all that an app of the `prepare` message needs on this node; raises Problem."""
+    directory, note = choose_directory(message["directory"], message["directory_required"])
+    environment = {**environment, **_encoded(message["environment"])}
+    edit(environment, message["edits"])
+    search_path = environment.get(b"PATH", os.defpath.encode())
+    path, arguments = resolve_program(message["program"], search_path, directory, pythons)
+    return App(path, arguments, directory, environment, note)
+
+
+def edit(environment: dict[bytes, bytes], edits: list[list[str]]) -> None:
+    """Change variables as the user wishes: take them away, or put a text before or behind what they say.
+
+    Args:
+        edits: [verb, name, value, separator]; the name of "unset" may be a prefix, written `PREFIX*`.
+    """
+    for verb, name, value, separator in edits:
+        if verb == "unset":
+            wanted = encode(name)
+            for known in [known for known in environment if wanted in (known, known[: len(wanted) - 1] + b"*")]:
+                del environment[known]
+        else:
+            earlier = environment.get(encode(name), b"")
+            parts = [encode(value), earlier] if verb == "prepend" else [earlier, encode(value)]
+            environment[encode(name)] = encode(separator).join(part for part in parts if part)
+def check_file_limit(message: dict[str, Any]) -> None:
+    """See that this process may open as many files as its ranks need; raises Problem."""
+    descriptor = None if message["mpi"] is None else message["mpi"]["descriptor"]
+    each = (1 if message["merge_stderr"] else 2) + (descriptor is not None)
+    needed = OWN_FILES + sum(each + bool(spec["stdin"]) for spec in message["ranks"])
+    if descriptor is not None:
+        needed = max(needed, descriptor + OWN_FILES)
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed < needed:
+        detail = "%d ranks need %d open files, the limit there is %d" % (len(message["ranks"]), needed, allowed)
+        raise Problem(FILE_LIMIT, detail)
 
 
 def choose_directory(wanted: str, required: bool) -> tuple[bytes, str]:
@@ -95,16 +155,23 @@ def resolve_program(
 
 
 def start(
-    path: bytes,
-    arguments: list[bytes],
-    environment: dict[bytes, bytes],
+    app: App,
+    unset: list[str],
+    variables: dict[str, str],
     cpus: list[int] | None,
     descriptors: dict[int, int],
 ) -> int:
-    """Start one rank in the current directory; return its process id; raises OSError when it cannot be executed.
+    """Start one rank; return its process id; raises OSError when it cannot be executed.
 
-    `descriptors` says which descriptor of ours each descriptor of the rank is; the lower numbers come first.
+    Args:
+        unset, variables: what the rank lacks of the app's environment, and then has over it.
+        cpus: the CPUs that it may use, None for all of ours.
+        descriptors: which descriptor of ours each descriptor of the rank is; the lower numbers come first.
     """
+    environment = dict(app.environment)
+    for name in unset:
+        environment.pop(encode(name), None)
+    environment.update(_encoded(variables))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
     ours = os.sched_getaffinity(0) if cpus is not None else None
@@ -113,8 +180,9 @@ def start(
         os.sched_setaffinity(0, cpus)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NODE_FILES, hard))
     try:
+        os.chdir(app.directory)  # a spawned process begins in ours
         return os.posix_spawn(
-            path, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
+            app.path, app.arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
         )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

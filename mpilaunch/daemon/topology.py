@@ -1,7 +1,8 @@
-"""Which hardware threads this process may use, and the core, socket and NUMA node of each, from /sys.
+"""Which hardware threads this process may use, and the core, socket, NUMA node and caches of each, from /sys.
 
-It reads, never sets. One file per core and two per socket are read, not four per thread: a node with 256 threads answers
-in about a millisecond. A missing /sys makes each thread its own core on one socket: less is known, nothing fails.
+It reads, never sets. One file per core, two per socket and one per cache that several cores share are read, not seven per
+thread: a node with 256 threads answers in about a millisecond. A missing /sys makes each thread its own core on one socket,
+without caches: less is known, nothing fails.
 """
 
 from __future__ import annotations
@@ -25,6 +26,39 @@ def usable_cpus(root: str = "/", affinity: set[int] | None = None) -> list[list[
     sockets = {lowest: _socket_number(root, lowest) for lowest in set(packages.values())}
     numa = _numa_nodes(root)
     return [[number, cores[number], sockets[packages[number]], numa.get(number, 0)] for number in numbers]
+
+
+def shared_caches(cpus: list[list[int]], root: str = "/") -> dict[str, object]:
+    """Tell for the levels "1" to "3" which of the CPUs that `usable_cpus` listed share a data cache.
+
+    That is "core" or "socket" where each core or socket has one of its own, else the kernel's lists ("0-7,64-71") of all of
+    them: a node tells it in a few bytes. A level that the node does not have, or does not tell, is left out.
+    """
+    if not cpus:
+        return {}
+    usable = {cpu[0] for cpu in cpus}
+    cores, sockets = _groups(cpus, 1), _groups(cpus, 2)
+    caches: dict[str, object] = {}
+    for level, index in _cache_indices(root, cpus[0][0]).items():
+        try:
+            # Chips with two kinds of core number one kind first and the other last: if both have their own, all have.
+            ends = (cores[0], cores[-1])
+            if all(usable & _sharers(root, min(core), index)[0] == core for core in ends):
+                caches[level] = "core"
+                continue
+            found: dict[str, set[int]] = {}
+            told: set[int] = set()
+            for number in sorted(usable):
+                if number not in told:
+                    members, text = _sharers(root, number, index)
+                    found[text] = usable & members
+                    told |= members | {number}
+            groups = sorted(map(sorted, found.values()))
+            same = [name for name, own in (("core", cores), ("socket", sockets)) if sorted(map(sorted, own)) == groups]
+            caches[level] = same[0] if same else list(found)
+        except (OSError, ValueError):
+            continue  # a level that is not told whole is not told
+    return caches
 
 
 def read_text(path: str) -> str:
@@ -68,6 +102,36 @@ def _siblings(root: str, number: int, names: tuple[str, str]) -> list[int]:
         except (OSError, ValueError):
             continue
     return []
+
+
+def _groups(cpus: list[list[int]], column: int) -> list[set[int]]:
+    """List the numbers of the CPUs that have the same value in a column, in the order of their lowest."""
+    groups: dict[int, set[int]] = {}
+    for cpu in cpus:
+        groups.setdefault(cpu[column], set()).add(cpu[0])
+    return list(groups.values())
+
+
+def _cache_indices(root: str, number: int) -> dict[str, str]:
+    """Map "1", "2" and "3" to the directory in which a CPU tells of that level, instruction caches left out."""
+    indices: dict[str, str] = {}
+    try:
+        names = sorted(os.listdir(os.path.join(root, "%s/cpu%d/cache" % (_CPUS, number))))
+        for name in names:
+            if name.startswith("index"):
+                place = os.path.join(root, "%s/cpu%d/cache/%s" % (_CPUS, number, name))
+                level = read_text(os.path.join(place, "level")).strip()
+                if level in ("1", "2", "3") and read_text(os.path.join(place, "type")).strip() != "Instruction":
+                    indices[level] = name
+    except OSError:
+        pass
+    return indices
+
+
+def _sharers(root: str, number: int, index: str) -> tuple[set[int], str]:
+    """Return the CPUs that share a cache of this CPU, and the kernel's list of them; raises OSError or ValueError."""
+    text = read_text(os.path.join(root, "%s/cpu%d/cache/%s/shared_cpu_list" % (_CPUS, number, index))).strip()
+    return set(parse_cpu_list(text)), text
 
 
 def _socket_number(root: str, number: int) -> int:

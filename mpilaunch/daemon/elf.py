@@ -1,0 +1,196 @@
+"""ELF, the format of Linux programs and libraries: which libraries a file asks the loader for, and where it lets it look.
+
+Bytes in, facts out; nothing is loaded and nothing is run. The bytes come from users' files: whatever they are, the answer is
+facts or ElfError, in bounded time and memory.
+
+The format: System V ABI, chapters 4 and 5; DT_GNU_HASH: glibc's elf/dl-lookup.c.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+
+TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Read = Callable[[int, int], bytes]
+    """Give at most `size` bytes at `offset`, fewer at the end of the file."""
+
+MAX_TABLE = 16 << 20
+"""Bytes of one table (strings, symbols) that are read; libraries of a hundred megabytes have tables of some."""
+LONGEST_CHAIN = 64 << 10
+"""Bytes that are read for the end of one chain of a hash table; real ones end after a few words."""
+
+_PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
+_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 0, 1, 4, 5, 6, 10, 14, 15
+_DT_RUNPATH, _DT_GNU_HASH = 29, 0x6FFFFEF5
+
+
+class ElfError(Exception):
+    """Not an ELF file, or one that is broken; the text says how."""
+
+
+class _Layout:
+    """How wide things are: struct formats without their byte order, and where in a program header its fields stand."""
+
+    def __init__(self, header: str, segment: str, fields: tuple[int, int, int], entry: str, symbol: str, word: int) -> None:
+        self.header, self.segment, self.fields = header, segment, fields
+        self.entry, self.symbol, self.word = entry, symbol, word
+
+
+_LAYOUTS = {
+    1: _Layout("HHIIIIIHHH", "IIIIIIII", (1, 2, 4), "iI", "I8x2xH", 4),
+    2: _Layout("HHIQQQIHHH", "IIQQQQQQ", (2, 3, 5), "qQ", "I2xH16x", 8),
+}
+"""By the class of the file: 32 and 64 bits. `fields` are the offset, the address and the size of a segment."""
+
+
+class Elf:
+    """What an ELF file asks of the loader.
+
+    Attributes:
+        kind: (class, byte order, machine); a program only takes libraries of its own kind.
+        is_program: names a dynamic loader.
+        needed: the libraries that it is linked with, in order.
+        soname: the name that it has as a library, b"" for none.
+        rpath, runpath: directories to look in, as written; an empty one says nothing.
+        imports: the names of the symbols that others must give it.
+    """
+
+    def __init__(self, kind: tuple[int, int, int]) -> None:
+        self.kind = kind
+        self.is_program = False
+        self.needed: list[bytes] = []
+        self.soname = b""
+        self.rpath: list[bytes] = []
+        self.runpath: list[bytes] = []
+        self.imports: frozenset[bytes] = frozenset()
+
+
+def read_elf(path: bytes, with_imports: bool = False) -> Elf:
+    """Read a file; raises ElfError, also when there is none that can be read."""
+    try:
+        # Without waiting: it may be a named pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise ElfError(str(error)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ElfError("not a file")
+        # pread and not mmap: a file that shrinks under a map would kill this process.
+        return parse(lambda offset, size: os.pread(descriptor, size, offset), with_imports)
+    except OSError as error:
+        raise ElfError(str(error)) from None
+    finally:
+        os.close(descriptor)
+
+
+def parse(read: Read, with_imports: bool = False) -> Elf:
+    """Read an ELF file through a function; raises ElfError.
+
+    Args:
+        with_imports: fill `imports` too, which costs most.
+    """
+    try:
+        return _parse(read, with_imports)
+    except (struct.error, IndexError, OverflowError) as error:
+        raise ElfError("a broken ELF file: %s" % error) from None
+
+
+def _parse(read: Read, with_imports: bool) -> Elf:
+    start = read(0, 64)
+    if start[:4] != b"\x7fELF":
+        raise ElfError("not an ELF file")
+    layout, order = _LAYOUTS.get(start[4]), {1: "<", 2: ">"}.get(start[5])
+    if layout is None or order is None:
+        raise ElfError("an ELF file of class %d and byte order %d" % (start[4], start[5]))
+    _, machine, _, _, table, _, _, _, size, count = struct.unpack_from(order + layout.header, start, 16)
+    elf = Elf((start[4], start[5], machine))
+    segment = struct.Struct(order + layout.segment)
+    if size != segment.size:
+        raise ElfError("program headers of %d bytes" % size)
+    loaded: list[tuple[int, int, int]] = []
+    dynamic: tuple[int, int, int] | None = None
+    for header in segment.iter_unpack(_exactly(read, table, size * count)):
+        offset, address, length = (header[field] for field in layout.fields)
+        if header[0] == _PT_LOAD:
+            loaded.append((offset, address, length))
+        elif header[0] == _PT_DYNAMIC:
+            dynamic = (offset, address, length)
+        elif header[0] == _PT_INTERP:
+            elf.is_program = True
+    if dynamic is None:
+        return elf  # static
+
+    entry = struct.Struct(order + layout.entry)
+    entries: dict[int, list[int]] = {}
+    for tag, value in entry.iter_unpack(_exactly(read, dynamic[0], dynamic[2] // entry.size * entry.size)):
+        if tag == _DT_NULL:
+            break
+        entries.setdefault(tag, []).append(value)
+
+    def place(tag: int) -> int:
+        """Return where in the file a table is whose address in memory the dynamic section gives."""
+        for offset, address, length in loaded:
+            if address <= entries[tag][0] < address + length:
+                return entries[tag][0] - address + offset
+        raise ElfError("a table lies outside of the file")
+
+    if not {_DT_STRTAB, _DT_STRSZ} <= entries.keys():
+        return elf
+    strings = _exactly(read, place(_DT_STRTAB), entries[_DT_STRSZ][0])
+
+    def texts(tag: int) -> list[bytes]:
+        return [strings[offset : strings.index(b"\0", offset)] for offset in entries.get(tag, [])]
+
+    try:
+        elf.needed = texts(_DT_NEEDED)
+        elf.soname = b"".join(texts(_DT_SONAME)[:1])
+        elf.rpath = b":".join(texts(_DT_RPATH)).split(b":")
+        elf.runpath = b":".join(texts(_DT_RUNPATH)).split(b":")
+        if with_imports and _DT_SYMTAB in entries:
+            symbols = _symbol_count(read, place, set(entries), order, layout.word)
+            symbol = struct.Struct(order + layout.symbol)
+            table_bytes = _exactly(read, place(_DT_SYMTAB), symbols * symbol.size)
+            undefined = {name for name, section in symbol.iter_unpack(table_bytes) if name and section == 0}
+            elf.imports = frozenset(strings[offset : strings.index(b"\0", offset)] for offset in undefined)
+    except ValueError:
+        raise ElfError("a name lies outside of the table of names") from None
+    return elf
+
+
+def _symbol_count(read: Read, place: Callable[[int], int], tags: set[int], order: str, word: int) -> int:
+    """Return how many symbols there are: nothing says so but the tables by which the loader finds them."""
+    if _DT_HASH in tags:
+        return int(struct.unpack(order + "II", _exactly(read, place(_DT_HASH), 8))[1])
+    if _DT_GNU_HASH not in tags:
+        raise ElfError("no table of symbols")
+    start = place(_DT_GNU_HASH)
+    buckets, first, filter_words, _ = struct.unpack(order + "IIII", _exactly(read, start, 16))
+    start += 16 + filter_words * word
+    last = max(struct.unpack("%s%dI" % (order, buckets), _exactly(read, start, buckets * 4)), default=0)
+    if last < first:
+        return int(first)
+    # The hashed symbols stand last, in chains; an odd number ends a chain, and with the last chain the table.
+    start += buckets * 4 + (last - first) * 4
+    for (value,) in struct.iter_unpack(order + "I", _whole_words(read(start, LONGEST_CHAIN))):
+        last += 1
+        if value & 1:
+            return int(last)
+    raise ElfError("a chain of symbols without an end")
+
+
+def _exactly(read: Read, offset: int, size: int) -> bytes:
+    if size > MAX_TABLE:
+        raise ElfError("a table of %d bytes" % size)
+    data = read(offset, size)
+    if len(data) != size:
+        raise ElfError("ends within a table")
+    return data
+
+
+def _whole_words(data: bytes) -> bytes:
+    return data[: len(data) // 4 * 4]

@@ -1,0 +1,246 @@
+"""What PMI gives the ranks of one node, whichever of its protocols they speak: one world's key-value space, barriers, names.
+
+No I/O: the protocols (pmi1, pmi2) call the methods; what concerns other nodes goes to the head through the functions that the
+caller gives. Puts stay here until every living rank of the node is in a barrier; then one message goes to the head, and one
+comes back with what all nodes put. So a barrier costs one message per node, and every get is answered here. A rank that has
+ended is not waited for here: the head knows that it will never come, and ends the job.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
+"""Bytes that a name, a key and a value may have; told to every rank, and held."""
+MAX_PUTS = 256 << 10
+"""Bytes of keys and values that one rank may put; MPICH puts some hundreds."""
+MAX_NODE_ATTRIBUTES = 1024
+MAPPING_KEY = "PMI_process_mapping"
+LONGEST_MAPPING = 1023
+"""Bytes of a map that surely fits the libraries' buffers of 1024; a longer one is left out: the ranks compare host names."""
+
+ABSENT, CONNECTED, FINALIZED, ABORTED = "absent", "connected", "finalized", "aborted"
+"""How far a rank came: it never spoke PMI, it did and has not finalized, it has finalized, it called MPI_Abort."""
+
+WORLD, NODE = "WORLD", "NODE"
+"""The groups that have names: every rank of the world, every rank of the world on this node."""
+
+
+class ProtocolError(Exception):
+    """A rank broke the protocol; the text says how."""
+
+
+class Upward:
+    """What a world asks of others, as functions.
+
+    Attributes:
+        collective: (kind, members, local ranks that wait, data, done): all members, pairs [world, rank or -1 for all], come
+            together; done gets the answer: what each node gave as `parts`, and a `number` that no other collective has.
+        ask: (what, details, done): a service of the head; done gets its answer.
+        abort: (rank, code): a rank called MPI_Abort; the library waits to be killed.
+        connected: (rank): a rank has called MPI_Init.
+    """
+
+    def __init__(
+        self,
+        collective: Callable[[str, list[Any], int, Any, Callable[[dict[str, Any]], None]], None],
+        ask: Callable[[str, dict[str, Any], Callable[[dict[str, Any]], None]], None],
+        abort: Callable[[int, int], None],
+        connected: Callable[[int], None],
+    ) -> None:
+        self.collective, self.ask, self.abort, self.connected = collective, ask, abort, connected
+
+
+class _Barrier:
+    """One barrier of one group, as far as this node sees it."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Callable[[], None]] = {}
+        self.told = False
+
+
+class PmiWorld:
+    """One world on one node.
+
+    Args:
+        description: the `mpi` member of `prepare`.
+        ranks: the world's ranks on this node, and the app of each.
+        upward: to the head.
+    """
+
+    def __init__(self, description: dict[str, Any], ranks: dict[int, int], upward: Upward) -> None:
+        self.name: str = description["world"]
+        self.size: int = description["size"]
+        self.universe_size: int = description["universe_size"]
+        self.parent: str = description["parent"]
+        self.apps = ranks
+        self.states = dict.fromkeys(ranks, ABSENT)
+        self._upward = upward
+        mapping = mapping_text(description["blocks"])
+        self.attributes = {MAPPING_KEY: mapping} if len(mapping) <= LONGEST_MAPPING else {}
+        self._known: dict[str, str] = dict(description["pairs"])
+        self._new: dict[str, str] = {}
+        self._put_bytes = dict.fromkeys(ranks, 0)
+        self._node_attributes: dict[str, str] = {}
+        self._waiting_for: dict[str, list[Callable[[str | None], None]]] = {}
+        self._living = set(ranks)
+        self._barriers: dict[tuple[str, str], list[_Barrier]] = {}
+
+    # The life of a rank
+
+    def connect(self, rank: int) -> None:
+        """A rank has called MPI_Init."""
+        first, self.states[rank] = self.states[rank] == ABSENT, CONNECTED
+        if first:
+            self._upward.connected(rank)
+
+    def finalize(self, rank: int) -> None:
+        """A rank has called MPI_Finalize."""
+        self.states[rank] = FINALIZED
+
+    def abort(self, rank: int, code: int) -> None:
+        """A rank has called MPI_Abort."""
+        self.states[rank] = ABORTED
+        self._upward.abort(rank, code & 255)
+
+    def end(self, rank: int) -> None:
+        """A rank has exited: nobody here waits for it."""
+        self._living.discard(rank)
+        for key, barriers in list(self._barriers.items()):
+            for barrier in barriers:
+                barrier.waiting.pop(rank, None)
+            self._check(key)
+
+    # The key-value space
+
+    def put(self, rank: int, key: str, value: str) -> str:
+        """Keep a pair until the next barrier; return why not, "" when it is kept."""
+        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
+            return "key_or_value_too_long"
+        if self._put_bytes[rank] + len(key) + len(value) > MAX_PUTS:
+            return "too_much"
+        self._put_bytes[rank] += len(key) + len(value)
+        self._new[key] = value
+        return ""
+
+    def get(self, key: str) -> str | None:
+        """Return a value, None when nobody has put it yet."""
+        return self.attributes.get(key, self._new.get(key, self._known.get(key)))
+
+    def put_on_node(self, key: str, value: str) -> None:
+        """Keep an attribute of this node, and tell the ranks that wait for it."""
+        if len(self._node_attributes) >= MAX_NODE_ATTRIBUTES:
+            raise ProtocolError("more than %d attributes of a node" % MAX_NODE_ATTRIBUTES)
+        self._node_attributes[key] = value
+        for found in self._waiting_for.pop(key, ()):
+            found(value)
+
+    def get_on_node(self, key: str, wait: bool, found: Callable[[str | None], None]) -> None:
+        """Hand over an attribute of this node, None when there is none and the rank does not wait for it."""
+        if key in self._node_attributes or not wait:
+            found(self._node_attributes.get(key))
+        else:
+            self._waiting_for.setdefault(key, []).append(found)
+
+    # Barriers
+
+    def barrier(self, rank: int, group: str, tag: str, done: Callable[[], None]) -> None:
+        """A rank waits for its group: WORLD, NODE or numbers like "0,2,5"; raises ProtocolError.
+
+        Barriers of one group with different tags know nothing of each other.
+        """
+        if rank not in self._members(group):
+            raise ProtocolError("rank %d is not in the group %r of its barrier" % (rank, group[:80]))
+        barriers = self._barriers.setdefault((group, tag), [])
+        # A quick rank may be in the group's next barrier while the head's word for this one is on its way.
+        barrier = next((one for one in barriers if rank not in one.waiting), None)
+        if barrier is None:
+            barrier = _Barrier()
+            barriers.append(barrier)
+        barrier.waiting[rank] = done
+        self._check((group, tag))
+
+    def _members(self, group: str) -> set[int]:
+        """Return the members of a group that this node has."""
+        if group in (WORLD, NODE):
+            return set(self.states)
+        return self._numbers(group) & set(self.states)
+
+    def _numbers(self, group: str) -> set[int]:
+        try:
+            numbers = {int(word) for word in group.split(",")}
+        except ValueError:
+            raise ProtocolError("%r is not a group" % group[:80]) from None
+        if min(numbers) < 0 or max(numbers) >= self.size:
+            raise ProtocolError("the group %r has ranks that this world of %d has not" % (group[:80], self.size))
+        return numbers
+
+    def _check(self, key: tuple[str, str]) -> None:
+        """Once all living ranks of the node that belong to a barrier are in it: go on when they are all, else tell the head."""
+        barriers, (group, tag) = self._barriers.get(key), key
+        if not barriers:
+            return
+        barrier, members = barriers[0], self._members(group)
+        if barrier.told or not barrier.waiting or set(barrier.waiting) != members & self._living:
+            return
+        barrier.told = True
+        if len(barrier.waiting) == self._size_of(group):
+            self._release(key, [])
+            return
+        names = [[self.name, -1]] if group == WORLD else [[self.name, number] for number in sorted(self._numbers(group))]
+        pairs = self._new
+        if group == WORLD:
+            # A smaller group tells its own nodes only: the others get these pairs with the next barrier of all.
+            self._known.update(pairs)
+            self._new = {}
+
+        def done(answer: dict[str, Any]) -> None:
+            self._release(key, answer["parts"])
+
+        self._upward.collective("pmi " + tag, names, len(barrier.waiting), pairs, done)
+
+    def _size_of(self, group: str) -> int:
+        return {WORLD: self.size, NODE: len(self.states)}.get(group) or len(self._numbers(group))
+
+    def _release(self, key: tuple[str, str], parts: list[dict[str, str]]) -> None:
+        for pairs in parts:
+            self._known.update(pairs)
+        barriers = self._barriers[key]
+        barrier = barriers.pop(0)
+        if not barriers:
+            del self._barriers[key]
+        for done in barrier.waiting.values():
+            done()
+        self._check(key)
+
+    # Services of the head
+
+    def publish(self, name: str, port: str, done: Callable[[bool], None]) -> None:
+        """Publish a port under a service's name; done gets False when the name is taken."""
+        self._upward.ask("publish", {"space": "pmi", "values": {name: port}}, lambda answer: done(not answer["error"]))
+
+    def unpublish(self, name: str, done: Callable[[bool], None]) -> None:
+        """Take a published name back; done gets False when there was none."""
+        self._upward.ask("unpublish", {"space": "pmi", "names": [name]}, lambda answer: done(not answer["error"]))
+
+    def lookup(self, name: str, done: Callable[[str | None], None]) -> None:
+        """Look a name up."""
+        details = {"space": "pmi", "names": [name], "wait": False}
+        self._upward.ask("lookup", details, lambda answer: done(answer["values"].get(name)))
+
+    def spawn(
+        self, rank: int, apps: list[dict[str, Any]], pairs: dict[str, str], done: Callable[[dict[str, Any]], None]
+    ) -> None:
+        """Start a new world of these apps (`ask`, docs/wire.md), whose key-value space begins with `pairs`."""
+        self._upward.ask("spawn", {"world": self.name, "rank": rank, "apps": apps, "pairs": pairs}, done)
+
+
+def mapping_text(blocks: list[list[int]]) -> str:
+    """Return which ranks share a node in the words of PMI: `(vector,(first node,nodes,ranks on each),...)`, in rank order.
+
+    The format is MPICH's (src/pmi/src/pmi_util.c); Flux RFC 13 describes it.
+    """
+    return "(vector,%s)" % ",".join("(%d,%d,%d)" % tuple(block) for block in blocks)

@@ -1,0 +1,128 @@
+"""The messages between the daemon and its PMIx helper: JSON with a block of bytes, over a socket pair.
+
+Neither side ever waits for the other, and neither trusts it: a message that breaks a rule ends the channel with a reason. The
+same class serves both sides.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import struct
+
+TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    Take = Callable[[dict[str, Any], bytes], None]
+
+MAX_TEXT = 16 << 20
+MAX_DATA = 256 << 20
+"""Bytes of JSON and of data that one message may have: a world of ten thousand ranks, and what so many exchange in a fence."""
+READ_SIZE = 256 << 10
+_HEADER = struct.Struct(">II")
+
+
+class Channel:
+    """One side.
+
+    Args:
+        connection: this side's socket; it becomes the channel's.
+        selector: of the loop, which calls the data of a key when it is ready.
+        take: is given each message.
+        lost: is called once when there is no other side any more, with the reason, "" for an orderly end.
+    """
+
+    def __init__(
+        self, connection: socket.socket, selector: selectors.BaseSelector, take: Take, lost: Callable[[str], None]
+    ) -> None:
+        self._connection, self._selector = connection, selector
+        self._take, self._lost = take, lost
+        self._unread = bytearray()
+        self._unsent = bytearray()
+        self._open = True
+        connection.setblocking(False)
+        selector.register(connection, selectors.EVENT_READ, self.ready)
+
+    def send(self, message: dict[str, Any], data: bytes = b"", longest: int = MAX_TEXT) -> bool:
+        """Send a message, now or when the other side reads; nothing once it is gone. False when it is longer than `longest`."""
+        text = json.dumps(message, separators=(",", ":")).encode("ascii")
+        if len(text) > longest or len(data) > MAX_DATA:
+            return False
+        if self._open:
+            self._unsent += _HEADER.pack(len(text), len(data)) + text + data
+            self._flush()
+        return True
+
+    def ready(self) -> None:
+        """Write and read what is possible now."""
+        self._flush()
+        try:
+            data = self._connection.recv(READ_SIZE) if self._open else b""
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._end("")
+            return
+        self._unread += data
+        while self._open:
+            try:
+                message = self._next()
+            except ValueError as error:
+                self._end(str(error))
+                return
+            if message is None:
+                return
+            self._take(*message)
+
+    def close(self) -> None:
+        """Close this side without a word."""
+        if self._open:
+            self._open = False
+            self._selector.unregister(self._connection)
+            self._connection.close()
+
+    def _next(self) -> tuple[dict[str, Any], bytes] | None:
+        """Return the next whole message; raises ValueError."""
+        if len(self._unread) < _HEADER.size:
+            return None
+        text_size, data_size = _HEADER.unpack_from(self._unread)
+        if text_size > MAX_TEXT or data_size > MAX_DATA:
+            raise ValueError("a message of %d and %d bytes" % (text_size, data_size))
+        begin, end = _HEADER.size + text_size, _HEADER.size + text_size + data_size
+        if len(self._unread) < end:
+            return None
+        with memoryview(self._unread) as view:
+            text, data = bytes(view[_HEADER.size : begin]), bytes(view[begin:end])
+        del self._unread[:end]
+        try:
+            message = json.loads(text)
+        except RecursionError:
+            raise ValueError("a message that is too deep") from None
+        if not isinstance(message, dict):
+            raise ValueError("a message that is no object")
+        return message, data
+
+    def _flush(self) -> None:
+        try:
+            while self._open and self._unsent:
+                with memoryview(self._unsent) as view:
+                    sent = self._connection.send(view[: 1 << 20])
+                del self._unsent[:sent]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent.clear()  # reading tells the end, after what the other side has still said
+        if self._open:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
+            if self._selector.get_key(self._connection).events != events:
+                self._selector.modify(self._connection, events, self.ready)
+
+    def _end(self, reason: str) -> None:
+        if self._open:
+            self.close()
+            self._lost(reason)

