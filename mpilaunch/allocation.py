@@ -4,19 +4,21 @@ Pure. A node's identity is its place in the allocation (`index`), never its name
 
 How mentions of a host become a node: a host that is named several times is one node, at the place of its first mention, and
 its slots add up (`slots=2` and then a bare repeat are 3). Only the name `local` is a node of its own each time, for trying
-things out. With a hostfile, `--host` chooses among its hosts, keeps its order, and may lower the slots of a host.
+things out. With a hostfile, `--host` chooses among its hosts, keeps its order, and may lower the slots of a host. Hosts that
+are named by place (`+n0`, `+e`) choose in the same way among the nodes that there are without them: those of the hostfile,
+of the scheduler, or this machine.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry
 from mpilaunch.nodeset import fold
+from mpilaunch.records import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Node:
         user: login name for the agent.
         port: port for the agent.
         origin: where the user named it: "hosts.txt:3", "--host", "SLURM_JOB_NODELIST".
+        namespace, container: of a pod, for the agent.
     """
 
     index: int
@@ -57,12 +60,15 @@ class Node:
     user: str | None = None
     port: int | None = None
     origin: str = ""
+    namespace: str | None = None
+    container: str | None = None
 
 
 @dataclass(frozen=True)
 class Allocation:
     """The nodes in order, and where they came from ("hosts.txt", "--host", "Slurm job 42", "this machine").
 
+    `agent_source` is the variable that says how nodes are reached about whose agent the user says nothing.
     `elastic_slots` is True when nobody said how many slots there are (this machine, no hosts given): then any number of
     ranks fits.
     """
@@ -70,6 +76,7 @@ class Allocation:
     nodes: tuple[Node, ...]
     source: str
     elastic_slots: bool = False
+    agent_source: str = ""
 
 
 MAX_SLOTS = 1 << 20
@@ -77,7 +84,6 @@ MAX_SLOTS = 1 << 20
 
 LOCAL = "local"
 """The host name, and the agent, of this machine."""
-
 
 _Value = TypeVar("_Value", str, int)
 
@@ -89,6 +95,7 @@ def from_sources(
     *,
     hostfile_source: str = "",
     agent: str | None,
+    remote_agent: str = "ssh",
     per_node: int | None,
     local_names: Collection[str],
     local_slots: int,
@@ -100,17 +107,100 @@ def from_sources(
         host_list: entries of `--host`, empty when not given.
         found: entries and source that the caller found because neither was given: a scheduler's, or a slot map's.
         agent: `--agent`, for every node whose entry names none.
+        remote_agent: `--remote-agent`, for those of them that are not this machine, where there is no `agent`.
         per_node: `-N`: the slots of a host about whose slots nothing was said.
         local_names: names of the machine that the head runs on; they need no agent but `local`.
         local_slots: slots of this machine when no hosts are given at all.
     """
-    if hostfile:
-        allocation = allocate(hostfile, source=hostfile_source, agent=agent, per_node=per_node, local_names=local_names)
-        return filter_by_host_list(allocation, host_list) if host_list else allocation
-    entries, source = (host_list, "--host") if host_list else found or ((), "")
-    if entries:
-        return allocate(entries, source=source, agent=agent, per_node=per_node, local_names=local_names)
-    return this_machine(local_slots, agent or LOCAL)
+
+    def of_entries(entries: Sequence[HostEntry], source: str) -> Allocation:
+        return allocate(
+            entries, source=source, agent=agent, remote_agent=remote_agent, per_node=per_node, local_names=local_names
+        )
+
+    around = of_entries(*found) if found else this_machine(local_slots, agent or LOCAL)
+    for entries, source in ((hostfile, hostfile_source), (host_list, "--host")):
+        if not entries:
+            continue
+        if names_places(entries):
+            around = filter_by_host_list(around, name_hosts(entries, around), source)
+        elif source == "--host" and hostfile:
+            around = filter_by_host_list(around, entries)
+        else:
+            around = of_entries(entries, source)
+    return around
+
+
+def names_places(entries: Sequence[HostEntry]) -> bool:
+    """Say whether some entry names a node by its place (`+n0`, `+e`) and not by its name."""
+    return any(entry.name.startswith("+") for entry in entries)
+
+
+def name_hosts(entries: Sequence[HostEntry], allocation: Allocation) -> list[HostEntry]:
+    """Return the entries with names in place of `+n0` and `+e`; raises UsageError for a place that is not there."""
+    names = [node.name for node in allocation.nodes]
+    free = dict.fromkeys(names)
+    for entry in entries:
+        name = entry.name
+        if name.startswith("+n") and int(name[2:]) < len(names):
+            name = names[int(name[2:])]
+        free.pop(name, None)
+    named = []
+    for entry in entries:
+        kind, number = entry.name[:2], entry.name[2:].lstrip(":")
+        if kind == "+e":
+            chosen = list(free)[: int(number) if number else None]
+            if len(chosen) < int(number or 1):
+                raise _no_place(entry, f"{len(free)} of its {len(names)} are named by no other", allocation)
+            for name in chosen:
+                del free[name]
+        elif kind == "+n":
+            if int(number) >= len(names):
+                raise _no_place(entry, f"the last is +n{len(names) - 1}", allocation)
+            chosen = [names[int(number)]]
+        else:
+            chosen = [entry.name]
+        named += [replace(entry, name=name) for name in chosen]
+    return named
+
+
+def _no_place(entry: HostEntry, told: str, allocation: Allocation) -> UsageError:
+    return UsageError(
+        "host-relative",
+        f"{entry.origin}: '{entry.name}' is not one of the nodes of {allocation.source}: {told}",
+        context=(f"{allocation.source} has {fold(node.name for node in allocation.nodes)}",),
+        hint="+n0 is the first node; +e is all nodes that are not named, +e:2 two of them",
+    )
+
+
+def order_nodes(allocation: Allocation, *, descending: bool) -> Allocation:
+    """Return the allocation with its nodes in the order of their slots, those with as many in the order they had."""
+    nodes = sorted(allocation.nodes, key=lambda node: len(node.slots), reverse=descending)
+    return replace(allocation, nodes=tuple(replace(node, index=index) for index, node in enumerate(nodes)))
+
+
+def nodes_of(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[int, ...]:
+    """Return the index of the node that each entry names; raises UsageError for a host that the allocation lacks.
+
+    Where several nodes bear one name, the first mention is the first of them, and so on round.
+    """
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for node in allocation.nodes:
+        by_name[node.name].append(node.index)
+    mentions: Counter[str] = Counter()
+    indices = []
+    for entry in name_hosts(entries, allocation):
+        if entry.name not in by_name:
+            raise UsageError(
+                "host-unknown",
+                f"{entry.origin}: {entry.name} is not in {allocation.source}",
+                context=(f"{allocation.source} has {fold(node.name for node in allocation.nodes)}",),
+                hint="name hosts that the job has",
+            )
+        own = by_name[entry.name]
+        indices.append(own[mentions[entry.name] % len(own)])
+        mentions[entry.name] += 1
+    return tuple(indices)
 
 
 def allocate(
@@ -118,6 +208,7 @@ def allocate(
     *,
     source: str,
     agent: str | None,
+    remote_agent: str = "ssh",
     per_node: int | None,
     local_names: Collection[str],
 ) -> Allocation:
@@ -144,10 +235,12 @@ def allocate(
             index=index,
             name=mentions[0].name,
             slots=slots,
-            agent=named_agent or agent or (LOCAL if here else "ssh"),
+            agent=named_agent or agent or (LOCAL if here else remote_agent),
             max_slots=min((entry.max_slots for entry in mentions if entry.max_slots is not None), default=None),
             user=user,
             port=port,
+            namespace=_agreed(mentions, "namespace", [entry.namespace for entry in mentions]),
+            container=_agreed(mentions, "container", [entry.container for entry in mentions]),
             origin=mentions[0].origin,
         )
         if node.max_slots is not None and len(slots) > node.max_slots:
@@ -161,8 +254,8 @@ def allocate(
     return Allocation(tuple(nodes), source)
 
 
-def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry]) -> Allocation:
-    """Return the nodes that `--host` names, in the allocation's order, with no more slots than `--host` says.
+def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], said: str = "--host") -> Allocation:
+    """Return the nodes that `--host` names, in the allocation's order, with no more slots than it says; `said` is its name.
 
     A host named once and without slots keeps all that it has. Raises UsageError for a host that the allocation lacks.
     """
@@ -171,7 +264,7 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry]) 
     if missing:
         raise UsageError(
             "host-unknown",
-            f"{fold(missing)} of --host is not in {allocation.source}",
+            f"{fold(missing)} of {said} is not in {allocation.source}",
             context=(f"{allocation.source} has {fold(node.name for node in allocation.nodes)}",),
             hint="name hosts of the hostfile, or leave --hostfile out to use --host alone",
         )
@@ -181,7 +274,7 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry]) 
     nodes: list[Node] = []
     for node in allocation.nodes:
         if mentions := wanted.get(node.name):
-            chosen = replace(node, index=len(nodes), slots=_lowered(node, mentions))
+            chosen = replace(node, index=len(nodes), slots=_lowered(node, mentions, said, allocation.elastic_slots))
             user = _agreed(mentions, "user", [entry.user for entry in mentions])
             nodes.append(replace(chosen, user=user or node.user))
     return replace(allocation, nodes=tuple(nodes))
@@ -239,16 +332,18 @@ def _slot_count(entry: HostEntry, bare_slots: int) -> int:
     return len(entry.gpus) if entry.gpus else bare_slots
 
 
-def _lowered(node: Node, mentions: Sequence[HostEntry]) -> tuple[Slot, ...]:
-    """Return the slots of a node that `--host` leaves it."""
+def _lowered(node: Node, mentions: Sequence[HostEntry], said: str, elastic: bool) -> tuple[Slot, ...]:
+    """Return the slots of a node that `--host` leaves it; those of an elastic allocation are any number."""
     if len(mentions) == 1 and mentions[0].slots is None:
         return node.slots
     count = sum(1 if entry.slots is None else entry.slots for entry in mentions)
+    if elastic:
+        return (Slot(),) * count
     if count > len(node.slots):
         raise UsageError(
             "host-slots",
-            f"--host asks for {count} slots on {node.name}, which has {len(node.slots)} ({node.origin})",
-            hint="--host may lower the slots of a hostfile, not raise them; --oversubscribe allows more ranks than slots",
+            f"{said} asks for {count} slots on {node.name}, which has {len(node.slots)} ({node.origin})",
+            hint=f"{said} may lower the slots that a host has, not raise them; --oversubscribe allows more ranks than slots",
         )
     return node.slots[:count]
 

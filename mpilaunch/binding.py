@@ -1,7 +1,7 @@
-"""Binding: which CPUs and GPUs each rank may use.
+"""Binding: which GPUs and CPUs each rank may use.
 
 Pure: a job map, the facts of each node and two policies give a binding per rank, or an error that names ranks, slots and
-nodes before any rank runs. An inherited mask is in the facts already; nothing here ever widens it.
+nodes before any rank runs. An inherited mask is in the facts already; nothing here ever widens it. The CPUs are `cpubinding`'s.
 
 GPUs are named by UUID wherever they have one, as their numbers mean different things to different tools. What a slot
 names is exact, also when two slots name one GPU: that is the user's word. Everything else is shared only on request.
@@ -9,13 +9,15 @@ names is exact, also when two slots name one GPU: that is the user's word. Every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
 
 from mpilaunch.allocation import Allocation, Node
+from mpilaunch.cpubinding import CpuPolicy, bind_cpus, picture
 from mpilaunch.errors import LaunchError
 from mpilaunch.facts import Cpu, Gpu, NodeFacts
 from mpilaunch.mapping import JobMap, Placement
+from mpilaunch.nodeset import fold_numbers
+from mpilaunch.records import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -34,15 +36,6 @@ class GpuPolicy:
     per_rank: int | None = None
     bind: str | None = None
     oversubscribe: bool = False
-
-
-@dataclass(frozen=True)
-class CpuPolicy:
-    """`bind_to`: "none", "hwthread", "core", "socket" or "numa"; `cpus_per_rank`: mpirun's PE=n, 1 or more, in `bind_to`'s
-    unit for core and hwthread. CPUs that a slot names always bind, and `bind_to` then chooses among them."""
-
-    bind_to: str = "none"
-    cpus_per_rank: int = 1
 
 
 @dataclass(frozen=True)
@@ -109,18 +102,22 @@ def bind_ranks(
 ) -> dict[int, RankBinding]:
     """Bind every rank of the job; `facts` is keyed by `Node.index`. Raises LaunchError for what the nodes cannot give."""
     bindings: dict[int, RankBinding] = {}
-    for index in job_map.nodes:
+    placements_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
+    for placement in job_map.placements:
+        placements_of[placement.node].append(placement)
+    for index, placements in placements_of.items():
         node, found = allocation.nodes[index], facts[index]
-        placements = sorted((p for p in job_map.placements if p.node == index), key=lambda p: p.local_rank)
         visible, own = _bind_gpus(node, placements, found.gpus, gpu)
-        cpus = _bind_cpus(node, placements, found.cpus, own, cpu)
+        cpus = bind_cpus(node, placements, found.cpus, own, cpu)
         bindings |= {rank: replace(binding, cpus=cpus[rank]) for rank, binding in visible.items()}
     return bindings
 
 
-def describe_binding(binding: RankBinding) -> str:
-    """Say a binding in words for a report: "cpus 0-3, gpus nvidia 0 GPU-8a1b"."""
-    parts = [] if binding.cpus is None else [f"cpus {_ranges(binding.cpus)}"]
+def describe_binding(binding: RankBinding, cpus: Iterable[Cpu] = ()) -> str:
+    """Say a binding in words for a report: "cpus 0-3 [BB/BB/../..], gpus nvidia 0 GPU-8a1b"; `cpus` are the node's."""
+    parts = []
+    if binding.cpus is not None:
+        parts.append(f"cpus {fold_numbers(binding.cpus)} {picture(binding.cpus, cpus)}".rstrip())
     if binding.gpus:
         shortened = (" ".join((*label.split()[:2], *(uuid[:8] for uuid in label.split()[2:]))) for label in binding.gpus)
         parts.append("gpus " + " + ".join(shortened))
@@ -274,83 +271,6 @@ def _label(gpu: Gpu) -> str:
     return f"{gpu.vendor} {gpu.index} {gpu.uuid}".rstrip()
 
 
-# CPUs.
-
-# What a CPU belongs to, for each `--bind-to`.
-_OBJECT: Mapping[str, Callable[[Cpu], int]] = {
-    "hwthread": lambda cpu: cpu.number,
-    "core": lambda cpu: cpu.core,
-    "socket": lambda cpu: cpu.socket,
-    "numa": lambda cpu: cpu.numa,
-}
-
-
-def _bind_cpus(
-    node: Node, placements: Sequence[Placement], cpus: Sequence[Cpu], own: Mapping[int, Gpu], policy: CpuPolicy
-) -> dict[int, tuple[int, ...] | None]:
-    """Give each rank consecutive objects of the CPUs that its slot names, or else of those that no used slot names."""
-    named = {number for placement in placements for number in node.slots[placement.slot].cpus or ()}
-    rest = frozenset(cpu.number for cpu in cpus if cpu.number not in named)
-    sharing: dict[frozenset[int], list[Placement]] = {}
-    for placement in placements:
-        wanted = node.slots[placement.slot].cpus
-        missing = sorted(set(wanted or ()) - {cpu.number for cpu in cpus})
-        if missing:
-            raise LaunchError(
-                "cpu-unknown",
-                f"rank {placement.rank} may not use CPU {_ranges(missing)} on {node.name}",
-                context=[f"CPUs of {node.name}: {_ranges(cpu.number for cpu in cpus)}"],
-                hint=f"name some of these for slot {placement.slot} ({node.origin or node.name})",
-            )
-        sharing.setdefault(rest if wanted is None else frozenset(wanted), []).append(placement)
-    bound: dict[int, tuple[int, ...] | None] = {}
-    for numbers, ranks in sharing.items():
-        if policy.bind_to == "none":
-            bound |= {p.rank: None if node.slots[p.slot].cpus is None else tuple(sorted(numbers)) for p in ranks}
-        else:
-            bound |= _deal(node, ranks, [cpu for cpu in cpus if cpu.number in numbers], own, policy)
-    return bound
-
-
-def _deal(
-    node: Node, ranks: Sequence[Placement], cpus: Sequence[Cpu], own: Mapping[int, Gpu], policy: CpuPolicy
-) -> dict[int, tuple[int, ...]]:
-    """Deal the objects that these CPUs form to the ranks that share them."""
-    objects: dict[int, list[int]] = {}
-    for cpu in sorted(cpus, key=lambda cpu: (cpu.socket, cpu.numa, cpu.core, cpu.number)):
-        objects.setdefault(_OBJECT[policy.bind_to](cpu), []).append(cpu.number)
-    sets = list(objects.values())
-    exclusive = policy.bind_to in ("core", "hwthread")
-    each = policy.cpus_per_rank if exclusive else 1
-    if len(ranks) * each > len(sets) and (exclusive or not sets):
-        raise LaunchError(
-            "binding-overload",
-            f"{node.name} has {_count(len(sets), policy.bind_to)} for {_count(len(ranks), 'rank')} "
-            f"with {each} each, which need {len(ranks) * each}",
-            hint="start fewer ranks there, or say --bind-to socket or --bind-to none to let ranks share",
-        )
-    dealt = {}
-    for place, placement in enumerate(ranks):
-        # Ranks that share objects do so in blocks: neighbours stay together, and near GPUs that are listed by bus.
-        first = place * each if len(ranks) * each <= len(sets) else place * len(sets) // len(ranks)
-        numbers = [number for members in sets[first : first + each] for number in members]
-        gpu = own.get(placement.rank)
-        if policy.bind_to == "numa" and gpu is not None:
-            numbers = objects.get(gpu.numa, numbers)
-        dealt[placement.rank] = tuple(sorted(numbers))
-    return dealt
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """Write numbers as "0-3,8"."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

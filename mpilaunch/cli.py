@@ -1,7 +1,6 @@
 """The command line: words to settings, settings to a job, the job to an exit code.
 
-It reads the words itself, because all that follows the program's name belongs to the program, and mpirun's long options have
-one dash. What a step needs is imported when it comes to it: an error is quick, and so is a launch.
+What a step needs is imported when it comes to it: an error is quick, and so is a launch.
 """
 
 from __future__ import annotations
@@ -16,65 +15,11 @@ from typing import TYPE_CHECKING, NoReturn
 from mpilaunch import __version__, config
 from mpilaunch.console import Console, printable
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
-from mpilaunch.options import (
-    BY_FLAG,
-    Option,
-    Setting,
-    Settings,
-    Value,
-    value_from_text,
-)
-from mpilaunch.spelling import near
+from mpilaunch.words import DIALECTS, Command, read_command
 
 if TYPE_CHECKING:
     from mpilaunch.jobspec import JobSpec
-
-
-def read_words(words: Sequence[str]) -> tuple[dict[str, Setting], list[str]]:
-    """Return what the options say, and the program with its arguments; raises UsageError.
-
-    The first word that is no option is the program; so is the one after `--`.
-    """
-    said: dict[str, Value] = {}
-    rest = list(words)
-    while rest and rest[0].startswith("-") and rest[0] != "-":
-        word = rest.pop(0)
-        if word == "--":
-            break
-        flag, equals, text = word.partition("=")
-        typed = flag
-        option, flag = _option_of(flag)
-        values = [text] if equals else []
-        alone = option.said_by(flag)
-        if equals and alone is not None and flag != option.flag:
-            raise UsageError("option-value", f"option {flag} takes no value")
-        if not equals and alone is not None:
-            said[option.name] = alone
-            continue
-        while len(values) < option.words and rest:
-            values.append(rest.pop(0))
-        if len(values) < option.words:
-            needs = f"option {typed} needs {option.metavar or 'a value'}"
-            raise UsageError("option-value", needs, hint=f"{option.flag}: {option.help}")
-        value = value_from_text(option, "=".join(values), flag)
-        earlier = said.get(option.name)
-        said[option.name] = (*(earlier if isinstance(earlier, tuple) else ()), str(value)) if option.repeatable else value
-    return {name: Setting(value, f"--{name}", layer=3) for name, value in said.items()}, rest
-
-
-def _option_of(word: str) -> tuple[Option, str]:
-    """Return the option of a flag, and the flag as the table spells it."""
-    # `-np` is `--np`, but `-n` is never `--n`.
-    for flag in (word, "-" + word) if len(word) > 2 else (word,):
-        if flag in BY_FLAG:
-            return BY_FLAG[flag], flag
-    digits = len(word) - len(word.rstrip("0123456789"))
-    if digits and not word.startswith("--") and (glued := word[:-digits]) in {*BY_FLAG, *(flag[1:] for flag in BY_FLAG)}:
-        hint = f"write {glued} {word[-digits:]}"
-        raise UsageError("option-unknown", f"unknown option {word}", hint=hint)
-    known = near("--" + word.lstrip("-"), BY_FLAG) if len(word) > 2 else None
-    guess = f"; did you mean {known if word.startswith('--') else known[1:]}?" if known else ""
-    raise UsageError("option-unknown", f"unknown option {word}{guess}", hint="mpilaunch --help lists all options")
+    from mpilaunch.options import Settings
 
 
 # The steps of a command
@@ -84,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
     console = Console()
     try:
-        return run(sys.argv[1:] if arguments is None else list(arguments), os.environ, console)
+        return run(sys.argv[1:] if arguments is None else list(arguments), os.environ, console, os.path.basename(sys.argv[0]))
     except LaunchError as error:
         console.error(error)
         return error.exit_code
@@ -132,40 +77,54 @@ def open_standard_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
-def run(words: list[str], environ: Mapping[str, str], console: Console) -> int:
-    """Go through the steps: words, settings, job, then look or launch; return the exit code."""
+def run(words: list[str], environ: Mapping[str, str], console: Console, name: str = "mpilaunch") -> int:
+    """Go through the steps: words, settings, job, then look or launch; return the exit code.
+
+    `name` is what mpilaunch was started as.
+    """
     if not words:
         from mpilaunch.help import short_help
 
         console.lines(short_help().splitlines())
         return ExitCode.USAGE
-    said, program = read_words(words)
-    if "help" in said:
-        from mpilaunch.help import full_help
+    command = read_command(words, name, config.read_text)
+    if "help" in command.said:
+        from mpilaunch.help import dialect_help, full_help
 
-        return _print(full_help())
-    if "version" in said:
+        topic = command.sections[0].program[:1]
+        return _print(dialect_help(topic[0]) if topic and topic[0] in DIALECTS else full_help())
+    if "version" in command.said:
         return _print(f"mpilaunch {__version__}")
-    settings = config.load_settings(said, environ)
+    settings = config.load_settings(command.said, environ, command.habits)
     console.quiet, console.verbose = settings["quiet"], settings["verbose"]
+    for text, level in command.notes:
+        console.remark(text, level=level)
     if settings["json"] and not settings["dry-run"]:
         raise UsageError("option-conflict", "--json goes with --dry-run", hint="--report FILE writes what a job did as JSON")
     if settings["show-config"]:
         from mpilaunch.plan import settings_as_text
 
-        return _print(settings_as_text(settings))
-    if not program:
+        return _print(settings_as_text(settings, [section.said for section in command.sections]))
+    if not command.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="say it after the options: mpilaunch -np 4 train.py")
-    return run_program(settings, program, environ, console)
+    return run_programs(settings, command, environ, console)
 
 
-def run_program(settings: Settings, program: list[str], environ: Mapping[str, str], console: Console) -> int:
+def run_programs(settings: Settings, command: Command, environ: Mapping[str, str], console: Console) -> int:
     """Make the job; print it, or launch it; return the exit code."""
-    from mpilaunch.prepare import make_job
+    from mpilaunch.prepare import make_job_of_sections
 
-    job = make_job(settings, program, environ)
+    job = make_job_of_sections(settings, command.sections, environ)
     if settings["show-env"] is not None or settings["dry-run"]:
         return look(job, settings)
+    if settings["display-allocation"]:
+        from mpilaunch.plan import allocation_as_text
+
+        console.lines(allocation_as_text(job).splitlines())
+    if job.pending:
+        from mpilaunch.head.survey import map_by_topology
+
+        job = map_by_topology(job, console)
     if settings["display-map"]:
         from mpilaunch.plan import map_as_text
 
@@ -183,6 +142,9 @@ def look(job: JobSpec, settings: Settings) -> int:
 
     rank, size = settings["show-env"], len(job.job_map.placements)
     if rank is not None:
+        if job.pending:
+            hint = "a rank's place is known when the nodes have been asked: run it with --display-map"
+            raise UsageError("option-value", "--show-env: the map of this job depends on its nodes", hint=hint)
         if rank >= size:
             raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has ranks 0 to {size - 1}")
         variables = plan.environment_of_rank(job, rank)

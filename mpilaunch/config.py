@@ -1,4 +1,4 @@
-"""Settings: default < config file < MPILAUNCH_* < command line, each with its provenance.
+"""Settings: default < other launchers' habits and variables < config file < MPILAUNCH_* < command line, each with provenance.
 
 The only importer of yaml, and only when there is a file to read. Nothing here knows what an option means: the table in
 `options` does.
@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import UsageError
-from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Setting, Settings, value_from_data, value_from_text
+from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Setting, Settings
 from mpilaunch.spelling import did_you_mean
+from mpilaunch.values import value_from_data, value_from_text
 
 if TYPE_CHECKING:
     import yaml
@@ -26,16 +27,31 @@ Positions = Mapping[tuple[str | int, ...], Position]
 """Where each key and each list item stands in the file, by the keys and indices that lead to it."""
 
 
-def load_settings(said: Mapping[str, Setting], environ: Mapping[str, str]) -> Settings:
-    """Return the setting of every option, the strongest layer's; `said` is what the command line says.
+def load_settings(
+    said: Mapping[str, Setting], environ: Mapping[str, str], habits: Mapping[str, Setting] | None = None
+) -> Settings:
+    """Return the setting of every option, the strongest layer's.
 
     The config file is --config, else MPILAUNCH_CONFIG, else mpilaunch/config.yaml under XDG_CONFIG_HOME if it exists.
+
+    Args:
+        said: what the command line says.
+        habits: what its dialect does when nobody says anything.
     """
     by_environment = _from_environment(environ)
     setting = said.get("config") or by_environment.get("config")
     path = str(setting.value) if setting else _personal_file(environ)
     by_file = _from_file(path) if path else {}
-    return Settings({**DEFAULTS, **by_file, **by_environment, **said})
+    return Settings({**DEFAULTS, **_inherited(environ), **(habits or {}), **by_file, **by_environment, **said})
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, Setting]:
+    """Return what variables of other launchers say; few environments have any, and the others load nothing for them."""
+    if not any(name.startswith(("OMPI_MCA_", "PRTE_MCA_", "HYDRA_", "I_MPI_", "MPIEXEC_")) for name in environ):
+        return {}
+    from mpilaunch import inherited
+
+    return inherited.settings_from(environ, layer=1)
 
 
 def _personal_file(environ: Mapping[str, str]) -> str | None:
@@ -56,7 +72,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
             value: Any = tuple(value_from_text(option, line, option.variable) for line in lines)
         else:
             value = value_from_text(option, text, option.variable)
-        found[option.name] = Setting(value, option.variable, layer=2)
+        found[option.name] = Setting(value, option.variable, layer=3)
     return found
 
 
@@ -79,7 +95,7 @@ def _from_file(path: str) -> dict[str, Setting]:
         checked = value_from_data(option, value, f"{path}:{line}:{column}: {key}")
         if option.kind == "file":
             checked = _beside(path, checked)
-        found[key] = Setting(checked, f"{path}:{line}", layer=1)
+        found[key] = Setting(checked, f"{path}:{line}", layer=2)
     return found
 
 

@@ -16,6 +16,7 @@ from mpilaunch.envfile import read_env_file
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.mapping import Placement
+from mpilaunch.offers import pmi_environment
 from mpilaunch.spelling import near
 
 FORWARDED_PREFIXES = (
@@ -33,10 +34,22 @@ NEVER_FORWARDED = (
     *("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
     *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
     *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
+    *("NVIDIA_DRIVER_CAPABILITIES", "HOSTNAME", "KUBERNETES_SERVICE_*", "KUBERNETES_PORT*", "K_MPI_JOB_ROLE"),
+    *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*"),
     *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
-"""Devices, identity and paths of one machine, and Terraform's variables, which TensorFlow's prefix would take along: neither a
-prefix nor `-x 'PREFIX_*'` forwards them. Exact names, and prefixes written `PREFIX*`."""
+"""Devices, identity and paths of one machine, what Kubernetes and its operators tell a launcher's pod, and Terraform's
+variables, which TensorFlow's prefix would take along: neither a prefix nor `-x 'PREFIX_*'` forwards them. Exact names, and
+prefixes written `PREFIX*`."""
+
+OF_THIS_MACHINE = (
+    *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "_", "HOST", "HOSTNAME", "MAIL", "TMPDIR"),
+    *("TERM", "COLUMNS", "LINES", "TTY", "TMUX*", "STY", "WINDOWID", "LS_COLORS"),
+    *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_*", "SSH_*", "GPG_*", "VSCODE_*", "KUBERNETES_*"),
+)
+"""What belongs to this machine, its terminal and its login: not even `--forward all` takes it to the nodes."""
+MAY_BE_UNSET = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "PATH", "PYTHONPATH")
+"""What manifests and scripts name by habit after -x: none is as good as an empty one."""
 
 SCRUBBED = (
     *("SLURM_*", "SLURMD_*", "PMI_*", "PMI2_*", "PMIX_*", "OMPI_*", "PRTE_*", "MPI_LOCAL*", "MV2_COMM_WORLD_*", "HYD*"),
@@ -54,9 +67,6 @@ for a part of that job."""
 LONGEST_VARIABLE = 131_071
 """Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
-PMI_DESCRIPTOR = 60
-"""Where a rank finds its connection to PMI: above what programs and shells open by number (bash takes 10 and 255)."""
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -66,6 +76,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 def job_environment(
     *,
     job_id: str,
+    run_id: str = "",
     size: int,
     node_count: int,
     universe_size: int,
@@ -77,6 +88,7 @@ def job_environment(
     """Return what is the same for every rank of the job.
 
     Args:
+        run_id: what all attempts of the job share, where that is not its id.
         size: ranks in the job.
         node_count: nodes that run at least one rank.
         universe_size: slots in the allocation, whether used or not.
@@ -88,13 +100,14 @@ def job_environment(
         "GROUP_WORLD_SIZE": str(node_count),
         "ROLE_WORLD_SIZE": str(size),
         "ROLE_NAME": "default",
-        "TORCHELASTIC_RUN_ID": job_id,
+        "TORCHELASTIC_RUN_ID": run_id or job_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_RESTART_COUNT": str(restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "OMPI_COMM_WORLD_SIZE": str(size),
         "OMPI_UNIVERSE_SIZE": str(universe_size),
         "MPILAUNCH_JOB_ID": job_id,
+        "MPILAUNCH_RESTART_COUNT": str(restart_count),
         "MPILAUNCH_SIZE": str(size),
     }
 
@@ -149,17 +162,6 @@ def cross_places(placements: Sequence[Placement]) -> list[tuple[int, int]]:
     return [places[placement.rank] for placement in placements]
 
 
-def pmi_environment(*, rank: int, size: int, local_rank: int, local_size: int) -> dict[str, str]:
-    """Return what a rank needs to find its PMI server: where its connection is, and who it is."""
-    return {
-        "PMI_FD": str(PMI_DESCRIPTOR),
-        "PMI_RANK": str(rank),
-        "PMI_SIZE": str(size),
-        "MPI_LOCALRANKID": str(local_rank),
-        "MPI_LOCALNRANKS": str(local_size),
-    }
-
-
 def defaults_if_unset(local_size: int) -> dict[str, str]:
     """Return what a node sets where neither the node nor the user does, as torchrun would."""
     defaults = {"PYTHONUNBUFFERED": "1"}
@@ -171,10 +173,12 @@ def defaults_if_unset(local_size: int) -> dict[str, str]:
 RESERVED = frozenset(
     {
         *("WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE"),
-        *("MPILAUNCH_JOB_ID", "MPILAUNCH_SIZE"),
+        *("MPILAUNCH_JOB_ID", "MPILAUNCH_SIZE", "MPILAUNCH_RESTART_COUNT"),
+        *("MPILAUNCH_CHECKPOINT_DIR", "MPILAUNCH_RESTART_DIR"),
         *node_environment(node_rank=0, local_size=0),
         *rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=0),
-        *pmi_environment(rank=0, size=0, local_rank=0, local_size=0),
+        *pmi_environment(rank=0, size=0, local_rank=0, local_size=0, spawned=True),
+        *("PMI_PORT", "PMI_ID"),
     }
 )
 """Facts of the job and its map, which the user chooses with -np, -N and --map-by: a value set by hand would be a lie."""
@@ -205,7 +209,7 @@ def forwarded_environment(
     exports: Sequence[str],
     env_files: Sequence[tuple[str, str]] = (),
     *,
-    forward_defaults: bool = True,
+    forward: str = "usual",
 ) -> dict[str, str]:
     """Return the variables that go from the head to every rank; raises UsageError.
 
@@ -215,12 +219,12 @@ def forwarded_environment(
         environ: the head's variables.
         exports: `NAME`, `NAME=VALUE` or `PREFIX_*`, as given with -x.
         env_files: name and text of each `--env-file`.
-        forward_defaults: forward `FORWARDED_PREFIXES` as well.
+        forward: what goes unsaid: "usual" for `FORWARDED_PREFIXES`, "all" for all but `OF_THIS_MACHINE`, or "none".
     """
     forwarded: dict[str, str] = {}
-    if forward_defaults:
-        names = _matching(environ, FORWARDED_PREFIXES)
-        forwarded = {name: environ[name] for name in names if not is_scrubbed(name)}
+    if forward != "none":
+        names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
+        forwarded = {name: environ[name] for name in names if not is_scrubbed(name) and not _is_listed(name, OF_THIS_MACHINE)}
     for source, text in env_files:
         for where, name, value in read_env_file(source, text):
             _check_name(name, where)
@@ -265,10 +269,36 @@ def _exported(export: str, environ: Mapping[str, str]) -> dict[str, str]:
         return {matched: environ[matched] for matched in names}
     _check_name(name, f"-x '{name}'")
     if name not in environ:
+        if name in MAY_BE_UNSET:
+            return {}
         similar = near(name, environ)
         hint = (f"did you mean '{similar}', or " if similar else "") + f"give it a value: -x {name}=VALUE"
         raise UsageError("export-unset", f"-x '{name}': this variable is not set", hint=hint)
     return {name: environ[name]}
+
+
+def environment_edits(
+    unset: Sequence[str], prepended: Sequence[str], appended: Sequence[str]
+) -> tuple[tuple[str, str, str, str], ...]:
+    """Return what is done on the node to the variables that its ranks would have: (verb, name, value, separator).
+
+    Args:
+        unset: of --unset-env: names, and prefixes written `PREFIX*`.
+        prepended, appended: `NAME=VALUE` or `NAME[;]=VALUE`, of --prepend-env and --append-env.
+    """
+    edits = []
+    for name in unset:
+        _check_name(name.removesuffix("*"), f"--unset-env {name}")
+        edits.append(("unset", name, "", ""))
+    for verb, items in (("prepend", prepended), ("append", appended)):
+        for item in items:
+            said, _, value = item.partition("=")
+            match = re.fullmatch(r"(.*?)(?:\[(.)\])?", said, re.DOTALL)
+            name, separator = (match[1], match[2] or ":") if match else (said, ":")
+            _check_name(name, f"--{verb}-env {said}")
+            _check_value(name, value)
+            edits.append((verb, name, value, separator))
+    return tuple(edits)
 
 
 def _check_name(name: str, where: str) -> None:

@@ -5,19 +5,27 @@ Pure: `NodeFacts.from_message` checks what came over the wire. The daemon's `pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from mpilaunch.records import dataclass
+
+MAX_CPU = 65_535
+"""Highest CPU number that a node may tell."""
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """One hardware thread: its number and the core, socket and NUMA node (numbers unique on the machine) it is part of."""
+    """One hardware thread: its number, and the core, socket, NUMA node and caches (numbers unique on the machine) it is part
+    of; a cache is -1 where the node has none of that level or does not tell."""
 
     number: int
     core: int
     socket: int
     numa: int
+    l1: int = -1
+    l2: int = -1
+    l3: int = -1
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class NodeFacts:
     hostname: as the node calls itself; for messages only, never an identity.
     python: version of the daemon's interpreter, "3.11.7".
     executable: path of the daemon's interpreter.
-    cpus: the hardware threads that the daemon may use (its affinity).
+    cpus: the hardware threads that the daemon may use (its affinity), in the order of their numbers.
     gpus: the GPUs that the daemon may use: vendor by vendor, each in `index` order or in the order of its mask.
     addresses: the node's own addresses, without loopback and link-local ones, IPv4 first, the default route's first.
     ssh_connection: (head's address, port, node's address, port) as sshd saw them, or None.
@@ -77,13 +85,34 @@ class NodeFacts:
             hostname=str(message["hostname"]),
             python=str(message["python"]),
             executable=str(message["executable"]),
-            cpus=tuple(Cpu(*(int(part) for part in cpu)) for cpu in message["cpus"]),
+            cpus=cpus_from_message(message["cpus"], message.get("caches", {})),
             gpus=tuple(_gpu(gpu) for gpu in message["gpus"]),
             addresses=tuple(str(address) for address in message["addresses"]),
             ssh_connection=connection,
             free_port=int(message["free_port"]),
             notes=tuple(str(note) for note in message.get("notes", ())),
         )
+
+
+def cpus_from_message(rows: Sequence[Sequence[int]], shared: Mapping[str, Any]) -> tuple[Cpu, ...]:
+    """Return the CPUs with their caches; `shared` says of a level "core" or "socket", or lists the CPUs of each cache."""
+    caches = [_cache_of_cpu(rows, shared.get(level)) for level in ("1", "2", "3")]
+    return tuple(Cpu(*(int(part) for part in row), *(cache.get(row[0], -1) for cache in caches)) for row in rows)
+
+
+def _cache_of_cpu(rows: Sequence[Sequence[int]], shared: Any) -> dict[int, int]:
+    if shared is None:
+        return {}
+    if shared in ("core", "socket"):
+        column = 1 if shared == "core" else 2
+        return {row[0]: row[column] for row in rows}
+    cache_of: dict[int, int] = {}
+    for place, text in enumerate(shared):
+        for first, _, last in (part.partition("-") for part in str(text).split(",")):
+            if int(last or first) > MAX_CPU:
+                raise ValueError(f"CPU number {last or first}")
+            cache_of.update(dict.fromkeys(range(int(first), int(last or first) + 1), place))
+    return cache_of
 
 
 def _gpu(message: Mapping[str, Any]) -> Gpu:

@@ -16,6 +16,7 @@ EXAMPLES = (
     ("mpilaunch -N 1 -H node[01-32] --tag host uptime", "one command on each of 32 nodes"),
 )
 WIDTH = 100
+LAUNCHERS = {"openmpi": "Open MPI's mpirun", "hydra": "MPICH's mpiexec (Hydra)", "intel": "Intel MPI's mpiexec"}
 
 
 def full_help() -> str:
@@ -33,8 +34,22 @@ def full_help() -> str:
         "Long options may have one dash, as mpirun's: -np 4, -hostfile FILE. TIME is seconds, or a number with s, m, h "
         "or d: 90, 5m, 1h. Each option but those that only look can also stand in a config file (np: 4) or in the "
         "environment (MPILAUNCH_NP=4); the command line wins, then the environment, then --config FILE or "
-        "~/.config/mpilaunch/config.yaml."
+        "~/.config/mpilaunch/config.yaml. Several programs in one job: -np 1 ./a : -np 2 ./b. The options of other "
+        "launchers are understood too: --help openmpi, --help hydra, --help intel."
     )
+    return formatter.getvalue().rstrip()
+
+
+def dialect_help(dialect: str) -> str:
+    """Return what the options of another launcher mean that are not spelled as ours: "openmpi", "hydra" or "intel"."""
+    from mpilaunch.dialects import ROWS, meaning, spelling
+
+    formatter = click.HelpFormatter(max_width=WIDTH)
+    formatter.write(f"Options of {LAUNCHERS[dialect]} that mpilaunch spells otherwise; all others are in mpilaunch --help.\n\n")
+    rows = [(spelling(row), meaning(row).replace("`", "")) for row in ROWS if dialect in row.dialects]
+    formatter.write_dl(rows, col_max=34)
+    formatter.write_paragraph()
+    formatter.write_text("Each may have one dash or two. docs/dialects.md has more.")
     return formatter.getvalue().rstrip()
 
 

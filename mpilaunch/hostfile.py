@@ -6,6 +6,7 @@ Every error names the source, line, column and text, and what would be right.
     line  := [ hosts { key "=" value } ] [ comment ]         blanks round "=" are allowed, values may be quoted
     hosts := host { "," host }                               bracket ranges as in nodeset: node[01-16]
     host  := [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots stands in brackets: [fe80::1]:4
+           | "+n" place [ ":" slots ] | "+e" [ ":" count ]   nodes of the allocation by their place, or free ones
 
 Comments are `# ...`, `// ...` and `/* ... */`. A host list (`--host`) is `hosts` alone. `host:22` is 22 slots (Hydra,
 Horovod, Open MPI's --host), never port 22 (pssh): a port is `port=22`. The keys are the rows of `_KEYS`.
@@ -15,11 +16,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mpilaunch.errors import UsageError
-from mpilaunch.nodeset import MAX_ITEMS, Line, Span, expand_span, fold_numbers, parse_numbers_span
+from mpilaunch.hostvalues import (
+    _visible,
+    read_agent,
+    read_count,
+    read_cpus,
+    read_gpus,
+    read_label,
+    read_limit,
+    read_port,
+    read_text,
+    read_user,
+)
+from mpilaunch.nodeset import Line, Span, expand_span, fold_numbers
+from mpilaunch.records import dataclass
 from mpilaunch.spelling import near
 
 
@@ -28,7 +41,8 @@ class HostEntry:
     """One host as one place of a hostfile or of `--host` names it; None means that nothing was said.
 
     Attributes:
-        name: host name, IPv4 address, IPv6 address without brackets, or `local`; never shortened.
+        name: host name, IPv4 address, IPv6 address without brackets, or `local`, never shortened; or a place among the
+            nodes that there are otherwise: "+n0" (the first), "+e" (all that no other entry names), "+e:2" (two of those).
         slots: how many ranks may run there, 0 or more.
         max_slots: hard limit that `--oversubscribe` does not pass.
         user: login name for the agent.
@@ -37,6 +51,7 @@ class HostEntry:
         gpus: GPU indices ("0") or UUIDs ("GPU-...") in slot order; empty means no GPU at all.
         cpus: CPU numbers that the ranks of this host may use.
         origin: where it was said: "hosts.txt:3" or "--host".
+        namespace, container: of a pod.
     """
 
     name: str
@@ -48,15 +63,15 @@ class HostEntry:
     gpus: tuple[str, ...] | None = None
     cpus: tuple[int, ...] | None = None
     origin: str = ""
+    namespace: str | None = None
+    container: str | None = None
 
 
 def parse_hostfile(text: str, source: str) -> list[HostEntry]:
     """Return the entries of a hostfile in its order, one per host; raises UsageError."""
     entries: list[HostEntry] = []
-    lines = re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff"))
-    for number, (shown, code) in enumerate(zip(lines, _without_comments(lines, source), strict=True), start=1):
-        if code.strip():
-            entries += _read_line(Span.of(shown, source, number), code)
+    for line, code in code_lines(text, source):
+        entries += _read_line(line, code)
     if not entries:
         raise UsageError(
             "hostfile-empty", f"{source}:1:1: no hosts in this file", hint="write one host per line, like 'node01 slots=4'"
@@ -77,10 +92,18 @@ def format_hostfile(entries: Sequence[HostEntry]) -> str:
 # Lines
 
 
-_COMMENT = re.compile(r"""(?P<quoted>"(?:[^"]|"")*"|'(?:[^']|'')*')|(?P<rest>\#.*|//.*)|(?P<block>/\*)""")
-_PAIR = re.compile(
+_COMMENT = r"""(?P<quoted>"(?:[^"]|"")*"|'(?:[^']|'')*')|(?P<rest>\#.*|//.*)|(?P<block>/\*)"""
+_PAIR = (
     r"""\s*(?P<key>[^\s=]+)\s*(?:(?P<equals>=)\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^\s"']\S*)?)?\s*"""
 )
+
+
+def code_lines(text: str, source: str) -> Iterator[tuple[Span, str]]:
+    """Return each line that says something, and the same without its comments, which are blanks there."""
+    lines = re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff"))
+    for number, (shown, code) in enumerate(zip(lines, _without_comments(lines, source), strict=True), start=1):
+        if code.strip():
+            yield Span.of(shown, source, number), code
 
 
 def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
@@ -95,7 +118,7 @@ def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
                 opened = opened if closing < 0 else None
                 code += " " * (end - offset)
             else:
-                found = _COMMENT.search(line, offset)
+                found = re.compile(_COMMENT).search(line, offset)
                 if found is None or found["quoted"]:
                     end = len(line) if found is None else found.end()
                     code += line[offset:end]
@@ -122,7 +145,7 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
     spans: dict[str, Span] = {}
     offset = start + len(hosts.text)
     while code[offset:].strip():
-        pair = _PAIR.match(code, offset)
+        pair = re.compile(_PAIR).match(code, offset)
         if pair is None:
             stray = line.part(len(code) - len(code[offset:].lstrip()), len(code.rstrip()))
             raise stray.error("hostfile-syntax", f"'{stray.text}' has no key before its '='", _LINE_HINT)
@@ -159,16 +182,18 @@ _LINE_HINT = "write one host per line, like 'node01 slots=4' or 'node01:4'"
 # Hosts
 
 
-_NAME = re.compile(r"\w[\w./-]*")
-_COUNT = re.compile(r"[0-9]{1,9}")
+_NAME = r"\w[\w./-]*"
 
 
 def read_hosts(hosts: Span) -> Iterator[dict[str, Any]]:
     """Return the fields of HostEntry that each host of a comma list gives: name, and slots and user where said."""
     for item in hosts.split():
         host = item.strip()
-        _refuse_foreign(host)
         fields: dict[str, Any] = {}
+        if host.text.startswith("+"):
+            yield _read_relative(host)
+            continue
+        _refuse_foreign(host)
         at = host.text.rfind("@")
         if at >= 0:
             fields["user"] = read_user(host.part(0, at))
@@ -185,9 +210,19 @@ def _refuse_foreign(host: Span) -> None:
     if host.text.startswith("^"):
         hint = "leave the host out, or choose the hosts you want with --host"
         raise host.error("hostfile-exclude", f"'{host.text}' excludes a host, which is not supported", hint)
-    if host.text.startswith("+"):
-        hint = "write the name of the host"
-        raise host.error("host-relative", f"relative hosts like '{host.text}' are not supported yet", hint)
+
+
+_RELATIVE = re.compile(r"(?P<name>\+n[0-9]{1,6}|\+e:[1-9][0-9]{0,5}|\+e)(?::(?P<slots>.*))?", re.I)
+
+
+def _read_relative(host: Span) -> dict[str, Any]:
+    """Return the fields of a host that is named by its place: `+n0` the first node, `+e` all that are still free."""
+    match = _RELATIVE.fullmatch(host.text)
+    if match is None:
+        hint = "write +n0 for the first node, +e for all nodes that are not named, +e:2 for two of them"
+        raise host.error("host-relative", f"'{host.text}' names no node by its place", hint)
+    slots = {} if match["slots"] is None else {"slots": read_count(host.part(*match.span("slots")))}
+    return {"name": match["name"].lower(), **slots}
 
 
 def _read_names(host: Span) -> tuple[list[str], int | None]:
@@ -207,7 +242,7 @@ def _read_names(host: Span) -> tuple[list[str], int | None]:
     if not name.text:
         raise _visible(name).error("hostfile-name", "a host name is missing")
     names = expand_span(name)
-    if not _NAME.fullmatch(names[0]):
+    if not re.fullmatch(_NAME, names[0]):
         hint = "a name starts with a letter or digit and holds letters, digits, '.', '-', '_' and '/'"
         raise name.error("hostfile-name", f"'{name.text}' is not a host name", hint)
     return names, None if colon < 0 else colon
@@ -223,107 +258,6 @@ def _check_address(address: Span) -> None:
 
 
 _ADDRESS_HINT = "write fe80::1, or [fe80::1]:4 for 4 slots; a host name takes one colon, like node01:4"
-
-
-# Values
-
-
-_GPU = re.compile(r"(?:GPU|MIG)-[\w./-]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-
-
-def read_text(value: Span) -> str:
-    """Return the text of a value without its quotes; inside quotes a doubled quote stands for one."""
-    text = value.text
-    if text[:1] in ('"', "'"):
-        return text[1:-1].replace(text[0] * 2, text[0])
-    return text
-
-
-def read_count(value: Span) -> int:
-    """Return a number of slots, 0 or more."""
-    text = read_text(value)
-    if not _COUNT.fullmatch(text):
-        told = f"'{text}' is not a number of slots" if text else "the number of slots is missing"
-        raise _visible(value).error("hostfile-slots", told, "write a whole number, 0 or more, like slots=4 or node01:4")
-    if int(text) > MAX_ITEMS:
-        raise value.error("hostfile-slots", f"{text} slots are more than the {MAX_ITEMS:,} allowed on one host")
-    return int(text)
-
-
-def read_limit(value: Span) -> int:
-    """Return a hard limit of slots, 1 or more."""
-    if (limit := read_count(value)) < 1:
-        raise value.error("hostfile-slots", "max_slots is 0", "a host that runs no rank has slots=0")
-    return limit
-
-
-def read_port(value: Span) -> int:
-    """Return a port, 1..65535."""
-    text = read_text(value)
-    if not _COUNT.fullmatch(text) or not 1 <= int(text) <= 65535:
-        raise value.error("hostfile-port", f"'{text}' is not a port", "a port is a number from 1 to 65535")
-    return int(text)
-
-
-def read_user(value: Span) -> str:
-    """Return a login name."""
-    text = read_text(value)
-    # A name like -oProxyCommand=... would become an option of ssh.
-    if not text or text.startswith("-") or any(character.isspace() for character in text):
-        raise _visible(value).error("hostfile-user", f"'{text}' is not a login name", "write user@host or user=name")
-    return text
-
-
-def read_agent(value: Span) -> str:
-    """Return the name of an agent or a command template; `agent.load` knows which there are."""
-    text = read_text(value)
-    if not text.strip():
-        raise value.error("hostfile-key", "agent= is empty", "write agent=ssh or agent=\"tsh ssh {host} {command}\"")
-    return text
-
-
-def read_gpus(value: Span) -> tuple[str, ...]:
-    """Return GPU indices and UUIDs in the order written; `none` is no GPU."""
-    inner = _inner(value)
-    if inner.text == "none":
-        return ()
-    gpus: list[str] = []
-    for item in inner.split():
-        if _GPU.fullmatch(item.text):
-            gpus.append(item.text)
-        elif item.text[:1].isdigit():
-            gpus += map(str, parse_numbers_span(item))
-        else:
-            hint = "write indices like 0-3 or 0,2, UUIDs like GPU-8a1b..., or none"
-            raise _visible(item).error("hostfile-gpus", f"'{item.text}' is not a GPU", hint)
-    _refuse_repeats(inner, gpus, "GPU")
-    return tuple(gpus)
-
-
-def read_cpus(value: Span) -> tuple[int, ...]:
-    """Return CPU numbers in the order written."""
-    inner = _inner(value)
-    numbers = parse_numbers_span(inner)
-    _refuse_repeats(inner, numbers, "CPU")
-    return numbers
-
-
-def _inner(value: Span) -> Span:
-    quoted = value.text[:1] in ('"', "'")
-    return value.part(1, len(value.text) - 1) if quoted else value
-
-
-def _visible(span: Span) -> Span:
-    """Return a span that has at least one character, for errors about something that is missing."""
-    return span if span.text else Span(span.line, span.start, span.start + 1)
-
-
-def _refuse_repeats(value: Span, items: Sequence[str] | Sequence[int], what: str) -> None:
-    seen: set[str | int] = set()
-    for item in items:
-        if item in seen:
-            raise value.error(f"hostfile-{what.lower()}s", f"{what} {item} is named twice", "name each one once")
-        seen.add(item)
 
 
 # Keys: a dialect's key is one row here.
@@ -342,6 +276,8 @@ _KEYS: tuple[tuple[str, Callable[[Span], object], tuple[str, ...]], ...] = (
     ("agent", read_agent, ("agent",)),
     ("gpus", read_gpus, ("gpus",)),
     ("cpus", read_cpus, ("cpus",)),
+    ("namespace", read_label, ("namespace",)),
+    ("container", read_label, ("container",)),
     # Accepted and ignored: we find a node's topology on the node (Open MPI), and bind by --bind-to (Hydra).
     ("", read_text, ("boards", "sockets", "sockets_per_board", "cores", "cores_per_socket", "binding")),
 )

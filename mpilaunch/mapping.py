@@ -3,8 +3,11 @@
 Pure: an allocation and a policy give a job map, or an error that lists the slots counted per node.
 
 Four steps. 1. Slots with a fixed rank take it. 2. Each node gets its number of further ranks: `map_by` slot fills a node
-before the next, `map_by` node deals one to each in turn. 3. The numbers of these ranks follow `rank_by`. 4. On a node they
-take the free slots in order.
+before the next, `map_by` node deals one to each in turn, and so on (`_quotas`). 3. The numbers of these ranks follow `rank_by`.
+4. On a node they take the free slots in order.
+
+All this is about nodes. Which place inside its node a rank has (the socket, the core) is `cpubinding`'s, which knows the nodes.
+Where the number of ranks on a node depends on what it is made of (`needs_topology`), the nodes have to be asked first.
 
 Oversubscribed, every slot has its rank first; then each further rank goes to the node with the fewest ranks per slot (the
 first of equals) that is below its max_slots, and takes its node's slots once more in their order. A node without slots runs
@@ -15,14 +18,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, cycle, islice
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, cycle, islice, repeat
 
-from mpilaunch.allocation import MAX_SLOTS, Allocation, Node
+from mpilaunch.allocation import LOCAL, MAX_SLOTS, Allocation, Node
 from mpilaunch.errors import UsageError
-from mpilaunch.nodeset import fold, fold_numbers
+from mpilaunch.facts import Cpu
+from mpilaunch.notenough import not_enough, plural
+from mpilaunch.places import OBJECTS, Object, in_turn, mapped, objects_of, places_in
+from mpilaunch.records import dataclass
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,14 @@ class Placement:
         node: `Node.index` in the allocation.
         local_rank: place among the job's ranks on that node, from 0.
         slot: index into `Node.slots`; it may repeat on a node only when the job oversubscribes or the slots are elastic.
+        app: index into `JobSpec.apps`: which program the rank runs.
     """
 
     rank: int
     node: int
     local_rank: int
     slot: int
+    app: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,18 @@ class MappingPolicy:
 
     Attributes:
         ranks: number of ranks, None for one per slot (or `per_node` on each node).
-        map_by: "slot" fills a node before the next, "node" deals one rank to each node in turn.
+        map_by: "slot" fills a node before the next, "node" deals one rank to each node in turn; an object (`places.OBJECTS`)
+            fills nodes too, and deals the ranks of a node to its objects in turn.
         per_node: exactly this many ranks on each node (`-N`, `--map-by ppr:N:node`); with `ranks`, this many at most.
-        rank_by: "slot" numbers the ranks of a node before those of the next, "node" deals numbers round the nodes, None
-            follows `map_by`.
+        rank_by: "slot" numbers the ranks of a node before those of the next, "node" deals numbers round the nodes; an object
+            is "slot" between the nodes and takes turns inside each; None follows `map_by`.
         oversubscribe: more ranks than slots are allowed (never more than max_slots).
+        per_object: exactly this many ranks on each `map_by` object (`--map-by ppr:N:socket`); with `ranks`, this many at most.
+        span: deal the ranks to the objects of all nodes in turn, as if they were one node.
+        rank_span: the `rank_by` objects of all nodes take turns to give the numbers.
+        nolocal: no rank runs on this machine.
+        listed: the node of each rank, by `Node.index`, when a file lists them (`map_by` "rankfile" or "seq"), else empty.
+        file: that file; None for "seq" with the hostfile.
     """
 
     ranks: int | None = None
@@ -68,46 +82,89 @@ class MappingPolicy:
     per_node: int | None = None
     rank_by: str | None = None
     oversubscribe: bool = False
+    per_object: int | None = None
+    span: bool = False
+    rank_span: bool = False
+    nolocal: bool = False
+    listed: tuple[int, ...] = ()
+    file: str | None = None
+
+    @property
+    def needs_topology(self) -> bool:
+        """Whether the map depends on what the nodes are made of, so that they must be asked before there is one."""
+        return self.per_object is not None or (self.span and self.map_by in OBJECTS) or self.rank_span
 
 
-def map_ranks(allocation: Allocation, policy: MappingPolicy) -> JobMap:
-    """Return the map of the job; raises UsageError when it does not fit."""
-    nodes = [node for node in allocation.nodes if node.slots]
-    ranks = _rank_count(nodes, policy)
-    capacities = {node.index: _capacity(node, allocation, policy) for node in nodes}
+def map_ranks(
+    allocation: Allocation, policy: MappingPolicy, topologies: Mapping[int, Sequence[Cpu]] | None = None
+) -> JobMap:
+    """Return the map of the job; raises UsageError when it does not fit.
+
+    Args:
+        topologies: the CPUs of each node, by `Node.index`; for a policy that needs them.
+    """
+    nodes = [node for node in allocation.nodes if node.slots and not (policy.nolocal and node.agent == LOCAL)]
+    places = {}
+    if policy.per_object is not None or policy.span:
+        places = {node.index: len(_objects(node, policy.map_by, topologies)) for node in nodes}
+    ranks = _rank_count(nodes, policy, places)
+    capacities = {node.index: _capacity(node, allocation, policy, places) for node in nodes}
     if not nodes or ranks > sum(capacities.values()):
-        raise _not_enough(allocation, policy, ranks)
+        raise not_enough(allocation, policy, ranks, places)
     fixed = _fixed_ranks(nodes, ranks, capacities)
     free_ranks = [rank for rank in range(ranks) if rank not in fixed]
-    quotas = _quotas(nodes, len(free_ranks), capacities, fixed, policy)
-    order = _DEALS[policy.rank_by or policy.map_by](quotas)
+    if policy.listed and fixed:
+        told = f"rank {min(fixed)} has a slot by the slot map, but {policy.file or 'the hostfile'} lists where ranks go"
+        raise UsageError("slot-map", told, hint="leave the ranks out of the slot map, or say it there alone")
+    if policy.listed:
+        order: Iterable[int] = _listed(nodes, ranks, capacities, policy, allocation)
+    else:
+        quotas = _quotas(nodes, len(free_ranks), capacities, fixed, policy, places)
+        order = _order(nodes, quotas, policy, topologies)
     free_slots = {node.index: _free_slots(node) for node in nodes}
-    places = dict(fixed)
+    taken = dict(fixed)
     for rank, node in zip(free_ranks, order, strict=True):
-        places[rank] = (node, next(free_slots[node]))
-    return _job_map(places)
+        taken[rank] = (node, next(free_slots[node]))
+    return _job_map(taken)
 
 
-def _rank_count(nodes: Sequence[Node], policy: MappingPolicy) -> int:
+def _objects(node: Node, kind: str, topologies: Mapping[int, Sequence[Cpu]] | None) -> list[Object]:
+    """Return the objects of a node that a policy deals ranks to; a node as a whole is one."""
+    if kind not in OBJECTS:
+        return [()]
+    if topologies is None:
+        raise ValueError("this policy needs the topology of the nodes")
+    return objects_of(node.name, topologies[node.index], kind)
+
+
+def _rank_count(nodes: Sequence[Node], policy: MappingPolicy, places: Mapping[int, int]) -> int:
     """Return the number of ranks of the job."""
     for value, what in ((policy.ranks, "ranks"), (policy.per_node, "ranks on each node")):
         if value is not None and value < 1:
             raise UsageError("rank-count", f"{value} {what} asked for", hint="ask for 1 or more")
     ranks = policy.ranks
-    if ranks is None:
+    if policy.listed and ranks is not None and ranks > len(policy.listed):
+        told = f"{plural(ranks, 'rank')} asked for, but only {len(policy.listed)} are listed"
+        raise UsageError("rank-count", told, hint="list a host for each rank, or lower -np")
+    if ranks is None and policy.listed:
+        ranks = len(policy.listed)
+    elif ranks is None and policy.per_object is not None:
+        ranks = policy.per_object * sum(places.values())
+    elif ranks is None:
         ranks = sum(len(node.slots) if policy.per_node is None else policy.per_node for node in nodes)
     if ranks > MAX_SLOTS:
         raise UsageError("rank-count", f"{ranks:,} ranks asked for", hint=f"a job has {MAX_SLOTS:,} ranks at most")
     return ranks
 
 
-def _capacity(node: Node, allocation: Allocation, policy: MappingPolicy) -> float:
+def _capacity(node: Node, allocation: Allocation, policy: MappingPolicy, places: Mapping[int, int]) -> float:
     """Return how many ranks may run on a node at most."""
     unbounded = policy.oversubscribe or allocation.elastic_slots
     limits = (
         math.inf if unbounded else len(node.slots),
         math.inf if node.max_slots is None else node.max_slots,
         math.inf if policy.per_node is None else policy.per_node,
+        math.inf if policy.per_object is None else policy.per_object * places[node.index],
     )
     return min(limits)
 
@@ -139,17 +196,23 @@ def _quotas(
     capacities: Mapping[int, float],
     fixed: Mapping[int, tuple[int, int]],
     policy: MappingPolicy,
+    places: Mapping[int, int],
 ) -> dict[int, int]:
     """Return how many of the ranks that are not fixed each node runs."""
     taken = {node.index: 0 for node in nodes}
     for node, _ in fixed.values():
         taken[node] += 1
+    # A number on each node or object that was said outright is reached before a node counts as oversubscribed.
+    told = {node.index: policy.per_node or (policy.per_object or 0) * places.get(node.index, 0) for node in nodes}
     room = {
-        node.index: int(min(capacities[node.index], max(len(node.slots), policy.per_node or 0))) - taken[node.index]
+        node.index: int(min(capacities[node.index], max(len(node.slots), told[node.index]))) - taken[node.index]
         for node in nodes
     }
+    deal = _node_by_node(room)
+    if policy.map_by == "node" or policy.span:
+        deal = _round_the_nodes(room, places)
     quotas = {node.index: 0 for node in nodes}
-    for node in islice(_DEALS[policy.map_by](room), ranks):
+    for node in islice(deal, ranks):
         quotas[node] += 1
     # What is left finds every slot taken: only a job that may oversubscribe comes here.
     slots = {node.index: len(node.slots) for node in nodes}
@@ -181,15 +244,46 @@ def _node_by_node(room: Mapping[int, int]) -> Iterator[int]:
     return (node for node, count in room.items() for _ in range(count))
 
 
-def _round_the_nodes(room: Mapping[int, int]) -> Iterator[int]:
-    """Return nodes in turn, one round after the other, each as often as it has room."""
-    rounds = 0
-    while room := {node: count for node, count in room.items() if count > rounds}:
-        yield from room
-        rounds += 1
+def _round_the_nodes(room: Mapping[int, int], places: Mapping[int, int]) -> Iterator[int]:
+    """Return nodes in turn, one round after the other, each as often as it has room, and in each round once for each place."""
+    left = dict(room)
+    while left := {node: count for node, count in left.items() if count > 0}:
+        for node in left:
+            each = min(places.get(node, 1), left[node])
+            yield from repeat(node, each)
+            left[node] -= each
 
 
-_DEALS = {"slot": _node_by_node, "node": _round_the_nodes}
+def _order(
+    nodes: Sequence[Node],
+    quotas: Mapping[int, int],
+    policy: MappingPolicy,
+    topologies: Mapping[int, Sequence[Cpu]] | None,
+) -> Iterator[int]:
+    """Return the node of each rank that is not fixed, in the order of their numbers."""
+    rank_by = policy.rank_by or ("node" if policy.map_by == "node" else "slot")
+    if policy.rank_span:
+        turns = []
+        for node in nodes:
+            found = _objects(node, policy.map_by, topologies)
+            own = [found[one] for one in mapped(len(found), quotas[node.index], policy.per_object)]
+            for one in _objects(node, rank_by, topologies):
+                # A rank that is mapped to its node as a whole is in every object of it.
+                inside = places_in(own, one) if found[0] else range(len(own))
+                turns.append([(node.index, place) for place in inside])
+        return (node for node, _ in in_turn(turns))
+    return _round_the_nodes(quotas, {}) if rank_by == "node" else _node_by_node(quotas)
+
+
+def _listed(
+    nodes: Sequence[Node], ranks: int, capacities: Mapping[int, float], policy: MappingPolicy, allocation: Allocation
+) -> tuple[int, ...]:
+    """Return the node of each rank as a list says it, when the slots are enough for that."""
+    chosen = policy.listed[:ranks]
+    for node, count in Counter(chosen).items():
+        if count > capacities.get(node, 0):
+            raise not_enough(allocation, policy, ranks)
+    return chosen
 
 
 def _free_slots(node: Node) -> Iterator[int]:
@@ -207,55 +301,3 @@ def _job_map(places: Mapping[int, tuple[int, int]]) -> JobMap:
         placements.append(Placement(rank, node, local[node], slot))
         local[node] += 1
     return JobMap(tuple(placements), tuple(sorted(local)))
-
-
-# The error
-
-
-_SHOWN_GROUPS = 12
-"""Lines of slots counted per node that the error shows at most."""
-
-
-def _not_enough(allocation: Allocation, policy: MappingPolicy, ranks: int) -> UsageError:
-    total = sum(len(node.slots) for node in allocation.nodes)
-    nodes = _plural(len(allocation.nodes), "node")
-    asked = f" with {policy.per_node} on each node" if policy.per_node is not None else ""
-    limited = policy.oversubscribe or allocation.elastic_slots
-    if not total:
-        message, hint = f"no slots on {nodes} ({allocation.source})", "give at least one host a slot, like slots=4"
-    elif policy.per_node is not None and ranks > policy.per_node * len(allocation.nodes):
-        message = f"{_plural(ranks, 'rank')}{asked} do not fit on {nodes} ({allocation.source})"
-        hint = f"ask for {policy.per_node * len(allocation.nodes)} ranks or fewer, for a higher -N, or for more nodes"
-    else:
-        message = f"{_plural(ranks, 'rank')}{asked} do not fit in {_plural(total, 'slot')} of {nodes} ({allocation.source})"
-        hint = "give the hosts more slots (host:N, slots=N), or allow more ranks than slots with --oversubscribe"
-        if limited:
-            message += " with their max_slots"
-            hint = "raise max_slots: --oversubscribe does not pass it"
-    return UsageError("not-enough-slots", message, context=_counted(allocation.nodes), hint=hint)
-
-
-def _counted(nodes: Sequence[Node]) -> list[str]:
-    """Return the slots per node, nodes with the same number together: `node[01-04]: 2 slots each (hosts.txt:1-4)`."""
-    groups: dict[tuple[int, int | None, str], list[Node]] = {}
-    for node in nodes:
-        groups.setdefault((len(node.slots), node.max_slots, _origin(node)[0]), []).append(node)
-    lines = []
-    for (slots, max_slots, source), members in groups.items():
-        limit = "" if max_slots is None else f", max_slots {max_slots}"
-        each = " each" if len(members) > 1 else ""
-        numbers = fold_numbers(line for line in (_origin(node)[1] for node in members) if line is not None)
-        where = f" ({source}:{numbers})" if numbers else f" ({source})" if source else ""
-        lines.append(f"{fold(node.name for node in members)}: {_plural(slots, 'slot')}{each}{limit}{where}")
-    more = len(lines) - _SHOWN_GROUPS
-    return lines if more <= 0 else [*lines[:_SHOWN_GROUPS], f"and {more} more"]
-
-
-def _origin(node: Node) -> tuple[str, int | None]:
-    """Return the source and the line of `hosts.txt:3`."""
-    source, colon, line = node.origin.rpartition(":")
-    return (source, int(line)) if colon and line.isdecimal() else (node.origin, None)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

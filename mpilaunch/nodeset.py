@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from mpilaunch.errors import UsageError
+from mpilaunch.records import dataclass
 
 MAX_ITEMS = 65_536
 """Most names or numbers that one text may stand for: a typing error must not fill the memory."""
@@ -18,9 +18,9 @@ MAX_ITEMS = 65_536
 _SHOWN_WIDTH = 100
 """Characters of a line that an error shows at most, so that a list of 10,000 hosts does not bury the message."""
 
-_ITEM = re.compile(r"(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18})(?:/(?P<step>[0-9]{1,18}))?)?")
-_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,18})(?![0-9])")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ITEM = r"(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18})(?:/(?P<step>[0-9]{1,18}))?)?"
+_NUMBER = r"(?<![0-9])([0-9]{1,18})(?![0-9])"
+_UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f]"
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Span:
         where = f"{line.source}:{line.number}:{line.column + self.start}"
         # Cut so that the spot stays in sight, and keep one column per character so that the caret stands under it.
         cut = max(0, min(self.start - _SHOWN_WIDTH // 2, len(line.text) - _SHOWN_WIDTH))
-        shown = _UNPRINTABLE.sub(" ", line.text[cut : cut + _SHOWN_WIDTH])
+        shown = re.sub(_UNPRINTABLE, " ", line.text[cut : cut + _SHOWN_WIDTH])
         carets = "^" * max(1, min(self.end, cut + _SHOWN_WIDTH) - self.start)
         context = (shown.rstrip(), " " * (self.start - cut) + carets)
         return UsageError(reference, f"{where}: {message}", context=context, hint=hint)
@@ -146,7 +146,7 @@ def fold(names: Iterable[str]) -> str:
     """
     shapes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in dict.fromkeys(names):
-        pieces = [name] if ":" in name else _NUMBER.split(name)
+        pieces = [name] if ":" in name else re.split(_NUMBER, name)
         shapes.setdefault(tuple(pieces[::2]), []).append(tuple(pieces[1::2]))
     return ",".join(item for literals, numbers in shapes.items() for item in _fold_shape(literals, numbers))
 
@@ -159,7 +159,7 @@ def _read_ranges(span: Span) -> list[tuple[range, int]]:
     ranges: list[tuple[range, int]] = []
     total = 0
     for item in span.split():
-        match = _ITEM.fullmatch(item.text)
+        match = re.fullmatch(_ITEM, item.text)
         if match is None:
             told = f"'{item.text}' is not a number or a range" if item.text else "a number is missing"
             raise item.error("nodeset-syntax", told, "write numbers and ranges, like 0-3,8 or 1-10/3")

@@ -1,18 +1,16 @@
 """The options: each one declared once, as a row of a table.
 
-Pure. Flags, help, config key, the variable MPILAUNCH_NAME, the checks of a value and its provenance all derive from the row.
+Pure. Flags, help, config key, the variable MPILAUNCH_NAME, the checks of a value (`values`) and its provenance all derive
+from the row. What other launchers call their options is in `dialects`.
 Every long option is also understood with one dash (`-np`, `-hostfile`), as mpirun's users write it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from mpilaunch.errors import UsageError
-from mpilaunch.spelling import did_you_mean
+from mpilaunch.records import dataclass, field
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
@@ -22,8 +20,10 @@ OUTPUT = "Output"
 DEVICES = "GPUs and CPUs"
 REACH = "Reaching the nodes"
 LIMITS = "Time limits"
+SAVING = "Checkpoints"
+RESTARTS = "Keeping going"
 LOOK = "Look before you launch"
-GROUPS = (RANKS, PROGRAM, OUTPUT, DEVICES, REACH, LIMITS, LOOK)
+GROUPS = (RANKS, PROGRAM, OUTPUT, DEVICES, REACH, LIMITS, SAVING, RESTARTS, LOOK)
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Option:
         repeatable: each use adds one value.
         words: how many arguments one use takes; two are joined by "=".
         configurable: it may stand in a config file and in the environment.
+        local: in a job of several programs it belongs to the program that it stands before.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Option:
     repeatable: bool = False
     words: int = 1
     configurable: bool = True
+    local: bool = False
 
     @property
     def flag(self) -> str:
@@ -88,7 +90,7 @@ class Option:
 class Setting:
     """The value of an option and who said it: "--np", "MPILAUNCH_NP", "jobs.yaml:3" or "default".
 
-    `layer` orders them: 0 default, 1 config file, 2 environment, 3 command line.
+    `layer` orders them: 0 default, 1 other launchers' habits and variables, 2 config file, 3 environment, 4 command line.
     """
 
     value: Value
@@ -115,7 +117,10 @@ class Settings:
 
 
 OPTIONS = (
-    Option("np", RANKS, "ranks to start; without it one per slot", "number", "N", least=1, short=("-n",)),
+    Option(
+        "np", RANKS, "ranks to start; without it one per slot",
+        "number", "N", least=1, short=("-n", "-c"), aliases=("--n",), local=True,
+    ),
     Option(
         "host",
         RANKS,
@@ -125,6 +130,7 @@ OPTIONS = (
         short=("-H",),
         aliases=("--hosts",),
         repeatable=True,
+        local=True,
     ),
     Option(
         "hostfile",
@@ -136,6 +142,7 @@ OPTIONS = (
         short=("-f",),
         aliases=("--machinefile",),
         repeatable=True,
+        local=True,
     ),
     Option(
         "npernode",
@@ -151,11 +158,16 @@ OPTIONS = (
     Option(
         "map-by",
         RANKS,
-        "fill a node before the next (slot), deal the ranks out (node), or N on each node (ppr:N:node)",
+        "fill a node before the next (slot), deal the ranks out (node, or core, socket, numa... inside a node), ppr:N:OBJECT",
         metavar="POLICY",
         default="slot",
     ),
-    Option("rank-by", RANKS, "number the ranks node by node, or round the nodes", choices=("slot", "node")),
+    Option("rank-by", RANKS, "number the ranks by slot, node, or the objects of a node in turn", metavar="POLICY"),
+    Option("npersocket", RANKS, "exactly N ranks on each socket", "number", "N", least=1, shorthands={"--persocket": 1}),
+    Option("rankmap", RANKS, "the node of each rank, from 0: 0,0,1,1, or blocks (first,nodes,ranks on each)", metavar="MAP"),
+    Option("rankfile", RANKS, "read the host and the cores of each rank from a file", "file", "FILE", aliases=("--rf",)),
+    Option("nolocal", RANKS, "start no rank on this machine", "flag", default=False, aliases=("--skip-launch-node",)),
+    Option("order-nodes", RANKS, "use the nodes in the order of their slots: ascending or descending", metavar="ORDER"),
     Option(
         "oversubscribe",
         RANKS,
@@ -164,7 +176,12 @@ OPTIONS = (
         default=False,
         shorthands={"--nooversubscribe": False},
     ),
+    Option("universe-size", RANKS, "MPI_UNIVERSE_SIZE; without it the number of slots", "number", "N", least=1),
     Option("slot-map", RANKS, "read the GPUs and CPUs of each slot from a YAML file", "file", "FILE"),
+    Option(
+        "app", PROGRAM, "read programs, each with the options before it, from the lines of a file",
+        "file", "FILE", configurable=False,
+    ),
     Option(
         "export",
         PROGRAM,
@@ -173,6 +190,7 @@ OPTIONS = (
         default=(),
         short=("-x",),
         repeatable=True,
+        local=True,
     ),
     Option(
         "env-file",
@@ -182,8 +200,32 @@ OPTIONS = (
         metavar="FILE",
         default=(),
         repeatable=True,
+        local=True,
     ),
-    Option("no-forward", PROGRAM, "forward only what -x and --env-file name", "flag", default=False),
+    Option(
+        "forward",
+        PROGRAM,
+        "which variables of this machine the ranks get: all, usual prefixes, or those of -x and --env-file",
+        default="usual",
+        choices=("all", "usual", "none"),
+        shorthands={"--no-forward": "none"},
+        local=True,
+    ),
+    Option(
+        "unset-env", PROGRAM, "take a variable from the ranks: NAME or PREFIX_*",
+        metavar="NAME", default=(), repeatable=True, local=True,
+    ),
+    Option(
+        "prepend-env",
+        PROGRAM,
+        "put this before what a node's variable says, with a colon between; NAME[;] for another sign",
+        metavar="NAME VALUE",
+        default=(),
+        repeatable=True,
+        words=2,
+        local=True,
+    ),
+    Option("append-env", PROGRAM, "put this behind it", metavar="NAME VALUE", default=(), repeatable=True, words=2, local=True),
     Option(
         "mca",
         PROGRAM,
@@ -192,15 +234,40 @@ OPTIONS = (
         default=(),
         repeatable=True,
         words=2,
+        local=True,
     ),
-    Option("wdir", PROGRAM, "directory of the ranks; without it this one, where it exists", metavar="DIR", aliases=("--wd",)),
+    Option(
+        "wdir", PROGRAM, "directory of the ranks; without it this one, where it exists",
+        metavar="DIR", aliases=("--wd",), local=True,
+    ),
     Option("python", PROGRAM, "interpreter for scripts that are not executable", metavar="PATH"),
     Option(
         "mpi",
         PROGRAM,
         "what MPI programs are offered to find each other",
         default="auto",
-        choices=("auto", "pmi1", "none"),
+        choices=("auto", "pmi1", "pmi2", "pmix", "none"),
+    ),
+    Option(
+        "pmi-port",
+        PROGRAM,
+        "offer PMI by a port, where descriptors do not survive the way to the program",
+        "flag",
+        default=False,
+    ),
+    Option(
+        "pmix-library",
+        PROGRAM,
+        "the libpmix that nodes load; without it the one nearest to the program's",
+        metavar="PATH",
+    ),
+    Option(
+        "continue-on-error",
+        PROGRAM,
+        "let the other ranks go on when one fails, and report every failure at the end",
+        "flag",
+        default=False,
+        aliases=("--disable-auto-cleanup",),
     ),
     Option("stdin", PROGRAM, "who gets standard input: a rank's number, all or none", "text", "WHO", "0"),
     Option("master-addr", PROGRAM, "MASTER_ADDR; without it an address of rank 0's node", metavar="ADDR"),
@@ -214,6 +281,9 @@ OPTIONS = (
     ),
     Option("timestamp-output", OUTPUT, "put the time before each line", "flag", default=False),
     Option("output-filename", OUTPUT, "write each rank's output to DIR/rank-N.out and .err too", metavar="DIR"),
+    Option("copy", OUTPUT, "print what goes to files, too", "flag", shorthands={"--no-copy": False}),
+    Option("output-file", OUTPUT, "write the ranks' stdout to files instead, like 'out.{rank}'", metavar="FILE"),
+    Option("error-file", OUTPUT, "write their stderr to files instead", metavar="FILE"),
     Option("merge-stderr-to-stdout", OUTPUT, "send the ranks' stderr to their stdout", "flag", default=False),
     Option("fold", OUTPUT, "print equal output once, at the end, behind the names of its nodes", "flag", default=False),
     Option("report", OUTPUT, "write plan, bindings, times and exits of all ranks as JSON", metavar="FILE"),
@@ -239,10 +309,12 @@ OPTIONS = (
     Option(
         "bind-to",
         DEVICES,
-        "bind each rank to CPUs",
+        "bind each rank to a core, hwthread, l1cache, l2cache, l3cache, socket, numa, cpu-list, or to none",
+        metavar="OBJECT",
         default="none",
-        choices=("none", "hwthread", "core", "socket", "numa"),
     ),
+    Option("cpu-set", DEVICES, "use only these cores of each node, by logical number", metavar="LIST", aliases=("--cpu-list",)),
+    Option("use-hwthread-cpus", DEVICES, "count hardware threads as CPUs, not cores", "flag", default=False),
     Option(
         "cpus-per-rank",
         DEVICES,
@@ -257,93 +329,61 @@ OPTIONS = (
     Option(
         "agent",
         REACH,
-        "how to run a command on a node: ssh, openssh, local, or a template like 'tsh ssh {host} {command}'",
+        "how to run a command on every node: ssh, openssh, kubectl, local, or a template like 'tsh ssh {host} {command}'",
         metavar="AGENT",
     ),
+    Option("remote-agent", REACH, "the same for all nodes but this machine", metavar="AGENT", default="ssh"),
+    Option("namespace", REACH, "namespace of pods; without it that of the context, or of this pod", metavar="NAME"),
+    Option("container", REACH, "container of pods; without it their default", metavar="NAME"),
+    Option("context", REACH, "context of the kubeconfig", metavar="NAME"),
     Option("ssh-option", REACH, "a setting of ssh_config", metavar="NAME=VALUE", default=(), repeatable=True),
     Option("insecure-host-keys", REACH, "accept any host key", "flag", default=False),
     Option("fanout", REACH, "nodes contacted at a time", "number", "N", 64, least=1),
     Option("timeout", LIMITS, "end the job after this time; no limit without it", "seconds", "TIME", least=0.1),
+    Option(
+        "mpi-init-timeout",
+        LIMITS,
+        "ranks in MPI_Init wait so long for the others; 0 for no limit",
+        "seconds",
+        "TIME",
+        600.0,
+    ),
     Option("grace", LIMITS, "between SIGTERM and SIGKILL", "seconds", "TIME", 10.0),
     Option("heartbeat", LIMITS, "silence after which a node counts as lost", "seconds", "TIME", 30.0, least=0.5),
     Option("start-timeout", LIMITS, "until every node has answered", "seconds", "TIME", 60.0, least=0.1),
+    Option("checkpoint-prefix", SAVING, "directory that all nodes see, where ranks save their state", metavar="DIR"),
+    Option(
+        "checkpoint-interval", SAVING, "ask the ranks to save each time that so long has passed",
+        "seconds", "TIME", least=1,
+    ),
+    Option("checkpoint-signal", SAVING, "the signal that asks them", default="USR1", choices=("USR1", "USR2")),
+    Option("max-restarts", RESTARTS, "when the job fails, start it again, so often at most", "number", "N", 0, most=1000),
+    Option("no-restart-codes", RESTARTS, "not after a rank's exit codes like these: 2,64-78", metavar="CODES"),
+    Option("spares", RESTARTS, "keep K nodes idle, to take the place of nodes that are lost", "number", "K", 0, most=100_000),
+    Option("nnodes", RESTARTS, "use N nodes, or as many as there are from MIN to MAX", metavar="N|MIN:MAX"),
+    Option("node-unit", RESTARTS, "with MIN:MAX, use a multiple of N nodes", "number", "N", 1, least=1, most=100_000),
+    Option(
+        "host-discovery-script",
+        RESTARTS,
+        "a command that prints the hosts that there are ('host' or 'host:slots'), asked before each restart",
+        metavar="COMMAND",
+    ),
     Option("dry-run", LOOK, "print the plan and start nothing", "flag", default=False, configurable=False),
     Option("json", LOOK, "with --dry-run, as JSON", "flag", default=False, configurable=False),
     Option("display-map", LOOK, "print where each rank goes, then start", "flag", default=False),
-    Option(
-        "show-env", LOOK, "print the environment of a rank and start nothing", "number", "RANK", configurable=False
-    ),
-    Option("show-secrets", LOOK, "do not mask passwords and tokens in it", "flag", default=False, configurable=False),
+    Option("display-allocation", LOOK, "print the nodes and their slots, then start", "flag", default=False),
+    Option("show-env", LOOK, "print the environment of a rank and start nothing", "number", "RANK", configurable=False),
+    Option("show-secrets", LOOK, "do not mask passwords and tokens", "flag", default=False, configurable=False),
     Option("show-config", LOOK, "print each option's value and who said it", "flag", default=False, configurable=False),
+    Option(
+        "dialect", LOOK, "whose options these are, where a spelling has several meanings",
+        default="auto", choices=("auto", "openmpi", "hydra", "intel"), configurable=False,
+    ),
     Option("config", LOOK, "read options from this YAML file", "file", "FILE"),
     Option("allow-run-as-root", LOOK, "accepted and not needed", "flag", default=False),
-    Option("version", LOOK, "print the version", "flag", default=False, configurable=False),
+    Option("version", LOOK, "print the version", "flag", default=False, short=("-V",), configurable=False),
     Option("help", LOOK, "print this help", "flag", default=False, short=("-h",), configurable=False),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
 BY_FLAG = {flag: option for option in OPTIONS for flag in option.flags}
 DEFAULTS = {option.name: Setting(option.default) for option in OPTIONS}
-
-_NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
-_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-def value_from_text(option: Option, text: str, said: str) -> Value:
-    """Return one value, as a word of the command line or of the environment gives it; raises UsageError naming `said`."""
-    if option.kind == "flag":
-        if text.lower() not in _FLAG_WORDS:
-            raise _wrong(option, said, f"'{text}' is neither yes nor no")
-        return _FLAG_WORDS[text.lower()]
-    if option.kind == "number":
-        if not _NUMBER.fullmatch(text):
-            raise _wrong(option, said, f"'{text}' is not a whole number")
-        return int(_in_range(option, int(text), said))
-    if option.kind == "seconds":
-        match = _TIME.fullmatch(text)
-        if match is None:
-            raise _wrong(option, said, f"'{text}' is not a time")
-        return _in_range(option, float(match[1]) * _SECONDS[match[2] or "s"], said)
-    if option.choices and text not in option.choices:
-        raise _wrong(option, said, f"'{text}' is not one of {', '.join(option.choices)}{did_you_mean(text, option.choices)}")
-    if not text:
-        raise _wrong(option, said, "the value is empty")
-    if "\0" in text:
-        raise _wrong(option, said, "the value has a NUL character in it")
-    return text
-
-
-def value_from_data(option: Option, data: object, said: str) -> Value:
-    """Return the value of an option as YAML gives it; raises UsageError naming `said`."""
-    if option.repeatable:
-        items = data if isinstance(data, list) else [data]
-        return tuple(str(value_from_text(option, _scalar_text(option, item, said), said)) for item in items)
-    if option.kind == "flag":
-        if not isinstance(data, bool):
-            raise _wrong(option, said, f"{data!r} is neither true nor false")
-        return data
-    return value_from_text(option, _scalar_text(option, data, said), said)
-
-
-def _scalar_text(option: Option, data: object, said: str) -> str:
-    # A stray `on` of YAML is a truth value: as text it would be 'True', which nobody wrote.
-    if isinstance(data, bool) or not isinstance(data, (str, int, float)):
-        raise _wrong(option, said, f"{type(data).__name__} {data!r} where {_wanted(option)} is expected")
-    return str(data)
-
-
-def _in_range(option: Option, number: float, said: str) -> float:
-    if number < option.least or (option.most is not None and number > option.most):
-        end = f"{option.least:g} to {option.most:g}" if option.most is not None else f"{option.least:g} or more"
-        raise _wrong(option, said, f"{number:g} is out of range: {end}")
-    return number
-
-
-def _wanted(option: Option) -> str:
-    return {"number": "a whole number", "seconds": "a time"}.get(option.kind, "text")
-
-
-def _wrong(option: Option, said: str, what: str) -> UsageError:
-    hints = {"seconds": "write seconds, or a number with s, m, h or d: 90, 90s, 5m, 1h"}
-    return UsageError("option-value", f"{said}: {what}", hint=hints.get(option.kind, f"{option.flag}: {option.help}"))

@@ -11,17 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mpilaunch import environ
-from mpilaunch.jobspec import JobSpec
+from mpilaunch import environ, offers
+from mpilaunch.jobspec import App, JobSpec
 from mpilaunch.nodeset import fold_numbers
-from mpilaunch.options import Settings, Value
+from mpilaunch.options import Setting, Settings, Value
 
 SCHEMA = "mpilaunch.plan/1"
 AT_LAUNCH = "<chosen at launch>"
 MASKED = "<masked>"
+OF_THE_NODE = "<the node's>"
 
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|KEY)S?(_|$)", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"://[^/@\s]*:[^/@\s]+@")
+_SECRET_VALUE = re.compile(
+    r"://[^/@\s]*:[^/@\s]+@"
+    r"|\b(?:hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|(?:sk|glpat|nvapi)-[\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.)"
+)
+"""A URL with a password, and tokens that begin so that they are recognised (Hugging Face, GitHub, OpenAI, Slack, AWS, ...)."""
+SHORTEST_SECRET = 8
+"""Characters: `--max-tokens 512` tells no secret."""
 
 
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
@@ -29,8 +37,17 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
     ranks_of = _ranks_of_nodes(job)
     plan = {
         "schema": SCHEMA,
-        "program": list(job.program),
+        "apps": [
+            {
+                "program": _program(job, app),
+                "wdir": app.wdir,
+                "environment": sorted(app.environment),
+                "edits": [list(edit) for edit in app.edits],
+            }
+            for app in job.apps
+        ],
         "source": job.allocation.source,
+        "agent_source": job.allocation.agent_source or None,
         "nodes": [
             {
                 "index": node.index,
@@ -39,12 +56,15 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
                 "agent": node.agent,
                 "user": node.user,
                 "port": node.port,
+                "namespace": node.namespace,
+                "container": node.container,
                 "max_slots": node.max_slots,
                 "slots": [asdict(slot) for slot in node.slots],
                 "ranks": ranks_of[node.index],
             }
             for node in job.allocation.nodes
         ],
+        "pending": bool(job.pending),
         "ranks": [asdict(placement) for placement in job.job_map.placements],
         "gpus": asdict(job.gpu),
         "cpus": asdict(job.cpu),
@@ -60,7 +80,11 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
 
 def plan_as_text(job: JobSpec) -> str:
     """Return the plan for people: the nodes with their ranks, the slots that name GPUs or CPUs, what is forwarded."""
-    parts = [map_as_text(job), f"program: {shlex.join(job.program)}"]
+    parts = [map_as_text(job)]
+    for number, app in enumerate(job.apps):
+        ranks = fold_numbers(place.rank for place in job.job_map.placements if place.app == number)
+        whose = f" of ranks {ranks}" if len(job.apps) > 1 else ""
+        parts.append(f"program{whose}: {shlex.join(_program(job, app))}")
     if job.environment:
         parts.append(f"forwarded: {', '.join(sorted(job.environment))}")
     return "\n".join(parts)
@@ -68,13 +92,19 @@ def plan_as_text(job: JobSpec) -> str:
 
 def map_as_text(job: JobSpec) -> str:
     """Return which node runs which ranks."""
+    if job.pending:
+        return "\n".join([f"the map depends on what the nodes are made of: {_asked(job)}", "", allocation_as_text(job)])
     ranks_of = _ranks_of_nodes(job)
     size, used = len(job.job_map.placements), len(job.job_map.nodes)
-    lines = [f"{_count(size, 'rank')} on {_count(used, 'node')}, hosts from {job.allocation.source}", ""]
-    nodes = [
-        (str(node.index), node.name, node.agent, str(len(node.slots)), fold_numbers(ranks_of[node.index]) or "none")
-        for node in job.allocation.nodes
-    ]
+    told = f"{_count(size, 'rank')} on {_count(used, 'node')}, hosts from {job.allocation.source}"
+    lines = [told + (f", agent from {job.allocation.agent_source}" if job.allocation.agent_source else ""), ""]
+    pool = (job.restarts.pool or job.allocation).nodes
+    nodes = []
+    for node in job.allocation.nodes:
+        # A node that is kept idle has its slots in the pool only.
+        slots = len(pool[node.index].slots)
+        ranks = fold_numbers(ranks_of[node.index]) or ("idle" if slots and not node.slots else "none")
+        nodes.append((str(node.index), node.name, node.agent, str(slots), ranks))
     lines += _table(("node", "host", "agent", "slots", "ranks"), nodes)
     rows = [
         (str(place.rank), job.allocation.nodes[place.node].name, str(place.slot), *_devices(job, place.node, place.slot))
@@ -85,34 +115,59 @@ def map_as_text(job: JobSpec) -> str:
     return "\n".join([*lines, ""])
 
 
+def allocation_as_text(job: JobSpec) -> str:
+    """Return the nodes that the job may use, and their slots."""
+    nodes = [
+        (str(node.index), node.name, node.agent, str(len(node.slots)), str(node.max_slots or "-"), node.origin)
+        for node in job.allocation.nodes
+    ]
+    count = _count(sum(len(node.slots) for node in job.allocation.nodes), "slot")
+    lines = [f"{count} on {_count(len(nodes), 'node')}, hosts from {job.allocation.source}", ""]
+    return "\n".join([*lines, *_table(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
+
+
 def environment_of_rank(job: JobSpec, rank: int) -> dict[str, str]:
     """Return what mpilaunch gives a rank, in name order; the node's own variables and what binding adds are not known here."""
     place = job.job_map.placements[rank]
     local_size = sum(other.node == place.node for other in job.job_map.placements)
     cross_rank, cross_size = environ.cross_places(job.job_map.placements)[rank]
-    variables = environ.defaults_if_unset(local_size)
+    variables = environ.defaults_if_unset(local_size) | offers.pmi_defaults(job.mpi) | offers.pmix_defaults(job.mpi, False)
     variables |= environ.job_environment(
         job_id=job.job_id,
         size=len(job.job_map.placements),
         node_count=len(job.job_map.nodes),
-        universe_size=sum(len(node.slots) for node in job.allocation.nodes),
+        universe_size=job.universe,
         master_addr=job.master_addr or AT_LAUNCH,
         master_port=job.master_port or 0,
+        max_restarts=job.restarts.limit,
     )
     for name in ("MPILAUNCH_JOB_ID", "TORCHELASTIC_RUN_ID"):
         variables[name] = AT_LAUNCH
     if job.master_port is None:
         variables["MASTER_PORT"] = AT_LAUNCH
-    variables |= job.environment
+    app = job.apps[place.app]
+    variables |= job.checkpoint_environment | dict(job.environment) | dict(app.environment)
+    _edit(variables, app.edits)
     variables |= environ.node_environment(node_rank=job.job_map.nodes.index(place.node), local_size=local_size)
     variables |= environ.rank_environment(
         rank=rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
     )
-    if job.mpi != "none":
-        variables |= environ.pmi_environment(
+    if offers.PMI in offers.mpi_offer(job.mpi):
+        variables |= offers.pmi_environment(
             rank=rank, size=len(job.job_map.placements), local_rank=place.local_rank, local_size=local_size
         )
     return dict(sorted(variables.items()))
+
+
+def _edit(variables: dict[str, str], edits: Sequence[tuple[str, str, str, str]]) -> None:
+    """Change the variables as a node will; what the node itself says before or behind a text is not known here."""
+    for verb, name, value, separator in edits:
+        if verb == "unset":
+            for known in [known for known in variables if name in (known, known[: len(name) - 1] + "*")]:
+                del variables[known]
+        else:
+            earlier = variables.get(name, OF_THE_NODE)
+            variables[name] = separator.join([value, earlier] if verb == "prepend" else [earlier, value])
 
 
 def mask_secrets(variables: Mapping[str, str]) -> dict[str, str]:
@@ -123,6 +178,30 @@ def mask_secrets(variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def mask_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a program's arguments with what looks like a secret hidden: `--token VALUE`, `api_key=VALUE`, known tokens."""
+    shown = []
+    tells = False
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if equals and _SECRET_NAME.search(_as_name(name)) and len(value) >= SHORTEST_SECRET:
+            shown.append(f"{name}={MASKED}")
+        elif (tells and len(argument) >= SHORTEST_SECRET and not argument.startswith("-")) or _SECRET_VALUE.search(argument):
+            shown.append(MASKED)
+        else:
+            shown.append(argument)
+        tells = not equals and argument.startswith("-") and bool(_SECRET_NAME.search(_as_name(argument)))
+    return shown
+
+
+def _as_name(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+def _program(job: JobSpec, app: App) -> list[str]:
+    return list(app.program) if job.show_secrets else mask_arguments(app.program)
+
+
 def _without_secrets(value: Value) -> Value:
     """Return the value of an option; of `NAME=VALUE` items only the name where the value is a secret."""
     if not isinstance(value, tuple):
@@ -131,9 +210,12 @@ def _without_secrets(value: Value) -> Value:
     return tuple(name + equals + (mask_secrets({name: text})[name] if equals else "") for name, equals, text in pairs)
 
 
-def settings_as_text(settings: Settings) -> str:
-    """Return each option's value and who said it."""
+def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Setting]] = ()) -> str:
+    """Return each option's value and who said it; `of_programs` is what is said for one program of several alone."""
     rows = [(name, _shown(_without_secrets(setting.value)), setting.provenance) for name, setting in settings.by_name.items()]
+    for number, said in enumerate(of_programs, start=1):
+        for name, setting in said.items():
+            rows.append((f"{name} of program {number}", _shown(_without_secrets(setting.value)), setting.provenance))
     return "\n".join(_table(("option", "value", "said by"), rows))
 
 
@@ -143,6 +225,17 @@ def _shown(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None else str(value)
+
+
+def _asked(job: JobSpec) -> str:
+    """Say in words what the job asks for that only the nodes can tell."""
+    policy = next(share.policy for share in job.pending if share.policy.needs_topology)
+    asked = "the ranks are numbered round the objects of all nodes"
+    if policy.per_object is not None:
+        asked = f"{_count(policy.per_object, 'rank')} on each {policy.map_by}"
+    elif policy.span:
+        asked = f"the ranks are dealt to each {policy.map_by} of all nodes in turn"
+    return asked if policy.ranks is None else f"{asked}, {_count(policy.ranks, 'rank')} in all"
 
 
 def _ranks_of_nodes(job: JobSpec) -> dict[int, list[int]]:

@@ -15,13 +15,14 @@ that it names and leaves the others alone; when no hosts are given it names the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from mpilaunch.allocation import Allocation, Node, Slot, divide
 from mpilaunch.errors import UsageError
-from mpilaunch.hostfile import HostEntry, read_cpus, read_gpus, read_hosts
+from mpilaunch.hostfile import HostEntry, read_hosts
+from mpilaunch.hostvalues import read_cpus, read_gpus
 from mpilaunch.nodeset import MAX_ITEMS, Span, fold
+from mpilaunch.records import dataclass, replace
 from mpilaunch.spelling import near
 
 Path = tuple[Any, ...]

@@ -7,11 +7,10 @@ line costs a join, and a new text only when the clock's millisecond has changed.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 
 from mpilaunch.errors import UsageError
+from mpilaunch.records import dataclass
 from mpilaunch.spelling import did_you_mean
 
 FIELDS = ("rank", "local_rank", "node_rank", "host", "stream", "time", "job")
@@ -23,8 +22,8 @@ PRESETS = {
     "ompi": "[1,{rank}]<{stream}>:",
 }
 
-_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-_WIDTH = re.compile(r"[<>^]?[0-9]{1,2}", re.ASCII)
+_TOKEN = r"\{\{|\}\}|\{([^{}]*)\}|[{}]"
+_WIDTH = r"[<>^]?[0-9]{1,2}"
 
 
 @dataclass(frozen=True)
@@ -75,49 +74,52 @@ def tag_template(text: str | None, *, timestamp: bool = False) -> str | None:
     return ("{time} " if timestamp else "") + template or None
 
 
-def parse_tag(text: str) -> Tag:
-    """Return the tag of a template or preset name; raises UsageError."""
-    template = PRESETS.get(text, text)
+def parse_tag(text: str, option: str = "--tag") -> Tag:
+    """Return the tag of a template or preset name, or of another `option` that takes a template; raises UsageError."""
+    template = PRESETS.get(text, text) if option == "--tag" else text
     # A bare word is a preset with a typo far more often than it is a prefix for every line.
-    if template.isalpha():
+    if template.isalpha() and option == "--tag":
         raise UsageError(
             "tag-format",
             f"--tag: '{text}' is no tag{did_you_mean(text, PRESETS)}",
             hint=f"use {', '.join(PRESETS)}, or a template like '{{host}}: '",
         )
     if "\n" in template:
-        raise UsageError("tag-format", "--tag: a tag cannot have a line break in it")
+        raise UsageError("tag-format", f"{option}: a template cannot have a line break in it")
     pieces: list[tuple[str, str]] = []
     end = 0
-    for match in _TOKEN.finditer(template):
+    for match in re.finditer(_TOKEN, template):
         pieces.append(("", template[end : match.start()]))
         end = match.end()
-        pieces.append(_piece(template, match))
+        pieces.append(_piece(template, match, option))
     pieces.append(("", template[end:]))
     return Tag(tuple(piece for piece in pieces if piece != ("", "")))
 
 
-def _piece(template: str, match: re.Match[str]) -> tuple[str, str]:
+def _piece(template: str, match: re.Match[str], option: str) -> tuple[str, str]:
     token = match[0]
     if token in ("{{", "}}"):
         return "", token[0]
     if match[1] is None:
         raise UsageError(
             "tag-format",
-            f"--tag: column {match.start() + 1} of '{template}': '{token}' without its partner",
+            f"{option}: column {match.start() + 1} of '{template}': '{token}' without its partner",
             hint=f"write '{token * 2}' for the character itself",
         )
     name, _, width = match[1].partition(":")
     fields = ", ".join(f"{{{field}}}" for field in FIELDS)
     if name not in FIELDS:
-        raise UsageError("tag-format", f"--tag: unknown field '{{{name}}}'{did_you_mean(name, FIELDS)}", hint=f"use {fields}")
-    if width and (name == "time" or not _WIDTH.fullmatch(width)):
+        told = f"{option}: unknown field '{{{name}}}'{did_you_mean(name, FIELDS)}"
+        raise UsageError("tag-format", told, hint=f"use {fields}")
+    if width and (name == "time" or not re.fullmatch(_WIDTH, width, re.ASCII)):
         what = "the time has a fixed width" if name == "time" else f"'{width}' is not a width"
-        raise UsageError("tag-format", f"--tag: '{token}': {what}", hint="write a width like {rank:4} or {host:<12}")
+        raise UsageError("tag-format", f"{option}: '{token}': {what}", hint="write a width like {rank:4} or {host:<12}")
     return name, width
 
 
 @lru_cache(maxsize=1)
 def _clock_text(millisecond: int) -> bytes:
     """Return local time as ISO 8601; thousands of lines share one millisecond, and its text."""
+    from datetime import datetime  # few tags tell the time
+
     return datetime.fromtimestamp(millisecond / 1000).isoformat(timespec="milliseconds").encode("ascii")

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.allocation import Allocation, Node, Slot
-from mpilaunch.binding import CpuPolicy, GpuPolicy, RankBinding, bind_ranks, describe_binding
+from mpilaunch.binding import GpuPolicy, RankBinding, bind_ranks, describe_binding
+from mpilaunch.cpubinding import CpuPolicy
 from mpilaunch.errors import LaunchError
 from mpilaunch.facts import Cpu, Gpu, NodeFacts
 from mpilaunch.mapping import JobMap, Placement

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch import __version__, cli
-from mpilaunch.cli import main, read_words
+from mpilaunch.cli import main
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.help import EXAMPLES
 from mpilaunch.jobstate import RankEnd, Verdict
 from mpilaunch.options import OPTIONS
+from mpilaunch.words import read_words
 from tests import goldens
 
 ROOT = Path(__file__).parent.parent
@@ -84,7 +85,7 @@ PROGRAM = ("prog", "-x", "--np", "9")
         ("-oversubscribe", {"oversubscribe": True}),
         ("--oversubscribe --nooversubscribe", {"oversubscribe": False}),
         ("--oversubscribe=no", {"oversubscribe": False}),
-        ("-mca btl tcp,self --mca a b=c", {"mca": ("btl=tcp,self", "a=b=c")}),
+        ("-mca btl tcp,self --mca a b=c", {"export": ("OMPI_MCA_btl=tcp,self", "OMPI_MCA_a=b=c")}),
         ("-x A=b=c -x D -x E_*", {"export": ("A=b=c", "D", "E_*")}),
         ("-v", {"verbose": 1}),
         ("-vv", {"verbose": 2}),
@@ -131,7 +132,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-value-two-missing": ("-mca btl", {}, {}),
     "option-value-none-taken": ("--tag-output=3 prog", {}, {}),
     "option-value-range": ("-np 0 prog", {}, {}),
-    "option-value-choice": ("--bind-to cor prog", {}, {}),
+    "option-value-choice": ("--gpu-bind slt prog", {}, {}),
     "option-value-time": ("--timeout 5x prog", {}, {}),
     "option-value-rank": ("-np 2 --show-env 2 prog", {}, {}),
     "option-value-variable": ("prog", {}, {"MPILAUNCH_NP": "two"}),
@@ -139,7 +140,12 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-conflict-json": ("--json prog", {}, {}),
     "no-program": ("-np 2", {}, {}),
     "map-by": ("--map-by slto prog", {}, {}),
-    "map-by-ppr": ("--map-by ppr:2:core prog", {}, {}),
+    "map-by-ppr": ("--map-by ppr:2:cores prog", {}, {}),
+    "map-by-instead": ("--map-by board prog", {}, {}),
+    "rank-by": ("--rank-by sockets prog", {}, {}),
+    "bind-to": ("--bind-to cor prog", {}, {}),
+    "rankmap": ("-H a,b --rankmap 0,2 prog", {}, {}),
+    "rankfile": ("-rf r prog", {"r": "rank 0=n1 slot=0-3\nrank 1=n1 slots\n"}, {}),
     "map-by-modifier": ("--map-by slot:PE=x prog", {}, {}),
     "stdin": ("-np 2 --stdin 2 prog", {}, {}),
     "stdin-word": ("--stdin al prog", {}, {}),
@@ -161,7 +167,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "hostfile-user": ("-f h prog", {"h": "n1 user=-a\n"}, {}),
     "hostfile-gpus": ("-f h prog", {"h": "n1 gpus=x\n"}, {}),
     "hostfile-exclude": ("-f h prog", {"h": "^n1\n"}, {}),
-    "host-relative": ("-H +n1 prog", {}, {}),
+    "host-relative": ("-f h -H +n4 prog", {"h": "n[1-3]\n"}, {}),
     "host-unknown": ("-f h -H n3 prog", {"h": "n[1-2]\n"}, {}),
     "host-slots": ("-f h -H n1:4 prog", {"h": "n1 slots=2\n"}, {}),
     "host-gpus": ("-f h prog", {"h": "n1 slots=2 gpus=0-2\n"}, {}),
@@ -179,6 +185,35 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "export-reserved": ("-x RANK=2 prog", {}, {}),
     "export-value": ("-x A=" + "v" * 131072 + " prog", {}, {}),
     "env-file": ("--env-file e prog", {"e": "A=1\nB\n"}, {}),
+    "operator-hosts": ("prog", {}, {"HYDRA_HOST_FILE": "/no/such"}),
+    "not-enough-slots-nolocal": ("--nolocal -H localhost:2 prog", {}, {}),
+    "mca-parameter": ("prog", {}, {"MPILAUNCH_MCA": "plm_rsh_agent=rsh"}),
+    "checkpoint-prefix": ("--checkpoint-prefix /dev/null prog", {}, {}),
+    "option-conflict-checkpoint": ("--checkpoint-interval 1h prog", {}, {}),
+    "option-conflict-app": ("--app f prog", {"f": "-np 1 a\n"}, {}),
+    "app-file": ("--app f", {"f": "-np 1 a\n-np 1 'b\n"}, {}),
+    "no-program-app": ("--app f", {"f": "# nothing\n-np 1\n"}, {}),
+    "option-unknown-app": ("--app f", {"f": "-np 1 a\n-np 2 -hostt x b\n"}, {}),
+    "no-program-second": ("-np 1 a : -np 2", {}, {}),
+    "option-unknown-second": ("-np 1 a : -npp 2 b", {}, {}),
+    "rank-count-second": ("-np 1 -H a:4 prog : b", {}, {}),
+    "not-enough-slots-second": ("-np 3 -H a:4 prog : -np 2 b", {}, {}),
+    "host-unknown-second": ("-f h -np 1 a : -host n3 -np 1 b", {"h": "n[1-2]\n"}, {}),
+    "option-dialect": ("-s all -n 2 prog", {}, {}),
+    "option-dialect-tune": ("-tune f -n 2 prog", {}, {}),
+    "option-dialect-named": ("--dialect openmpi -genv A 1 prog", {}, {}),
+    "option-refused": ("-preload-files a,b prog", {}, {}),
+    "option-refused-debugger": ("-n 2 -gdb prog", {}, {}),
+    "option-unknown-foreign": ("-genvlst A prog", {}, {}),
+    "option-value-foreign-missing": ("-genv A", {}, {}),
+    "option-value-foreign": ("-perhost two prog", {}, {}),
+    "option-value-launcher": ("-launcher slurm prog", {}, {}),
+    "option-value-pattern": ("-outfile-pattern out.%x prog", {}, {}),
+    "option-value-output": ("--output XML prog", {}, {}),
+    "option-value-runtime": ("--runtime-options ERROR-NONZERO-STATUS=0 prog", {}, {}),
+    "option-value-tune": ("--tune t prog", {"t": "-x A=1\n-np 4\n"}, {}),
+    "option-value-inherited": ("prog", {}, {"MPIEXEC_TIMEOUT": "soon"}),
+    "tag-format-file": ("--output-file out.{rnk} prog", {}, {}),
 }
 
 
@@ -197,8 +232,11 @@ def test_messages(here: Path, monkeypatch, capsys, launched, name: str) -> None:
 
 
 BEFORE_A_LAUNCH = (
-    *("options", "config", "tags", "prepare", "cli"),
-    *("hostfile", "nodeset", "allocation", "mapping", "slotmap", "scheduler", "environ"),
+    *("options", "values", "words", "appfile", "dialects", "foreign", "mca", "inherited", "config", "tags"),
+    *("prepare", "prepare_nodes", "cli"),
+    *("hostfile", "hostvalues", "nodeset", "allocation"),
+    *("mapping", "shares", "notenough", "mapby", "rankfile", "processmap", "slotmap"),
+    *("scheduler", "operators", "environ", "offers"),
 )
 
 
@@ -304,7 +342,7 @@ def test_display_map_goes_on(launched, capsys) -> None:
 
 def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, capsys) -> None:
     assert main(["-np", "3", "-H", "local:3", "prog", "-np", "4"]) == 0
-    assert launched[0].program == ("prog", "-np", "4") and len(launched[0].job_map.placements) == 3
+    assert launched[0].apps[0].program == ("prog", "-np", "4") and len(launched[0].job_map.placements) == 3
     from mpilaunch.head import begin as module
 
     verdict = Verdict(7, "rank-failed", first=RankEnd(1, code=7), host="local")

@@ -22,7 +22,7 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 
 
 def said(**values) -> dict[str, Setting]:
-    return {name: Setting(value, f"--{name}", 3) for name, value in values.items()}
+    return {name: Setting(value, f"--{name}", 4) for name, value in values.items()}
 
 
 def message(call, *arguments) -> str:
@@ -47,7 +47,7 @@ def test_the_stronger_layer_wins_and_is_named(here: Path) -> None:
     assert [settings[name] for name in ("np", "fanout", "grace", "timeout")] == [3, 2, 60.0, None]
     names = ("np", "fanout", "grace", "timeout")
     assert [settings.provenance(name) for name in names] == ["--np", "MPILAUNCH_FANOUT", "jobs.yaml:3", "default"]
-    assert [settings.layer(name) for name in names] == [3, 2, 1, 0]
+    assert [settings.layer(name) for name in names] == [4, 3, 2, 0]
 
 
 def test_the_config_file_of_the_environment(here: Path) -> None:

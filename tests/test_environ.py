@@ -25,13 +25,13 @@ from mpilaunch.environ import (
     is_scrubbed,
     job_environment,
     node_environment,
-    pmi_environment,
     rank_environment,
     scrub_patterns,
 )
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.mapping import Placement
+from mpilaunch.offers import pmi_defaults, pmi_environment, pmix_defaults
 
 DOCS = Path(__file__).parent.parent / "docs" / "environment.md"
 
@@ -70,6 +70,7 @@ def test_golden_environment_of_rank_3_of_two_nodes_with_two_ranks() -> None:
         "ROLE_WORLD_SIZE": "4",
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": "3f0a",
+        "MPILAUNCH_RESTART_COUNT": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "3",
@@ -201,7 +202,7 @@ def test_default_prefixes_without_masks_and_without_a_surrounding_job() -> None:
         "NCCL_x%%": "a name that no shell can have made",
     }
     assert forwarded_environment(head, []) == {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "HOROVOD_CYCLE_TIME": "5"}
-    assert forwarded_environment(head, [], forward_defaults=False) == {}
+    assert forwarded_environment(head, [], forward="none") == {}
 
 
 def test_what_belongs_to_one_machine_is_kept_back_from_prefixes_and_patterns_and_passes_by_name() -> None:
@@ -249,6 +250,12 @@ def test_an_unset_name_is_an_error_with_the_near_ones() -> None:
     assert (error.reference, error.message) == ("export-unset", "-x 'NCCL_DEBGU': this variable is not set")
     assert error.hint == "did you mean 'NCCL_DEBUG', or give it a value: -x NCCL_DEBGU=VALUE"
     assert refused(["QQQ"], {"PATH": "/bin"}).hint == "give it a value: -x QQQ=VALUE"
+
+
+def test_a_search_path_may_be_unset_but_not_misspelt() -> None:
+    assert forwarded_environment({}, ["LD_LIBRARY_PATH", "PYTHONPATH"]) == {}
+    error = refused(["LD_LIBARY_PATH"], {"LD_LIBRARY_PATH": "/opt/lib"})
+    assert error.reference == "export-unset" and "LD_LIBRARY_PATH" in (error.hint or "")
 
 
 @pytest.mark.parametrize("head", [{}, {"CUDA_VISIBLE_DEVICES": "0"}])
@@ -452,7 +459,9 @@ def documented(heading: str, column: int = 0) -> list[str]:
 
 def test_the_documented_variables_and_example_values_are_the_real_ones() -> None:
     rows = {name: value for heading in ("The job", "The node", "The rank") for name, value in documented_values(heading)}
-    real = environment_of(3) | {"OMPI_UNIVERSE_SIZE": "4", "TORCHELASTIC_MAX_RESTARTS": "0"}
+    rows = {name: value for name, value in rows.items() if name not in ("MPILAUNCH_CHECKPOINT_DIR", "MPILAUNCH_RESTART_DIR")}
+    real = environment_of(3) | {"OMPI_UNIVERSE_SIZE": "4", "TORCHELASTIC_MAX_RESTARTS": "0", "PMI_SPAWNED": "1"}
+    real |= {"PMI_PORT": "127.0.0.1:40000", "PMI_ID": "3"}
     real |= {"TORCHELASTIC_RUN_ID": "3f0a...", "MPILAUNCH_JOB_ID": "3f0a..."}
     assert rows == real
 
@@ -472,4 +481,5 @@ def test_the_documented_lists_are_the_real_ones() -> None:
     assert sorted(name for name in forwarded if name.endswith("_")) == sorted(FORWARDED_PREFIXES)
     assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(NEVER_FORWARDED)
     assert sorted(documented("Scrubbed")) == sorted(scrub_patterns())
-    assert dict(documented_values("Set where unset")) == defaults_if_unset(2)
+    defaults = defaults_if_unset(2) | pmi_defaults("auto") | pmix_defaults("auto", True)
+    assert dict(documented_values("Set where unset")) == defaults

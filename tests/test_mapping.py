@@ -201,6 +201,13 @@ def test_the_error_counts_the_slots_of_each_node() -> None:
             "raise max_slots",
         ),
         ("a:0", MappingPolicy(), "no slots on 1 node (hosts.txt)", "slots=4"),
+        (
+            "a:2\nhere slots=9 agent=local",
+            MappingPolicy(ranks=3, nolocal=True),
+            "3 ranks do not fit in 2 slots of 1 node (hosts.txt, without this machine)",
+            "--oversubscribe",
+        ),
+        ("a agent=local", MappingPolicy(nolocal=True), "--nolocal leaves no node of hosts.txt", "other hosts"),
     ],
 )
 def test_the_error_names_what_helps(text: str, policy: MappingPolicy, message: str, hint: str) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from mpilaunch.environ import job_environment, node_environment, rank_environment
 from mpilaunch.errors import UsageError
-from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS, value_from_data, value_from_text
+from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS
 from mpilaunch.spelling import did_you_mean
+from mpilaunch.values import value_from_data, value_from_text
 
 
 def test_every_flag_and_name_is_declared_once() -> None:
@@ -71,7 +72,7 @@ def test_times(text: str, seconds: float) -> None:
         ("np", "٣", "'٣' is not a whole number"),
         ("master-port", "65536", "65536 is out of range: 1 to 65535"),
         ("quiet", "maybe", "'maybe' is neither yes nor no"),
-        ("bind-to", "cor", "did you mean core?"),
+        ("gpu-bind", "slt", "did you mean slot?"),
         ("wdir", "", "the value is empty"),
         ("wdir", "a\0b", "NUL"),
     ],

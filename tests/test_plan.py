@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 
 from mpilaunch.allocation import Allocation, Node, Slot
 from mpilaunch.config import load_settings
-from mpilaunch.jobspec import JobSpec
+from mpilaunch.jobspec import App, JobSpec
 from mpilaunch.mapping import MappingPolicy, map_ranks
 from mpilaunch.options import Setting
-from mpilaunch.plan import AT_LAUNCH, MASKED, environment_of_rank, map_as_text, mask_secrets, plan_as_json, plan_as_text
+from mpilaunch.plan import (
+    AT_LAUNCH,
+    MASKED,
+    environment_of_rank,
+    map_as_text,
+    mask_arguments,
+    mask_secrets,
+    plan_as_json,
+    plan_as_text,
+)
 from tests import goldens
 
 
 def job(*nodes: Node, ranks: int | None = None, source: str = "hosts.txt", **fields) -> JobSpec:
     allocation = Allocation(nodes, source)
     job_map = map_ranks(allocation, MappingPolicy(ranks))
-    return JobSpec("00c0ffee00c0ffee", ("python", "train.py", "--name", "a b"), allocation, job_map, **fields)
+    return JobSpec("00c0ffee00c0ffee", (App(("python", "train.py", "--name", "a b")),), allocation, job_map, **fields)
 
 
 def node(index: int, name: str, slots: int, **fields) -> Node:
@@ -77,6 +87,33 @@ def test_what_the_user_says_wins_but_for_the_facts_of_the_map() -> None:
     variables = environment_of_rank(job(*nodes, master_addr="m", master_port=9), 0)
     assert {"MASTER_PORT": "9", "MASTER_ADDR": "m"}.items() <= variables.items()
     assert "OMP_NUM_THREADS" not in variables
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ("train.py --lr 0.1 --tokenizer gpt2-large", None),
+        ("train.py --max-tokens 512 --num-keys 8 --token --verbose", None),
+        ("train.py --token s3cretvalue --epochs 3", "train.py --token <masked> --epochs 3"),
+        ("train.py --api-key=s3cretvalue", "train.py --api-key=<masked>"),
+        ("train.py wandb.api_key=s3cretvalue data=big", "train.py wandb.api_key=<masked> data=big"),
+        ("train.py hf_AbCdEfGhIjKlMnOpQrSt", "train.py <masked>"),
+        ("train.py --hub ghp_AbCdEfGhIjKlMnOpQrSt", "train.py --hub <masked>"),
+        ("train.py --db postgres://me:pw@db/x", "train.py --db <masked>"),
+        ("train.py --password hunter2hunter2", "train.py --password <masked>"),
+    ],
+)
+def test_secrets_among_the_arguments_of_the_program_are_masked(arguments: str, shown: str | None) -> None:
+    assert " ".join(mask_arguments(arguments.split())) == (shown or arguments)
+
+
+def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
+    one = JOBS["one-rank"]
+    app = dataclasses.replace(one.apps[0], program=("train.py", "--token", "s3cretvalue"))
+    for show, there in ((False, False), (True, True)):
+        shown = dataclasses.replace(one, apps=(app,), show_secrets=show)
+        assert ("s3cretvalue" in plan_as_text(shown)) is there
+        assert ("s3cretvalue" in json.dumps(plan_as_json(shown))) is there
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_what_tag_and_timestamp_say_together(text: str | None, timestamp: bool, 
         ("{rank:9999999}", "--tag: '{rank:9999999}': '9999999' is not a width"),
         ("{time:30}", "--tag: '{time:30}': the time has a fixed width"),
         ("rnk", "--tag: 'rnk' is no tag; did you mean rank?"),
-        ("a\nb{rank}", "--tag: a tag cannot have a line break in it"),
+        ("a\nb{rank}", "--tag: a template cannot have a line break in it"),
     ],
 )
 def test_wrong_templates(template: str, message: str) -> None:

@@ -113,6 +113,18 @@ def cpus(root: Path, *, sockets: int = 2, cores: int = 4, threads: int = 2, old_
     return total * threads
 
 
+def caches(root: Path, level: int, index: int, groups: Sequence[str], kind: str = "Unified") -> None:
+    """Caches of one level, each with the kernel's list of the CPUs that share it; `index` is their directory on each CPU."""
+    for group in groups:
+        for part in group.split(","):
+            first, _, last = part.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                place = root / f"sys/devices/system/cpu/cpu{number}/cache/index{index}"
+                write(place / "level", f"{level}\n")
+                write(place / "type", kind + "\n")
+                write(place / "shared_cpu_list", group + "\n")
+
+
 def network(root: Path, addresses: Sequence[str], routes: Sequence[tuple[str, str, str, int]], inet6: str = "") -> None:
     """`routes`: (interface, network, mask, metric) in dotted form; addresses appear in the tables Main and Local."""
     table = "  +-- 0.0.0.0/0 3 0 5\n"
