@@ -10,42 +10,89 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from mpilaunch import allocation, scheduler, slotmap
+from mpilaunch import checkpoints, operators
 from mpilaunch.agent import AgentOptions
 from mpilaunch.allocation import Allocation
-from mpilaunch.binding import CpuPolicy, GpuPolicy
-from mpilaunch.config import load_yaml, read_text
-from mpilaunch.environ import forwarded_environment
+from mpilaunch.binding import GpuPolicy
+from mpilaunch.config import read_text
+from mpilaunch.environ import environment_edits, forwarded_environment
 from mpilaunch.errors import UsageError
-from mpilaunch.hostfile import parse_host_list, parse_hostfile
-from mpilaunch.jobspec import Deadlines, JobSpec, OutputPolicy
-from mpilaunch.mapping import MappingPolicy, map_ranks
-from mpilaunch.options import Settings
+from mpilaunch.jobspec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
+from mpilaunch.mapby import mapping_and_cpus
+from mpilaunch.mapping import JobMap, MappingPolicy
+from mpilaunch.options import OPTIONS, RESTARTS, Settings
+from mpilaunch.prepare_nodes import allocate, found_agent, listed, local_names, own_values, rankfile_of
+from mpilaunch.records import replace
+from mpilaunch.shares import Share, map_apps
 from mpilaunch.spelling import did_you_mean
-from mpilaunch.tags import tag_template
+from mpilaunch.tags import parse_tag, tag_template
+from mpilaunch.words import Section, laid_over
+
+START_IN_POD = 300.0
+"""Seconds of --start-timeout when this is a pod and nobody says it."""
 
 
 def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, str]) -> JobSpec:
-    """Return the job that the settings ask for; raises UsageError."""
+    """Return the job of one program that the settings ask for; raises UsageError."""
+    return make_job_of_sections(settings, [Section(list(program))], environ)
+
+
+def make_job_of_sections(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
+    """Return the job that the settings and what is said for each program ask for; raises UsageError."""
+    of_each = [Settings(laid_over(settings.by_name, section.said)) for section in sections]
     mapping, cpu = mapping_and_cpus(settings)
-    nodes = _allocation(settings, mapping.per_node, environ)
-    job_map = map_ranks(nodes, mapping)
+    lines = rankfile_of(mapping)
+    agent = found_agent(settings, environ)
+    nodes, own_slots = allocate(settings, sections, mapping, lines, environ, agent)
+    mapping, cpu = listed(mapping, cpu, lines, settings, nodes)
+    shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
+    if len(sections) > 1:
+        policies = [mapping_and_cpus(own)[0] for own in of_each]
+        shares = tuple(map(_share, range(1, len(sections) + 1), sections, policies, own_slots))
+    # A map that depends on what the nodes are made of is made when they have been asked.
+    pending = shares if any(share.policy.needs_topology for share in shares) else ()
+    restarts = _restarts(settings, nodes, mapping, environ)
+    if restarts.keeps_idle:
+        if pending or len(shares) > 1:
+            told = "--spares and --nnodes need the map of one program, made before the nodes are asked"
+            raise UsageError("option-conflict", told, hint="say one program, and --map-by slot, node or ppr:N:node")
+        from mpilaunch.restarts import first_lineup
+
+        lineup = first_lineup(restarts, nodes, mapping)
+        nodes, job_map = lineup.allocation, lineup.job_map
+    else:
+        job_map = JobMap((), ()) if pending else map_apps(nodes, shares)
+    forwarded, of_apps = _environments(settings, sections, of_each, environ)
+    apps = tuple(
+        App(
+            tuple(section.program),
+            variables,
+            own["wdir"] if "wdir" in section.said else None,
+            environment_edits(own["unset-env"], own["prepend-env"], own["append-env"]),
+        )
+        for section, own, variables in zip(sections, of_each, of_apps, strict=True)
+    )
     return JobSpec(
         job_id=os.urandom(8).hex(),
-        program=tuple(program),
+        apps=apps,
         allocation=nodes,
         job_map=job_map,
-        environment=_environment(settings, environ),
+        pending=pending,
+        environment=forwarded,
         python=settings["python"],
         wdir=settings["wdir"],
-        stdin=_stdin(settings, len(job_map.placements)),
+        stdin=_stdin(settings, None if pending else len(job_map.placements)),
+        continue_on_error=settings["continue-on-error"],
         master_addr=settings["master-addr"],
         master_port=settings["master-port"],
         gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"]),
         cpu=cpu,
         output=OutputPolicy(
             tag=tag_template(settings["tag"], timestamp=settings["timestamp-output"]),
-            directory=settings["output-filename"],
+            directory=_directory(settings["output-filename"])[0],
+            stdout_file=_file_template(settings, "output-file"),
+            stderr_file=_file_template(settings, "error-file"),
+            copy=_directory(settings["output-filename"])[1] if settings["copy"] is None else settings["copy"],
             merge_stderr=settings["merge-stderr-to-stdout"],
             fold=settings["fold"],
             quiet=settings["quiet"],
@@ -53,108 +100,61 @@ def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, s
         ),
         deadlines=Deadlines(
             timeout=settings["timeout"],
+            mpi_init=settings["mpi-init-timeout"],
             grace=settings["grace"],
-            start=settings["start-timeout"],
+            start=_start_timeout(settings, environ),
             heartbeat=settings["heartbeat"],
             fanout=settings["fanout"],
+            patient=operators.in_pod(environ),
         ),
-        agent=AgentOptions(ssh_options=_ssh_options(settings), insecure_host_keys=settings["insecure-host-keys"]),
+        agent=AgentOptions(
+            ssh_options=_ssh_options(settings) + (agent.ssh_options if agent else ()),
+            insecure_host_keys=settings["insecure-host-keys"],
+            namespace=settings["namespace"],
+            container=settings["container"] or (agent.container if agent else None),
+            context=settings["context"],
+        ),
         mpi=settings["mpi"],
+        pmi_port=settings["pmi-port"],
+        pmix_library=settings["pmix-library"],
+        universe_size=settings["universe-size"],
+        checkpoints=_checkpoints(settings),
         report_file=settings["report"],
-        report_bindings=settings["report-bindings"],
+        report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
+        show_secrets=settings["show-secrets"],
+        restarts=restarts,
     )
-
-
-# Nodes
-
-
-def _allocation(settings: Settings, per_node: int | None, environ: Mapping[str, str]) -> Allocation:
-    hostfiles, host_lists = _named_hosts(settings)
-    slot_map = settings["slot-map"]
-    data, positions = load_yaml(slot_map) if slot_map else (None, {})
-    found = None
-    if not hostfiles and not host_lists:
-        from_slot_map = (slotmap.hosts(data, slot_map, positions), slot_map) if slot_map else None
-        found = scheduler.discover(environ, _plain_text) or from_slot_map
-    nodes = allocation.from_sources(
-        [entry for path in hostfiles for entry in parse_hostfile(read_text(path, "hostfile"), path)],
-        [entry for text in host_lists for entry in parse_host_list(text, settings.provenance("host"))],
-        found,
-        hostfile_source=", ".join(hostfiles),
-        agent=settings["agent"],
-        per_node=per_node,
-        local_names=_local_names(),
-        local_slots=len(os.sched_getaffinity(0)),
-    )
-    return slotmap.apply_slot_map(nodes, data, slot_map, positions) if slot_map else nodes
-
-
-def _named_hosts(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the hostfiles and the host lists that count: those of the strongest layer that names hosts.
-
-    So `--host` filters a `--hostfile` beside it, and replaces a hostfile that a profile or MPILAUNCH_HOSTFILE names.
-    """
-    strongest = max(settings.layer("hostfile"), settings.layer("host"))
-    hostfiles, host_lists = (settings[name] if settings.layer(name) == strongest else () for name in ("hostfile", "host"))
-    return hostfiles, host_lists
-
-
-def _local_names() -> frozenset[str]:
-    """Return the names of this machine that are certain without asking a name server."""
-    own = os.uname().nodename
-    return frozenset({"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]})
-
-
-def _plain_text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 # Ranks
 
-_MAP_BY_HINT = "--map-by is slot, node or ppr:N:node; :OVERSUBSCRIBE and :PE=N may follow"
+
+def _restarts(
+    settings: Settings, nodes: Allocation, mapping: MappingPolicy, environ: Mapping[str, str]
+) -> RestartPolicy:
+    if not any(settings.layer(option.name) for option in OPTIONS if option.group == RESTARTS):
+        return RestartPolicy()
+    from mpilaunch.restarts import restart_policy  # most jobs are not started again
+
+    return restart_policy(settings, nodes, mapping, local_names(environ))
 
 
-def mapping_and_cpus(settings: Settings) -> tuple[MappingPolicy, CpuPolicy]:
-    """Return what -np, -N, --map-by and the options beside them say together; raises UsageError."""
-    text = settings["map-by"]
-    words = text.lower().split(":")
-    map_by, per_node = words.pop(0) or "slot", settings["npernode"]
-    if map_by == "ppr":
-        map_by, per_node = "slot", _per_node_of_ppr(text, words, per_node)
-    if map_by not in ("slot", "node"):
-        near = did_you_mean(map_by, ("slot", "node", "ppr"))
-        raise UsageError("map-by", f"--map-by: unknown policy '{text}'{near}", hint=_MAP_BY_HINT)
-    oversubscribe, cpus = settings["oversubscribe"], settings["cpus-per-rank"]
-    for word in words:
-        elements = re.fullmatch("pe=([1-9][0-9]{0,5})", word, re.ASCII)
-        if elements:
-            cpus = int(elements[1])
-        elif word in ("oversubscribe", "nooversubscribe"):
-            oversubscribe = word == "oversubscribe"
-        else:
-            raise UsageError("map-by", f"--map-by: unknown modifier '{word}' in '{text}'", hint=_MAP_BY_HINT)
-    bind_to = settings["bind-to"]
-    # As for mpirun, who asks for 4 cores a rank wants them bound; `--bind-to none` said outright stands.
-    if cpus > 1 and settings.layer("bind-to") == 0:
-        bind_to = "core"
-    policy = MappingPolicy(settings["np"], map_by, per_node, settings["rank-by"], oversubscribe)
-    return policy, CpuPolicy(bind_to, cpus)
+def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int, int] | None) -> Share:
+    name = section.program[0]
+    if policy.ranks is None and policy.per_node is None:
+        if slots is None:
+            told = f"program {number} ({name}): it is not said how many ranks it has, and the job has other programs too"
+            hint = "say -np for each program, or '--' before a program that has ':' among its arguments"
+            raise UsageError("rank-count", told, hint=hint)
+        policy = replace(policy, ranks=sum(slots.values()))
+    return Share(name, policy, slots)
 
 
-def _per_node_of_ppr(text: str, words: list[str], per_node: int | None) -> int:
-    """Take N and the resource off the words after "ppr"; return N."""
-    if len(words) < 2 or not re.fullmatch("[1-9][0-9]{0,5}", words[0], re.ASCII) or words[1] != "node":
-        raise UsageError("map-by", f"--map-by: '{text}' is not ppr:N:node", hint="like --map-by ppr:2:node, or -N 2")
-    count = int(words.pop(0))
-    words.pop(0)
-    if per_node not in (None, count):
-        raise UsageError("option-conflict", f"-N {per_node} and --map-by {text} ask for different ranks on each node")
-    return count
+def _stdin(settings: Settings, ranks: int | None) -> str:
+    """Return who gets stdin; a terminal is for nobody unless the user says so, or a job in the background would stop.
 
-
-def _stdin(settings: Settings, ranks: int) -> str:
-    """Return who gets stdin; a terminal is for nobody unless the user says so, or a job in the background would stop."""
+    `ranks` is None when their number is not known yet.
+    """
     who: str = settings["stdin"]
     if settings.layer("stdin") == 0 and os.isatty(0):
         return "none"
@@ -163,27 +163,93 @@ def _stdin(settings: Settings, ranks: int) -> str:
     if not re.fullmatch("[0-9]{1,9}", who, re.ASCII):
         near = did_you_mean(who, ("all", "none"))
         raise UsageError("stdin", f"--stdin: '{who}' is not a rank, all or none{near}")
-    if int(who) >= ranks:
-        raise UsageError("stdin", f"--stdin: there is no rank {who}: the job has ranks 0 to {ranks - 1}")
+    if ranks is not None:
+        check_stdin_rank(who, ranks)
     return str(int(who))
 
 
 # What the ranks and the agents are given
 
 
-def _environment(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    return forwarded_environment(
-        environ,
-        [*(f"OMPI_MCA_{parameter}" for parameter in settings["mca"]), *settings["export"]],
-        [(path, read_text(path, "env file")) for path in settings["env-file"]],
-        forward_defaults=not settings["no-forward"],
-    )
+def _environments(
+    settings: Settings, sections: Sequence[Section], of_each: Sequence[Settings], environ: Mapping[str, str]
+) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Return what is forwarded to every rank, and what to those of each program."""
+    # Where a program has a word of its own on what goes unsaid, each gets that by itself.
+    apart = any("forward" in section.said for section in sections)
+    files = [(path, read_text(path, "env file")) for path in settings["env-file"]]
+    exports = [*_parameters(settings["mca"], settings.provenance("mca")), *settings["export"]]
+    forwarded = forwarded_environment(environ, exports, files, forward="none" if apart else settings["forward"])
+    of_apps = []
+    for section, own in zip(sections, of_each, strict=True):
+        files = [(path, read_text(path, "env file")) for path in own_values(section, "env-file")]
+        unsaid = {} if not apart else forwarded_environment(environ, [], forward=own["forward"])
+        said = forwarded_environment(environ, own_values(section, "export"), files, forward="none")
+        of_apps.append({**{name: value for name, value in unsaid.items() if name not in forwarded}, **said})
+    return forwarded, of_apps
+
+
+def _parameters(items: Sequence[str], provenance: str) -> list[str]:
+    """Return the MCA parameters of a config file or of the environment as exports."""
+    if items:
+        from mpilaunch import mca
+
+        for item in items:
+            if mca.acts(item.partition("=")[0]):
+                told = f"{provenance}: mca parameter '{item}' steers mpirun, and does so only on the command line"
+                raise UsageError("mca-parameter", told, hint="say it with an option of mpilaunch, see docs/dialects.md")
+    return [f"OMPI_MCA_{item}" for item in items]
+
+
+def _directory(text: str | None) -> tuple[str | None, bool | None]:
+    """Return the directory of --output-filename, and what mpirun's DIR:nocopy says of printing it too, None for nothing."""
+    path, *words = (text or "").split(":")
+    known = {"nocopy", "copy", "nojobid", "raw"}
+    if not words or not all(word.lower() in known for word in words):
+        return text, None
+    said = {word.lower() for word in words}
+    return path, True if "copy" in said else False if "nocopy" in said else None
+
+
+def _file_template(settings: Settings, name: str) -> str | None:
+    """Return the template of --output-file or --error-file; raises UsageError unless it can name files."""
+    text: str | None = settings[name]
+    if text is not None:
+        fields = {field for field, _ in parse_tag(text, f"--{name}").pieces if field}
+        if fields & {"time", "stream"}:
+            told = f"--{name}: '{text}': a file's name cannot change with the time, and a file has one stream"
+            raise UsageError("tag-format", told, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
+    return text
+
+
+def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
+    prefix, interval = settings["checkpoint-prefix"], settings["checkpoint-interval"]
+    if prefix is None:
+        if interval is not None:
+            told = "--checkpoint-interval says when, but nothing says where the ranks save"
+            raise UsageError("option-conflict", told, hint="add --checkpoint-prefix DIR, a directory that all nodes see")
+        return None
+    prefix = os.path.abspath(prefix)
+    try:
+        restart = checkpoints.to_restart_from(prefix, os.listdir(prefix))
+    except FileNotFoundError:
+        restart = None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason}") from error
+    return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])
+
+
+def _start_timeout(settings: Settings, environ: Mapping[str, str]) -> float:
+    """Return how long nodes are awaited; a pod whose image is still being fetched takes longer than any machine."""
+    said: float = settings["start-timeout"]
+    return START_IN_POD if operators.in_pod(environ) and settings.layer("start-timeout") == 0 else said
 
 
 def _ssh_options(settings: Settings) -> tuple[str, ...]:
     options: tuple[str, ...] = settings["ssh-option"]
     for option in options:
-        if not re.match("[A-Za-z]+=", option):
+        if not re.match("[A-Za-z][A-Za-z0-9]*=", option):
             said = f"--ssh-option: '{option}' is not NAME=VALUE"
             raise UsageError("ssh-option", said, hint="like --ssh-option ProxyJump=login, see ssh_config(5)")
     return options

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.nodeset import Span
+from mpilaunch.records import replace
 
 ReadText = Callable[[str], str]
 
@@ -40,7 +40,7 @@ def parse_pe_hostfile(text: str, source: str) -> list[HostEntry]:
         fields = line.split()
         if len(fields) < 2:
             continue
-        if not _NUMBER.fullmatch(fields[1]):
+        if not re.fullmatch(_NUMBER, fields[1]):
             start = line.index(fields[1], line.index(fields[0]) + len(fields[0]))
             spot = Span.of(line, source, number).part(start, start + len(fields[1]))
             raise spot.error("scheduler-variable", f"'{fields[1]}' is not a number of slots", "a line is 'host slots ...'")
@@ -48,8 +48,8 @@ def parse_pe_hostfile(text: str, source: str) -> list[HostEntry]:
     return entries
 
 
-_NUMBER = re.compile(r"[0-9]{1,9}")
-_REPEATED = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+_NUMBER = r"[0-9]{1,9}"
+_REPEATED = r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?"
 
 
 def _slurm(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
@@ -70,7 +70,7 @@ def _counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[i
     """Return Slurm's `4(x2),3` as 4, 4, 3."""
     counts: list[int] = []
     for item in Span.of(text, variable).split():
-        match = _REPEATED.fullmatch(item.text)
+        match = re.fullmatch(_REPEATED, item.text)
         if match is None:
             raise item.error("scheduler-variable", f"'{item.text}' is not a count", "Slurm writes 4(x2),3 for 4, 4 and 3")
         counts += [int(match[1])] * min(int(match[2] or 1), nodes + 1)
@@ -127,7 +127,7 @@ def _flux(environ: Mapping[str, str], variable: str, read_text: ReadText) -> lis
 
 
 def _number(text: str, variable: str) -> int:
-    if not _NUMBER.fullmatch(text):
+    if not re.fullmatch(_NUMBER, text):
         raise UsageError("scheduler-variable", f"{variable} says '{text}' where a number belongs", hint=_INSTEAD)
     return int(text)
 

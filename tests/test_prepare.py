@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from mpilaunch import config
-from mpilaunch.binding import CpuPolicy
-from mpilaunch.cli import read_words
+from mpilaunch.cpubinding import Cores, CpuPolicy
 from mpilaunch.errors import UsageError
 from mpilaunch.jobspec import Deadlines, JobSpec
 from mpilaunch.mapping import MappingPolicy
-from mpilaunch.prepare import make_job, mapping_and_cpus
+from mpilaunch.prepare import make_job
+from mpilaunch.words import read_words
 
 
 @pytest.fixture(autouse=True)
@@ -78,33 +79,99 @@ def test_the_slot_map(here: Path) -> None:
 # Ranks
 
 
+def map_of(words: str, **environ: str) -> str:
+    made = job(words, **environ)
+    names = [node.name for node in made.allocation.nodes]
+    return " ".join(f"{place.rank}@{names[place.node]}" for place in made.job_map.placements)
+
+
+def test_a_rankfile_says_host_and_cores_of_each_rank(here: Path) -> None:
+    (here / "r").write_text("rank 1=a slot=0:1\nrank 0=+n1 slot=2-3\n")
+    made = job("-H a,b -rf r")
+    assert map_of("-H a,b -rf r") == "0@b 1@a"
+    assert made.cpu == CpuPolicy("user", chosen=((Cores(None, (2, 3)),), (Cores(0, (1,)),)))
+    assert map_of("-H a,b --map-by rankfile:FILE=r") == "0@b 1@a"
+    assert map_of("-H a,b -rf r -np 1") == "0@b"
+    assert job("-H a,b -rf r --bind-to none").cpu.bind_to == "none"
+
+
+def test_without_hosts_the_rankfiles_are_the_nodes(here: Path) -> None:
+    (here / "r").write_text("rank 0=b slot=0\nrank 1=a slot=0\nrank 2=b slot=1\n")
+    assert nodes("-rf r") == [("b", 2), ("a", 1)]
+    assert map_of("-rf r") == "0@b 1@a 2@b"
+    with pytest.raises(UsageError, match="r:1: b is not in Slurm job 42"):
+        job("-rf r", **SLURM)
+
+
 @pytest.mark.parametrize(
-    ("words", "policy", "cpu"),
+    ("words", "message"),
     [
-        ("", MappingPolicy(), CpuPolicy()),
-        ("-np 4 -map-by node -rank-by slot", MappingPolicy(4, "node", rank_by="slot"), CpuPolicy()),
-        ("-N 2", MappingPolicy(per_node=2), CpuPolicy()),
-        ("--map-by ppr:2:node", MappingPolicy(per_node=2), CpuPolicy()),
-        ("--map-by PPR:2:NODE:OVERSUBSCRIBE -N 2", MappingPolicy(per_node=2, oversubscribe=True), CpuPolicy()),
-        ("--map-by node:oversubscribe", MappingPolicy(map_by="node", oversubscribe=True), CpuPolicy()),
-        ("--oversubscribe --map-by :nooversubscribe", MappingPolicy(), CpuPolicy()),
-        ("--map-by slot:PE=4", MappingPolicy(), CpuPolicy("core", 4)),
-        ("--map-by slot:PE=4 --bind-to hwthread", MappingPolicy(), CpuPolicy("hwthread", 4)),
-        ("--cpus-per-rank 2 --bind-to none", MappingPolicy(), CpuPolicy("none", 2)),
-        ("--bind-to socket", MappingPolicy(), CpuPolicy("socket", 1)),
+        ("-H a,b -rf r -np 3", "3 ranks asked for, but only 2 are listed"),
+        ("-H b,c -rf r", "r:2: a is not in --host"),
+        ("-H b:2 -rf s", "s:1: '+n1' is not one of the nodes of --host: the last is +n0"),
+        ("-H b -rf t", "2 ranks do not fit in 1 slot of 1 node"),
+        ("-rf r --map-by socket", "--rankfile and --map-by socket say different things"),
+        ("--map-by rankfile", "--map-by: 'rankfile' names no file"),
+        ("--map-by seq", "--map-by seq: no file lists the hosts of the ranks"),
     ],
 )
-def test_mapping_and_cpus(words: str, policy: MappingPolicy, cpu: CpuPolicy) -> None:
-    said, _ = read_words(words.split())
-    assert mapping_and_cpus(config.load_settings(said, {"HOME": "/nowhere"})) == (policy, cpu)
+def test_what_is_wrong_with_a_rankfile(here: Path, words: str, message: str) -> None:
+    (here / "r").write_text("rank 0=b slot=0\nrank 1=a slot=0\n")
+    (here / "s").write_text("rank 0=+n1 slot=0\n")
+    (here / "t").write_text("rank 0=b slot=0\nrank 1=b slot=0\n")
+    with pytest.raises(UsageError, match=re.escape(message)):
+        job(words)
 
 
-@pytest.mark.parametrize("text", ["ppr", "ppr:2", "ppr:0:node", "ppr:x:node", "ppr:2:socket", "core", "", "slot:PE=0", "slot:"])
-def test_wrong_policies(text: str) -> None:
-    said, _ = read_words(["--np=1", "prog"])
-    settings = config.load_settings(said, {"HOME": "/nowhere", "MPILAUNCH_MAP_BY": text or ":x"})
-    with pytest.raises(UsageError, match="--map-by: "):
-        mapping_and_cpus(settings)
+def test_a_rankfile_and_ranks_of_a_slot_map_do_not_mix(here: Path) -> None:
+    (here / "m.yaml").write_text("nodes:\n  a: {slots: [{rank: 0}, {}]}\n")
+    (here / "r").write_text("rank 0=a slot=0\nrank 1=a slot=1\n")
+    with pytest.raises(UsageError, match="rank 0 has a slot by the slot map, but r lists where ranks go"):
+        job("--slot-map m.yaml -rf r")
+
+
+def test_seq_takes_the_hostfile_line_by_line(here: Path) -> None:
+    (here / "h").write_text("a\nb\na\nlocal\nlocal\n")
+    (here / "s").write_text("b\na\nb\n")
+    assert map_of("-f h --map-by seq") == "0@a 1@b 2@a 3@local 4@local"
+    assert [place.node for place in job("-f h --map-by seq").job_map.placements] == [0, 1, 0, 2, 3]
+    assert map_of("-f h --map-by seq -np 2") == "0@a 1@b"
+    assert map_of("-H a:2,b:2 --map-by seq:FILE=s") == "0@b 1@a 2@b"
+
+
+def test_a_rankmap_names_nodes_whatever_their_slots() -> None:
+    assert map_of("-H a,b --rankmap 1,0,1") == "0@b 1@a 2@b"
+    assert map_of("-H a,b -rankmap (0,2,2) -np 3") == "0@a 1@a 2@b"
+    with pytest.raises(UsageError, match="--rankmap says where each rank goes"):
+        job("-H a,b --rankmap 0 --map-by node")
+
+
+def test_hosts_by_place(here: Path) -> None:
+    (here / "h").write_text("a slots=2\nb slots=3\nc\nd\n")
+    assert nodes("-f h -H +n1") == [("b", 3)]
+    assert nodes("-f h -H +n1:2,+e:2") == [("a", 2), ("b", 2), ("c", 1)]
+    assert nodes("-f h -H c,+e") == [("a", 2), ("b", 3), ("c", 1), ("d", 1)]
+    assert nodes("-H +n1", **SLURM) == [("s2", 2)]
+    assert nodes("-H +n0:5") == [("localhost", 5)]
+    (here / "g").write_text("+n1 slots=1\n")
+    assert nodes("-f g", **SLURM) == [("s2", 1)]
+    with pytest.raises(UsageError, match=re.escape("--host: '+e:4' is not one of the nodes of h: 3 of its 4 are named by no")):
+        job("-f h -H c,+e:4")
+
+
+def test_nodes_in_the_order_of_their_slots_and_none_here(here: Path) -> None:
+    assert nodes("-H a:2,b:4,c:2 --order-nodes DESCENDING") == [("b", 4), ("a", 2), ("c", 2)]
+    assert nodes("-H a:2,b:4,c:1 --order-nodes ascending") == [("c", 1), ("a", 2), ("b", 4)]
+    assert map_of("-H localhost:2,a:2 --nolocal") == "0@a 1@a"
+    assert map_of("-H localhost:2,a:2 -skip-launch-node -np 1") == "0@a"
+    with pytest.raises(UsageError, match="--nolocal leaves no node of this machine"):
+        job("--nolocal")
+
+
+def test_a_map_that_depends_on_the_nodes_is_not_made_yet() -> None:
+    made = job("-H a:4,b:4 --map-by ppr:2:socket --stdin 7")
+    assert [share.policy for share in made.pending] == [MappingPolicy(map_by="socket", per_object=2)]
+    assert made.job_map.placements == ()
 
 
 @pytest.mark.parametrize(("who", "policy"), [("all", "all"), ("none", "none"), ("1", "1"), ("01", "1")])
@@ -131,7 +198,7 @@ def test_the_rest_of_the_job() -> None:
         "--start-timeout 3 --fanout 7 --ssh-option A=b --ssh-option C=d --insecure-host-keys --report r --report-bindings"
     )
     made = job(words)
-    assert made.program == ("prog",) and len(made.job_id) == 16 and made.job_id != job(words).job_id
+    assert made.apps[0].program == ("prog",) and len(made.job_id) == 16 and made.job_id != job(words).job_id
     assert (made.python, made.wdir, made.master_addr, made.master_port) == ("py", "d", "m", 9)
     assert (made.gpu.per_rank, made.gpu.bind, made.gpu.oversubscribe) == (0, "node", True)
     assert (made.output.tag, made.output.directory) == ("{time} [{rank}] ", "o")
@@ -143,5 +210,5 @@ def test_the_rest_of_the_job() -> None:
 
 def test_what_nobody_said_is_the_default_of_the_job_spec() -> None:
     made = job("-H a")
-    plain = JobSpec(made.job_id, made.program, made.allocation, made.job_map)
+    plain = JobSpec(made.job_id, made.apps, made.allocation, made.job_map)
     assert made == plain

@@ -1,0 +1,185 @@
+"""The nodes of a job, and which of their slots each program may have: from hostfiles, lists, schedulers, slot maps, rankfiles.
+
+Reads the files that the user named; `prepare` goes on with what comes of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mpilaunch import allocation, operators, scheduler, slotmap
+from mpilaunch.allocation import Allocation
+from mpilaunch.config import load_yaml, read_text
+from mpilaunch.cpubinding import CpuPolicy
+from mpilaunch.errors import UsageError
+from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
+from mpilaunch.mapping import MappingPolicy
+from mpilaunch.options import Settings
+from mpilaunch.records import replace
+from mpilaunch.words import Section
+
+if TYPE_CHECKING:
+    from mpilaunch.rankfile import RankLine
+
+
+def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
+    """Return the lines of the rankfile that a policy names, None when it names none; raises UsageError."""
+    if mapping.map_by != "rankfile" or mapping.file is None:
+        return None
+    from mpilaunch.rankfile import parse_rankfile  # few jobs have one
+
+    return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
+
+
+def allocate(
+    settings: Settings,
+    sections: Sequence[Section],
+    mapping: MappingPolicy,
+    lines: Sequence[RankLine] | None,
+    environ: Mapping[str, str],
+    agent: operators.FoundAgent | None,
+) -> tuple[Allocation, list[dict[int, int] | None]]:
+    """Return the allocation, and for each program the slots that it may have of which nodes, None for all of them.
+
+    Args:
+        mapping: of the whole job.
+        lines: of a rankfile, which names the nodes where nothing else does.
+        agent: how an operator wants the nodes to be reached about whose agent the user says nothing.
+    """
+    hostfiles, host_lists = _named_hosts(settings)
+    own_files = [path for section in sections for path in own_values(section, "hostfile")]
+    own_lists = [text for section in sections for text in own_values(section, "host")]
+    if own_files or own_lists:
+        hostfiles, host_lists = tuple(dict.fromkeys(own_files)), () if own_files else tuple(own_lists)
+    source = "--host" if own_lists else settings.provenance("host")
+    entries = [entry for path in hostfiles for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+    named = [entry for text in host_lists for entry in parse_host_list(text, source)]
+    slot_map = settings["slot-map"]
+    data, positions = load_yaml(slot_map) if slot_map else (None, {})
+    found = None
+    if not (hostfiles or host_lists) or allocation.names_places([*entries, *named]):
+        from_slot_map = (slotmap.hosts(data, slot_map, positions), slot_map) if slot_map else None
+        from_outside = scheduler.discover(environ, plain_text) or operators.find_hosts(environ, plain_text, os.listdir)
+        found = from_outside or from_slot_map
+        if found is None and lines is not None and not any(line.host.startswith("+") for line in lines):
+            found = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
+    per_node = mapping.per_node
+    # What the user says of it stands above what an operator has put into the environment.
+    inherited = agent if settings.layer("remote-agent") < 2 else None
+    nodes = allocation.from_sources(
+        entries,
+        named,
+        found,
+        hostfile_source=", ".join(hostfiles),
+        agent=settings["agent"],
+        remote_agent=inherited.name if inherited else settings["remote-agent"],
+        per_node=per_node if len(sections) == 1 or per_node is None else per_node * len(sections),
+        local_names=local_names(environ),
+        local_slots=len(os.sched_getaffinity(0)),
+    )
+    if inherited and any(node.agent == inherited.name for node in nodes.nodes):
+        nodes = replace(nodes, agent_source=inherited.source)
+    if slot_map:
+        nodes = slotmap.apply_slot_map(nodes, data, slot_map, positions)
+    if order := settings["order-nodes"]:
+        if order.lower() not in ("ascending", "descending"):
+            raise UsageError("option-value", f"--order-nodes: '{order}' is neither ascending nor descending")
+        nodes = allocation.order_nodes(nodes, descending=order.lower() == "descending")
+    own_slots = []
+    for number, section in enumerate(sections, start=1):
+        try:
+            own_slots.append(_own_slots(nodes, section, bool(hostfiles)))
+        except UsageError as error:
+            raise error.within(f"program {number} ({section.program[0]})") from None
+    return nodes, own_slots
+
+
+def listed(
+    mapping: MappingPolicy, cpu: CpuPolicy, lines: Sequence[RankLine] | None, settings: Settings, nodes: Allocation
+) -> tuple[MappingPolicy, CpuPolicy]:
+    """Return the policies with what the rankfile lists, --rankmap, or the hostfile that `--map-by seq` takes line by line."""
+    if settings["rankmap"] is not None:
+        if mapping.map_by != "slot":
+            raise UsageError("option-conflict", "--rankmap says where each rank goes", hint=f"leave {mapping.map_by} out")
+        from mpilaunch.processmap import read_rankmap
+
+        # Whoever names the node of each rank means it, also where a node has fewer slots.
+        return replace(mapping, listed=read_rankmap(settings["rankmap"], len(nodes.nodes)), oversubscribe=True), cpu
+    if lines is not None:
+        entries = [HostEntry(line.host, origin=line.origin) for line in lines]
+        chosen = tuple(line.cores for line in lines)
+        return replace(mapping, listed=allocation.nodes_of(entries, nodes)), replace(cpu, chosen=chosen)
+    if mapping.map_by == "seq":
+        files = (mapping.file,) if mapping.file else _named_hosts(settings)[0]
+        entries = [entry for path in files for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+        if not entries:
+            hint = "say --hostfile FILE, or --map-by seq:file=FILE"
+            raise UsageError("map-by", "--map-by seq: no file lists the hosts of the ranks", hint=hint)
+        return replace(mapping, listed=allocation.nodes_of(entries, nodes)), cpu
+    return mapping, cpu
+
+
+def own_values(section: Section, name: str) -> tuple[str, ...]:
+    """Return what is said for one program alone by an option that may be repeated."""
+    value = section.said[name].value if name in section.said else ()
+    return value if isinstance(value, tuple) else ()
+
+
+def _own_slots(nodes: Allocation, section: Section, of_file: bool) -> dict[int, int] | None:
+    """Return the slots that a program may have of which nodes, by index; None for all.
+
+    Args:
+        of_file: the nodes are those of hostfiles, among whose slots a host list chooses; else they are the sum of the lists.
+    """
+    entries = [entry for text in own_values(section, "host") for entry in parse_host_list(text)]
+    if entries and of_file:
+        chosen = {node.name: len(node.slots) for node in allocation.filter_by_host_list(nodes, entries).nodes}
+        return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
+    paths = own_values(section, "hostfile")
+    entries += [entry for path in paths for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+    if not entries:
+        return None
+    slots: dict[str, int] = {}
+    for entry in entries:
+        slots[entry.name] = slots.get(entry.name, 0) + (1 if entry.slots is None else entry.slots)
+    return {node.index: slots[node.name] for node in nodes.nodes if node.name in slots}
+
+
+def _named_hosts(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the hostfiles and the host lists that count: those of the strongest layer that names hosts.
+
+    So `--host` filters a `--hostfile` beside it, and replaces a hostfile that a profile or MPILAUNCH_HOSTFILE names.
+    """
+    strongest = max(settings.layer("hostfile"), settings.layer("host"))
+    hostfiles, host_lists = (settings[name] if settings.layer(name) == strongest else () for name in ("hostfile", "host"))
+    return hostfiles, host_lists
+
+
+def local_names(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of this machine that are certain without asking a name server."""
+    own = os.uname().nodename
+    names = frozenset({"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]})
+    if operators.in_pod(environ):
+        with suppress(OSError):
+            names |= operators.own_names(own, plain_text("/etc/hosts"))
+    return names
+
+
+def found_agent(settings: Settings, environ: Mapping[str, str]) -> operators.FoundAgent | None:
+    """Return how an operator wants nodes to be reached, None where the user says how, or nobody does."""
+    return None if settings["agent"] else operators.find_agent(environ, plain_text, _is_program)
+
+
+def _is_program(word: str) -> bool:
+    import shutil  # 3 ms, and needed only where a variable names an agent
+
+    return shutil.which(word) is not None
+
+
+def plain_text(path: str) -> str:
+    """Return the text of a file; raises OSError, UnicodeDecodeError."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
