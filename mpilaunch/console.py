@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -24,17 +25,19 @@ if TYPE_CHECKING:
     import rich.console
     import rich.live
 
-    from mpilaunch.jobstate import RankEnd, Verdict
+    from mpilaunch.jobstate import Verdict
 
 PROGRESS_AFTER = 0.5
 """Seconds that a start may take before a progress line is shown."""
+LOG_SECONDS = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
 PROGRESS_NAMES = 3
 """Nodes that the progress line names; the others are a count."""
 NOBODY_READS = 128 + signal.SIGPIPE
 """Exit code of a job whose output nobody read any more: as for any filter, no error is said."""
 
 # Controls, bytes that are no UTF-8 (as lone surrogates), and what turns or hides text.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_UNPRINTABLE = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "hint": "bold cyan"}
 
 
@@ -42,7 +45,7 @@ def printable(text: str | bytes) -> str:
     r"""Return text in which everything that is not plain text is written out, like \x1b."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
-    return _UNPRINTABLE.sub(_written_out, text)
+    return re.sub(_UNPRINTABLE, _written_out, text)
 
 
 def _written_out(match: re.Match[str]) -> str:
@@ -83,6 +86,7 @@ class Console:
         self._terminal = self._stream.isatty()
         self._colour = wants_colour(environ, terminal=self._terminal)
         self._progress: ProgressLine | None = None
+        self._last_news = time.monotonic()
         self.quiet = quiet
         self.verbose = verbose
 
@@ -121,13 +125,16 @@ class Console:
         self._write([("", printable(line)) for line in lines])
 
     def progress(self, done: int, total: int, waiting: Collection[str]) -> None:
-        """Show how many of the nodes are there; on a terminal only, and only once the start takes long."""
+        """Show how many of the nodes are there, once the start takes long; in a log rarely, as a line for each time."""
         if done == total:
             self.end_progress()
         elif self._terminal and not self.quiet and self._environ.get("TERM") != "dumb":
             if self._progress is None:
                 self._progress = ProgressLine(self._rich)
             self._progress.show(progress_text(done, total, waiting))
+        elif not self._terminal and time.monotonic() - self._last_news >= LOG_SECONDS:
+            self._last_news = time.monotonic()
+            self.remark(progress_text(done, total, waiting))
 
     def end_progress(self) -> None:
         """Take the progress line away."""
@@ -230,31 +237,25 @@ def progress_text(done: int, total: int, waiting: Collection[str]) -> str:
 
 # The report at the end
 
-_SIGNAL_HINTS = {
-    7: "a full /dev/shm is the usual cause of SIGBUS: give the container or node more shared memory",
-    9: "the kernel's out-of-memory killer is the usual cause of SIGKILL: look at dmesg on that node",
-}
-
-
 def verdict_error(verdict: Verdict) -> LaunchError:
     """Return what a failed job says: the first failure, how it died and its last words, then the other ranks as counts."""
-    first = verdict.first
-    hint = None
-    message, *context = verdict.detail.splitlines() or [""]
+    context = verdict.detail.splitlines()[1:]
     if verdict.last_lines:
         context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
-    if first is not None:
-        message = message or f"rank {first.rank} on {verdict.host} {first.how} after {verdict.seconds:.1f} s"
-        hint = _SIGNAL_HINTS.get(first.signal or 0)
-    context += _other_ranks(verdict)
-    return LaunchError(verdict.cause, message, context=context, hint=hint, exit_code=verdict.exit_code)
+    context += [*_other_ranks(verdict), *verdict.earlier]
+    return LaunchError(verdict.cause, verdict.headline, context=context, hint=verdict.hint, exit_code=verdict.exit_code)
 
 
 def _other_ranks(verdict: Verdict) -> list[str]:
-    by_end: dict[str, list[RankEnd]] = {}
-    for end in verdict.failed_after:
-        by_end.setdefault(end.how, []).append(end)
-    lines = [f"{_ranks([end.rank for end in ends])} failed too: {how}" for how, ends in by_end.items()]
+    from mpilaunch.nodeset import fold
+
+    by_end: dict[str, list[tuple[int, str]]] = {}
+    for end, host in zip(verdict.failed_after, verdict.hosts, strict=True):
+        by_end.setdefault(end.how, []).append((end.rank, host))
+    lines = []
+    for how, ends in by_end.items():
+        hosts = fold(host for _, host in ends)
+        lines.append(f"{_ranks([rank for rank, _ in ends])} on {hosts} failed too: {how}")
     if verdict.stopped:
         lines.append(f"{_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
     if verdict.finished:

@@ -18,6 +18,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2
     INTERNAL = 70
     OUTPUT_LOST = 74
+    MPI_FAILED = 76
     TIMEOUT = 124
     NODE_LOST = 125
 
@@ -31,6 +32,7 @@ class LaunchError(Exception):
         context: lines shown under the message as they are (the line of the file, the slots counted per node).
         hint: what to do, one sentence without a full stop.
         exit_code: what mpilaunch exits with.
+        nodes: places in the allocation of the nodes that did not start, when that is what happened.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class LaunchError(Exception):
         context: Sequence[str] = (),
         hint: str | None = None,
         exit_code: int = ExitCode.START_FAILED,
+        nodes: Sequence[int] = (),
     ) -> None:
         super().__init__(message)
         self.reference = reference
@@ -48,6 +51,7 @@ class LaunchError(Exception):
         self.context = tuple(context)
         self.hint = hint
         self.exit_code = int(exit_code)
+        self.nodes = tuple(nodes)
 
 
 class UsageError(LaunchError):
@@ -55,3 +59,7 @@ class UsageError(LaunchError):
 
     def __init__(self, reference: str, message: str, *, context: Sequence[str] = (), hint: str | None = None) -> None:
         super().__init__(reference, message, context=context, hint=hint, exit_code=ExitCode.USAGE)
+
+    def within(self, where: str) -> UsageError:
+        """Return the error with the place before its message: a program of several, a line of a file."""
+        return UsageError(self.reference, f"{where}: {self.message}", context=self.context, hint=self.hint)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from mpilaunch.errors import ExitCode
+from mpilaunch.records import dataclass, field, replace
+
+LONGEST_EVIDENCE = 500
+"""Characters of the kernel's line about a rank that are kept."""
 
 RANK_STATES: dict[str, dict[str, str]] = {
     "waiting": {"started": "running", "exited": "exited", "lost": "lost"},
@@ -23,6 +27,33 @@ RANK_STATES: dict[str, dict[str, str]] = {
 }
 """What becomes of a rank: `drained` is a rank that closed its output and lives on, `lost` one whose node is gone. A rank that
 could not be executed goes from waiting to exited."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a node knows of a rank's death beyond its end (docs/wire.md, `exited`).
+
+    Attributes:
+        out_of_memory: the kernel's line that says that it killed this process for memory, "" where there is none.
+        memory_kills: processes of the node's control group that were killed for memory while the job ran.
+        shm_free, shm_size: bytes of /dev/shm, after a SIGBUS; size 0 when not known.
+    """
+
+    out_of_memory: str = ""
+    memory_kills: int = 0
+    shm_free: int = 0
+    shm_size: int = 0
+
+    @property
+    def tells(self) -> bool:
+        """It says more than nothing."""
+        return bool(self.out_of_memory or self.memory_kills or self.shm_size)
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Evidence:
+        """Build it from what came over the wire; raises ValueError or TypeError when it does not fit."""
+        numbers = {name: int(message.get(name, 0)) for name in ("memory_kills", "shm_free", "shm_size")}
+        return cls(str(message.get("out_of_memory", ""))[:LONGEST_EVIDENCE], **numbers)
 
 
 @dataclass(frozen=True)
@@ -40,6 +71,7 @@ class RankEnd:
             would wait for it for ever), "finalized" or "aborted".
         missed: others wait for it in MPI, where it can never come to.
         clock: when, in seconds of the head's monotonic clock.
+        evidence: what its node knows beside it.
     """
 
     rank: int
@@ -51,6 +83,13 @@ class RankEnd:
     mpi: str = "absent"
     missed: bool = False
     clock: float = 0.0
+    evidence: Evidence = Evidence()
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any], clock: float) -> RankEnd:
+        """Build it from an `exited` message; raises ValueError or TypeError when its evidence does not fit."""
+        same = {name: message[name] for name in ("rank", "code", "signal", "core", "mpi", "stopped")}
+        return cls(**same, clock=clock, evidence=Evidence.from_message(message["evidence"]))
 
     @property
     def failed(self) -> bool:
@@ -95,16 +134,20 @@ class Verdict:
 
     Attributes:
         exit_code: what mpilaunch exits with.
-        cause: "ok", "rank-failed", "node-lost", "timeout", "interrupted" or "output-lost".
+        cause: "ok", "rank-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or "output-lost"; or why
+            the last attempt of a job did not start.
         first: the rank that failed first, for cause "rank-failed".
         host: the name of its node.
         detail: for the other causes, what happened in words ("node07: no sign of life for 30 s").
         last_lines: the last lines of `first`'s stderr, as it wrote them.
+        hint: what is known of the reason.
         failed_after: other ranks that failed by themselves, with how they ended, in rank order.
+        hosts: the names of their nodes.
         stopped: ranks that mpilaunch ended because of it.
         finished: ranks that had ended well before.
         swept: processes that ranks had left behind and that were ended: (node name, process id, command name).
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
+        earlier: what became of the attempts before this one, and why there is no other; a line each.
     """
 
     exit_code: int
@@ -113,11 +156,23 @@ class Verdict:
     host: str = ""
     detail: str = ""
     last_lines: tuple[bytes, ...] = ()
+    hint: str | None = None
     failed_after: tuple[RankEnd, ...] = ()
+    hosts: tuple[str, ...] = ()
     stopped: tuple[int, ...] = ()
     finished: tuple[int, ...] = ()
     swept: tuple[tuple[str, int, str], ...] = ()
     seconds: float = 0.0
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """How it ended, in one line: "rank 3 on node02 exited with code 1 after 2.0 s"."""
+        if self.detail:
+            return self.detail.splitlines()[0]
+        if self.first is not None:
+            return f"rank {self.first.rank} on {self.host} {self.first.how} after {self.seconds:.1f} s"
+        return ""
 
 
 @dataclass
@@ -144,10 +199,14 @@ class JobState:
         if self.states[rank] in ("finished", "lost"):
             self.finished.add(rank)
 
-    def missed(self) -> bool:
-        """Living ranks wait for all others: those that ended well did not after all. False when none has ended."""
-        self.ends.update({end.rank: replace(end, missed=True) for end in self.ends.values() if not end.failed})
-        return bool(self.ends)
+    def add(self, ranks: Iterable[int]) -> None:
+        """Count further ranks among those of the job; nothing of them has started."""
+        self.states.update(dict.fromkeys(ranks, "waiting"))
+
+    def missed(self, ranks: Iterable[int]) -> None:
+        """Living ranks wait for these, which have ended or are lost: those of them that ended well did not after all."""
+        ends = [self.ends[rank] for rank in ranks if rank in self.ends]
+        self.ends.update({end.rank: replace(end, missed=True) for end in ends if not end.failed})
 
     @property
     def ended(self) -> bool:
@@ -179,9 +238,9 @@ class JobState:
         return tuple(failed_after), tuple(stopped), tuple(finished)
 
 
-def verdict_of_ranks(state: JobState) -> Verdict:
-    """Return the verdict of a job that ended by its ranks alone."""
-    first = state.first_failure()
+def verdict_of_ranks(state: JobState, first: RankEnd | None = None) -> Verdict:
+    """Return the verdict of a job that ended by its ranks alone; `first` is the failure that counts, else the earliest."""
+    first = first or state.first_failure()
     failed_after, stopped, finished = state.sort_out(first)
     if first is None:
         return Verdict(ExitCode.OK, "ok", finished=finished)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from tests.hosts import Hosts
+from tests.pods import Pods
 from tests.processes import everything, left_behind, mark_environment
 
 mark_environment()
@@ -20,15 +21,28 @@ def hosts() -> Iterator[Hosts]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def made_pods() -> Iterator[Pods]:
+    """Give three pods and their launcher, for all tests."""
+    with Pods(3) as made:
+        yield made
+
+
+@pytest.fixture
+def pods(made_pods: Pods) -> Iterator[Pods]:
+    """Give the pods, with a server that does no more than its duty; what a test asks of it ends with the test."""
+    made_pods.server.reset()
+    yield made_pods
+    made_pods.server.reset()
+
+
 @pytest.fixture(autouse=True)
 def _no_process_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves a process here, or on the hosts if it used them."""
-    used: Hosts | None = request.getfixturevalue("hosts") if "hosts" in request.fixturenames else None
+    used = [request.getfixturevalue(name) for name in ("hosts", "made_pods") if name in request.fixturenames]
 
     def on_hosts(before: Collection[int]) -> dict[int, str]:
-        if used is None:
-            return {}
-        found = [(name, pid, argv) for name in used.names for pid, argv in used.processes(name)]
+        found = [(name, pid, argv) for made in used for name in made.names for pid, argv in made.processes(name)]
         return {pid: f"{name}: {argv}" for name, pid, argv in found if pid not in before}
 
     before = everything()

@@ -1,9 +1,10 @@
 """The testbed: hosts made of namespaces on this machine, each with the real sshd, and a head that knows their keys.
 
-A host has its own network, host name, processes, mounts, empty /tmp and /run, and no sight of this project's checkout: all
-that it runs came to it over ssh. The hosts and the head sit on one bridge without a route out. No namespace is bound to a
-name: each lives as long as its first process, which ends when its stdin does, so that even a killed test run leaves nothing.
-What a host and the head share, like NFS, is the rest of the file system, `Hosts.shared` above all.
+A host has its own network, host name, processes, System V memory, mounts, empty /tmp, /run and /dev/shm, a boot id (by which
+MPI libraries tell machines apart), and no sight of this project's checkout: all that it runs came to it over ssh. The hosts and
+the head sit on one bridge without a route out. No namespace is bound to a name: each lives as long as its first process, which
+ends when its stdin does, so that even a killed test run leaves nothing. What a host and the head share, like NFS, is the rest
+of the file system, `Hosts.shared` above all.
 """
 
 from __future__ import annotations
@@ -53,8 +54,14 @@ hostname "$NAME"
 mount --bind "$STATE/hosts" /etc/hosts
 mount -t tmpfs tmpfs /run
 mkdir /run/sshd
+cat /proc/sys/kernel/random/uuid >/run/boot_id
+mount --bind /run/boot_id /proc/sys/kernel/random/boot_id
+[ -z "$VISIBLE" ] || { mkdir /run/visible; mount --bind "$VISIBLE" /run/visible; }
 mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /dev/shm
 [ -d "$CHECKOUT" ] && mount -t tmpfs tmpfs "$CHECKOUT"
+[ -z "$VISIBLE" ] || { mkdir -p "$VISIBLE"; mount --move /run/visible "$VISIBLE"; }
+[ -z "$VISIBLE" ] || mount -o remount,bind,ro "$VISIBLE"
 [ -f ~/.bashrc ] && mount --bind /dev/null ~/.bashrc
 echo ready
 read -r _
@@ -97,6 +104,7 @@ class Hosts:
     Args:
         count: how many hosts.
         maxstartups: sshd's limit on logins under way, "10:30:60" being what it ships with.
+        visible: a directory of the checkout that the hosts can read all the same, at its place.
 
     Attributes:
         names: of the hosts.
@@ -104,9 +112,13 @@ class Hosts:
         ssh: the head's ~/.ssh.
     """
 
-    def __init__(self, count: int, maxstartups: str = "100:30:200") -> None:
+    head_script = HEAD_SCRIPT
+    host_script = HOST_SCRIPT
+
+    def __init__(self, count: int, maxstartups: str = "100:30:200", visible: Path | None = None) -> None:
         self.names = [f"node{number:02}" for number in range(1, count + 1)]
         self._maxstartups = maxstartups
+        self._visible = visible
         self._first: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Hosts:
@@ -187,11 +199,16 @@ class Hosts:
         """Return the argument list that runs a command inside a host, without ssh."""
         pid = str(self._pid_one(host))
         path = "PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
-        return ["nsenter", "--target", pid, "--net", "--uts", "--mount", "--pid", "--", "env", path, *argv]
+        return ["nsenter", "--target", pid, "--net", "--uts", "--ipc", "--mount", "--pid", "--", "env", path, *argv]
 
     def address(self, host: str) -> str:
         """Return the host's IP address."""
         return _address(self.names.index(host) + 1)
+
+    @property
+    def head_address(self) -> str:
+        """The head's IP address."""
+        return _address(0)
 
     def processes(self, host: str) -> list[tuple[int, list[str]]]:
         """Return the processes that run in a host, less sshd's and the first, as (our process id, argument list)."""
@@ -203,6 +220,11 @@ class Hosts:
                 if argv != [""] and not argv[0].startswith(("sshd", "/usr/sbin/sshd")) and pid != self._pid_one(host):
                     found.append((pid, argv))
         return found
+
+    def received(self, host: str) -> int:
+        """Return the bytes that have come to a host by its network so far."""
+        lines = self.on(host, ["cat", "/proc/net/dev"]).stdout.splitlines()
+        return int(next(line for line in lines if "eth0:" in line).partition(":")[2].split()[0])
 
     def stop_sshd(self, host: str) -> None:
         """Let a host refuse new connections; those that stand go on."""
@@ -254,9 +276,9 @@ class Hosts:
     def _start(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         private = ["unshare", "--net", "--uts", "--mount"]
-        self._first[HEAD] = self._start_first([*private, "bash", "-ec", HEAD_SCRIPT])
+        self._first[HEAD] = self._start_first([*private, "bash", "-ec", self.head_script])
         for name in self.names:
-            script = ["--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", HOST_SCRIPT]
+            script = ["--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", self.host_script]
             self._first[name] = self._start_first([*private, *script], NAME=name, ADDRESS=self.address(name))
         for name, process in self._first.items():
             self._expect(name, process, "ready", deadline)
@@ -275,7 +297,7 @@ class Hosts:
     def _start_first(self, argv: list[str], **variables: str) -> subprocess.Popen[str]:
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         environment = {"PATH": path, "HOME": str(self._home), "STATE": str(self._state)}
-        environment.update(variables, CHECKOUT=str(CHECKOUT))
+        environment.update(variables, CHECKOUT=str(CHECKOUT), VISIBLE=str(self._visible or ""))
         with (self._state / "start.log").open("a") as log:
             return subprocess.Popen(
                 argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment, text=True
@@ -304,6 +326,17 @@ class Hosts:
                 space = os.readlink(f"/proc/{self._pid_one(name)}/ns/pid")
                 return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _in_space(entry, space)]
         return []
+
+
+@contextlib.contextmanager
+def in_directory(path: Path) -> Iterator[None]:
+    """Be there for a while: it is where the ranks run, too."""
+    before = os.getcwd()
+    os.chdir(path)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _in_space(pid: str, space: str) -> bool:

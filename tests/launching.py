@@ -139,6 +139,11 @@ def state(pid: int) -> str:
     return ""
 
 
+def stopped(pid: int) -> bool:
+    """Say whether a process is stopped; a shell that waits for the exec of a child which was stopped before it waits in D."""
+    return state(pid) in ("T", "D")
+
+
 def children(pid: int) -> list[int]:
     """Return the process ids of a process's children."""
     with contextlib.suppress(OSError):
@@ -214,7 +219,7 @@ class WireToDaemon:
         """Write what the session has to say."""
         self.write(self.session.data_to_send())
 
-    def send(self, kind: str, **members: Any) -> None:
+    def send(self, kind: str, /, **members: Any) -> None:
         """Send a control message."""
         self.session.send({"type": kind, **members})
         self.flush()
@@ -223,24 +228,33 @@ class WireToDaemon:
         self,
         *program: str,
         ranks: int = 1,
+        first: int = 0,
         stdin: bool = False,
         window: int = 65536,
         unset: Sequence[str] = (),
         rank_environment: Mapping[str, str] | None = None,
         **members: Any,
     ) -> None:
-        """Send `prepare` for ranks 0 to `ranks` - 1, and open their streams; `members` replace those of the message."""
+        """Send `prepare` for `ranks` ranks from `first` on, and open their streams; `members` replace those of the message."""
         extra = rank_environment or {}
         specs = [
-            {"rank": rank, "environment": {"RANK": str(rank), **extra}, "unset": list(unset), "cpus": None, "stdin": stdin}
-            for rank in range(ranks)
+            {
+                "rank": rank,
+                "app": 0,
+                "environment": {"RANK": str(rank), **extra},
+                "unset": list(unset),
+                "cpus": None,
+                "stdin": stdin,
+            }
+            for rank in range(first, first + ranks)
         ]
+        app: dict[str, Any] = {"program": list(program), "directory": "/", "directory_required": True}
+        app |= {"environment": {}, "edits": []}
+        app |= {name: members.pop(name) for name in app if name.startswith("directory") and name in members}
         message: dict[str, Any] = {
             "job": "0123456789abcdef",
-            "program": list(program),
+            "apps": [app],
             "python": ["python3"],
-            "directory": "/",
-            "directory_required": True,
             "environment": {},
             "defaults": {},
             "scrub": [],
@@ -248,11 +262,12 @@ class WireToDaemon:
             "window": window,
             "drain": 0.2,
             "silence": 60.0,
+            "pulse": 60.0,
             "mpi": None,
             "ranks": specs,
             **members,
         }
-        for rank in range(ranks):
+        for rank in range(first, first + ranks):
             for stream in (STDOUT, STDERR):
                 self.session.open_receiving(stream_channel(rank, stream), window)
             if stdin:

@@ -37,12 +37,15 @@ VERDICTS = {
         host="node07",
         last_lines=(b"Traceback (most recent call last):", b"ValueError: \xffno \x1b[2Jsuch\tthing"),
         failed_after=(RankEnd(5, code=1), RankEnd(6, signal=6, core=True), RankEnd(9, code=1)),
+        hosts=("node08", "node08", "node10"),
         stopped=(0, 1, 2, 4, 7),
         finished=(8,),
         swept=(("node07", 4711, "python3"),),
         seconds=12.34,
     ),
-    "rank-killed": Verdict(137, "rank-failed", first=RankEnd(0, signal=9), host="local", seconds=0.04),
+    "rank-killed": Verdict(
+        137, "rank-failed", first=RankEnd(0, signal=9), host="local", hint="look at \x1b[1mdmesg on that node", seconds=0.04
+    ),
     "rank-not-executed": Verdict(126, "rank-failed", first=RankEnd(1, errno=13), host="n1", stopped=(0,), seconds=0.5),
     "node-lost": Verdict(125, "node-lost", detail="n2: lost: no sign of life\nbanner \x1b[31m", stopped=(0, 1), finished=(2,)),
     "timeout": Verdict(124, "timeout", detail="the time limit of 5 s is over", stopped=(0,)),
@@ -171,6 +174,18 @@ def test_a_stderr_that_is_gone_is_no_fault() -> None:
 )
 def test_progress_text(done: int, total: int, waiting: list[str], text: str) -> None:
     assert progress_text(done, total, waiting) == text
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("mpilaunch.console.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    console = Console(stream, {})
+    for later in (0, 9, 1, 4, 5, 1, 10):
+        now[0] += later
+        console.progress(1, 3, ["a", "b"])
+    console.progress(3, 3, [])
+    assert stream.getvalue() == "note: launched 1/3, waiting for a, b\n" * 3
 
 
 def shown_progress(monkeypatch, environ: dict[str, str], stream: io.StringIO, **options) -> Console:

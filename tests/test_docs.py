@@ -25,6 +25,8 @@ from mpilaunch.errors import ExitCode
 from mpilaunch.facts import Gpu
 from mpilaunch.head.failures import WORDS
 from mpilaunch.options import BY_FLAG, OPTIONS, Option
+from tests import goldens
+from tests.failures import page_rows
 from tests.hosts import Hosts
 from tests.test_layers import OTHERS, OURS
 
@@ -191,6 +193,29 @@ def test_the_layout_names_what_is_there() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("mpilaunch/*.py") if not path.name.startswith("__")}
     assert modules <= named
+
+
+# Failures
+
+
+@pytest.mark.parametrize("part", ["rows", "peers"])
+def test_the_page_of_failures_is_made_of_what_tests_prove_and_what_was_measured(part: str) -> None:
+    page = DOCS / "failures.md"
+    text = page.read_text(encoding="utf-8")
+    begin, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->\n"
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    made = f"{before}{begin}\n{page_rows() if part == 'rows' else peers_page()}\n{end}{after}"
+    if goldens.UPDATE:
+        page.write_text(made, encoding="utf-8")
+        text = made
+    assert text == made, "MPILAUNCH_UPDATE_GOLDEN=1 makes it anew"
+
+
+def peers_page() -> str:
+    """Run benchmarks/failures.py for its page alone."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "failures.py"), "--page"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 # Links and pictures

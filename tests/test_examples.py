@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -10,12 +11,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.hosts import CHECKOUT, Hosts
 from tests.launching import MPILAUNCH, launch
+from tests.test_launch_hosts_failures import gone
+from tests.test_launch_restarts import kill_daemon
 
 EXAMPLES = CHECKOUT / "examples"
 TORCH_PYTHON = os.environ.get("MPILAUNCH_TEST_TORCH_PYTHON")
@@ -183,12 +187,12 @@ def check_learned(lines: list[str]) -> None:
     assert float(last[1]) < 0.01 and int(last[2]) > 4000
 
 
-@pytest.mark.testbed
-@pytest.mark.timeout(200)
-def test_torch_learns_on_two_hosts(shared: Path, hosts: Hosts) -> None:
-    """The job's Python is the one under torch's environment; torch itself is on PYTHONPATH, as from a shared directory.
+@contextlib.contextmanager
+def torch_on(hosts: Hosts, names: Sequence[str]) -> Iterator[list[str]]:
+    """Let hosts see torch; give the options that a job on them needs.
 
-    That environment usually lies in what the hosts do not see (the checkout, /tmp): there it is mounted from underneath.
+    The job's Python is the one under torch's environment; torch itself is on PYTHONPATH, as from a shared directory. That
+    environment usually lies in what the hosts do not see (the checkout, /tmp): there it is mounted from underneath.
     """
     ask = "import sys, torch; print(sys._base_executable); print(torch.__path__[0])"
     told = subprocess.run([torch_python(), "-c", ask], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -198,18 +202,81 @@ def test_torch_learns_on_two_hosts(shared: Path, hosts: Hosts) -> None:
     if hidden is not None:
         seen = Path("/run/packages")
         script = 'umount "$1"; mkdir /run/packages; mount --bind "$2" /run/packages; mount -t tmpfs tmpfs "$1"'
-        for name in ("node01", "node02"):
+        for name in names:
             done = hosts.on(name, ["sh", "-ec", script, "sh", str(hidden), str(packages)])
             assert done.returncode == 0, done.stderr
-    python = os.path.realpath(told[0])
-    arguments = ["-H", "node01:2,node02:2", "--python", python, "-x", f"PYTHONPATH={seen}", "--timeout", "150"]
     try:
-        done = hosts.launch(*arguments, "examples/torch_ddp.py", timeout=180)
+        yield ["--python", os.path.realpath(told[0]), "-x", f"PYTHONPATH={seen}", "--timeout", "150"]
     finally:
         if hidden is not None:
-            for name in ("node01", "node02"):
+            for name in names:
                 hosts.on(name, ["sh", "-c", "umount /run/packages; rmdir /run/packages"])
+
+
+@pytest.mark.testbed
+@pytest.mark.timeout(200)
+def test_torch_learns_on_two_hosts(shared: Path, hosts: Hosts) -> None:
+    with torch_on(hosts, ("node01", "node02")) as options:
+        done = hosts.launch("-H", "node01:2,node02:2", *options, "examples/torch_ddp.py", timeout=180)
     # c10d likes to name its clients, and these hosts have no DNS to ask for the names of addresses.
     expected = "The hostname of the client socket cannot be retrieved"
     assert (done.returncode, [line for line in done.stderr.splitlines() if expected not in line]) == (0, [])
     check_learned(done.stdout.splitlines())
+
+
+@pytest.mark.testbed
+def test_ranks_on_hosts_save_on_a_signal_and_go_on(hosts: Hosts, shared: Path) -> None:
+    options = ("-H", "node01:2,node02:1", "--checkpoint-prefix", "sets", "--checkpoint-interval", "1")
+    words = (*options, "examples/save_on_signal.py")
+    ended = hosts.launch("--timeout", "5", *words, "100000")
+    assert ended.returncode == 124, ended.stderr
+    newest = max(path for path in Path("sets").iterdir() if path.name.isdigit())
+    saved = {path.name: int(path.read_text()) for path in newest.glob("state-*")}
+    assert set(saved) == {"state-0", "state-1", "state-2"}
+    lines = ran(hosts.launch(*words, str(max(saved.values()) + 5)))
+    assert {f"rank {rank} begins at step {saved[f'state-{rank}']}" for rank in range(3)} <= set(lines)
+# torch_resume.py
+
+
+def losses(lines: Sequence[str]) -> dict[int, float]:
+    """Return the loss of each step; of a step that was done twice, the second time's."""
+    matches = [re.fullmatch(r"step (\d+): loss ([\d.]+)", line) for line in lines]
+    return {int(match[1]): float(match[2]) for match in matches if match is not None}
+
+
+@pytest.mark.testbed
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [(("-H", "node[01-03]:2", "--spares", "1"), 4), (("-H", "node[01-02]:2", "--nnodes", "1:2"), 2)],
+    ids=["on a spare", "on fewer hosts"],
+)
+def test_torch_goes_on_after_a_host_died(monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], ranks: int) -> None:
+    with Hosts(3) as own, torch_on(own, own.names) as options, monkeypatch.context() as place:
+        place.chdir(own.shared)
+        shutil.copytree(EXAMPLES, "examples")
+        program = "examples/torch_resume.py"
+        undisturbed = own.launch("-H", "node[01-02]:2", *options, program, "one.pt", timeout=180)
+        assert undisturbed.returncode == 0, undisturbed.stderr
+        command = [*MPILAUNCH, *words, "--max-restarts", "3", *options, program, "two.pt"]
+        lines = []
+        with Path("words").open("w") as stderr, own.popen(command, stderr=stderr) as job:
+            assert job.stdout is not None
+            for line in job.stdout:
+                lines.append(line.rstrip())
+                if line.startswith("step 50:"):
+                    own.stop_sshd("node02")
+                    kill_daemon(own, "node02")
+        told = Path("words").read_text()
+        assert job.wait() == 0, told
+        assert all(gone(own, name) for name in own.names)
+    assert "attempt 2 of 4 begins, with " in told
+    (resumed,) = [line for line in lines if line.startswith("goes on after step ")]
+    match = re.fullmatch(rf"goes on after step (\d+) on {ranks} ranks", resumed)
+    assert match is not None and 50 <= int(match[1]) < 150
+    found, expected = losses(lines), losses(undisturbed.stdout.splitlines())
+    assert list(found) == list(expected) == list(range(1, 201))
+    if ranks == 4:
+        # The sums of floats that come from several hosts differ in their last digits from run to run.
+        assert found == pytest.approx(expected, rel=0.01, abs=1e-4), "the loss curve goes on as if nothing had happened"
+    assert found[200] < 0.01 < found[1]

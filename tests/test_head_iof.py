@@ -14,15 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch import config
-from mpilaunch.cli import read_words
 from mpilaunch.errors import UsageError
 from mpilaunch.head import iof
-from mpilaunch.head.iof import KEPT, LAST_LINES, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
+from mpilaunch.head.iof import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
 from mpilaunch.head.link import NodeLink
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.lines import LONGEST_LINE
 from mpilaunch.prepare import make_job
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
+from mpilaunch.words import read_words
+from mpilaunch.worlds import first_world
 
 
 class Link:
@@ -58,6 +59,7 @@ def forward(words: str, body: Callable[[OutputForwarder, NodeLink], Coroutine[An
 
     async def main() -> None:
         forwarder = OutputForwarder(job(words), lambda error: None)
+        forwarder.add_world(first_world(job(words)))
         running = body(forwarder, cast(NodeLink, link))
         if running is not None:
             await running
@@ -202,6 +204,7 @@ def test_nothing_is_granted_before_it_is_written() -> None:
 
     async def main() -> None:
         forwarder = OutputForwarder(job("-np 1"), lambda error: None)
+        forwarder.add_world(first_world(job("-np 1")))
         forwarder.data(cast(NodeLink, link), out(0), bytes(size))
         for _ in range(50):
             await asyncio.sleep(0)
@@ -230,7 +233,8 @@ def test_the_last_lines_of_stderr_are_kept(capfd) -> None:
             forwarder.data(link, err(0), b"line %d\n" % number)
         forwarder.data(link, err(0), b"unfinished")
         kept = forwarder.last_lines(0)
-        assert kept == (*(b"line %d" % number for number in range(5001 - LAST_LINES, 5000)), b"unfinished")
+        assert kept == (*(b"line %d" % number for number in range(5001 - len(kept), 5000)), b"unfinished")
+        assert KEPT - 20 < len(b"\n".join(kept)) <= KEPT
         assert forwarder.last_lines(1) == ()
 
     forward("-np 2 -H local:2", body)
@@ -314,14 +318,14 @@ def test_file_names_sort_as_ranks_do(capfd, tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"--output-filename.* .*file/logs"):
+    with pytest.raises(UsageError, match=r"file/logs/rank-0000.out: the ranks' output cannot go there: Not a directory"):
         forward(f"-np 1 --output-filename {tmp_path}/file/logs", lambda forwarder, link: None)
 
 
 def test_a_full_disk_is_told_once_and_the_output_goes_on(capfd, tmp_path: Path) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, forwarder._streams[out(0)].file)
+        os.dup2(full, forwarder._streams[out(0)].file.descriptor)
         os.close(full)
         for _ in range(3):
             forwarder.data(link, out(0), b"line\n")
@@ -360,3 +364,11 @@ def test_more_than_can_be_kept_is_printed_as_it_comes(capfd, monkeypatch: pytest
     lines, said = printed(capfd)
     assert lines == ["n[1-2]: " + "a" * 600, "after it"]
     assert len(said) == 1 and "no longer folded from here on" in said[0]
+
+
+# What we say ourselves
+
+
+def test_what_a_node_tells_reaches_no_terminal_as_a_command(capfd) -> None:
+    forward("-np 2 -H local:2", lambda forwarder, link: forwarder.say("rank 0: GPU-\x1b[2J\x9b1m\tx\r\n"))
+    assert printed(capfd) == ([], ["rank 0: GPU-\\x1b[2J\\x9b1m\tx\\x0d"])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.failures import LIMITS, NODES, RANKS, SIGNALS, STRAYS, proves
 from tests.launching import (
     MPILAUNCH,
-    children,
     environment,
     finish,
     guard_and_daemon,
@@ -24,6 +24,7 @@ from tests.launching import (
     script,
     sh,
     state,
+    stopped,
     wait_for_files,
     wait_until,
 )
@@ -51,10 +52,20 @@ def wait_gone(*gone: int) -> None:
         ("exit 3", 3, "exited with code 3"),
         ("exit 255", 255, "exited with code 255"),
         ("kill -SEGV $$", 139, r"killed by SIGSEGV \(signal 11\)(, core dumped)?"),
+        ("kill -ABRT $$", 134, r"killed by SIGABRT \(signal 6\)(, core dumped)?"),
+        ("kill -BUS $$", 135, r"killed by SIGBUS \(signal 7\)(, core dumped)?"),
         ("kill -KILL $$", 137, r"killed by SIGKILL \(signal 9\)"),
         ("kill -TERM $$", 143, r"killed by SIGTERM \(signal 15\)"),
     ],
 )
+@proves(
+    "rank-exits", RANKS, "a rank exits with a code other than 0", finder="its daemon, at once",
+    says="`rank 2 on local exited with code 3 after 0.1 s`", code="the rank's", within=10,
+)  # fmt: skip
+@proves(
+    "rank-signal", RANKS, "a rank is killed by SEGV, ABRT, BUS, KILL or TERM", finder="its daemon, at once",
+    says="`rank 2 on local killed by SIGSEGV (signal 11), core dumped`", code="128 + N", within=10,
+)  # fmt: skip
 def test_the_code_of_the_rank_that_failed(program: str, code: int, how: str) -> None:
     done = launch("-H", "local:2,local:2", *sh(f"ulimit -c 0; if [ $RANK = 2 ]; then {program}; fi; sleep 100"))
     assert done.code == code
@@ -99,13 +110,16 @@ def test_escapes_of_a_rank_do_not_reach_the_terminal_through_the_report() -> Non
     assert "bad" in report and "\x1b" not in report and "\x07" not in report
 
 
+@proves(
+    "ranks-fail-together", RANKS, "two ranks fail at the same time", finder="their daemons' clocks",
+    says="`rank 1 on localhost failed too: exited with code 2`", code="that of the earlier", within=10,
+)  # fmt: skip
 def test_ranks_that_fail_by_themselves_are_told_apart_from_the_stopped(tmp_path: Path) -> None:
     # Both leave together; the second has ended before it could be told to.
-    program = "while [ ! -e go ]; do :; done; [ $RANK = 2 ] && exec sleep 100; exit $((RANK + 1))"
+    program = "echo $$ > pid-$RANK; while [ ! -e go ]; do :; done; [ $RANK = 2 ] && exec sleep 100; exit $((RANK + 1))"
     with launching("-np", "3", *sh(program), cwd=tmp_path) as process:
         _, daemon = guard_and_daemon(process.pid)
-        wait_until(lambda: len(children(daemon)) == 3, "the ranks run")
-        ranks = children(daemon)
+        ranks = pids(tmp_path, "pid-0", "pid-1", "pid-2")
         os.kill(daemon, signal.SIGSTOP)
         (tmp_path / "go").touch()
         wait_until(lambda: [state(pid) for pid in ranks].count("Z") == 2, "two ranks have ended")
@@ -114,7 +128,7 @@ def test_ranks_that_fail_by_themselves_are_told_apart_from_the_stopped(tmp_path:
     assert done.code in (1, 2)
     first = done.code - 1
     assert f"rank {first} on localhost exited with code {first + 1}" in done.words
-    assert f"rank {1 - first} failed too: exited with code {2 - first}" in done.words
+    assert f"rank {1 - first} on localhost failed too: exited with code {2 - first}" in done.words
     assert "rank 2 stopped after it" in done.words
 
 
@@ -139,6 +153,12 @@ LEFT = {
 
 
 @pytest.mark.parametrize("code", [0, 5])
+@proves(
+    "left-behind", STRAYS,
+    "children in the background, in own sessions, after two forks, without environment, deaf to SIGTERM, stopped, ...",
+    finder="their daemon, by descent",
+    says="`warning: localhost: ended process 4711 (sleep), which its rank had left behind`", code="the ranks'", within=10,
+)  # fmt: skip
 def test_what_ranks_leave_behind_is_gone_with_the_job(tmp_path: Path, code: int) -> None:
     for rank, leave in enumerate(LEFT.values()):
         script(tmp_path / f"leave-{rank}", f"#!/bin/sh\n{leave}\nsleep 0.2\necho out\nexit {code}\n")
@@ -164,6 +184,10 @@ def test_output_of_what_a_rank_left_behind_is_taken_while_it_writes(tmp_path: Pa
     assert done.out.decode().split("\n")[:2] == ["first", "late 1"]
 
 
+@proves(
+    "other-job", STRAYS, "another job on this machine fails", finder="", says="nothing: this job lives on",
+    code="that of each", within=10,
+)  # fmt: skip
 def test_another_job_beside_it_is_left_alone(tmp_path: Path) -> None:
     with launching("-np", "1", *sh(STAY), cwd=tmp_path) as process:
         (rank,) = pids(tmp_path, "pid-0")
@@ -204,17 +228,25 @@ def test_a_node_that_is_lost_ends_the_others(tmp_path: Path) -> None:
     wait_gone(*ranks)
 
 
-def test_a_daemon_that_falls_silent_is_given_up(tmp_path: Path) -> None:
-    with launching("-np", "1", "--heartbeat", "0.5", *sh(STAY), cwd=tmp_path) as process:
-        (rank,) = pids(tmp_path, "pid-0")
+def test_a_daemon_that_is_frozen_is_given_up_and_killed_with_its_ranks(tmp_path: Path) -> None:
+    program = sh(f"trap '' TERM; setsid sh -c 'echo $$ > stray; exec sleep 1000' & {STAY}")
+    with launching("-np", "1", "--heartbeat", "0.5", *program, cwd=tmp_path) as process:
+        ranks = pids(tmp_path, "pid-0", "stray")
         guard, daemon = guard_and_daemon(process.pid)
         os.kill(daemon, signal.SIGSTOP)
         done = finish(process)
         assert done.code == 125
         assert "no sign of life for" in done.words
-        # It could not hear its head; once it goes on, it finds the wire ended.
-        if living(daemon):
-            os.kill(daemon, signal.SIGCONT)
+        # Nobody continues it.
+        wait_gone(guard, daemon, *ranks)
+
+
+def test_a_daemon_that_is_frozen_when_its_head_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    with launching("-np", "1", "--heartbeat", "0.5", *sh(STAY), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, "pid-0")
+        guard, daemon = guard_and_daemon(process.pid)
+        os.kill(daemon, signal.SIGSTOP)
+        kill_hard(process.pid)
         wait_gone(guard, daemon, rank)
 
 
@@ -224,6 +256,10 @@ def test_a_daemon_that_falls_silent_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "got"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM"), (signal.SIGHUP, "TERM")], ids=lambda value: str(value)
 )
+@proves(
+    "interrupt", SIGNALS, "Ctrl-C, SIGTERM, SIGHUP to mpilaunch", finder="the head",
+    says="`SIGINT to mpilaunch: the ranks have 10 s to end; once more kills them now`", code="128 + N", within=10,
+)  # fmt: skip
 def test_a_signal_ends_the_job(tmp_path: Path, number: signal.Signals, got: str) -> None:
     program = f"for s in INT TERM HUP; do trap \"echo $s; exit 0\" $s; done; {STAY}"
     with launching("-np", "2", *sh(program), cwd=tmp_path) as process:
@@ -231,10 +267,15 @@ def test_a_signal_ends_the_job(tmp_path: Path, number: signal.Signals, got: str)
         process.send_signal(number)
         done = finish(process)
     assert (done.code, done.lines) == (128 + number, [got, got])
-    assert f"error[interrupted]: {number.name} to mpilaunch\n" in done.words
-    assert "10 s to end; once more kills them now" in done.words
+    cause, again = ("preempted", "SIGINT") if number == signal.SIGTERM else ("interrupted", "once more")
+    assert f"error[{cause}]: {number.name} to mpilaunch\n" in done.words
+    assert f"10 s to end; {again} kills them now" in done.words
 
 
+@proves(
+    "interrupt-twice", SIGNALS, "Ctrl-C twice", finder="the head", says="`error[interrupted]: SIGINT to mpilaunch`",
+    code="130", within=10,
+)  # fmt: skip
 def test_the_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     with launching("-np", "2", *sh(f"trap 'echo again >> got-$RANK' INT TERM; {STAY}"), cwd=tmp_path) as process:
         ranks = pids(tmp_path, "pid-0", "pid-1")
@@ -256,16 +297,17 @@ def test_a_node_that_does_not_answer_holds_up_no_second_interrupt(tmp_path: Path
         began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        try:
-            done = finish(process)
-        finally:
-            os.kill(daemon, signal.SIGCONT)
+        done = finish(process)
         wait_gone(guard, daemon, rank)
     assert time.monotonic() - began < 20, "silence would be noticed after 30 s"
     assert done.code in (130, 143)
-    assert "error[interrupted]: " in done.words
+    assert re.search(r"error\[(interrupted|preempted)\]: ", done.words)
 
 
+@proves(
+    "interrupt-start", SIGNALS, "Ctrl-C during the start", finder="the head",
+    says="`SIGINT during the start: no rank was started`", code="130", within=10,
+)  # fmt: skip
 def test_an_interrupt_during_the_start_starts_nothing(tmp_path: Path) -> None:
     with launching("--agent", "fake", "-H", "node1,timeout1", *sh("touch ran-$RANK"), cwd=tmp_path) as process:
         guard_and_daemon(process.pid)
@@ -276,6 +318,9 @@ def test_an_interrupt_during_the_start_starts_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@proves(
+    "nohup", SIGNALS, "SIGHUP under `nohup`", finder="nobody", says="nothing", code="0", within=10,
+)  # fmt: skip
 def test_who_is_started_with_hangups_ignored_ignores_them(tmp_path: Path) -> None:
     words = " ".join(MPILAUNCH)
     command = f"trap '' HUP; exec {words} -np 1 sh -c 'echo $$ > pid-0; while [ ! -e go ]; do sleep 0.01; done; echo well'"
@@ -288,6 +333,9 @@ def test_who_is_started_with_hangups_ignored_ignores_them(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["USR1", "USR2"])
+@proves(
+    "user-signals", SIGNALS, "SIGUSR1, SIGUSR2", finder="every rank", says="what the ranks say", code="0", within=10,
+)  # fmt: skip
 def test_user_signals_go_to_every_rank(tmp_path: Path, name: str) -> None:
     with launching("-np", "2", *sh(f"trap 'echo {name}; exit 0' {name}; {STAY}"), cwd=tmp_path) as process:
         pids(tmp_path, "pid-0", "pid-1")
@@ -296,18 +344,22 @@ def test_user_signals_go_to_every_rank(tmp_path: Path, name: str) -> None:
     assert (done.code, done.lines, done.err) == (0, [name, name], b"")
 
 
+@proves(
+    "suspend", SIGNALS, "Ctrl-Z, and later `fg`", finder="every rank stops and goes on; no time limit runs out",
+    says="nothing", code="0", within=10,
+)  # fmt: skip
 def test_a_stopped_job_stops_its_ranks_and_goes_on_with_them(tmp_path: Path) -> None:
     program = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.01; done; echo went on"
     with launching("-np", "2", "--heartbeat", "0.5", *sh(program), cwd=tmp_path) as process:
         ranks = pids(tmp_path, "pid-0", "pid-1")
         process.send_signal(signal.SIGTSTP)
         for pid in (process.pid, *ranks):
-            wait_until(lambda pid=pid: state(pid) == "T", f"{pid} is stopped")
+            wait_until(lambda pid=pid: stopped(pid), f"{pid} is stopped")
         (tmp_path / "go").touch()
-        stopped = time.monotonic()
+        since = time.monotonic()
         # Longer than any silence limit of this job: four heartbeat limits.
-        wait_until(lambda: time.monotonic() - stopped > 2.2, "some time")
-        assert [state(pid) for pid in ranks] == ["T", "T"]
+        wait_until(lambda: time.monotonic() - since > 2.2, "some time")
+        assert all(map(stopped, ranks))
         process.send_signal(signal.SIGCONT)
         done = finish(process)
     assert (done.code, done.out, done.err) == (0, b"went on\nwent on\n", b"")
@@ -316,6 +368,10 @@ def test_a_stopped_job_stops_its_ranks_and_goes_on_with_them(tmp_path: Path) -> 
 # Time limits
 
 
+@proves(
+    "timeout", LIMITS, "`--timeout` is over", finder="the head", says="`error[timeout]: the time limit of 0.3 s is over`",
+    code="124", within=10,
+)  # fmt: skip
 def test_the_time_limit(tmp_path: Path) -> None:
     began = time.monotonic()
     done = launch("-np", "2", "--timeout", "0.3", *sh(f"trap 'echo told; exit 0' TERM; {STAY}"), cwd=tmp_path)
@@ -328,6 +384,10 @@ def test_a_job_within_its_time_limit_is_not_touched() -> None:
     assert launch("-np", "2", "--timeout", "20", "true").code == 0
 
 
+@proves(
+    "grace", LIMITS, "a rank is deaf to SIGTERM", finder="its daemon, after `--grace`",
+    says="the failure that ended the job", code="that of the first", within=10,
+)  # fmt: skip
 def test_after_the_grace_time_a_rank_is_killed(tmp_path: Path) -> None:
     began = time.monotonic()
     program = "[ $RANK = 0 ] && sleep 0.2 && exit 4; trap '' TERM; while :; do sleep 0.02; done"
@@ -337,9 +397,72 @@ def test_after_the_grace_time_a_rank_is_killed(tmp_path: Path) -> None:
     assert 0.5 <= seconds < 5
 
 
+# Keeping going
+
+
+@proves(
+    "continue", RANKS, "ranks fail under `--continue-on-error`", finder="its daemon, at once",
+    says="the first in full, the others folded: `ranks 3-4 on local failed too: exited with code 4`",
+    code="that of the first", within=10,
+)  # fmt: skip
+def test_every_rank_runs_to_its_end_and_every_failure_is_told(tmp_path: Path) -> None:
+    program = """
+        case $RANK in
+        1) echo 'the first' >&2; exit 3;;
+        2) while [ ! -e done-0 ]; do sleep 0.01; done; kill -SEGV $$;;
+        3) while [ ! -e done-0 ]; do sleep 0.01; done; exit 4;;
+        4) while [ ! -e done-0 ]; do sleep 0.01; done; exit 4;;
+        *) sleep 0.5; touch done-$RANK;;
+        esac
+    """
+    done = launch("--continue-on-error", "-H", "local:3,local:3", *sh(f"ulimit -c 0; {program}"), cwd=tmp_path)
+    assert done.code == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["done-0", "done-5"]
+    report = done.words[done.words.index("error[") :].splitlines()
+    assert report[0].startswith("error[rank-failed]: rank 1 on local exited with code 3 after ")
+    assert report[1:] == [
+        "    its last lines on stderr:",
+        "    | the first",
+        "    rank 2 on local failed too: killed by SIGSEGV (signal 11)",
+        "    ranks 3-4 on local failed too: exited with code 4",
+        "    ranks 0,5 had ended well",
+    ]
+
+
+@proves(
+    "continue-lost", NODES, "a node is lost under `--continue-on-error`", finder="the head",
+    says="`note: local: lost: its daemon ended with code 137: the others go on`", code="125", within=10,
+)  # fmt: skip
+def test_a_lost_node_does_not_end_the_others_of_a_job_that_continues(tmp_path: Path) -> None:
+    program = f"[ $RANK = 0 ] || {{ while [ ! -e go ]; do sleep 0.01; done; touch done-$RANK; exit $((RANK - 1)); }}; {STAY}"
+    with launching("--continue-on-error", "-H", "local:1,local:2", *sh(program), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, "pid-0")
+        kill_hard(int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]))
+        wait_gone(rank)
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert done.code == 125
+    assert (tmp_path / "done-1").exists() and (tmp_path / "done-2").exists()
+    assert "note: local: lost: its daemon ended with code 137: the others go on\n" in done.words
+    assert "error[node-lost]: local: lost: its daemon ended with code 137\n" in done.words
+    assert "    rank 2 on local failed too: exited with code 1\n    rank 0 stopped\n    rank 1 had ended well\n" in done.words
+
+
+def test_an_interrupt_ends_a_job_that_continues(tmp_path: Path) -> None:
+    with launching("--continue-on-error", "-np", "3", *sh(f"[ $RANK = 0 ] && exit 3; {STAY}"), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, "pid-1", "pid-2")
+        process.send_signal(signal.SIGINT)
+        done = finish(process)
+    assert done.code == 130 and "rank 0 on localhost failed too: exited with code 3" in done.words
+    wait_gone(*ranks)
+
+
 # Many at once
 
 
+@proves(
+    "at-once", RANKS, "64 ranks end at once, 50 times", finder="their daemons", says="nothing", code="0", within=90,
+)  # fmt: skip
 def test_64_ranks_that_end_at_once_50_times() -> None:
     for _ in range(50):
         done = launch("-np", "64", "--oversubscribe", "-H", "local:32,local:32", *sh("echo $RANK"), limit=20)
@@ -347,12 +470,20 @@ def test_64_ranks_that_end_at_once_50_times() -> None:
         assert sorted(map(int, done.out.split())) == list(range(64))
 
 
+@proves(
+    "at-once-failing", RANKS, "64 ranks fail at once", finder="their daemons", says="one report of four lines", code="3",
+    within=10,
+)  # fmt: skip
 def test_64_ranks_that_fail_at_once_are_one_report() -> None:
     done = launch("-np", "64", "--oversubscribe", "-H", "local:32,local:32", *sh("exit 3"))
     assert done.code == 3
     assert done.words.count("error[") == 1 and len(done.words.splitlines()) <= 4
 
 
+@proves(
+    "left-forking", STRAYS, "a chain of processes each of which starts the next and ends",
+    finder="its daemon: until the kernel knows of no child", says="`warning: ...`", code="0", within=10,
+)  # fmt: skip
 def test_what_forks_on_and_on_is_gone(tmp_path: Path) -> None:
     # Each process starts the next and ends: who looks for descendants finds another one each time, or none.
     script(tmp_path / "runner", '#!/bin/sh\n[ $1 = 0 -o -e stop ] || setsid "$0" $(($1 - 1)) &\n')

@@ -210,7 +210,7 @@ def test_nodes_have_nothing_of_ours_and_need_not_be_written_on() -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_environment_is_in_no_argument_list(hosts: Hosts, shared: Path, agent: str) -> None:
     secret = "c0rrect-horse"
-    script = 'touch up-$RANK; until [ -e seen ]; do sleep 0.01; done; echo "$TOKEN"'
+    script = 'touch up-$RANK; until [ -e seen ]; do :; done; echo "$TOKEN"'  # a child of it would be counted too
     arguments = ["--agent", agent, "-H", "node[01-02]", "-x", "TOKEN", "sh", "-c", script]
     with hosts.popen([*MPILAUNCH, *arguments], env={"TOKEN": secret}) as job:
         wait_until(lambda: (shared / "up-0").exists() and (shared / "up-1").exists(), "both ranks run")

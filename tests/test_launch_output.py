@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.failures import LIMITS, SIGNALS, proves
 from tests.launching import (
     MPILAUNCH,
     environment,
@@ -251,12 +252,20 @@ def test_a_slow_reader_slows_the_ranks_in_bounded_memory_and_loses_nothing(tmp_p
     assert 0 < max(peaks.values()) < 100 << 20, "128 MB went through"
 
 
+@proves(
+    "head-1", SIGNALS, "nobody reads the output any more (`| head -1`)", finder="the head", says="nothing", code="141",
+    within=10,
+)  # fmt: skip
 def test_a_reader_that_goes_away_ends_the_job_without_a_word() -> None:
     shell = f'{" ".join(MPILAUNCH)} -np 2 yes | head -1; echo "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, env=environment(), timeout=20, check=False)
     assert (done.stdout, done.stderr) == (b"y\n141\n", b"")
 
 
+@proves(
+    "disk-full", LIMITS, "mpilaunch's stdout is a file on a full disk", finder="the head",
+    says="`output cannot be written any more: No space left on device`", code="74", within=10,
+)  # fmt: skip
 def test_a_full_disk_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
     program = sh("echo lost; echo $RANK > ran-$RANK")
     with open("/dev/full", "wb") as full, launching("-np", "2", *program, stdout=full, cwd=tmp_path) as process:

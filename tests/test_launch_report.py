@@ -39,7 +39,7 @@ def test_the_report_of_a_good_job(tmp_path: Path) -> None:
     report = report_of(tmp_path, "-H", "local:2,local:1", "true", "x")
     after = time.time()
     assert (report["schema"], report["mpilaunch"]) == ("mpilaunch.report/1", mpilaunch.__version__)
-    assert report["plan"]["program"] == ["true", "x"]
+    assert report["plan"]["apps"][0]["program"] == ["true", "x"]
     assert re.fullmatch("[0-9a-f]{16}", report["job_id"])
     verdict = report["verdict"]
     assert (verdict["exit_code"], verdict["cause"], verdict["first_rank"], verdict["detail"]) == (0, "ok", None, None)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.failures import START, proves
 from tests.launching import launch, script, sh
 
 RUN = sh("touch ran-$RANK")
@@ -28,6 +29,10 @@ def start(tmp_path: Path, *words: str) -> str:
 # The program
 
 
+@proves(
+    "program-missing", START, "the program is missing", finder="each daemon, before any rank runs",
+    says="`local: program not found: no-such-program: not found in PATH nor in ...`", code="1", within=10,
+)  # fmt: skip
 def test_a_program_that_is_nowhere(tmp_path: Path) -> None:
     said = start(tmp_path, "-H", "local:2,local:1", "no-such-program", "x")
     assert said.startswith("error[start-program-missing]: ")
@@ -40,6 +45,10 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     assert "localhost: program not found: ./sub/none.py: not found\n" in said
 
 
+@proves(
+    "program-not-executable", START, "the program is not executable", finder="each daemon, before any rank runs",
+    says="`job.sh: not executable`", code="1", within=10,
+)  # fmt: skip
 def test_a_program_that_is_not_executable(tmp_path: Path) -> None:
     script(tmp_path / "job.sh", "#!/bin/sh\ntouch ran-0\n", mode=0o644)
     said = start(tmp_path, "-np", "2", "./job.sh")
@@ -73,6 +82,10 @@ def test_an_interpreter_for_scripts_that_is_not_there(tmp_path: Path) -> None:
     assert "no Python for scripts: tried /no/such/python3\n" in said
 
 
+@proves(
+    "program-format", START, "the kernel cannot execute the file", finder="the daemon, at the start of the rank",
+    says="`rank 0 on localhost could not be executed: Exec format error`", code="126", within=10,
+)  # fmt: skip
 def test_a_file_that_the_kernel_cannot_execute(tmp_path: Path) -> None:
     # Found only when it is executed, so ranks of other nodes may have begun: it is reported as a rank's failure.
     (tmp_path / "job").write_bytes(b"\x7fELF nonsense")
@@ -83,6 +96,11 @@ def test_a_file_that_the_kernel_cannot_execute(tmp_path: Path) -> None:
     assert "could not be executed: Exec format error" in done.words
 
 
+@proves(
+    "environment-too-large", START, "arguments and environment are larger than Linux allows",
+    finder="the daemon, at the start of the rank", says="`could not be executed: Argument list too long`", code="126",
+    within=10,
+)  # fmt: skip
 def test_an_environment_that_is_too_large(tmp_path: Path) -> None:
     # Past the 6 MB that Linux hands to a program at most.
     (tmp_path / "env").write_text("".join(f"LARGE_{number}={'x' * 120_000}\n" for number in range(60)), encoding="ascii")
@@ -95,6 +113,10 @@ def test_an_environment_that_is_too_large(tmp_path: Path) -> None:
 # The directory
 
 
+@proves(
+    "directory-missing", START, "the working directory is missing on a node", finder="each daemon, before any rank runs",
+    says="`working directory not usable: /no/such/directory: no such directory`", code="1", within=10,
+)  # fmt: skip
 def test_a_working_directory_that_is_missing(tmp_path: Path) -> None:
     said = start(tmp_path, "-H", "local:1,local:1", "--wdir", "/no/such/directory", *RUN)
     assert said.startswith("error[start-directory-missing]: ")

@@ -23,7 +23,8 @@ DOCKER = ("docker0", "172.17.0.0", "255.255.0.0", 0)
 
 def test_the_facts_are_exactly_the_heads_facts_and_survive_json() -> None:
     message = json.loads(json.dumps(probe()))
-    assert set(message) == {field.name for field in dataclasses.fields(NodeFacts)} | {"notes"}
+    # The caches become part of the CPUs.
+    assert set(message) == {field.name for field in dataclasses.fields(NodeFacts)} | {"caches"}
     facts = NodeFacts.from_message(message)
     assert facts.hostname == socket.gethostname()
     assert facts.python == sys.version.split()[0]

@@ -2,13 +2,12 @@
 
 Every node is tried, so that one launch tells everything that is wrong. Contacts are bounded in number (`fanout`), and all of
 them together by the start deadline. A connection that closed before the hello is tried again: limits such as sshd's
-MaxStartups drop connections at random under load.
+MaxStartups drop connections at random under load. So is a pod that is not there yet.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -18,9 +17,13 @@ from mpilaunch.head import bundle
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.link import LinkEvents, NodeLink
 
-RETRY_CAUSES = ("connection-closed",)
+RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
+PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
+"""Causes for which a node is tried again; in a pod the launcher comes before the workers, their names and their sshd."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a dropped connection is tried again; doubled each time, with jitter."""
+NEWS = 5.0
+"""Seconds between two words about the nodes that are awaited."""
 ENDING = 5.0
 """Seconds that a released daemon has to go before its channel is cut."""
 
@@ -33,11 +36,19 @@ class Daemons:
         agents: the agents of all these nodes, by name.
         python: interpreter that runs the daemon on the nodes; None for `python3`.
         fanout: nodes contacted at a time.
+        patient: nodes that cannot be reached yet are tried again.
         events: gets everything that the links have to tell.
     """
 
     def __init__(
-        self, nodes: Sequence[Node], agents: Mapping[str, Agent], python: str | None, fanout: int, events: LinkEvents
+        self,
+        nodes: Sequence[Node],
+        agents: Mapping[str, Agent],
+        python: str | None,
+        fanout: int,
+        events: LinkEvents,
+        *,
+        patient: bool = False,
     ) -> None:
         self.links = {node.index: NodeLink(node, events) for node in nodes}
         self._agents = agents
@@ -47,15 +58,33 @@ class Daemons:
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}
         self._events = events
+        self._again = PATIENT_CAUSES if patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
         """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
 
-        `progress` is told the names of the nodes that are still awaited, whenever they change.
+        `progress` is told the names of the nodes that are still awaited, whenever they change and every NEWS seconds.
         """
-        if any(link.node.agent != bundle.LOCAL for link in self.links.values()):
-            self._bundle = bundle.build()
-        waiting = {index: link.node.name for index, link in self.links.items()}
+        await self._start(list(self.links), self._began + deadline, progress)
+
+    async def join(self, nodes: Sequence[Node], deadline: float) -> None:
+        """Start daemons on further nodes, as `start` does; nodes that have one are left alone."""
+        new = [node for node in nodes if node.index not in self.links]
+        self.links.update({node.index: NodeLink(node, self._events) for node in new})
+        if not new:
+            return
+        try:
+            await self._start([node.index for node in new], time.monotonic() + deadline, lambda waiting: None)
+        finally:
+            for node in new:
+                if self.links[node.index].facts is None:
+                    # The job goes on without it, and may try it again.
+                    self.links.pop(node.index).give_up("it had not reported")
+
+    async def _start(self, indexes: list[int], until: float, progress: Callable[[Collection[str]], None]) -> None:
+        if not self._bundle and any(self.links[index].node.agent != bundle.LOCAL for index in indexes):
+            self._bundle = bundle.first_part()
+        waiting = {index: self.links[index].node.name for index in indexes}
 
         async def start_node(index: int) -> NodeFailure | None:
             failure = await self._start_node(index)
@@ -64,21 +93,25 @@ class Daemons:
             return failure
 
         progress(waiting.values())
-        tasks = {index: asyncio.ensure_future(start_node(index)) for index in self.links}
+        tasks = {index: asyncio.ensure_future(start_node(index)) for index in indexes}
         try:
-            await asyncio.wait(tasks.values(), timeout=max(0.0, self._began + deadline - time.monotonic()))
+            pending = set(tasks.values())
+            while pending and (left := until - time.monotonic()) > 0:
+                _, pending = await asyncio.wait(pending, timeout=min(left, NEWS))
+                if pending:
+                    progress(waiting.values())
         finally:
             late = {index for index, task in tasks.items() if not task.done()}
             for index in late:
                 tasks[index].cancel()
             if late:
                 await asyncio.wait([tasks[index] for index in late])
-        failures = [failure for index in self.links if index not in late and (failure := tasks[index].result()) is not None]
+        failures = [failure for index in indexes if index not in late and (failure := tasks[index].result()) is not None]
         for index in late:
             cause, detail = self._refused.get(index, ("timeout", self.links[index].last_words))
             failures.append(self._failure(index, cause, detail))
         if failures:
-            raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(self.links))
+            raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
 
     async def end(self) -> None:
         """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
@@ -103,10 +136,12 @@ class Daemons:
             cause, detail = await self._try_node(index)
             if not cause:
                 return None
-            if cause not in RETRY_CAUSES:
+            if cause not in self._again:
                 return self._failure(index, cause, detail)
             self._refused[index] = cause, detail
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            from random import uniform  # few connections are dropped
+
+            await asyncio.sleep(pause * uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE)
             self.links[index] = NodeLink(self.links[index].node, self._events)
 
@@ -129,7 +164,7 @@ class Daemons:
         return _why_no_hello(link)
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
-        return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began)
+        return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began, index)
 
 
 def _why_no_hello(link: NodeLink) -> tuple[str, str]:
@@ -144,6 +179,7 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return "python-missing", words
     if "mpilaunch" in words and "Traceback" in words:
         return "daemon-failed", words
-    if code in (255, None):
+    # kubectl exits with 0, and says nothing, when its stream is lost.
+    if code in (255, None) or (code == 0 and not words):
         return "connection-closed", words or (link.end.error if link.end is not None else "")
     return "agent-failed", words or f"exit code {code}"

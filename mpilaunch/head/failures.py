@@ -6,11 +6,11 @@ Pure: failures in, one LaunchError out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mpilaunch.agent import CAUSES
 from mpilaunch.errors import LaunchError
 from mpilaunch.nodeset import fold
+from mpilaunch.records import dataclass
 
 HINTS = {
     "host-unknown": "check the spelling, /etc/hosts and DNS on this machine",
@@ -25,11 +25,23 @@ HINTS = {
     "python-too-old": "say --python /path/to/a/newer/python3",
     "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
     "agent-failed": "run the agent's command by hand",
+    "pod-unknown": "kubectl get pods lists them; --namespace says where they are",
+    "pod-starting": "kubectl describe pod NAME says what it waits for; --start-timeout gives it more time",
+    "pod-completed": "its program has ended: a worker's own command is `sleep infinity`",
+    "container-unknown": "name one with --container; kubectl get pod NAME -o jsonpath='{.spec.containers[*].name}' lists them",
+    "cluster-unreachable": "does `kubectl get pods` work here?",
+    "cluster-login": "log in to the cluster, or give this pod a service account: docs/kubernetes.md",
+    "cluster-forbidden": (
+        "kubectl create role mpilaunch --verb=get,create --resource=pods,pods/exec, and bind it to this pod's service account: "
+        "kubectl create rolebinding mpilaunch --role=mpilaunch --serviceaccount=NAMESPACE:default"
+    ),
     "daemon-failed": "this is a fault of mpilaunch: please report it with the lines above",
     "program-missing": "the program must be on every node; give its path there, or --wdir, or -x PATH",
     "program-not-executable": "chmod +x it there, or name the interpreter: mpilaunch ... python3 FILE",
     "interpreter-missing": "install that interpreter, or name another: mpilaunch ... python3 FILE",
     "directory-missing": "create it there, or give another --wdir",
+    "pmix-missing": "install libpmix2 there, or say --pmix-library PATH; --mpi auto does without",
+    "file-limit": "raise it: ulimit -n in the shell, /etc/security/limits.conf, or LimitNOFILE of the service",
 }
 WORDS = {
     **CAUSES,
@@ -38,24 +50,31 @@ WORDS = {
     "program-not-executable": "program cannot be executed",
     "interpreter-missing": "interpreter of the script not found",
     "directory-missing": "working directory not usable",
+    "pmix-missing": "no PMIx there",
+    "file-limit": "limit of open files too low",
 }
 """What stands for each cause in a message."""
 
 DETAILS_SHOWN = 3
 LONGEST_WORDS = 200
 """Characters of a line of a node's words: some agents give back the whole command that they were to run."""
-CONFIGURED = ("program-missing", "program-not-executable", "interpreter-missing", "directory-missing")
+CONFIGURED = (
+    *("program-missing", "program-not-executable", "interpreter-missing", "directory-missing"),
+    *("pmix-missing", "file-limit"),
+)
 """Causes whose detail says more than the cause does: it stands in the message itself."""
 
 
 @dataclass(frozen=True)
 class NodeFailure:
-    """One node that did not start: its name, a key of WORDS, the node's or agent's own words, seconds since the start."""
+    """One node that did not start: its name, a key of WORDS, the node's or agent's own words, seconds since the start, and its
+    place in the allocation."""
 
     name: str
     cause: str
     detail: str
     seconds: float
+    index: int = 0
 
 
 def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
@@ -73,12 +92,14 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
         details += _details(members) if not shown else []
     first_cause = ordered[0][0][0]
     details.append("no rank was started anywhere")
+    indexes = [failure.index for failure in failures]
     if len(lines) == 1:
         count = f"{len(failures)} of {nodes} nodes: " if nodes > 1 else ""
-        return LaunchError(f"start-{first_cause}", f"{count}{lines[0]}", context=details, hint=HINTS[first_cause])
+        message, hint = f"{count}{lines[0]}", HINTS[first_cause]
+        return LaunchError(f"start-{first_cause}", message, context=details, hint=hint, nodes=indexes)
     hints = dict.fromkeys(HINTS[cause] for (cause, _), _ in ordered[:DETAILS_SHOWN])
     message = f"{len(failures)} of {nodes} nodes did not start"
-    return LaunchError("start-failed", message, context=[*lines, *details], hint="; ".join(hints))
+    return LaunchError("start-failed", message, context=[*lines, *details], hint="; ".join(hints), nodes=indexes)
 
 
 def _details(members: Sequence[NodeFailure]) -> list[str]:

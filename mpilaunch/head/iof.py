@@ -10,29 +10,29 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
-from mpilaunch.errors import UsageError
+from mpilaunch.head.files import STREAMS, RankFile, is_printed, open_files
 from mpilaunch.head.link import NodeLink
 from mpilaunch.head.live import LiveLine
 from mpilaunch.head.writer import Writer
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.lines import LineJoiner, as_shown, tag_lines
 from mpilaunch.nodeset import fold, fold_numbers
+from mpilaunch.records import dataclass, field
 from mpilaunch.tags import BoundTag, Tag, parse_tag
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
+from mpilaunch.worlds import World
 
 WINDOWS = 64 << 20
 """Bytes of output that may be on their way or queued, for all streams of a job together, as far as LEAST_WINDOW allows."""
 LEAST_WINDOW, MOST_WINDOW = 8 << 10, 1 << 20
 KEPT = 8 << 10
 """Bytes of each rank's stderr that are kept to explain its failure."""
-LAST_LINES = 12
 MOST_FOLDED = 64 << 20
 """Bytes that --fold keeps; beyond them output is printed as it comes."""
-STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
-SUFFIXES = {STDOUT: "out", STDERR: "err"}
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
+"""What a terminal takes for a command, written out."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,8 @@ class Stream:
     kind: int
     tag: BoundTag | None
     raw: bool
-    file: int = -1
+    file: RankFile | None = None
+    printed: bool = True
     joiner: LineJoiner = field(default_factory=LineJoiner)
     open: bool = True
     kept: bytes = b""
@@ -60,7 +61,7 @@ class OutputForwarder:
 
     def __init__(self, job: JobSpec, broken: Callable[[OSError], None]) -> None:
         self._job = job
-        count = len(job.job_map.placements)
+        self._count = count = len(job.job_map.placements)
         self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * count)))
         self.lost: OSError | None = None
         self._broken = broken
@@ -73,19 +74,25 @@ class OutputForwarder:
         self._folded_bytes = 0
         self._file_error: OSError | None = None
         self._streams: dict[int, Stream] = {}
-        self._open_streams(count)
+        self._nodes: list[int] = []
+        self._files: dict[str, RankFile] = {}
 
     # From the links
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         """Take bytes of a rank."""
         stream = self._streams[channel]
-        if stream.file >= 0:
+        if stream.file is not None and not stream.file.shared:
             self._write_file(stream, data)
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
         lines = data if stream.raw else stream.joiner.feed(data)
+        if lines and stream.file is not None and stream.file.shared:
+            self._write_file(stream, lines)
         live = None if stream.raw or self._folded is not None else self._live.get(stream.kind)
+        if not stream.printed:
+            self._owe(link, channel, stream, len(data))
+            return
         if live is not None:
             live.show(stream, self._prefix(stream), stream.joiner.tail)
         size = len(data)
@@ -101,16 +108,44 @@ class OutputForwarder:
         """A rank's stream has ended: print the line that it left without a newline."""
         stream = self._streams[channel]
         rest = stream.joiner.finish()
-        if rest and self._folded is not None:
+        if rest and stream.file is not None and stream.file.shared:
+            self._write_file(stream, rest)
+        if rest and stream.printed and self._folded is not None:
             self._fold(stream, rest)
-        elif rest:
+        elif rest and stream.printed:
             self._write(stream, rest, None)
-        if stream.file >= 0:
-            os.close(stream.file)
-            stream.file = -1
+        if stream.file is not None:
+            stream.file.release()
+            stream.file = None
         stream.open = False
 
     # From the launch
+
+    def add_world(self, world: World) -> None:
+        """Take the output of a world's ranks too."""
+        job = self._job
+        tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
+        files = open_files(job, world, self._files)
+        raw = self._count == 1 and world.number == 0 and tag is None and not job.output.fold
+        if not raw:
+            for stream in self._streams.values():
+                stream.raw = False  # it is not alone any more
+        node_ranks = {node: place for place, node in enumerate(world.job_map.nodes)}
+        kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
+        for place in world.job_map.placements:
+            rank = world.first + place.rank
+            self._nodes.append(place.node)
+            for kind in kinds:
+                bound = None if tag is None else tag.bind(
+                    rank=rank,
+                    local_rank=place.local_rank,
+                    node_rank=node_ranks[place.node],
+                    host=job.allocation.nodes[place.node].name,
+                    stream=STREAMS[kind],
+                    job=job.job_id,
+                )
+                channel = stream_channel(rank, kind)
+                self._streams[channel] = Stream(rank, kind, bound, raw, files.get(channel), is_printed(job, kind))
 
     def drained(self, rank: int) -> bool:
         """Say whether every stream of a rank has ended."""
@@ -118,16 +153,16 @@ class OutputForwarder:
         return not any(stream is not None and stream.open for stream in streams)
 
     def say(self, text: str) -> None:
-        """Write a text of ours to stderr, between whole lines of the ranks."""
-        self._put(STDERR, text.encode("utf-8", "backslashreplace"))
+        """Write lines of ours to stderr, between whole lines of the ranks; a node may have put something else than text in."""
+        self._put(STDERR, text.translate(CONTROLS).encode("utf-8", "backslashreplace"))
 
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
-        """Return the last lines of a rank's stderr, or of its stdout where stderr goes there."""
+        """Return the last lines of a rank's stderr, or of its stdout where stderr goes there, as far as they are kept."""
         stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
         lines = stream.kept.splitlines()
         if len(stream.kept) == KEPT:
             del lines[:1]
-        return tuple(lines[-LAST_LINES:])
+        return tuple(lines)
 
     async def drain(self) -> None:
         """Print what is folded or unfinished, and return when all of it is out."""
@@ -142,26 +177,6 @@ class OutputForwarder:
             await writer.drain()
 
     # Own affairs
-
-    def _open_streams(self, count: int) -> None:
-        job = self._job
-        tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
-        directory = job.output.directory
-        raw = count == 1 and tag is None and not job.output.fold
-        node_ranks = {node: place for place, node in enumerate(job.job_map.nodes)}
-        kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
-        for place in job.job_map.placements:
-            for kind in kinds:
-                bound = None if tag is None else tag.bind(
-                    rank=place.rank,
-                    local_rank=place.local_rank,
-                    node_rank=node_ranks[place.node],
-                    host=job.allocation.nodes[place.node].name,
-                    stream=STREAMS[kind],
-                    job=job.job_id,
-                )
-                file = _create(directory, place.rank, kind, count) if directory is not None else -1
-                self._streams[stream_channel(place.rank, kind)] = Stream(place.rank, kind, bound, raw, file)
 
     def _owe(self, link: NodeLink, channel: int, stream: Stream, size: int) -> None:
         """Give credit back, in portions that keep the stream going without a frame for every block."""
@@ -195,15 +210,13 @@ class OutputForwarder:
         return {kind: lines[self._writers[kind]] for kind in terminals}
 
     def _write_file(self, stream: Stream, data: bytes) -> None:
-        if self._file_error is not None:
+        if self._file_error is not None or stream.file is None:
             return
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(stream.file, view) :]
+            stream.file.write(data)
         except OSError as error:
             self._file_error = error
-            self._lose(error, f"--output-filename: rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
+            self._lose(error, f"the file of rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
 
     def _write_failed(self, error: OSError) -> None:
         if error.errno != errno.EPIPE:
@@ -228,10 +241,9 @@ class OutputForwarder:
         groups: dict[tuple[int, bytes], list[int]] = {}
         for (kind, rank), whole in sorted((self._folded or {}).items()):
             groups.setdefault((kind, bytes(whole)), []).append(rank)
-        places = self._job.job_map.placements
-        one_each = len(places) == len(self._job.job_map.nodes)
+        one_each = len(self._nodes) == len(set(self._nodes))
         for (kind, text), ranks in groups.items():
-            names = [self._job.allocation.nodes[places[rank].node].name for rank in ranks]
+            names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
             label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
             self._put(kind, tag_lines(text, label.encode()))
 
@@ -242,13 +254,3 @@ def _same_file(one: int, other: int) -> bool:
     except OSError:
         return False
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
-
-
-def _create(directory: str, rank: int, kind: int, count: int) -> int:
-    width = max(4, len(str(count - 1)))
-    path = os.path.join(directory, f"rank-{rank:0{width}}.{SUFFIXES[kind]}")
-    try:
-        # Never through a link that somebody else put there.
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise UsageError("output-directory", f"--output-filename: {path}: {error.strerror}") from error

@@ -7,32 +7,33 @@ decided before (allocation, map, environment) comes in as a JobSpec; what the no
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import errno
-import resource
 import signal
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mpilaunch.agent import Agent
-from mpilaunch.binding import RankBinding, bind_ranks, describe_binding
+from mpilaunch.binding import describe_binding
 from mpilaunch.errors import ExitCode
 from mpilaunch.facts import NodeFacts
+from mpilaunch.head.checkpoints import Checkpoints
 from mpilaunch.head.daemons import Daemons
-from mpilaunch.head.failures import NodeFailure, fold_failures
-from mpilaunch.head.fences import Fences
 from mpilaunch.head.iof import OutputForwarder
+from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import NodeLink
+from mpilaunch.head.mpi import MpiServices
 from mpilaunch.head.observer import Observer
-from mpilaunch.head.preparation import preparations
+from mpilaunch.head.preparation import master
+from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stdin import StdinForwarder
 from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
-from mpilaunch.nodeset import fold
-from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, rank_of, stream_channel
+from mpilaunch.records import replace
+from mpilaunch.wire.frames import rank_of
+from mpilaunch.worlds import first_world
 
 OVERDUE = 5.0
 """Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
@@ -45,38 +46,65 @@ class Launch:
         self._job = job
         self._observer = observer
         self._timeline = Timeline()
-        self._state = JobState.of(place.rank for place in job.job_map.placements)
-        self._ranks_of: dict[int, list[int]] = {index: [] for index in job.job_map.nodes}
-        for place in job.job_map.placements:
-            self._ranks_of[place.node].append(place.rank)
+        self._state = JobState({})
         self._outcome: Verdict | None = None
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._finished_nodes: set[int] = set()
-        self._fences = Fences(len(job.job_map.placements))
+        self._finished: dict[int, int] = {}
+        self._lost_nodes: set[int] = set()
         self._swept: list[tuple[str, int, str]] = []
         self._running = False
         self._stopping = False
-        self._bindings: dict[int, RankBinding] = {}
+        self._error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-        self._daemons = Daemons(nodes, agents, job.python, job.deadlines.fanout, self)
-        raise_file_limit()
+        self._daemons = Daemons(nodes, agents, job.python, job.deadlines.fanout, self, patient=job.deadlines.patient)
+        raise_file_limit(job)
         self._output = OutputForwarder(job, self._output_broken)
+        self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
+        self._ranks.add(first_world(job))
+        self._mpi = MpiServices(
+            job, self._daemons, self._ranks, self._state, self._say, self._warn, self._mpi_overdue, self._crashed
+        )
         self._stdin: StdinForwarder | None = None
+        self._checkpoints = Checkpoints(job, self._tell_all, self._say)
 
-    async def run(self) -> Verdict:
-        """Go through the steps; see the module."""
-        with SignalRelay(self._loop, self) as signals:
-            try:
-                await signals.until_interrupted(self._start())
-                await self._run_ranks()
-            finally:
-                await self._daemons.end()
-                if self._stdin is not None:
-                    self._stdin.close()
-                await self._output.drain()
-            return self._conclude()
+    async def run(self, signals: SignalRelay) -> Verdict:
+        """Go through the steps; see the module. Signals are ours until it returns."""
+        signals.receiver = self
+        try:
+            await signals.until_interrupted(self._start())
+            await self._run_ranks()
+        finally:
+            self._mpi.close()
+            await self._daemons.end()
+            if self._stdin is not None:
+                self._stdin.close()
+            self._checkpoints.close()
+            await self._output.drain()
+            signals.receiver = None
+        return self._conclude()
+
+    # What it has to tell when it has ended
+
+    @property
+    def lost_nodes(self) -> frozenset[int]:
+        """Places in the allocation of the nodes that were lost."""
+        return frozenset(self._lost_nodes)
+
+    def node_of(self, rank: int) -> int:
+        """Return the place in the allocation of a rank's node."""
+        return self._ranks.place(rank).node
+
+    @property
+    def port(self) -> int:
+        """MASTER_PORT of its ranks."""
+        return master(self._job, self._ranks.worlds[0], self._facts())[1]
+
+    def report(self, verdict: Verdict) -> dict[str, Any]:
+        """Return the report on it as data."""
+        from mpilaunch.head.report import report  # few launches write one
+
+        return report(self._job, self._facts(), self._ranks, self._state, self._timeline, verdict)
 
     # Steps
 
@@ -91,15 +119,15 @@ class Launch:
         await self._daemons.start(self._job.deadlines.start, progress)
         self._timeline.begin("prepare")
         self._tell_nodes()
-        await self._prepare()
+        await self._ranks.prepare(self._ranks.worlds[0])
         self._observer.started()
         if self._job.report_bindings:
-            for rank, binding in sorted(self._bindings.items()):
-                place = self._job.job_map.placements[rank]
-                self._output.say(f"rank {rank} on {self._node_name(place.node)}: {describe_binding(binding)}\n")
+            facts = self._facts()
+            for rank, binding in sorted(self._ranks.bindings.items()):
+                cpus = facts[self._ranks.place(rank).node].cpus
+                self._output.say(f"rank {rank} on {self._ranks.node_name(rank)}: {describe_binding(binding, cpus)}\n")
         self._timeline.begin("start-ranks")
-        for link in self._links:
-            link.send({"type": "launch"})
+        self._ranks.launch()
         self._running = True
 
     def _tell_nodes(self) -> None:
@@ -110,66 +138,28 @@ class Launch:
             for index, facts in self._facts().items():
                 size = f"{len(facts.cpus)} CPUs, {len(facts.gpus)} GPUs"
                 python = f"python {facts.python} ({facts.executable})"
-                self._say(f"{self._node_name(index)}: {facts.hostname}, {size}, {python}, {', '.join(facts.addresses)}")
-
-    async def _prepare(self) -> None:
-        """Give every node its ranks and hear that they can start; nothing runs anywhere unless all can."""
-        job = self._job
-        facts = self._facts()
-        self._bindings = bind_ranks(job.allocation, job.job_map, facts, job.gpu, job.cpu)
-        for index, message in preparations(job, facts, self._bindings, self._output.window).items():
-            link = self._daemons.links[index]
-            self._open_streams(link, message)
-            self._answers[index] = self._loop.create_future()
-            if link.living:
-                link.send(message)
-            else:
-                self.gone(link, "its daemon ended")
-        await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
-        failures: list[NodeFailure] = []
-        notes: dict[str, list[str]] = {}
-        for index, answer in self._answers.items():
-            name = self._node_name(index)
-            if not answer.done():
-                failures.append(NodeFailure(name, "timeout", "no answer to the preparation", job.deadlines.start))
-            elif answer.result()["type"] == "refused":
-                for problem in answer.result()["problems"]:
-                    failures.append(NodeFailure(name, problem["cause"], problem["detail"], 0.0))
-            else:
-                told = answer.result()["notes"]
-                if job.output.verbose:
-                    told = [*told, *facts[index].notes, f"runs {answer.result()['program']}"]
-                for note in told:
-                    notes.setdefault(note, []).append(name)
-        if failures:
-            raise fold_failures(failures, len(self._answers))
-        for note, names in notes.items():
-            self._say(f"{fold(names)}: {note}")
-
-    def _open_streams(self, link: NodeLink, message: dict[str, Any]) -> None:
-        for spec in message["ranks"]:
-            link.open_output(stream_channel(spec["rank"], STDOUT), message["window"])
-            if not message["merge_stderr"]:
-                link.open_output(stream_channel(spec["rank"], STDERR), message["window"])
-            if spec["stdin"]:
-                link.open_input(stream_channel(spec["rank"], STDIN), message["window"])
+                name = self._daemons.links[index].node.name
+                self._say(f"{name}: {facts.hostname}, {size}, {python}, {', '.join(facts.addresses)}")
 
     async def _run_ranks(self) -> None:
         """Wait until every rank is finished and every node has swept, within the time limits."""
         self._timeline.begin("run")
         self._stdin = StdinForwarder(self._stdin_targets())
         heartbeat = self._loop.create_task(self._beat())
+        self._checkpoints.begin()
         limit = self._job.deadlines.timeout
         try:
             if limit is not None:
                 try:
-                    await asyncio.wait_for(self._done.wait(), limit)
+                    await asyncio.wait_for(self._done.wait(), limit - self._job.time_spent)
                 except asyncio.TimeoutError:
                     detail = f"the time limit of {limit:g} s is over"
                     self.stop_job(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail), [signal.SIGTERM])
             await self._done.wait()
         finally:
             heartbeat.cancel()
+        if self._error is not None:
+            raise self._error
         self._timeline.begin("end")
 
     async def _beat(self) -> None:
@@ -190,29 +180,24 @@ class Launch:
 
     def _conclude(self) -> Verdict:
         verdict = verdict_of_ranks(self._state)
+        if verdict.first is not None:
+            from mpilaunch.head.explain import explain  # only a failure pays for it
+
+            verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks.node_name)
         if self._outcome is not None:
-            _, stopped, finished = self._state.sort_out(None)
-            verdict = dataclasses.replace(self._outcome, stopped=stopped, finished=finished)
-        elif verdict.first is not None:
-            verdict = dataclasses.replace(
-                verdict,
-                host=self._node_name(self._job.job_map.placements[verdict.first.rank].node),
-                last_lines=self._output.last_lines(verdict.first.rank),
-            )
-        elif self._output.lost is not None:
-            verdict = dataclasses.replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost")
+            failed, stopped, finished = self._state.sort_out(None)
+            verdict = replace(self._outcome, stopped=stopped, finished=finished)
+            if self._job.continue_on_error:
+                hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
+                verdict = replace(verdict, failed_after=failed, hosts=hosts)
+        elif verdict.first is None and self._output.lost is not None:
+            verdict = replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost")
         self._timeline.begin("")
         ended = max((end.clock for end in self._state.ends.values()), default=time.monotonic())
         if verdict.first is not None:
             ended = verdict.first.clock
         seconds = round(max(0.0, ended - self._timeline.first_start()), 6)
-        verdict = dataclasses.replace(verdict, swept=tuple(self._swept), seconds=seconds)
-        if self._job.report_file is not None:
-            from mpilaunch.head.report import report, write_report  # few launches write one
-
-            data = report(self._job, self._facts(), self._bindings, self._state, self._timeline, verdict)
-            write_report(self._job.report_file, data)
-        return verdict
+        return replace(verdict, swept=tuple(self._swept), seconds=seconds)
 
     # LinkEvents
 
@@ -220,29 +205,34 @@ class Launch:
         """Take what a daemon says."""
         kind = message["type"]
         if kind in ("ready", "refused"):
-            answer = self._answers.get(link.node.index)
-            if answer is not None and not answer.done():
-                answer.set_result(message)
+            self._ranks.answered(link, message)
         elif kind == "started":
+            self._check_ranks(link, [rank for rank, *_ in message["ranks"] + message["failed"]])
             for rank, _pid, clock in message["ranks"]:
                 self._timeline.rank_started(rank, link.head_clock(clock))
                 self._state.happened(rank, "started")
             for rank, number, clock in message["failed"]:
                 self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
         elif kind == "exited":
+            self._check_ranks(link, [message["rank"]])
             self._rank_exited(link, message)
-        elif kind == "fence":
-            pairs = self._fences.enter(link.node.index, message["ranks"], message["pairs"])
-            if pairs is not None:
-                for one in self._links:
-                    one.send({"type": "fence", "pairs": pairs})
-            self._check_fence()
+        elif kind in ("collective", "ask", "answer", "joined", "waiting", "singleton"):
+            self._check_ranks(link, [message["rank"]] if kind == "singleton" else [])
+            self._mpi.message(link, message)
+            self._check_missed()
+        elif kind == "broken":
+            detail = f"{link.node.name}: {message['text']}"
+            self.stop_job(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail), [signal.SIGTERM])
         elif kind == "note":
             self._say(f"{link.node.name}: {message['text']}")
-        elif kind == "finished":
+        elif kind == "finished" and not self._node_done(link.node.index):
             self._swept += [(link.node.name, pid, name) for pid, name in message["swept"]]
-            self._finished_nodes.add(link.node.index)
+            self._finished[link.node.index] = message["worlds"]
             self._check_done()
+
+    def _check_ranks(self, link: NodeLink, ranks: Sequence[int]) -> None:
+        if not all(self._ranks.is_on(rank, link.node.index) for rank in ranks):
+            raise ValueError("ranks of another node")
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         """Take bytes of a rank's output."""
@@ -264,34 +254,52 @@ class Launch:
     def gone(self, link: NodeLink, reason: str) -> None:
         """A node cannot be heard any more: by our own wish, before the job ran, or as a loss."""
         index = link.node.index
-        answer = self._answers.get(index)
-        if answer is not None and not answer.done():
-            problem = {"cause": "daemon-failed", "detail": f"{reason}\n{link.last_words}".strip()}
-            answer.set_result({"type": "refused", "problems": [problem]})
-        if not self._running or index in self._finished_nodes:
+        self._ranks.gone(link, reason)
+        if not self._running or self._node_done(index):
             return
-        self._finished_nodes.add(index)
-        for rank in self._ranks_of[index]:
+        self._lost_nodes.add(index)
+        for rank in self._ranks.of_node(index):
             self._state.happened(rank, "lost")
+            self._mpi.rank_lost(rank)
         words = f"\n{link.last_words}" if link.last_words else ""
         detail = f"{link.node.name}: lost: {reason}{words}"
-        self.stop_job(Verdict(ExitCode.NODE_LOST, "node-lost", host=link.node.name, detail=detail), [signal.SIGTERM])
+        outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=link.node.name, detail=detail)
+        if self._job.continue_on_error:
+            self._outcome = self._outcome or outcome
+            self._say(f"{link.node.name}: lost: {reason}: the others go on")
+            self._check_missed()
+        else:
+            self.stop_job(outcome, [signal.SIGTERM])
         self._check_done()
 
     # Signals and the end
 
     def interrupt(self, number: int, times: int) -> None:
-        """The user or a scheduler asked for the end; the second time, at once."""
+        """The user or a scheduler asked for the end; the second time, at once.
+
+        Schedulers and timeout(1) may say SIGTERM twice, and have promised the ranks the whole grace time: it hurries nobody.
+        """
+        preempted = number == signal.SIGTERM
+        if preempted and times > 1:
+            return
         detail = f"{signal_name(number)} to mpilaunch"
         first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
+        outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
+        if preempted and self._checkpoints.save_first(lambda: self.stop_job(outcome, first)):
+            return
         if times == 1:
-            self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; once more kills them now")
-        self.stop_job(Verdict(128 + number, "interrupted", detail=detail), first if times == 1 else [], again=True)
+            again = "SIGINT" if preempted else "once more"
+            self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; {again} kills them now")
+        self.stop_job(outcome, first if times == 1 else [], again=True)
 
     def forward(self, number: int) -> None:
-        """Send a signal to every rank."""
+        """Pass a signal on to every rank."""
+        if not self._checkpoints.takes(number):
+            self._tell_all({"type": "signal", "signal": number})
+
+    def _tell_all(self, message: dict[str, Any]) -> None:
         for link in self._links:
-            link.send({"type": "signal", "signal": number})
+            link.send(message)
 
     def stop_job(self, outcome: Verdict | None, signals: Sequence[int], *, again: bool = False) -> None:
         """End every rank: the signals one after the other, with the grace time shared among them, then SIGKILL.
@@ -302,7 +310,8 @@ class Launch:
         """
         if not self._stopping:
             self._stopping = True
-            self._outcome = outcome
+            self._outcome = outcome or self._outcome
+            self._mpi.close()
         elif not again:
             return
         wait = self._job.deadlines.grace / max(1, len(signals))
@@ -314,42 +323,49 @@ class Launch:
     def _give_up_overdue(self, at_once: bool) -> None:
         """Give up the nodes that should have ended their ranks by now; `at_once`: that have not finished."""
         for link in self._links:
-            if link.node.index in self._finished_nodes:
+            if self._node_done(link.node.index):
                 continue
-            if at_once or any(self._state.lives(rank) for rank in self._ranks_of[link.node.index]):
+            if at_once or any(self._state.lives(rank) for rank in self._ranks.of_node(link.node.index)):
                 link.give_up("its daemon did not end the ranks in time")
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
         rank = message["rank"]
         if self._stdin is not None:
             self._stdin.rank_ended(rank, message["stdin_read"])
-        self._exited(
-            RankEnd(
-                rank,
-                code=message["code"],
-                signal=message["signal"],
-                core=message["core"],
-                mpi=message["mpi"],
-                stopped=message["stopped"],
-                clock=link.head_clock(message["clock"]),
-            )
-        )
+        self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
 
     def _exited(self, end: RankEnd) -> None:
         self._state.happened(end.rank, "exited", end)
-        if end.failed:
+        self._mpi.rank_ended(end)
+        # The others of an MPI job would wait for it for ever.
+        if end.failed and not (self._job.continue_on_error and end.mpi in ("absent", "finalized")):
             self.stop_job(None, [signal.SIGTERM])
-        self._check_fence()
+        self._check_missed()
         self._check_done()
 
-    def _check_fence(self) -> None:
-        """A rank that has ended comes to no fence any more: without this, those that wait there would wait for ever."""
-        if self._fences.waiting and not self._stopping and self._state.missed():
+    def _check_missed(self) -> None:
+        """Ranks that wait in MPI for one that has ended would wait for ever."""
+        if self._stopping:
+            return
+        missed = self._mpi.missed()
+        if missed:
+            self._state.missed(missed)
             self.stop_job(None, [signal.SIGTERM])
 
+    def _mpi_overdue(self, detail: str) -> None:
+        self.stop_job(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail), [signal.SIGTERM])
+
+    def _crashed(self, error: BaseException) -> None:
+        self._error = error
+        self.stop_job(None, [signal.SIGTERM])
+
     def _check_done(self) -> None:
-        if self._running and self._state.ended and len(self._finished_nodes) == len(self._ranks_of):
+        if self._running and self._state.ended and all(map(self._node_done, self._daemons.links)):
             self._done.set()
+
+    def _node_done(self, index: int) -> bool:
+        """Say whether nothing is to come from a node; one that has been told to prepare another world is not at its end."""
+        return index in self._lost_nodes or self._finished.get(index, 0) == self._ranks.pending[index]
 
     def _output_broken(self, error: OSError) -> None:
         """Nobody reads our stdout any more: as for any filter, that ends the job, without a word."""
@@ -366,20 +382,14 @@ class Launch:
     def _facts(self) -> dict[int, NodeFacts]:
         return {index: link.facts for index, link in self._daemons.links.items() if link.facts is not None}
 
-    def _node_name(self, index: int) -> str:
-        return self._job.allocation.nodes[index].name
-
     def _say(self, text: str) -> None:
         line = self._observer.note(text)
         if line:
             self._output.say(line)
 
+    def _warn(self, text: str) -> None:
+        self._output.say(f"mpilaunch: warning: {text}\n")
+
     def _stdin_targets(self) -> dict[int, NodeLink]:
         placements = self._job.job_map.placements
         return {place.rank: self._daemons.links[place.node] for place in placements if self._job.gets_stdin(place.rank)}
-
-
-def raise_file_limit() -> None:
-    """Let the head open as many files as it may: a node takes up to four, a rank up to two."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from math import isfinite
 from typing import Any, Protocol
 
 from mpilaunch.agent import Channel, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch.facts import NodeFacts
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, PONG, WireError
+from mpilaunch.wire.messages import DAEMON_SAYS, check
 from mpilaunch.wire.session import Session
 
 LAST_WORDS = 4096
 """Bytes of banner and of stderr that are kept to explain a failure."""
+MOST_NOTES, LONGEST_NOTE = 200, 1000
+"""Notes of one node that are taken, and characters of each: notes have no credit."""
 
 
 class LinkEvents(Protocol):
@@ -66,6 +70,7 @@ class NodeLink:
         self._channel: Channel | None = None
         self._in_frames = False
         self._gone = False
+        self._notes = 0
         self._round_trip = float("inf")
         self._offset = 0.0
 
@@ -162,7 +167,7 @@ class NodeLink:
                 elif kind == CONTROL:
                     try:
                         self._take_message(value, now)
-                    except (KeyError, TypeError, ValueError) as error:
+                    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                         raise WireError(f"{value['type']!r} does not fit: {error!r}") from error
                 elif kind == END:
                     self._events.end(self, channel)
@@ -193,6 +198,12 @@ class NodeLink:
     # Own affairs
 
     def _take_message(self, message: dict[str, Any], now: float) -> None:
+        check(message, DAEMON_SAYS)
+        if message["type"] == "note":
+            self._notes += 1
+            message["text"] = message["text"][:LONGEST_NOTE]
+            if self._notes > MOST_NOTES:
+                return
         if message["type"] != "hello":
             self._events.message(self, message)
         elif self.facts is None:
@@ -203,7 +214,7 @@ class NodeLink:
             _settle(self.first_news)
 
     def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
-        if now - sent < self._round_trip:
+        if 0 <= now - sent < self._round_trip and isfinite(node_clock):
             self._round_trip = now - sent
             self._offset = (sent + now) / 2 - node_clock
 

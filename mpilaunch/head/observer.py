@@ -15,5 +15,8 @@ class Observer(Protocol):
     def started(self) -> None:
         """The ranks are about to run: the terminal is theirs."""
 
+    def remark(self, text: str) -> None:
+        """Say something at once: no rank runs."""
+
     def note(self, text: str) -> str:
         """Return a note as a line for stderr, with its newline; empty when notes are not wanted."""

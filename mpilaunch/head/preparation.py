@@ -6,57 +6,64 @@ Pure: the job, the nodes' facts and the bindings give one message per node (docs
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mpilaunch import environ
+from mpilaunch import environ, offers
 from mpilaunch.binding import RankBinding
 from mpilaunch.facts import NodeFacts
-from mpilaunch.jobspec import JobSpec
+from mpilaunch.jobspec import App, Deadlines, JobSpec
 from mpilaunch.mapping import Placement
-from mpilaunch.processmap import process_mapping
+from mpilaunch.processmap import process_blocks
+from mpilaunch.worlds import World
 
 FALLBACK_PORT = 29500
 """MASTER_PORT where a node found no free one, or rather could not try: torch's own default."""
+TELL_AFTER = 30.0
+"""Seconds of waiting in MPI_Init that need no explanation."""
 NODE_SILENCE = 4
 """A daemon waits this many heartbeat limits for a byte before it takes the head for dead: the head notices first."""
+FROZEN = 1.5
+"""After so many heartbeat limits a guard kills a daemon that does not move: when the head has noticed, with its own words."""
 
 
 def preparations(
-    job: JobSpec, facts: Mapping[int, NodeFacts], bindings: Mapping[int, RankBinding], window: int
-) -> dict[int, dict[str, Any]]:
-    """Return the `prepare` message of each node, by the node's index.
+    job: JobSpec, world: World, facts: Mapping[int, NodeFacts], bindings: Mapping[int, RankBinding], window: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the index of each node of a world and the `prepare` message for it.
 
     Args:
+        bindings: of each rank, by its number in the world.
         window: credit that every stream begins with, in bytes.
     """
-    address, port = master(job, facts)
-    size = len(job.job_map.placements)
-    universe_size = sum(len(node.slots) for node in job.allocation.nodes)
+    job_map = world.job_map
+    address, port = master(job, world, facts)
+    size = world.size
     common = {
         **environ.job_environment(
             job_id=job.job_id,
+            run_id=job.run_id,
             size=size,
-            node_count=len(job.job_map.nodes),
-            universe_size=universe_size,
+            node_count=len(job_map.nodes),
+            universe_size=job.universe,
             master_addr=address,
             master_port=port,
+            restart_count=job.restart,
+            max_restarts=job.restarts.limit,
         ),
+        **job.checkpoint_environment,
         **job.environment,
     }
-    mpi = None
-    if job.mpi != "none":
-        mpi = {
-            "size": size,
-            "universe_size": universe_size,
-            "mapping": process_mapping(job.job_map),
-            "descriptor": environ.PMI_DESCRIPTOR,
-        }
-    crosses = environ.cross_places(job.job_map.placements)
-    places_of: dict[int, list[Placement]] = {index: [] for index in job.job_map.nodes}
-    for place in job.job_map.placements:
+    hostnames = [facts[index].hostname for index in job_map.nodes]
+    one_machine = len(set(hostnames)) < len(hostnames)
+    crosses = environ.cross_places(job_map.placements)
+    places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
+    for place in job_map.placements:
         places_of[place.node].append(place)
-    messages = {}
+    apps = [_app(job, app) for app in world.apps]
+    pmi = offers.PMI in offers.mpi_offer(job.mpi)
+    described = mpi_description(job, world, one_machine)
     for node_rank, (index, places) in enumerate(places_of.items()):
         ranks = []
         for place in places:
@@ -64,47 +71,113 @@ def preparations(
             variables = environ.rank_environment(
                 rank=place.rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
             )
-            if job.mpi != "none":
-                variables |= environ.pmi_environment(
-                    rank=place.rank, size=size, local_rank=place.local_rank, local_size=len(places)
+            if pmi:
+                variables |= offers.pmi_environment(
+                    rank=place.rank,
+                    size=size,
+                    local_rank=place.local_rank,
+                    local_size=len(places),
+                    spawned=bool(world.parent),
+                    port=job.pmi_port,
                 )
             binding = bindings[place.rank]
             ranks.append(
                 {
-                    "rank": place.rank,
+                    "rank": world.first + place.rank,
+                    "app": place.app,
                     "environment": {**variables, **binding.environment},
                     "unset": list(binding.unset),
                     "cpus": None if binding.cpus is None else list(binding.cpus),
-                    "stdin": job.gets_stdin(place.rank),
+                    "stdin": world.number == 0 and job.gets_stdin(place.rank),
                 }
             )
-        messages[index] = {
+        yield index, {
             "type": "prepare",
             "job": job.job_id,
-            "program": list(job.program),
+            "apps": apps,
             "python": _pythons(job),
-            "directory": job.wdir if job.wdir is not None else _current_directory(),
-            "directory_required": job.wdir is not None,
             "environment": {**common, **environ.node_environment(node_rank=node_rank, local_size=len(places))},
-            "defaults": environ.defaults_if_unset(len(places)),
+            "defaults": environ.defaults_if_unset(len(places)) | offers.pmi_defaults(job.mpi),
             "scrub": environ.scrub_patterns(),
             "merge_stderr": job.output.merge_stderr,
             "window": window,
             "drain": job.deadlines.drain,
             "silence": job.deadlines.heartbeat * NODE_SILENCE,
-            "mpi": mpi,
+            "pulse": job.deadlines.heartbeat * FROZEN,
+            "mpi": None if described is None else {**described, "node": node_rank},
             "ranks": ranks,
         }
-    return messages
 
 
-def master(job: JobSpec, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
-    """Return MASTER_ADDR and MASTER_PORT: what the user said, else an address that the nodes reach and a free port there."""
-    index = job.job_map.placements[0].node
+def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
+    """Return what every node is told of a world for the sake of MPI, and one without ranks of it just so; None for nothing.
+
+    Args:
+        one_machine: several nodes of the world are one machine.
+    """
+    offer = offers.mpi_offer(job.mpi)
+    if not offer:
+        return None
+    nodes, places = world.job_map.nodes, world.job_map.placements
+    counts = Counter(place.app for place in places)
+    return {
+        "world": world.name,
+        "first": world.first,
+        "size": world.size,
+        "universe_size": job.universe,
+        "hosts": _host_names([job.allocation.nodes[node].name for node in nodes]),
+        "node": None,
+        "blocks": process_blocks(world.job_map),
+        "app_sizes": [counts[app] for app in range(len(world.apps))],
+        "parent": world.parent,
+        "pairs": dict(world.pairs),
+        "offer": list(offer),
+        "library": job.pmix_library,
+        "pmix_defaults": offers.pmix_defaults(job.mpi, one_machine),
+        "descriptor": offers.PMI_DESCRIPTOR if offers.PMI in offer and not job.pmi_port else None,
+        "port": offers.PMI in offer and job.pmi_port,
+        "tell_after": tell_after(job.deadlines),
+    }
+
+
+def _host_names(names: list[str]) -> list[str]:
+    """Return a name for each node that no other has; PMIx separates them by commas."""
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}-{place}" for place, name in enumerate(names)]
+
+
+def tell_after(deadlines: Deadlines) -> float:
+    """Return the seconds after which a node tells which of its ranks keep others waiting in MPI_Init."""
+    return min(TELL_AFTER, deadlines.mpi_init / 2) if deadlines.mpi_init else TELL_AFTER
+
+
+def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
+    """Return MASTER_ADDR and MASTER_PORT: what the user said, else an address that the nodes reach and a free port there.
+
+    A spawned world must not meet the first one at its port: it has the next numbers. Nor must an attempt meet a rank of the one
+    before it that a lost node still runs.
+    """
+    index = world.job_map.placements[0].node
     node = job.allocation.nodes[index]
-    others = [facts[other] for other in job.job_map.nodes if other != index]
+    others = [facts[other] for other in world.job_map.nodes if other != index]
     address = job.master_addr or environ.choose_master_address(facts[index], others, node.agent == "local", node.name)
-    return address, job.master_port or facts[index].free_port or FALLBACK_PORT
+    port = facts[index].free_port or FALLBACK_PORT
+    port += port == job.last_port
+    return address, (job.master_port or port) + world.number
+
+
+def _app(job: JobSpec, app: App) -> dict[str, Any]:
+    directory = app.wdir or job.wdir
+    here = _current_directory()
+    return {
+        "program": list(app.program),
+        # A relative one is as seen from here, as for mpirun.
+        "directory": here if directory is None else os.path.join(here, directory),
+        "directory_required": directory is not None,
+        "environment": dict(app.environment),
+        "edits": [list(edit) for edit in app.edits],
+    }
 
 
 def _current_directory() -> str:

@@ -15,6 +15,7 @@ import mpilaunch
 from mpilaunch.binding import RankBinding
 from mpilaunch.errors import LaunchError
 from mpilaunch.facts import NodeFacts
+from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, Verdict
@@ -38,7 +39,7 @@ def write_report(path: str, data: Mapping[str, Any]) -> None:
 def report(
     job: JobSpec,
     facts: Mapping[int, NodeFacts],
-    bindings: Mapping[int, RankBinding],
+    ranks: Ranks,
     state: JobState,
     timeline: Timeline,
     verdict: Verdict,
@@ -57,11 +58,12 @@ def report(
             "host": verdict.host or None,
             "detail": verdict.detail or (None if verdict.first is None else verdict.first.how),
             "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
+            "hint": verdict.hint,
             "seconds": verdict.seconds,
             "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
         },
         "nodes": [_node(job, index, facts.get(index)) for index in job.job_map.nodes],
-        "ranks": [_rank(job, place.rank, bindings, state, timeline) for place in job.job_map.placements],
+        "ranks": [_rank(rank, ranks, state, timeline) for rank in state.states],
     }
 
 
@@ -79,11 +81,9 @@ def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
     return known
 
 
-def _rank(
-    job: JobSpec, rank: int, bindings: Mapping[int, RankBinding], state: JobState, timeline: Timeline
-) -> dict[str, Any]:
-    place = job.job_map.placements[rank]
-    binding = bindings.get(rank, RankBinding())
+def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[str, Any]:
+    place = ranks.place(rank)
+    binding = ranks.bindings.get(rank, RankBinding())
     end = state.ends.get(rank)
     return {
         "rank": rank,

@@ -1,0 +1,48 @@
+"""Sets of checkpoints: how their directories are named, which of them is whole, and which is the newest.
+
+Pure. A launch saves into PREFIX/unfinished-JOB. A rank that has saved leaves a mark there, an empty file `rank-R.saved`; when
+all ranks have, the directory is renamed to PREFIX/000001, 000002, ..., and the next set begins in a new one of the first name.
+So a set is whole exactly when it has a number: renaming happens at once or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+_NUMBERED = re.compile("[0-9]{6,12}", re.ASCII)
+_MARK = re.compile(r"rank-([0-9]{1,9})\.saved", re.ASCII)
+
+
+def unfinished(prefix: str, job_id: str) -> str:
+    """Return the directory into which the ranks of a launch save."""
+    return os.path.join(prefix, f"unfinished-{job_id}")
+
+
+def newest(names: Iterable[str]) -> str | None:
+    """Return the newest whole set among the names in the prefix, None where there is none."""
+    return max((name for name in names if _NUMBERED.fullmatch(name)), key=int, default=None)
+
+
+def to_restart_from(prefix: str, names: Iterable[str]) -> str | None:
+    """Return the path of the newest whole set among the names in the prefix, None where there is none."""
+    last = newest(names)
+    return None if last is None else os.path.join(prefix, last)
+
+
+def next_name(names: Iterable[str]) -> str:
+    """Return the name of the set after the newest one."""
+    last = newest(names)
+    return f"{int(last) + 1 if last else 1:06}"
+
+
+def mark(rank: int) -> str:
+    """Return the name of the file that a rank leaves when it has saved."""
+    return f"rank-{rank}.saved"
+
+
+def missing(names: Iterable[str], size: int) -> list[int]:
+    """Return the ranks of a job of `size` that have left no mark among the names in their directory."""
+    marks = {int(match[1]) for name in names if (match := _MARK.fullmatch(name))}
+    return [rank for rank in range(size) if rank not in marks]
