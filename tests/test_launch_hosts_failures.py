@@ -490,6 +490,8 @@ def test_the_earlier_of_two_failures_is_named_whoever_is_heard_first(hosts: Host
         for rank in (1, 0):
             Path(f"go-{rank}").touch()
             wait_until(lambda rank=rank: not runs(hosts, rank, script), f"rank {rank} has ended")
+            # On a busy machine the daemon learns of it later than we, and clocks are compared to half a round trip.
+            time.sleep(0.3)
         os.kill(head, signal.SIGCONT)
         _, errors = job.communicate(timeout=2 * SLACK)
     assert job.returncode == 4
