@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mpilaunch.daemon.pmix import PmixServer
-from mpilaunch.daemon.pmix_search import pmix_libraries
+from mpilaunch.daemon.pmix_search import Libpmix, libpmix_for
 from mpilaunch.daemon.spawn import encode
 
 SECONDS = 30.0
@@ -30,10 +30,10 @@ SCRUBBED = ("PMI", "OMPI_", "PMIX_", "MPIR_", "UCX_")
 class Node:
     """What one PmixServer tells, handed on with the node's number."""
 
-    def __init__(self, nodes: Nodes, number: int, libraries: list[str], directory: Path) -> None:
+    def __init__(self, nodes: Nodes, number: int, libpmix: Libpmix, directory: Path) -> None:
         self.nodes, self.number = nodes, number
         self.failed_with = ""
-        self.server = PmixServer(nodes.selector, self, libraries, f"node{number}", str(directory))
+        self.server = PmixServer(nodes.selector, self, libpmix, f"node{number}", str(directory))
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
         self.nodes.registered(world, environments)
@@ -115,7 +115,7 @@ class Nodes:
         exits: (world, rank) -> exit code, -N for signal N.
     """
 
-    def __init__(self, count: int, libraries: list[str], directory: Path) -> None:
+    def __init__(self, count: int, libpmix: Libpmix, directory: Path) -> None:
         self.selector = selectors.DefaultSelector()
         self.log: list[tuple[Any, ...]] = []
         self.exits: dict[tuple[str, int], int] = {}
@@ -130,7 +130,7 @@ class Nodes:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(SCRUBBED)} | DEFAULTS
         if count > 1:
             self.environment["OMPI_MCA_btl"] = "self,tcp"  # one machine under two names: shared memory would be a lie
-        self.nodes = [Node(self, number, libraries, directory / f"pmix{number}") for number in range(count)]
+        self.nodes = [Node(self, number, libpmix, directory / f"pmix{number}") for number in range(count)]
         for node in self.nodes:
             self._watch(node.server.pid, lambda node=node: self._helper_ended(node))
 
@@ -264,15 +264,15 @@ class Nodes:
         self.close()
 
 
-def libraries_for(program: Path) -> list[str]:
-    """Return the candidates for a program, as the daemon would find them."""
-    return pmix_libraries(encode(str(program)), [b"program"], dict(os.environb))
+def served(program: Path) -> Libpmix:
+    """Return how a program is served, as the daemon would."""
+    return libpmix_for(encode(str(program)), [b"program"], dict(os.environb), b".", None)
 
 
 def main() -> None:
     """Run NODES RANKS DIRECTORY PROGRAM ARGUMENT..."""
     nodes, ranks, directory, *command = sys.argv[1:]
-    with Nodes(int(nodes), libraries_for(Path(command[0])), Path(directory)) as job:
+    with Nodes(int(nodes), served(Path(command[0])), Path(directory)) as job:
         job.run(*command, count=int(ranks))
         exits = [code for _, code in sorted(job.exits.items())]
         result = {"exits": exits, "output": job.output(), "log": job.log}

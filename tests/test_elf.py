@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mpilaunch.daemon import pmix_search
 from mpilaunch.daemon.elf import Elf, ElfError, parse, read_elf
-from mpilaunch.daemon.pmix_search import LIBPMIX, cannot_use_mpi, pmix_libraries
+from mpilaunch.daemon.pmix_search import LIBPMIX, OPEN_MPI_4, cannot_use_mpi, has_pmix_3_inside, libpmix_for, pmix_libraries
 
 
 def from_bytes(data: bytes, with_imports: bool = True) -> Elf:
@@ -303,6 +303,34 @@ def test_the_nearest_first_each_once_and_a_users_choice_before_all(tmp_path: Pat
     # What the loader would find by the plain name need not be tried twice.
     (tmp_path / "ld.so.cache").write_bytes(b"\0" + os.fsencode(own) + b"\0")
     assert pmix_libraries(path, [path], {}) == [own]
+
+
+@pytest.mark.parametrize(
+    ("inside", "file"),
+    [
+        (True, "openmpi/mca_pmix_pmix3x.so"),
+        (True, OPEN_MPI_4.decode()),
+        (False, "openmpi/mca_pmix_ext3x.so"),
+        (False, "libopen-pal.so.80"),
+    ],
+)
+def test_a_pmix_3_that_came_with_open_mpi_has_its_format_spoken(tmp_path: Path, inside: bool, file: str) -> None:
+    python = venv(tmp_path / "venv")
+    pal = library(tmp_path / "venv/lib", OPEN_MPI_4.decode())
+    mpi = library(tmp_path / "venv/lib", "libmpi.so.40", pal)
+    compile_c(tmp_path / "x", MAIN, mpi, f"-Wl,-rpath,{tmp_path}/venv/lib")
+    compile_c(tmp_path / "y", MAIN)
+    with (tmp_path / "venv/lib" / file).open("ab") as component:
+        component.write(b"mca_pmix_pmix3x_component" if inside else b"mca_pmix_ext3x_component")
+    for program, environment, found in (
+        (tmp_path / "x", {}, inside),
+        (python, {}, inside),
+        (tmp_path / "y", {b"LD_LIBRARY_PATH": os.fsencode(tmp_path / "venv/lib")}, inside),
+        (tmp_path / "y", {}, False),
+    ):
+        words = os.fsencode(program), [os.fsencode(program)], environment, b"."
+        assert has_pmix_3_inside(*words) is found
+        assert libpmix_for(*words, "/x/y").settings == ({"PMIX_MCA_bfrops": "v3"} if found else {})
 
 
 def test_a_program_that_names_itself_or_a_circle_ends(tmp_path: Path) -> None:

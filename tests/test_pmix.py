@@ -20,10 +20,10 @@ import pytest
 
 from mpilaunch.daemon import segments
 from mpilaunch.daemon.pmix_channel import MAX_TEXT, Channel
-from mpilaunch.daemon.pmix_search import LIBPMIX
+from mpilaunch.daemon.pmix_search import LIBPMIX, Libpmix
 from mpilaunch.daemon.reaper import session_directory
 from mpilaunch.head import bundle
-from tests.pmix_nodes import Nodes, libraries_for
+from tests.pmix_nodes import Nodes, served
 
 SOURCES = Path(__file__).parent / "programs"
 ROOT = SOURCES.parent.parent
@@ -63,7 +63,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(files: Path, nodes: int, ranks: int, *command: object) -> Nodes:
     """Run a job to its end; nothing of it is left."""
-    with Nodes(nodes, libraries_for(Path(str(command[0]))), files) as job:
+    with Nodes(nodes, served(Path(str(command[0]))), files) as job:
         job.run(*command, count=ranks)
         job.lines = job.output()
     assert list(files.iterdir()) == []
@@ -99,7 +99,7 @@ def test_ranks_on_two_nodes(files: Path, programs: Path, ranks: int) -> None:
 
 
 def test_without_pmix_each_rank_is_a_world_of_its_own(files: Path, programs: Path) -> None:
-    with Nodes(1, [LIBPMIX], files) as job:
+    with Nodes(1, Libpmix([LIBPMIX]), files) as job:
         environment = {name: value for name, value in job.environment.items() if name != "OMPI_MCA_schizo"}
     for _ in range(2):
         done = subprocess.run([programs / "ring", "2"], env=environment, capture_output=True, text=True, check=False)
@@ -116,7 +116,7 @@ def test_what_a_rank_has_put_is_fetched_from_its_node(files: Path, programs: Pat
 
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_two_apps_know_their_numbers(files: Path, nodes: int, programs: Path) -> None:
-    with Nodes(nodes, [LIBPMIX], files) as job:
+    with Nodes(nodes, Libpmix([LIBPMIX]), files) as job:
         words = {"program": str(programs / "facts"), "arguments": [], "environment": {}}
         job.start_world([{**words, "app": app} for app in (0, 0, 1)])
         job.turn(lambda: len(job.exits) == 3)
@@ -183,7 +183,7 @@ def test_a_rank_that_leaves_the_world(tmp_path: Path, programs: Path, nodes: int
 
 def idle_job(files: Path, programs: Path, nodes: int = 1) -> Nodes:
     """Return a job of two ranks that have met and wait for ever."""
-    job = Nodes(nodes, [LIBPMIX], files)
+    job = Nodes(nodes, Libpmix([LIBPMIX]), files)
     job.start_world([{"program": str(programs / "ends"), "arguments": ["idle"], "environment": {}}] * 2)
     job.turn(lambda: len(events(job, "connected")) == 2)
     return job
@@ -210,7 +210,7 @@ def test_a_helper_that_is_killed_is_an_event_and_its_files_go(files: Path, progr
 
 
 def test_the_last_words_of_a_helper_are_told(files: Path) -> None:
-    with Nodes(1, [LIBPMIX], files) as job:
+    with Nodes(1, Libpmix([LIBPMIX]), files) as job:
         job.nodes[0].server.register({"name": "incomplete", "node": None})
         job.turn(lambda: bool(job.nodes[0].failed_with))
     failed = job.nodes[0].failed_with
@@ -224,7 +224,7 @@ def test_no_library_can_be_used(files: Path) -> None:
     subprocess.run(["gcc", "-x", "c", "-", "-shared", "-fPIC", "-o", old], input=source.encode(), check=True)
     other = files.parent / "other.so"
     subprocess.run(["gcc", "-x", "c", "-", "-shared", "-fPIC", "-o", other], input=b"int f;", check=True)
-    with Nodes(1, ["/missing/libpmix.so.2", str(old), str(other)], files) as job:
+    with Nodes(1, Libpmix(["/missing/libpmix.so.2", str(old), str(other)]), files) as job:
         job.turn(lambda: bool(job.nodes[0].failed_with))
     assert job.nodes[0].failed_with == (
         "/missing/libpmix.so.2: cannot open shared object file: No such file or directory; "
@@ -262,7 +262,7 @@ print(load(sys.argv[1], ["/missing", sys.argv[2]])._name)
 
 
 def test_the_next_library_serves_when_the_nearest_cannot(files: Path, programs: Path) -> None:
-    with Nodes(1, ["/missing/libpmix.so.2", LIBPMIX], files) as job:
+    with Nodes(1, Libpmix(["/missing/libpmix.so.2", LIBPMIX]), files) as job:
         job.run(programs / "ring", 2, count=2)
         assert set(job.exits.values()) == {0}
 
@@ -296,7 +296,7 @@ def test_a_stranger_at_the_helpers_port_harms_nobody(files: Path, programs: Path
 
 
 def test_the_helper_holds_nothing_of_its_parent(files: Path) -> None:
-    with (files.parent / "secret").open("w") as file, Nodes(1, [LIBPMIX], files) as job:
+    with (files.parent / "secret").open("w") as file, Nodes(1, Libpmix([LIBPMIX]), files) as job:
         os.set_inheritable(file.fileno(), True)
         pid = job.nodes[0].server.pid
         job.nodes[0].server.register({**WORLD_OF_ONE, "hosts": ["node1"], "node": None})
@@ -323,6 +323,7 @@ sys.path.insert(0, "/proc/self/fd/%d" % bundle)
 from mpilaunch.daemon import modules
 modules.load("mpilaunch.daemon.pmix", lambda what, details, done: done({{"archive": sys.argv[1]}}), lambda: None)
 from mpilaunch.daemon import pmix, reaper
+from mpilaunch.daemon.pmix_search import Libpmix
 class Events:
     def registered(self, world, environments):
         print(pmix.__file__, sorted(environments[0])[0])
@@ -331,7 +332,7 @@ class Events:
     def failed(self, reason):
         sys.exit(reason)
 selector = selectors.DefaultSelector()
-server = pmix.PmixServer(selector, Events(), [{LIBPMIX!r}], "node0", reaper.session_directory())
+server = pmix.PmixServer(selector, Events(), Libpmix([{LIBPMIX!r}]), "node0", reaper.session_directory())
 server.register({WORLD_OF_ONE!r})
 while True:
     for key, _ in selector.select():
@@ -350,6 +351,7 @@ def test_the_helper_and_its_directory_go_with_the_daemon(files: Path, killed: st
 import os, selectors, time
 from mpilaunch.daemon import guard
 from mpilaunch.daemon.pmix import PmixServer
+from mpilaunch.daemon.pmix_search import Libpmix
 from mpilaunch.daemon.reaper import session_directory
 directory = session_directory()
 alive, _ = guard.stand_behind(os.pipe(), directory)
@@ -358,7 +360,7 @@ class Events:
         print(os.getppid(), os.getpid(), server.pid, directory, flush=True)
 selector = selectors.DefaultSelector()
 selector.register(alive, selectors.EVENT_READ, lambda: (server.close(), os._exit(0)))
-server = PmixServer(selector, Events(), [{LIBPMIX!r}], "node0", directory)
+server = PmixServer(selector, Events(), Libpmix([{LIBPMIX!r}]), "node0", directory)
 server.register({WORLD_OF_ONE!r})
 while True:
     for key, _ in selector.select():
@@ -413,7 +415,7 @@ def test_a_helper_that_talks_nonsense_is_ended(files: Path, monkeypatch: pytest.
         signal.pause()
 
     monkeypatch.setattr(pmix_server, "run", talk)
-    with Nodes(1, [LIBPMIX], files) as job:
+    with Nodes(1, Libpmix([LIBPMIX]), files) as job:
         job.turn(lambda: bool(job.nodes[0].failed_with))
     assert job.nodes[0].failed_with.startswith("the PMIx helper broke off: ")
 

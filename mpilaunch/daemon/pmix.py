@@ -18,6 +18,8 @@ TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers tak
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
+    from mpilaunch.daemon.pmix_search import Libpmix
+
     class PmixEvents(Protocol):
         """What the helper tells; called in the daemon's loop.
 
@@ -124,10 +126,9 @@ class PmixServer:
     Args:
         selector: of the daemon's loop, which calls the data of a key when it is ready.
         events: see PmixEvents.
-        libraries: names or paths of libpmix, tried in order.
+        libpmix: that serves the ranks.
         hostname: this node's name in the worlds to come; two nodes never have the same.
         directory: for the files of libpmix and the MPI libraries; made by the helper, gone after its end.
-        library_path: the LD_LIBRARY_PATH of the ranks, which also leads to what a libpmix needs.
 
     Raises:
         OSError: no process can be started.
@@ -137,10 +138,9 @@ class PmixServer:
         self,
         selector: selectors.BaseSelector,
         events: PmixEvents,
-        libraries: list[str],
+        libpmix: Libpmix,
         hostname: str,
         directory: str,
-        library_path: str = "",
     ) -> None:
         self._selector = selector
         self._events = events
@@ -151,7 +151,6 @@ class PmixServer:
         ours, theirs = socket.socketpair()
         self._words, words = os.pipe()
         parent = os.getpid()
-        folders = [folder for folder in library_path.split(":") if os.path.isabs(folder)]
         try:
             self.pid = os.fork()
         except OSError:
@@ -159,7 +158,7 @@ class PmixServer:
                 os.close(descriptor)
             raise
         if self.pid == 0:
-            _be_helper(theirs, words, parent, libraries, folders, hostname, directory)
+            _be_helper(theirs, words, parent, libpmix, hostname, directory)
         theirs.close()
         os.close(words)
         os.set_blocking(self._words, False)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mpilaunch.daemon.pmix_search import Libpmix
+
 START_SECONDS = 10.0
 """How long the helper may take to load libpmix and to register a world before the ranks start without it."""
 
@@ -68,13 +70,13 @@ class PmixRanks:
         if self._server is not None:
             self._server.register(world)
 
-    def start(self, world: str, libraries: list[str], hostname: str, library_path: str, ready: Callable[[], None]) -> None:
+    def start(self, world: str, libpmix: Libpmix, hostname: str, ready: Callable[[], None]) -> None:
         """Call `ready` when the ranks of a world that is known can be started, with PMIx or, for a `reason`, without."""
         self._ready[world] = ready
         if self._server is None:
             self.reason = ""
             try:
-                self._server = PmixServer(self._selector, self, libraries, hostname, self._directory, library_path)
+                self._server = PmixServer(self._selector, self, libpmix, hostname, self._directory)
             except OSError as error:
                 self.reason = "no process for PMIx: %s" % error
                 self._all_ready()

@@ -26,6 +26,11 @@ MOST_LIBRARIES = 100
 MOST_WORDS = 24
 """How many words of a command line are looked at for the program that a wrapper (`env`, `numactl`, `sh -c`) will run."""
 
+OPEN_MPI_4 = b"libopen-pal.so.40"
+"""The lowest library of Open MPI 4, which all programs of it load; that of Open MPI 5 is libopen-pal.so.80."""
+PMIX_3 = b"mca_pmix_pmix3x"
+"""The component of Open MPI 4 that is a whole PMIx 3: a file of its own in `openmpi`, or a part of libopen-pal."""
+
 _GLIBC = frozenset(
     b"libc.so libm.so libdl.so libpthread.so librt.so libutil.so libresolv.so libanl.so libmvec.so libnsl.so ld64.so".split()
 )
@@ -64,6 +69,51 @@ def takes_pmi(path: bytes, environment: Mapping[bytes, bytes]) -> bool:
     return is_mpich and not any(name.startswith((b"libpmix.", b"libopen-pal.")) for name in names)
 
 
+class Libpmix:
+    """How a program is served.
+
+    Attributes:
+        libraries: names or paths of libpmix, to be tried in order.
+        library_path: the program's LD_LIBRARY_PATH, which also leads to what a libpmix needs.
+        settings: variables for libpmix.
+    """
+
+    def __init__(self, libraries: list[str], library_path: str = "", settings: dict[str, str] | None = None) -> None:
+        self.libraries, self.library_path, self.settings = libraries, library_path, settings or {}
+
+
+def libpmix_for(
+    path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes, library: str | None
+) -> Libpmix:
+    """Return how a program is served; a library that the user chose is the only one. The arguments: see `pmix_libraries`."""
+    libraries = [library] if library else pmix_libraries(path, arguments, environment, directory)
+    # A libpmix of a later generation answers each client in the client's own format, but not when one rank asks what another
+    # has put on another node: then it takes the server's (pmix_pending_resolve in OpenPMIx's pmix_server_get.c, 4.2 and 5.0).
+    settings = {"PMIX_MCA_bfrops": "v3"} if has_pmix_3_inside(path, arguments, environment, directory) else {}
+    return Libpmix(libraries, decode(environment.get(b"LD_LIBRARY_PATH", b"")), settings)
+
+
+def has_pmix_3_inside(
+    path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes = b"."
+) -> bool:
+    """Tell of a program whether its Open MPI 4 was built with the PMIx 3 that comes with it, and takes no libpmix.
+
+    The arguments are those of `pmix_libraries`.
+    """
+    loader = _Loader(environment)
+    folders: list[bytes] = []
+    for program in _programs(path, arguments, environment, directory):
+        folders += [os.path.dirname(place) for name, place in loader.libraries(program) if name == OPEN_MPI_4]
+        folders += _library_folders(program)
+    for folder in folders + loader.searched:
+        try:
+            with open(os.path.join(folder, OPEN_MPI_4), "rb") as file:
+                return os.path.exists(os.path.join(folder, b"openmpi", PMIX_3 + b".so")) or PMIX_3 in file.read()
+        except OSError:
+            continue
+    return False
+
+
 def _is_glibc(name: bytes) -> bool:
     return name.rstrip(b".0123456789") in _GLIBC or name.startswith(b"ld-linux")
 
@@ -90,8 +140,8 @@ def pmix_libraries(
     found: list[bytes] = []
     for program in _programs(path, arguments, environment, directory):
         found += _beside_libmpi(loader, program)
-        prefix = os.path.dirname(os.path.dirname(program))
-        found += _in_directory(os.path.join(prefix, b"lib")) + _in_directory(os.path.join(prefix, b"lib64"))
+        for folder in _library_folders(program):
+            found += _in_directory(folder)
     for place in loader.searched:
         found += _in_directory(place)
     system = {os.path.realpath(place) for place in loader.cached(_NAME)}
@@ -209,6 +259,12 @@ def _beside_libmpi(loader: _Loader, program: bytes) -> list[bytes]:
             for folder in dict.fromkeys((os.path.dirname(place), os.path.dirname(os.path.realpath(place)))):
                 beside += _in_directory(folder)
     return beside
+
+
+def _library_folders(program: bytes) -> list[bytes]:
+    """Return where libraries stand that were installed together with a program."""
+    prefix = os.path.dirname(os.path.dirname(program))
+    return [os.path.join(prefix, b"lib"), os.path.join(prefix, b"lib64")]
 
 
 def _expanded(folders: list[bytes], origin: bytes) -> list[bytes]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.pmix_upcalls import Answer
 
 PR_SET_PDEATHSIG = 1
@@ -43,24 +44,24 @@ STATUSES = {
 """What the daemon may answer, in PMIx's words; anything else is PMIX_ERROR."""
 
 
-def run(
-    connection: socket.socket, words: int, parent: int, libraries: list[str], folders: list[str], hostname: str, directory: str
-) -> None:
+def run(connection: socket.socket, words: int, parent: int, libpmix: Libpmix, hostname: str, directory: str) -> None:
     """Be the helper until the daemon closes its end, and return then.
 
     Args:
         connection: to the daemon.
         words: the descriptor that takes this process's stdout and stderr.
         parent: process id of the daemon.
-        libraries: names or paths of libpmix, tried in order.
-        folders: where libraries stand that these need, beside the loader's own places.
+        libpmix: to be used; libpmix's own settings in the environment win over those that it comes with.
         hostname: this node's name in the worlds to come.
         directory: where libpmix and the MPI libraries may put files; made here, and removed at the end.
     """
     _leave_daemon([connection.fileno()], words, parent)
+    for name, value in libpmix.settings.items():
+        os.environ.setdefault(name, value)
+    folders = [folder for folder in libpmix.library_path.split(":") if os.path.isabs(folder)]
     os.mkdir(directory, 0o700)
     try:
-        Helper(connection, selectors.DefaultSelector(), directory).run(libraries, folders, hostname)
+        Helper(connection, selectors.DefaultSelector(), directory).run(libpmix.libraries, folders, hostname)
     finally:
         reaper.remove_directory(directory)
 

@@ -98,7 +98,7 @@ class WireUp:
         if PMIX not in description["offer"]:
             ready("")
             return
-        from mpilaunch.daemon.pmix_search import cannot_use_mpi, pmix_libraries, takes_pmi
+        from mpilaunch.daemon.pmix_search import cannot_use_mpi, libpmix_for, takes_pmi
 
         self._harmless.update(app.path for app in apps if cannot_use_mpi(app.path, app.environment))
         users = [app for app in apps if app.path not in self._harmless]
@@ -108,17 +108,15 @@ class WireUp:
             ready("")
             return
         app = users[0]
-        chosen = description["library"]
-        libraries = [chosen] if chosen else pmix_libraries(app.path, app.arguments, app.environment, app.directory)
+        libpmix = libpmix_for(app.path, app.arguments, app.environment, app.directory, description["library"])
         only_pmix = PMI not in description["offer"]
         hostname = description["hosts"][description["node"]]
-        library_path = app.environment.get(b"LD_LIBRARY_PATH", b"").decode("utf-8", "surrogateescape")
 
         def start() -> None:
             pmix = self._pmix = self._pmix or self._make_pmix()
-            pmix.start(description["world"], libraries, hostname, library_path, lambda: ready(pmix.reason if only_pmix else ""))
+            pmix.start(description["world"], libpmix, hostname, lambda: ready(pmix.reason if only_pmix else ""))
 
-        if not libraries:
+        if not libpmix.libraries:
             self._why_no_pmix = "no libpmix is installed"
             ready(self._why_no_pmix if only_pmix else "")
             return
