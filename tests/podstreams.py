@@ -16,12 +16,17 @@ STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 
 WEBSOCKET = "v5.channel.k8s.io"
 
+STREAMS_MADE = 0.3
+"""Seconds that kubectl may need after the handshake to make its streams. What comes before, it throws away ("Unknown stream
+id", websocket.go of client-go); a real container takes longer to start a command than the shells and Pythons of the tests."""
+
 
 class WebSocket:
     """Streams over WebSocket: the first byte of a message is its channel; 255 and a channel closes that channel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self._listens = asyncio.Event()
 
     async def shake_hands(self, key: str) -> None:
         accept = base64.b64encode(hashlib.sha1((key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11").encode()).digest()).decode()
@@ -34,6 +39,7 @@ class WebSocket:
         """Yield what the client sends on stdin, empty for its end."""
         while True:
             kind, data = await self._frame()
+            self._listens.set()
             if kind == 8:
                 return
             if kind == 9:
@@ -65,6 +71,10 @@ class WebSocket:
         self._writer.write(bytes([128 | kind]) + head + data)
 
     async def send(self, channel: int, data: bytes) -> None:
+        if not self._listens.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._listens.wait(), STREAMS_MADE)
+            self._listens.set()
         self._put(2, bytes([channel]) + data)
         await self._writer.drain()
 

@@ -87,6 +87,9 @@ class Recorder:
         self._note("closed")
         self.end = end
 
+    def __repr__(self) -> str:
+        return f"<Recorder {self.end} {self.said[-10:]} stdout {self.stdout[-500:]!r} stderr {self.stderr[-500:]!r}>"
+
     def _note(self, event: str) -> None:
         self.said.append(event)
         self._news.set()
@@ -102,7 +105,7 @@ class Recorder:
         try:
             await asyncio.wait_for(wait(), DEADLINE)
         except asyncio.TimeoutError:
-            raise AssertionError(f"{what}: not within {DEADLINE:g} s; told: {self.said[-10:]}, {self.stderr!r}") from None
+            raise AssertionError(f"{what}: not within {DEADLINE:g} s: {self!r}") from None
 
     async def ended(self) -> ChannelEnd:
         """Wait for the end and return it."""
@@ -202,8 +205,8 @@ class AgentConformance:
 
         async def test(agent: Agent) -> None:
             recorder = await self._complete(agent, "import sys; print('out'); print('err', file=sys.stderr)")
-            assert bytes(recorder.stdout) == b"out\n"
-            assert b"err\n" in recorder.stderr
+            assert bytes(recorder.stdout) == b"out\n", recorder
+            assert b"err\n" in recorder.stderr, recorder
 
         self.run(test)
 
@@ -212,7 +215,7 @@ class AgentConformance:
 
         async def test(agent: Agent) -> None:
             recorder = await self._complete(agent, SHOW_ARGUMENTS, ARGUMENTS)
-            assert json.loads(recorder.stdout) == ARGUMENTS
+            assert json.loads(recorder.stdout or b"null") == ARGUMENTS, recorder
 
         self.run(test)
 
