@@ -129,6 +129,8 @@ def run_programs(settings: Settings, command: Command, environ: Mapping[str, str
         from mpilaunch.plan import map_as_text
 
         console.lines(map_as_text(job).splitlines())
+    if job.agent.insecure_host_keys:
+        console.warning("--insecure-host-keys: no host key is checked, so a machine in between could read and change this job")
     from mpilaunch.head.begin import launch
 
     verdict = launch(job, console)

@@ -234,11 +234,23 @@ class Hosts:
         """Undo `stop_sshd`."""
         self.listen(host, 22)
 
-    def listen(self, host: str, port: int) -> None:
-        """Start sshd on a port and return once it listens; it is gone with the host."""
+    def listen(self, host: str, port: int, *settings: str) -> None:
+        """Start sshd on a port, with settings of its own, and return once it listens; it is gone with the host."""
         config, log = self._state / "sshd_config", self._state / "sshd.log"
-        sshd = f"/usr/sbin/sshd -f {config} -E {log} -p {port}" + ("" if port == 22 else " -o PidFile=none")
+        words = [*settings, *([] if port == 22 else ["PidFile=none"])]
+        sshd = f"/usr/sbin/sshd -f {config} -E {log} -p {port} {' '.join(f'-o {word}' for word in words)}"
         self.on(host, ["bash", "-c", f"{sshd}; {LISTENS % port}"])
+
+    @contextlib.contextmanager
+    def sshd_with(self, host: str, *settings: str) -> Iterator[None]:
+        """Let a host's sshd have settings of its own."""
+        self.stop_sshd(host)
+        self.listen(host, 22, *settings)
+        try:
+            yield
+        finally:
+            self.stop_sshd(host)
+            self.start_sshd(host)
 
     def link(self, host: str, *, up: bool) -> None:
         """Pull a host's network cable, or plug it in."""

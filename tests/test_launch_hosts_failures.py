@@ -159,7 +159,9 @@ def test_host_key_that_has_changed(hosts: Hosts, agent: str) -> None:
     first, *_, hint = refused(hosts, "--agent", agent, "-H", ALL)
     assert first.startswith("error[start-host-key-changed]: 1 of 4 nodes: node04: host key changed after ")
     assert "ssh-keygen -R" in hint
-    assert hosts.launch("--agent", agent, "-H", ALL, "--insecure-host-keys", "true").returncode == 0
+    done = hosts.launch("--agent", agent, "-H", ALL, "--insecure-host-keys", "--quiet", "true")
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: --insecure-host-keys: no host key is checked, ")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -581,6 +583,20 @@ def test_shell_that_prints_a_megabyte(hosts: Hosts, agent: str) -> None:
     sh(hosts, "node02", f"echo {shlex.quote(NOISY)} >/tmp/bashrc; mount --bind /tmp/bashrc ~/.bashrc")
     assert len(hosts.run(["ssh", "node02", "true"]).stdout) == 1_000_001
     done = hosts.launch("--agent", agent, "-H", "node[01-02]", "hostname")
+    assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["node01", "node02"], "")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@proves(
+    "noisy-login", START, "sshd shows a banner of 250 kB before the login, as long a one as it can send",
+    finder="nobody", says="nothing", code="0", within=10,
+)  # fmt: skip
+def test_login_banner_that_is_as_long_as_can_be(hosts: Hosts, agent: str) -> None:
+    (hosts.shared / "banner").write_text("unauthorised use is forbidden\n" * 8_300)
+    with hosts.sshd_with("node02", f"Banner={hosts.shared}/banner"):
+        shown = hosts.run(["ssh", "-o", "LogLevel=INFO", "node02", "true"]).stderr
+        assert len(shown) > 65_000  # the ssh client shows no more
+        done = hosts.launch("--agent", agent, "-H", "node[01-02]", "hostname")
     assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["node01", "node02"], "")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from array import array
 
 from mpi4py import MPI
@@ -160,4 +161,9 @@ def ends(how: str, code: str = "0") -> None:
 WORKS = (ring, allreduce, appnum, spawn, child, publish, ends)
 
 if __name__ == "__main__":
-    {work.__name__: work for work in WORKS}[sys.argv[1]](*sys.argv[2:])
+    try:
+        {work.__name__: work for work in WORKS}[sys.argv[1]](*sys.argv[2:])
+    except Exception:
+        # As mpi4py's manual says: Python would end here by MPI_Finalize, which waits for ranks that wait for this one.
+        traceback.print_exc()
+        WORLD.Abort(1)
