@@ -266,6 +266,16 @@ def test_what_is_not_started_again(code: int, words: list[str]) -> None:
     assert "attempt 2" not in done.words
 
 
+def test_a_later_attempt_that_does_not_start_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "once.sh").write_text("#!/bin/sh\nrm once.sh\nexit 7\n")
+    (tmp_path / "once.sh").chmod(0o755)
+    first, last = (launch("-np", "1", "--max-restarts", "1", "./once.sh", cwd=tmp_path) for _ in range(2))
+    assert (first.code, last.code) == (7, 1)
+    hint = last.words.splitlines()[-1]
+    assert hint.startswith("hint: the program must be on every node")
+    assert first.words.splitlines()[-1] == hint
+
+
 def test_an_interrupt_between_attempts_ends_the_job(tmp_path: Path) -> None:
     arguments = ("-np", "1", "--max-restarts", "9", "--report", "r.json")
     with launching(*arguments, *sh("exit 3"), cwd=tmp_path) as process:

@@ -139,7 +139,7 @@ class Attempts:
             verdict = Verdict(error.exit_code, error.reference, detail=detail)
         else:
             detail = "\n".join((error.message, *error.context))
-            verdict = Verdict(last.exit_code, error.reference, detail=detail)
+            verdict = Verdict(last.exit_code, error.reference, detail=detail, hint=error.hint)
         self._health = replace(self._health, out=frozenset(), away=self._health.away | self._health.out)
         self._ended.append(Attempt(self._job, self._lineup, verdict))
         return verdict
