@@ -317,7 +317,7 @@ def test_the_nearest_first_each_once_and_a_users_choice_before_all(tmp_path: Pat
 def test_a_pmix_3_that_came_with_open_mpi_has_its_format_spoken(tmp_path: Path, inside: bool, file: str) -> None:
     python = venv(tmp_path / "venv")
     pal = library(tmp_path / "venv/lib", OPEN_MPI_4.decode())
-    mpi = library(tmp_path / "venv/lib", "libmpi.so.40", pal)
+    mpi = library(tmp_path / "venv/lib", "libmpi.so.40", pal, "-Wl,-rpath,$ORIGIN")
     compile_c(tmp_path / "x", MAIN, mpi, f"-Wl,-rpath,{tmp_path}/venv/lib")
     compile_c(tmp_path / "y", MAIN)
     with (tmp_path / "venv/lib" / file).open("ab") as component:

@@ -310,7 +310,9 @@ def test_a_script_that_loads_its_mpi_late_is_found_while_it_runs(tmp_path: Path)
 
 def test_a_world_of_one_and_a_world_that_is_not_to_be_are_not_warned_of(open_programs: Path) -> None:
     for words in (["--mpi", "pmi1", "-np", "1"], ["--mpi", "none", "-np", "2"]):
-        assert launch(*words, open_programs / "ring", "1").err == b""
+        # A world of one starts an orted of its own, which may still be on its way out.
+        done = launch(*words, open_programs / "ring", "1")
+        assert (done.code, [line for line in done.words.splitlines() if "(orted)" not in line]) == (0, [])
 
 
 def test_who_wants_pmix_only_is_told_that_there_is_none(open_programs: Path) -> None:
