@@ -27,7 +27,7 @@ App = tuple[int, Sequence[str]]
 def launch_with_mpilaunch(place: Place, apps: Sequence[App], variables: Mapping[str, str]) -> list[str]:
     """Return the argument list for mpilaunch, which needs to be told of no library."""
     where = ["-H", ",".join(f"{host}:{slots}" for host, slots in place.nodes)]
-    return [sys.executable, "-m", "mpilaunch", *where, *_pairs("-x", variables), *_apps("-np", apps)]
+    return [sys.executable, "-m", "mpilaunch", *where, *_apps("-np", apps, _pairs("-x", variables))]
 
 
 def _open_mpi(place: Place, apps: Sequence[App], variables: Mapping[str, str], old: bool) -> list[str]:
@@ -68,10 +68,10 @@ def _pairs(option: str, variables: Mapping[str, str]) -> list[str]:
     return [word for name, value in variables.items() for word in (option, f"{name}={value}")]
 
 
-def _apps(option: str, apps: Sequence[App]) -> list[str]:
+def _apps(option: str, apps: Sequence[App], of_each: Sequence[str] = ()) -> list[str]:
     words: list[str] = []
     for ranks, argv in apps:
-        words += [":"] * bool(words) + [option, str(ranks), *argv]
+        words += [":"] * bool(words) + [option, str(ranks), *of_each, *argv]
     return words
 
 

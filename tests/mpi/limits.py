@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.mpi.places import TWO_LOCAL, Place
 
+UCX_PORTS = "its default, UCX, has no ports"
 MPICH_UCX = "MPICH over UCX has no ports, which spawning and publishing need"
 FINALIZE = (
     "It prints all, and then most runs hang in MPI_Finalize over UCX's TCP: one rank waits there for another to take part in "
@@ -78,7 +79,8 @@ NEEDS = (
         {"UCX_LOG_LEVEL": "error"},
         "UCX warns on stdout of requests that MPICH did not give back",
     ),
-    Need("mpich-5", ("publish",), {"MPIR_CVAR_CH4_NETMOD": "ofi"}, "its default, UCX, has no ports"),
+    Need("mpich-4", ("publish",), {"MPIR_CVAR_CH4_NETMOD": "ofi"}, UCX_PORTS),
+    Need("mpich-5", ("publish",), {"MPIR_CVAR_CH4_NETMOD": "ofi"}, UCX_PORTS),
     Need("impi", ("spawn", "spawn multiple", "publish"), {"I_MPI_SPAWN": "on"}, "Intel's manual asks for it"),
     Need(
         "openmpi-5",
