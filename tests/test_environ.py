@@ -31,7 +31,7 @@ from mpilaunch.environ import (
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.mapping import Placement
-from mpilaunch.offers import pmi_defaults, pmi_environment, pmix_defaults
+from mpilaunch.offers import crowd_defaults, pmi_defaults, pmi_environment, pmix_defaults
 
 DOCS = Path(__file__).parent.parent / "docs" / "environment.md"
 
@@ -481,5 +481,5 @@ def test_the_documented_lists_are_the_real_ones() -> None:
     assert sorted(name for name in forwarded if name.endswith("_")) == sorted(FORWARDED_PREFIXES)
     assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(NEVER_FORWARDED)
     assert sorted(documented("Scrubbed")) == sorted(scrub_patterns())
-    defaults = defaults_if_unset(2) | pmi_defaults("auto") | pmix_defaults("auto", True)
+    defaults = defaults_if_unset(2) | pmi_defaults("auto") | pmix_defaults("auto", True) | crowd_defaults("auto")
     assert dict(documented_values("Set where unset")) == defaults

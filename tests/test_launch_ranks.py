@@ -50,6 +50,18 @@ def test_256_ranks_on_4_nodes() -> None:
     assert done.lines == sorted(f"{rank}/256 {rank % 64}/64 {rank // 64}/4" for rank in range(256))
 
 
+def test_ranks_of_a_crowded_machine_let_each_other_run() -> None:
+    cpus = len(os.sched_getaffinity(0))
+    yields = sh("echo ${OMPI_MCA_mpi_yield_when_idle-unset}")
+    for hosts, words, said in (
+        (f"local:{cpus}", (), "unset"),
+        (f"local:{cpus},local:1", (), "1"),
+        (f"local:{cpus + 1}", ("-x", "OMPI_MCA_mpi_yield_when_idle=0"), "0"),
+        (f"local:{cpus + 1}", ("--mpi", "none"), "unset"),
+    ):
+        assert set(launch("-H", hosts, *words, *yields).lines) == {said}
+
+
 def test_the_universal_environment(tmp_path: Path) -> None:
     script(tmp_path / "show", 'cat /proc/self/environ > "environ-$RANK"\n', mode=0o644)
     assert launch("-H", "local:2,local:1", "sh", "show", cwd=tmp_path).code == 0

@@ -57,6 +57,7 @@ def preparations(
     }
     hostnames = [facts[index].hostname for index in job_map.nodes]
     one_machine = len(set(hostnames)) < len(hostnames)
+    ranks_on = Counter(facts[place.node].hostname for place in job_map.placements)
     crosses = environ.cross_places(job_map.placements)
     places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
     for place in job_map.placements:
@@ -91,13 +92,16 @@ def preparations(
                     "stdin": world.number == 0 and job.gets_stdin(place.rank),
                 }
             )
+        defaults = environ.defaults_if_unset(len(places)) | offers.pmi_defaults(job.mpi)
+        if ranks_on[facts[index].hostname] > len(facts[index].cpus):
+            defaults |= offers.crowd_defaults(job.mpi)
         yield index, {
             "type": "prepare",
             "job": job.job_id,
             "apps": apps,
             "python": _pythons(job),
             "environment": {**common, **environ.node_environment(node_rank=node_rank, local_size=len(places))},
-            "defaults": environ.defaults_if_unset(len(places)) | offers.pmi_defaults(job.mpi),
+            "defaults": defaults,
             "scrub": environ.scrub_patterns(),
             "merge_stderr": job.output.merge_stderr,
             "window": window,
