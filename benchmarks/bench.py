@@ -32,6 +32,7 @@ from launchers import ENVIRONMENT, Launcher, Work, launchers  # noqa: E402  (thi
 from page import picture, table_page  # noqa: E402
 from scale import curves  # noqa: E402
 
+from mpilaunch.wire.frames import STANDBY  # noqa: E402
 from tests.hosts import Hosts, in_directory  # noqa: E402
 
 LINE = "x" * 83
@@ -97,6 +98,7 @@ def main() -> int:
             "not_installed": [launcher.name for launcher in missing],
             "rows": rows,
             "footprint": footprint(ours, hosts),
+            "standby": standby(ours, hosts, 3 if arguments.quick else 9),
         }
     if not (arguments.quick or arguments.only):
         results["scale"] = curves()
@@ -303,6 +305,32 @@ def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
             times.append(json.loads(report.read_text())["phases"]["launch-daemons"])
         hello[str(len(names))] = statistics.median(times)
     return {"bundle_bytes": len(first_part()), "hello_seconds": hello}
+
+
+def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:
+    """Return what a launch takes whose daemons stand by (`--up`), beside one that starts them."""
+    where = ["-H", ",".join(hosts.names)]
+    taken: dict[str, list[float]] = {"cold": [], "warm": []}
+    with tempfile.TemporaryDirectory(prefix="mpilaunch-bench-") as folder, in_directory(hosts.shared):
+        runtime = {"warm": {"PYTHONPATH": "", "XDG_RUNTIME_DIR": folder}, "cold": {"PYTHONPATH": ""}}
+        hosts.run([ours.command, "--up", *where], env=runtime["warm"]).check_returncode()
+        try:
+            for number in range(rounds + 1):
+                for kind in ("cold", "warm") if number % 2 else ("warm", "cold"):
+                    while not all(any(argv[-1:] == [STANDBY] for _, argv in hosts.processes(name)) for name in hosts.names):
+                        time.sleep(0.1)
+                    time.sleep(0.5)  # what was started for the next launch is not to be measured
+                    begun = time.monotonic()
+                    done = hosts.run([ours.command, *where, "hostname"], env=runtime[kind])
+                    taken[kind] += [time.monotonic() - begun] if number else []
+                    if sorted(done.stdout.split()) != hosts.names:
+                        raise SystemExit(f"bench: mpilaunch is wrong: {done.stdout!r}, {done.stderr!r}")
+        finally:
+            hosts.run([ours.command, "--down"], env=runtime["warm"])
+    ratios = [warm / cold for warm, cold in zip(taken["warm"], taken["cold"], strict=True)]
+    medians = {kind: statistics.median(times) for kind, times in taken.items()}
+    spread = {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
+    return {"hosts": len(hosts.names), "rounds": rounds, **medians, "ratio": spread}
 
 
 if __name__ == "__main__":

@@ -34,7 +34,14 @@ Measured on: {machine}. {versions}.{missing}
 ## Footprint
 
 {footprint}
-{scale}"""
+{standby}{scale}"""
+
+STANDBY = """
+## Daemons that stand by
+
+After `mpilaunch --up`, `hostname` on {hosts} ssh hosts takes **{ratio}** of the time of a launch that starts its daemons:
+{warm} and {cold}, medians of {rounds} rounds.
+"""
 
 SCALE = """
 ## Scale
@@ -74,8 +81,15 @@ def table_page(results: Mapping[str, Any]) -> str:
         medians=_table(medians),
         notes="".join(f"{note}\n" for note in notes) + ("\n" if notes else ""),
         footprint=_table([["what", "mpilaunch"], sent, *hello]),
+        standby=_standby(results["standby"]),
         scale=_scale(results.get("scale", [])),
     ).replace("\n\n\n", "\n\n")
+
+
+def _standby(found: Mapping[str, Any]) -> str:
+    ratio = f"{found['ratio']['median']:.2f} ({_spread(found['ratio'])})"
+    times = {kind: _time(found[kind]) for kind in ("warm", "cold")}
+    return STANDBY.format(hosts=found["hosts"], rounds=found["rounds"], ratio=ratio, **times)
 
 
 def _scale(curves: list[dict[str, Any]]) -> str:

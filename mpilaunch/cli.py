@@ -105,6 +105,13 @@ def run(words: list[str], environ: Mapping[str, str], console: Console, name: st
         from mpilaunch.plan import settings_as_text
 
         return _print(settings_as_text(settings, [section.said for section in command.sections]))
+    if settings["down"]:
+        from mpilaunch.head.standby import take_down
+
+        console.remark("no daemon stands by any more" if take_down() else "no daemon stood by")
+        return ExitCode.OK
+    if settings["up"]:
+        return keep_up(settings, command, environ, console)
     if not command.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="say it after the options: mpilaunch -np 4 train.py")
     return run_programs(settings, command, environ, console)
@@ -136,6 +143,21 @@ def run_programs(settings: Settings, command: Command, environ: Mapping[str, str
     verdict = launch(job, console)
     console.verdict(verdict)
     return verdict.exit_code
+
+
+def keep_up(settings: Settings, command: Command, environ: Mapping[str, str], console: Console) -> int:
+    """Let daemons stand by on the nodes; return the exit code."""
+    from mpilaunch.head.keeper import up
+    from mpilaunch.prepare import make_job
+
+    program = command.sections[0].program
+    if program:
+        hint = "launch it without --up afterwards: the daemons are found"
+        raise UsageError("option-conflict", f"--up runs no program, and here is {program[0]}", hint=hint)
+    count = up(make_job(settings, ["true"], environ), settings["up-idle"])
+    nodes, idle = f"{count} node{'s' if count > 1 else ''}", f"{settings['up-idle']:g} s"
+    console.remark(f"daemons stand by on {nodes}, for {idle} after the last launch; mpilaunch --down ends them")
+    return ExitCode.OK
 
 
 def look(job: JobSpec, settings: Settings) -> int:

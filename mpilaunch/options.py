@@ -338,6 +338,9 @@ OPTIONS = (
     Option("context", REACH, "context of the kubeconfig", metavar="NAME"),
     Option("ssh-option", REACH, "a setting of ssh_config", metavar="NAME=VALUE", default=(), repeatable=True),
     Option("insecure-host-keys", REACH, "accept any host key", "flag", default=False),
+    Option("up", REACH, "keep a daemon ready on every node for launches to come", "flag", default=False, configurable=False),
+    Option("down", REACH, "end what --up keeps", "flag", default=False, configurable=False),
+    Option("up-idle", REACH, "--up ends when nobody has launched for so long", "seconds", "TIME", 1800.0, least=1),
     Option("fanout", REACH, "nodes contacted at a time", "number", "N", 64, least=1),
     Option("timeout", LIMITS, "end the job after this time; no limit without it", "seconds", "TIME", least=0.1),
     Option(

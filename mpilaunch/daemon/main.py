@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
+import sys
 
 from mpilaunch.daemon import guard, reaper, spawn
 from mpilaunch.daemon.loop import Daemon
-from mpilaunch.wire.frames import MARKER
+from mpilaunch.wire.frames import MARKER, STANDBY
+
+LONGEST_STANDBY = 3600.0
+"""Seconds that a daemon stands by: one whose wire has died without a word must not stay for ever. It is replaced."""
 
 
 def main() -> None:
     """Run the daemon of this node; called by the boot line with the wire on stdin and stdout. Does not return."""
     wire_in, wire_out = _take_wire()
+    if sys.argv[2:] == [STANDBY]:
+        _stand_by(wire_in, wire_out)
     directory = reaper.session_directory()
     guard_fd, pulse = guard.stand_behind((wire_in, wire_out), directory)
     os.write(wire_out, MARKER)
@@ -23,6 +30,14 @@ def main() -> None:
     spawn.raise_file_limit()
     Daemon(wire_in, wire_out, guard_fd, pulse, directory).run()
     os._exit(0)
+
+
+def _stand_by(wire_in: int, wire_out: int) -> None:
+    """Say that we are loaded, and wait for the first byte: there is a job then. Nothing else is done, or known, before."""
+    os.write(wire_out, MARKER)
+    ready, _, _ = select.select([wire_in], [], [], LONGEST_STANDBY)
+    if not ready or not os.read(wire_in, 1):
+        os._exit(0)
 
 
 def _take_wire() -> tuple[int, int]:

@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from mpilaunch.agent import Agent, AgentFailure
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel
 from mpilaunch.allocation import Node
 from mpilaunch.head import bundle
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.link import LinkEvents, NodeLink
+from mpilaunch.wire.frames import GO
+
+if TYPE_CHECKING:
+    from mpilaunch.head.standby import Standby
 
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
 PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
@@ -24,6 +29,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds before a dropped connection is tried again; doubled each time, with jitter."""
 NEWS = 5.0
 """Seconds between two words about the nodes that are awaited."""
+STANDBY_PATIENCE = 3.0
+"""Seconds that a daemon that stood by has to report, before one is started in its place."""
 ENDING = 5.0
 """Seconds that a released daemon has to go before its channel is cut."""
 
@@ -38,6 +45,7 @@ class Daemons:
         fanout: nodes contacted at a time.
         patient: nodes that cannot be reached yet are tried again.
         events: gets everything that the links have to tell.
+        options: what the user says to every agent, for daemons that stand by to be known by; None to ask for none.
     """
 
     def __init__(
@@ -48,16 +56,21 @@ class Daemons:
         fanout: int,
         events: LinkEvents,
         *,
+        options: AgentOptions | None = None,
         patient: bool = False,
     ) -> None:
-        self.links = {node.index: NodeLink(node, events) for node in nodes}
         self._agents = agents
-        self._python = python
+        self._python = python or "python3"
         self._contacts = asyncio.Semaphore(fanout)
-        self._bundle = b""
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}
         self._events = events
+        self.links = {node.index: self.make_link(node) for node in nodes}
+        self._standby: Standby | None = None
+        if options is not None and any(node.agent != bundle.LOCAL for node in nodes):
+            from mpilaunch.head.standby import Standby  # daemons of this machine start at once
+
+            self._standby = Standby(options)
         self._again = PATIENT_CAUSES if patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
@@ -70,20 +83,18 @@ class Daemons:
     async def join(self, nodes: Sequence[Node], deadline: float) -> None:
         """Start daemons on further nodes, as `start` does; nodes that have one are left alone."""
         new = [node for node in nodes if node.index not in self.links]
-        self.links.update({node.index: NodeLink(node, self._events) for node in new})
+        self.links.update({node.index: self.make_link(node) for node in new})
         if not new:
             return
         try:
             await self._start([node.index for node in new], time.monotonic() + deadline, lambda waiting: None)
         finally:
             for node in new:
-                if self.links[node.index].facts is None:
+                if not self.links[node.index].reported:
                     # The job goes on without it, and may try it again.
                     self.links.pop(node.index).give_up("it had not reported")
 
     async def _start(self, indexes: list[int], until: float, progress: Callable[[Collection[str]], None]) -> None:
-        if not self._bundle and any(self.links[index].node.agent != bundle.LOCAL for index in indexes):
-            self._bundle = bundle.first_part()
         waiting = {index: self.links[index].node.name for index in indexes}
 
         async def start_node(index: int) -> NodeFailure | None:
@@ -116,7 +127,7 @@ class Daemons:
     async def end(self) -> None:
         """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
         for link in self.links.values():
-            if link.facts is None:
+            if not link.reported:
                 link.give_up("it had not reported")
             else:
                 link.release()
@@ -143,25 +154,38 @@ class Daemons:
 
             await asyncio.sleep(pause * uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE)
-            self.links[index] = NodeLink(self.links[index].node, self._events)
+            self.links[index] = self.make_link(self.links[index].node)
 
     async def _try_node(self, index: int) -> tuple[str, str]:
         """Contact one node once; return (cause, detail) of the failure, ("", "") when its daemon has reported."""
         link = self.links[index]
-        if link.node.agent == bundle.LOCAL:
-            command, payload = bundle.local_command(), b""
-        else:
-            command, payload = bundle.boot_command(self._python or "python3", self._bundle), self._bundle
         async with self._contacts:
             try:
-                channel = await self._agents[link.node.agent].open(link.node, command, link)
+                channel, payload = await self.open(link)
             except AgentFailure as failure:
                 return failure.cause, failure.detail
             link.opened(channel, payload)
-            await link.first_news
-        if link.facts is not None:
+            await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
+            if not link.first_news.done():
+                link.give_up("the daemon that stood by does not answer")
+        if link.reported:
             return "", ""
         return _why_no_hello(link)
+
+    def make_link(self, node: Node) -> NodeLink:
+        """Return the link of a node that is to be contacted."""
+        return NodeLink(node, self._events)
+
+    async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
+        """Return the channel to a daemon, and what it is to be sent first; raises AgentFailure."""
+        node = link.node
+        if node.agent == bundle.LOCAL:
+            return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
+        payload = bundle.first_part()
+        command = bundle.boot_command(self._python, payload)
+        if self._standby is not None and (channel := await self._standby.take(node, command, payload, link)) is not None:
+            return channel, GO
+        return await self._agents[node.agent].open(node, command, link), payload
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
         return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began, index)

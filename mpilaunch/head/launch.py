@@ -57,7 +57,8 @@ class Launch:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-        self._daemons = Daemons(nodes, agents, job.python, job.deadlines.fanout, self, patient=job.deadlines.patient)
+        limits = job.deadlines
+        self._daemons = Daemons(nodes, agents, job.python, limits.fanout, self, options=job.agent, patient=limits.patient)
         raise_file_limit(job)
         self._output = OutputForwarder(job, self._output_broken)
         self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)

@@ -138,6 +138,11 @@ class NodeLink:
             self._channel.abort()
 
     @property
+    def reported(self) -> bool:
+        """The daemon is there."""
+        return self.facts is not None
+
+    @property
     def living(self) -> bool:
         """The channel was opened and has not ended."""
         return self._channel is not None and self.end is None

@@ -34,7 +34,7 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     raise_file_limit(job)
     nodes = [node for node in job.allocation.nodes if node.slots]
     agents = load_agents(job, [node.index for node in nodes])
-    daemons = Daemons(nodes, agents, job.python, job.deadlines.fanout, _Silence())
+    daemons = Daemons(nodes, agents, job.python, job.deadlines.fanout, Silence(), options=job.agent)
 
     def progress(waiting: Collection[str]) -> None:
         observer.progress(len(nodes) - len(waiting), len(nodes), waiting)
@@ -48,7 +48,7 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
             await one.close()
 
 
-class _Silence:
+class Silence:
     """The `LinkEvents` of daemons that are asked for their facts only: there is nothing else to hear."""
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:

@@ -19,6 +19,10 @@ MAX_CONTROL = 64 << 20
 MAX_DATA = 256 << 10
 LENGTHS = {DATA: (1, MAX_DATA), END: (0, 0), CREDIT: (4, 4), PING: (8, 8), PONG: (16, 16)}
 """Least and most payload bytes of each kind; CONTROL has a limit of its own, an argument of FrameReader."""
+STANDBY = "standby"
+"""One word more on the boot line: the daemon loads itself, says the marker, and waits for one byte before it begins."""
+GO = b"\n"
+"""That byte."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 

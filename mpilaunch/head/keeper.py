@@ -1,0 +1,328 @@
+"""`mpilaunch --up`: a process of the user's that keeps a daemon standing by on every node, and hands it to the next launch.
+
+A daemon serves one job, as ever; when it has gone, another takes its place. The keeper knows nothing of jobs: it hands bytes
+on. It goes when it is told to, or when nobody has launched for a while. Daemons that stand by go with it, whatever its end is;
+those that serve a launch have that launch's time, unless the keeper is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from mpilaunch.agent import Agent, AgentOptions, Channel, ChannelEnd
+from mpilaunch.allocation import Node
+from mpilaunch.errors import LaunchError, UsageError
+from mpilaunch.head import bundle
+from mpilaunch.head.begin import load_agents
+from mpilaunch.head.daemons import ENDING, Daemons
+from mpilaunch.head.limits import raise_file_limit
+from mpilaunch.head.link import LAST_WORDS, NodeLink
+from mpilaunch.head.standby import (
+    CLOSED,
+    DOWN,
+    NO,
+    STDERR,
+    STDIN,
+    STDOUT,
+    TAKE,
+    YES,
+    Frames,
+    request_for,
+    socket_path,
+    take_down,
+)
+from mpilaunch.head.survey import Silence
+from mpilaunch.jobspec import JobSpec
+from mpilaunch.wire.frames import MARKER, STANDBY
+
+RENEWAL_PAUSE = 30.0
+"""Seconds until a node whose daemon was lost, or does not start, is tried again."""
+READY = "ready"
+
+
+def up(job: JobSpec, idle: float) -> int:
+    """Start a keeper for the nodes of a job, in the background; return how many nodes stand by.
+
+    A keeper that is there goes first. Raises LaunchError when a node does not start: then nothing is kept.
+    """
+    nodes = [node for node in job.allocation.nodes if node.slots and node.agent != bundle.LOCAL]
+    if not nodes:
+        hint = "name some with --hostfile or --host"
+        raise UsageError("no-nodes", "--up: there is no node but this machine, where a daemon starts at once", hint=hint)
+    try:
+        socket_path(make=True)
+    except OSError as error:
+        raise UsageError("standby-place", f"--up: no place for its socket: {error}", hint="set XDG_RUNTIME_DIR") from error
+    take_down()
+    news, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(news)
+        _be_keeper(job, nodes, idle, told)
+    os.close(told)
+    try:
+        with open(news, "rb") as file:
+            said = json.loads(file.read() or b"null")
+    except BaseException:
+        os.kill(pid, signal.SIGTERM)
+        raise
+    if said is None:
+        raise LaunchError("standby-failed", "--up: the process that was to keep the daemons has died")
+    if said != READY:
+        reference, message, context, hint, code = said
+        raise LaunchError(reference, message, context=context, hint=hint, exit_code=code)
+    return len(nodes)
+
+
+def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, told: int) -> None:
+    """Keep daemons in a session of our own; never return."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
+    try:
+        asyncio.run(Keeper(job, nodes, idle).run(told))
+    except BaseException as error:
+        said = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
+        with suppress(OSError):  # it has been told before that all is well
+            os.write(told, json.dumps([said.reference, said.message, said.context, said.hint, said.exit_code]).encode())
+    finally:
+        os._exit(0)
+
+
+class StandbyLink(NodeLink):
+    """A daemon that stands by, and whoever has taken it."""
+
+    taker: Taker | None = None
+    stands_by = False
+
+    @property
+    def reported(self) -> bool:
+        """It is there when it has said so much."""
+        return self.stands_by
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the daemon to stand by, or hand on what it says."""
+        if self.taker is not None:
+            self.taker.tell(STDOUT, data)
+            return
+        self.banner = (self.banner + data)[-LAST_WORDS:]
+        if MARKER in self.banner and not self.first_news.done():
+            self.stands_by = True
+            self.first_news.set_result(None)
+
+    def stderr_received(self, data: bytes) -> None:
+        """Keep the last words, or hand them on."""
+        if self.taker is not None:
+            self.taker.tell(STDERR, data)
+        else:
+            super().stderr_received(data)
+
+    def pause_writing(self) -> None:
+        """Take no more from the launch."""
+        if self.taker is not None:
+            self.taker.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Take more again."""
+        if self.taker is not None:
+            self.taker.transport.resume_reading()
+
+    def closed(self, end: ChannelEnd) -> None:
+        """Tell the launch, and the keeper."""
+        if self.taker is not None:
+            self.taker.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
+            self.taker.transport.close()
+        super().closed(end)
+
+    def hand(self, data: bytes) -> None:
+        """Give the daemon what the launch says; nothing is the end of its stdin."""
+        if not data:
+            self.release()
+        elif self._channel is not None and self.end is None:
+            self._channel.write(data)
+
+
+class StandbyDaemons(Daemons):
+    """Daemons that stand by once they are loaded."""
+
+    def make_link(self, node: Node) -> NodeLink:
+        """Return a link that hands on."""
+        return StandbyLink(node, self._events)
+
+    async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
+        """Start the daemon of a node, which is to stand by; raises AgentFailure."""
+        payload = bundle.first_part()
+        command = [*bundle.boot_command(self._python, payload), STANDBY]
+        return await self._agents[link.node.agent].open(link.node, command, link), payload
+
+
+class Taker(Frames):
+    """The connection of a launch."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        super().__init__()
+        self._keeper = keeper
+        self._link: StandbyLink | None = None
+
+    def frame(self, kind: int, data: bytes) -> None:
+        """Take the request; after that, all is for the daemon."""
+        if self._link is not None and kind == STDIN:
+            self._link.hand(data)
+        elif kind == DOWN:
+            self._keeper.stop(self)
+        elif kind == TAKE and self._link is None and (link := self._keeper.hand_out(data)) is not None:
+            self._link = link
+            link.taker = self
+            self.tell(YES)
+        else:
+            self.tell(NO)
+            self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The launch has gone: its daemon goes too."""
+        if self._link is not None and self._link.living:
+            self._link.give_up("the launch has gone")
+
+
+class Keeper(Silence):
+    """What is kept, until it is time to go.
+
+    Args:
+        job: says how the nodes are reached.
+        nodes: where a daemon is to stand by.
+        idle: seconds without a launch after which the keeper goes.
+    """
+
+    def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float) -> None:
+        self._job, self._nodes, self._idle = job, nodes, idle
+        self._python = job.python or "python3"
+        self._options: AgentOptions = job.agent
+        self._daemons: StandbyDaemons
+        self._agents: Mapping[str, Agent] = {}
+        self._requests: dict[bytes, list[int]] = {}
+        self._renewals: dict[int, asyncio.Task[None]] = {}
+        self._stopping = asyncio.Event()
+        self._told: list[Taker] = []
+        self._used = 0.0
+
+    async def run(self, told: int) -> None:
+        """Start all, close `told` when all stand by, serve, end all; raises LaunchError when a node does not start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        raise_file_limit(self._job)
+        self._agents = load_agents(self._job, [node.index for node in self._nodes])
+        self._daemons = StandbyDaemons(self._nodes, self._agents, self._job.python, self._job.deadlines.fanout, self)
+        path = socket_path()
+        try:
+            if not await self._started():
+                return
+            command, payload = bundle.boot_command(self._python, bundle.first_part()), bundle.first_part()
+            for node in self._nodes:
+                self._requests.setdefault(request_for(node, self._options, command, payload).encode(), []).append(node.index)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            mask = os.umask(0o077)
+            try:
+                server = await loop.create_unix_server(lambda: Taker(self), path)
+            finally:
+                os.umask(mask)
+            os.write(told, json.dumps(READY).encode())
+            os.close(told)
+            try:
+                await self._serve(loop)
+            finally:
+                server.close()
+                os.unlink(path)
+            await self._finish()
+        finally:
+            await self._daemons.end()
+            for agent in self._agents.values():
+                await agent.close()
+
+    async def _started(self) -> bool:
+        """Start all; False when somebody does not want it any more."""
+        starting = asyncio.ensure_future(self._daemons.start(self._job.deadlines.start, lambda waiting: None))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+            return False
+        starting.result()
+        return True
+
+    async def _finish(self) -> None:
+        """Let the daemons that stand by go, say so to who asked for it, and serve the launches under way to their end."""
+        self._stopping.set()
+        for task in self._renewals.values():
+            task.cancel()
+        if self._renewals:
+            await asyncio.wait(self._renewals.values())
+        standing = [link for link in self._links() if link.taker is None and link.living]
+        for link in standing:
+            link.release()
+        if standing:
+            await asyncio.wait([link.ended for link in standing], timeout=ENDING)
+        serving = [link.ended for link in self._links() if link.taker is not None and link.living]
+        for taker in self._told:
+            taker.tell(YES)
+            if serving:
+                taker.transport.close()  # otherwise the end of this process does it
+        if serving:
+            await asyncio.wait(serving)
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until it is time to go."""
+        self._used = loop.time()
+        while not self._stopping.is_set():
+            if any(link.taker is not None for link in self._links()):
+                self._used = loop.time()
+            left = self._used + self._idle - loop.time()
+            if left <= 0:
+                return
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
+
+    def stop(self, taker: Taker) -> None:
+        """A user says that it is enough; told when all has gone."""
+        self._told.append(taker)
+        self._stopping.set()
+
+    def hand_out(self, request: bytes) -> StandbyLink | None:
+        """Return a daemon that stands by and is what was asked for, None when there is none."""
+        indexes = self._requests.get(request, [])
+        for link in self._links():
+            if link.node.index in indexes and link.stands_by and link.living and link.taker is None:
+                self._used = asyncio.get_running_loop().time()
+                return link
+        return None
+
+    def _links(self) -> list[StandbyLink]:
+        return [link for link in self._daemons.links.values() if isinstance(link, StandbyLink)]
+
+    # What the links tell
+
+    def gone(self, link: NodeLink, reason: str) -> None:
+        """A daemon has served, or was lost: another takes its place."""
+        assert isinstance(link, StandbyLink)
+        if link.stands_by and not self._stopping.is_set():
+            pause = 0.0 if link.taker is not None else RENEWAL_PAUSE
+            self._renewals[link.node.index] = asyncio.ensure_future(self._renew(link.node, pause))
+
+    async def _renew(self, node: Node, pause: float) -> None:
+        while True:
+            await asyncio.sleep(pause)
+            self._daemons.links.pop(node.index, None)
+            try:
+                await self._daemons.join([node], self._job.deadlines.start)
+                return
+            except LaunchError:
+                pause = RENEWAL_PAUSE

@@ -1,0 +1,277 @@
+"""Daemons that stand by (`--up`): who gets one, who does not, and that none is left whatever ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mpilaunch.errors import ExitCode
+from mpilaunch.head.standby import DOWN, HEADER, NO, TAKE
+from mpilaunch.wire.frames import STANDBY
+from tests.hosts import Hosts
+from tests.launching import Launched, finish, launch, launching, living, script, sh, wait_for_files, wait_until
+
+AGENT = """#!/bin/sh
+echo "$PPID $$" >>"$(dirname "$0")/started"
+shift
+eval "exec $1"
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A user's runtime directory, and an agent that writes down by whom it is started, and its own process id."""
+
+    folder: Path
+
+    @property
+    def words(self) -> list[str]:
+        """What names the nodes and the agent."""
+        return ["--agent", f"{self.folder}/agent {{host}} {{command}}", "-H", "a:2,b:2"]
+
+    @property
+    def env(self) -> dict[str, str | bytes]:
+        """What leads to the socket."""
+        return {"XDG_RUNTIME_DIR": str(self.folder)}
+
+    @property
+    def started(self) -> list[tuple[int, int]]:
+        """Who started each agent, and the agent's process id, which is that of its daemon."""
+        lines = (self.folder / "started").read_text().splitlines()
+        return [(int(parent), int(own)) for parent, own in map(str.split, lines)]
+
+    @property
+    def socket(self) -> Path:
+        """Where the keeper listens."""
+        return self.folder / "mpilaunch/standby"
+
+    def up(self, *words: str) -> int:
+        """Let daemons stand by; return the keeper's process id."""
+        # Not `launch`: something is to be left.
+        told = self._run("--up", *self.words, *words)
+        assert (told.returncode, told.stdout) == (0, b"")
+        assert b"daemons stand by on 2 nodes, for" in told.stderr
+        return self.started[-1][0]
+
+    def down(self) -> bytes:
+        """End them; return what is said."""
+        told = self._run("--down")
+        assert (told.returncode, told.stdout) == (0, b"")
+        return told.stderr
+
+    def launch(self, *words: str) -> Launched:
+        """Launch on the nodes."""
+        with launching(*self.words, *words, env=self.env) as job:
+            return finish(job)
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        with launching(*words, env=self.env) as process:
+            out, err = process.communicate(timeout=30)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """Give a place whose path is short enough for a socket; nothing stands by there afterwards."""
+    with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
+        script(Path(folder, "agent"), AGENT)
+        made = Place(Path(folder))
+        yield made
+        made.down()
+        assert not made.socket.exists()
+
+
+def test_the_next_launch_gets_the_daemons_that_stand_by_and_others_take_their_place(place: Place) -> None:
+    keeper = place.up()
+    assert len(place.started) == 2
+    for number in range(1, 4):
+        done = place.launch(*sh("echo $RANK/$WORLD_SIZE; exit $((RANK / 3 * 7))"))
+        assert (done.code, done.lines) == (7, ["0/4", "1/4", "2/4", "3/4"])
+        assert "rank 3" in done.words
+        wait_until(lambda number=number: len(place.started) == 2 + 2 * number, "others are started")
+    assert {parent for parent, _ in place.started} == {keeper}, "no launch has started one by itself"
+    assert place.down() == b"note: no daemon stands by any more\n"
+    assert not any(living(own) for _, own in place.started)
+    wait_until(lambda: not living(keeper), "the keeper has gone", 1)
+    assert place.down() == b"note: no daemon stood by\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (["--python", sys.executable], 2),
+        (["--ssh-option", "Port=1"], 2),
+        (["-H", "c:2"], 1),
+        (["-H", "root@a:2"], 1),
+    ],
+    ids=["python", "option", "host", "user"],
+)
+def test_a_launch_that_would_start_other_daemons_starts_its_own(place: Place, words: list[str], own: int) -> None:
+    keeper = place.up()
+    done = place.launch(*words, *sh("echo up"))
+    assert (done.code, done.err, set(done.lines)) == (0, b"", {"up"})
+    assert len([parent for parent, _ in place.started if parent != keeper]) == own
+
+
+def test_two_launches_at_once_share_nothing(place: Place) -> None:
+    keeper = place.up()
+    with launching(*place.words, *sh("cat >/dev/null; echo first"), stdin=subprocess.PIPE, env=place.env) as first:
+        wait_until(lambda: len(place.started) >= 2, "it has begun")
+        second = place.launch(*sh("echo second"))
+        assert first.poll() is None
+        done = finish(first)
+    assert (done.code, set(done.lines), set(second.lines)) == (0, {"first"}, {"second"})
+    assert keeper in {parent for parent, _ in place.started}
+
+
+def test_output_and_stdin_go_through_whole(place: Place) -> None:
+    place.up()
+    sent = b"".join(b"%09d\n" % number for number in range(500_000))
+    with launching(*place.words, "-np", "1", "cat", stdin=subprocess.PIPE, env=place.env) as job:
+        out, err = job.communicate(sent, timeout=30)
+    assert (job.returncode, err) == (0, b"") and out == sent
+
+
+def test_a_job_goes_on_when_nothing_is_to_stand_by_any_more(place: Place, tmp_path: Path) -> None:
+    keeper = place.up()
+    program = sh(f"echo >{tmp_path}/up-$RANK; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo done")
+    with launching(*place.words, *program, env=place.env) as job:
+        wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))
+        assert place.down() == b"note: no daemon stands by any more\n"
+        assert place.down() == b"note: no daemon stood by\n"
+        assert living(keeper), "it hands on what the job says"
+        (tmp_path / "go").touch()
+        done = finish(job)
+    assert (done.code, done.lines, done.err) == (0, ["done"] * 4, b"")
+    wait_until(lambda: not living(keeper), "the keeper has gone with the job")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_of_the_keeper_leaves_nothing(place: Place, number: int) -> None:
+    keeper = place.up()
+    os.kill(keeper, number)
+    wait_until(lambda: not any(living(own) for _, own in place.started), "the daemons have gone")
+    done = place.launch(*sh("echo $RANK"))
+    assert (done.code, done.lines, done.err) == (0, ["0", "1", "2", "3"], b""), "a socket that nobody listens at is no reason"
+    assert place.up() != keeper
+
+
+def test_a_killed_keeper_ends_the_job_that_it_serves_and_is_named(place: Place, tmp_path: Path) -> None:
+    keeper = place.up()
+    with launching(*place.words, *sh(f"echo >{tmp_path}/up-$RANK; sleep 60"), env=place.env) as job:
+        wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))
+        os.kill(keeper, signal.SIGKILL)
+        done = finish(job)
+    assert done.code == ExitCode.NODE_LOST
+    assert "the process that kept its daemon has gone" in done.words
+
+
+def test_a_killed_launch_ends_its_daemons_and_ranks(place: Place, tmp_path: Path) -> None:
+    place.up()
+    with launching(*place.words, *sh(f"echo $$ >{tmp_path}/up-$RANK; sleep 60"), env=place.env) as job:
+        ranks = [int(text) for text in wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))]
+        job.kill()
+        wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
+
+
+def test_a_daemon_that_was_lost_or_hangs_is_not_missed(place: Place) -> None:
+    keeper = place.up()
+    (_, lost), (_, hanging) = place.started
+    os.kill(lost, signal.SIGKILL)
+    os.kill(hanging, signal.SIGSTOP)
+    wait_until(lambda: not living(lost), "it has gone")
+    done = place.launch(*sh("echo $RANK"))
+    assert (done.code, done.lines, done.err) == (0, ["0", "1", "2", "3"], b"")
+    assert place.started[2][0] != keeper, "the launch has started one by itself for the first, and did not wait"
+    wait_until(lambda: not living(hanging), "what hangs is cut")
+
+
+def test_nobody_stands_by_for_ever(place: Place) -> None:
+    keeper = place.up("--up-idle", "1")
+    wait_until(lambda: not living(keeper), "it has gone")
+    assert not any(living(own) for _, own in place.started)
+
+
+def test_a_new_keeper_takes_the_place_of_the_old_one(place: Place) -> None:
+    old = place.up()
+    new = place.up()
+    assert living(new) and new != old
+    wait_until(lambda: not living(old), "the old one has gone")
+
+
+def test_words_that_mean_nothing_do_the_keeper_no_harm(place: Place) -> None:
+    keeper = place.up()
+    frames = [HEADER.pack(kind, 3) + b"abc" for kind in range(20) if kind != DOWN]
+    for words in (*frames, HEADER.pack(TAKE, 1 << 31), b"x" * (2 << 20), b"\1", b""):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(10)
+            client.connect(os.fspath(place.socket))
+            with contextlib.suppress(OSError):  # it has hung up on us
+                client.sendall(words)
+                client.shutdown(socket.SHUT_WR)
+                assert client.recv(100) in (b"", HEADER.pack(NO, 0))
+    assert place.launch(*sh("echo up")).lines == ["up"] * 4
+    assert {parent for parent, _ in place.started} == {keeper}
+
+
+def test_its_socket_is_the_users_alone(place: Place) -> None:
+    place.up()
+    assert place.socket.stat().st_mode & 0o077 == 0
+    assert place.socket.parent.stat().st_mode & 0o077 == 0
+    place.down()
+    place.socket.parent.chmod(0o755)
+    done = launch("--up", *place.words, env=place.env)
+    assert (done.code, done.out) == (ExitCode.USAGE, b"")
+    assert "error[standby-place]: --up: no place for its socket: " in done.words
+    assert place.launch(*sh("echo up")).lines == ["up"] * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--up"], ExitCode.USAGE, "error[no-nodes]: --up: there is no node but this machine"),
+        (["--up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
+        (["--up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: --up runs no program, and here is prog"),
+        (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),
+    ],
+)
+def test_what_cannot_stand_by(place: Place, words: list[str], code: int, told: str) -> None:
+    done = launch(*words, env=place.env)
+    assert (done.code, done.out) == (code, b"")
+    assert told in done.words
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize("agent", ["ssh", "openssh"])
+def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
+    words = ("--agent", agent, "-H", "node[01-03]")
+
+    def standing(name: str) -> list[int]:
+        return [pid for pid, argv in hosts.processes(name) if argv[-1:] == [STANDBY]]
+
+    with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
+        runtime = {"XDG_RUNTIME_DIR": folder}
+        try:
+            told = hosts.launch("--up", *words, env=runtime)
+            assert (told.returncode, "stand by on 3 nodes" in told.stderr) == (0, True)
+            first = {name: standing(name) for name in hosts.names[:3]}
+            assert all(first.values())
+            hosts.stop_sshd("node02")  # nobody logs in there any more, and nobody needs to
+            done = hosts.launch(*words, "hostname", env=runtime)
+            hosts.start_sshd("node02")
+            assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, hosts.names[:3], "")
+            wait_until(lambda: all(standing(name) not in ([], first[name]) for name in ("node01", "node03")), "others stand by")
+        finally:
+            told = hosts.launch("--down", env=runtime)
+        assert (told.returncode, told.stderr) == (0, "note: no daemon stands by any more\n")
+        assert not any(standing(name) for name in hosts.names)
