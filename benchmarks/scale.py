@@ -147,7 +147,9 @@ class ScriptedNode:
 def measure(nodes: int, ranks: int, fence: bool) -> dict[str, float]:
     """Launch once; return the head's CPU seconds and the bytes that it grew by."""
     each = -(-ranks // nodes)
-    words = ["-H", f"node[0001-{nodes:04}]:{each}", "-np", str(ranks), "--fanout", str(nodes), "--mpi", "pmi1", "true"]
+    words = ["-H", f"node[0001-{nodes:04}]:{each}", "-np", str(ranks), "--fanout", str(nodes), "--mpi", "pmi1"]
+    # What is asked of a node now and then would depend on how long this takes.
+    words += ["--heartbeat", "3600", "--start-timeout", "3600", "true"]
     bundle.first_part()
     read_words(["true"])
     gc.collect()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mpilaunch.daemon.pmix import PmixServer
-from mpilaunch.daemon.pmix_search import Libpmix, libpmix_for
+from mpilaunch.daemon.pmix_search import Libpmix, Program
 from mpilaunch.daemon.spawn import encode
 
 SECONDS = 30.0
@@ -266,7 +266,7 @@ class Nodes:
 
 def served(program: Path) -> Libpmix:
     """Return how a program is served, as the daemon would."""
-    return libpmix_for(encode(str(program)), [b"program"], dict(os.environb), b".", None)
+    return Program(encode(str(program)), [b"program"], dict(os.environb)).libpmix(None)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from mpilaunch.daemon import pmix_search
 from mpilaunch.daemon.elf import Elf, ElfError, parse, read_elf
-from mpilaunch.daemon.pmix_search import LIBPMIX, OPEN_MPI_4, cannot_use_mpi, has_pmix_3_inside, libpmix_for, pmix_libraries
+from mpilaunch.daemon.pmix_search import LIBPMIX, OPEN_MPI_4, Program, cannot_use_mpi
 
 
 def from_bytes(data: bytes, with_imports: bool = True) -> Elf:
@@ -204,12 +204,13 @@ def _no_system_libraries(
 
 def search(program: Path, *arguments: str, directory: Path | None = None, **environment: str) -> list[str]:
     """Return what is found for a command line, with `...` for the directory of the test."""
-    found = pmix_libraries(
+    rank = Program(
         os.fsencode(program),
         [os.fsencode(program), *map(os.fsencode, arguments)],
         {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
         os.fsencode(directory or "."),
     )
+    found = rank.pmix_libraries()
     assert len(set(found)) == len(found)
     assert found[-1] == LIBPMIX
     return found[:-1]
@@ -298,11 +299,11 @@ def test_the_nearest_first_each_once_and_a_users_choice_before_all(tmp_path: Pat
     paths = f"{tmp_path}/module:{tmp_path}/venv/lib:{tmp_path}/module/."
     assert search(python, LD_LIBRARY_PATH=paths) == [own, other]
     path, environment = os.fsencode(python), {b"LD_LIBRARY_PATH": os.fsencode(paths)}
-    assert pmix_libraries(path, [path], environment, library="/x/y") == ["/x/y", own, other, LIBPMIX]
-    assert pmix_libraries(path, [path], environment, library=other) == [other, own, LIBPMIX]
+    assert Program(path, [path], environment).pmix_libraries() == [own, other, LIBPMIX]
+    assert Program(path, [path], environment).libpmix("/x/y").libraries == ["/x/y"]
     # What the loader would find by the plain name need not be tried twice.
     (tmp_path / "ld.so.cache").write_bytes(b"\0" + os.fsencode(own) + b"\0")
-    assert pmix_libraries(path, [path], {}) == [own]
+    assert Program(path, [path], {}).pmix_libraries() == [own]
 
 
 @pytest.mark.parametrize(
@@ -328,9 +329,9 @@ def test_a_pmix_3_that_came_with_open_mpi_has_its_format_spoken(tmp_path: Path, 
         (tmp_path / "y", {b"LD_LIBRARY_PATH": os.fsencode(tmp_path / "venv/lib")}, inside),
         (tmp_path / "y", {}, False),
     ):
-        words = os.fsencode(program), [os.fsencode(program)], environment, b"."
-        assert has_pmix_3_inside(*words) is found
-        assert libpmix_for(*words, "/x/y").settings == ({"PMIX_MCA_bfrops": "v3"} if found else {})
+        rank = Program(os.fsencode(program), [os.fsencode(program)], environment)
+        assert rank.has_pmix_3_inside() is found
+        assert rank.libpmix("/x/y").settings == ({"PMIX_MCA_bfrops": "v3"} if found else {})
 
 
 def test_a_program_that_names_itself_or_a_circle_ends(tmp_path: Path) -> None:

@@ -62,13 +62,6 @@ def cannot_use_mpi(path: bytes, environment: Mapping[bytes, bytes] | None = None
         return False
 
 
-def takes_pmi(path: bytes, environment: Mapping[bytes, bytes]) -> bool:
-    """Tell of a program whether it is linked with an MPI library that takes PMI and has no PMIx: MPICH and its family."""
-    names = [name for name, _ in _Loader(environment).libraries(path)]
-    is_mpich = any(name.startswith((b"libmpich.", b"libmpi.so.12", b"libmpi_abi.")) for name in names)
-    return is_mpich and not any(name.startswith((b"libpmix.", b"libopen-pal.")) for name in names)
-
-
 class Libpmix:
     """How a program is served.
 
@@ -82,74 +75,91 @@ class Libpmix:
         self.libraries, self.library_path, self.settings = libraries, library_path, settings or {}
 
 
-def libpmix_for(
-    path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes, library: str | None
-) -> Libpmix:
-    """Return how a program is served; a library that the user chose is the only one. The arguments: see `pmix_libraries`."""
-    libraries = [library] if library else pmix_libraries(path, arguments, environment, directory)
-    # A libpmix of a later generation answers each client in the client's own format, but not when one rank asks what another
-    # has put on another node: then it takes the server's (pmix_pending_resolve in OpenPMIx's pmix_server_get.c, 4.2 and 5.0).
-    settings = {"PMIX_MCA_bfrops": "v3"} if has_pmix_3_inside(path, arguments, environment, directory) else {}
-    return Libpmix(libraries, decode(environment.get(b"LD_LIBRARY_PATH", b"")), settings)
-
-
-def has_pmix_3_inside(
-    path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes = b"."
-) -> bool:
-    """Tell of a program whether its Open MPI 4 was built with the PMIx 3 that comes with it, and takes no libpmix.
-
-    The arguments are those of `pmix_libraries`.
-    """
-    loader = _Loader(environment)
-    folders: list[bytes] = []
-    for program in _programs(path, arguments, environment, directory):
-        folders += [os.path.dirname(place) for name, place in loader.libraries(program) if name == OPEN_MPI_4]
-        folders += _library_folders(program)
-    for folder in folders + loader.searched:
-        try:
-            with open(os.path.join(folder, OPEN_MPI_4), "rb") as file:
-                return os.path.exists(os.path.join(folder, b"openmpi", PMIX_3 + b".so")) or PMIX_3 in file.read()
-        except OSError:
-            continue
-    return False
-
-
-def _is_glibc(name: bytes) -> bool:
-    return name.rstrip(b".0123456789") in _GLIBC or name.startswith(b"ld-linux")
-
-
-def pmix_libraries(
-    path: bytes,
-    arguments: list[bytes],
-    environment: Mapping[bytes, bytes],
-    directory: bytes = b".",
-    library: str | None = None,
-) -> list[str]:
-    """Return the libraries to try for a program, the nearest first; names without a slash are for the loader to find.
-
-    None are returned where there is no libpmix at all.
+class Program:
+    """A rank's program, and the libraries that it would load; what has been looked up is kept for the next question.
 
     Args:
         path: of the program, as it will be executed.
         arguments: of the program, its name first.
         environment: that the program gets.
         directory: that it starts in.
-        library: what the user chose; it comes before all.
     """
-    loader = _Loader(environment)
-    found: list[bytes] = []
-    for program in _programs(path, arguments, environment, directory):
-        found += _beside_libmpi(loader, program)
-        for folder in _library_folders(program):
-            found += _in_directory(folder)
-    for place in loader.searched:
-        found += _in_directory(place)
-    system = {os.path.realpath(place) for place in loader.cached(_NAME)}
-    different = {os.path.realpath(place): place for place in reversed(found)}  # the first of those that are one file
-    nearest = [decode(place) for place in found if different.get(os.path.realpath(place)) is place]
-    if not system & different.keys() and (system or any(map(_holds_libpmix, _USUAL_PLACES))):
-        nearest.append(LIBPMIX)
-    return ([library] if library else []) + [place for place in nearest if place != library]
+
+    def __init__(
+        self, path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes = b"."
+    ) -> None:
+        self._path = path
+        self._programs = list(_programs(path, arguments, environment, directory))
+        self._loader = _Loader(environment)
+        self._library_path = decode(environment.get(b"LD_LIBRARY_PATH", b""))
+        self._libraries: dict[bytes, list[tuple[bytes, bytes]]] = {}
+
+    def takes_pmi(self) -> bool:
+        """Tell whether it is linked with an MPI library that takes PMI and has no PMIx: MPICH and its family."""
+        names = [name for name, _ in self._libraries_of(self._path)]
+        is_mpich = any(name.startswith((b"libmpich.", b"libmpi.so.12", b"libmpi_abi.")) for name in names)
+        return is_mpich and not any(name.startswith((b"libpmix.", b"libopen-pal.")) for name in names)
+
+    def libpmix(self, library: str | None) -> Libpmix:
+        """Return how it is served; a library that the user chose is the only one."""
+        libraries = [library] if library else self.pmix_libraries()
+        # A libpmix of a later generation answers each client in the client's own format, but not when one rank asks what
+        # another has put on another node: then it takes the server's (OpenPMIx 4.2 and 5.0, pmix_pending_resolve in
+        # pmix_server_get.c).
+        return Libpmix(libraries, self._library_path, {"PMIX_MCA_bfrops": "v3"} if self.has_pmix_3_inside() else {})
+
+    def has_pmix_3_inside(self) -> bool:
+        """Tell whether its Open MPI 4 was built with the PMIx 3 that comes with it, and takes no libpmix."""
+        folders: list[bytes] = []
+        for program in self._programs:
+            folders += [os.path.dirname(place) for name, place in self._libraries_of(program) if name == OPEN_MPI_4]
+            folders += _library_folders(program)
+        for folder in folders + self._loader.searched:
+            try:
+                with open(os.path.join(folder, OPEN_MPI_4), "rb") as file:
+                    return os.path.exists(os.path.join(folder, b"openmpi", PMIX_3 + b".so")) or PMIX_3 in file.read()
+            except OSError:
+                continue
+        return False
+
+    def pmix_libraries(self) -> list[str]:
+        """Return the libraries to try, the nearest first; names without a slash are for the loader to find.
+
+        None are returned where there is no libpmix at all.
+        """
+        found: list[bytes] = []
+        for program in self._programs:
+            found += self._beside_libmpi(program)
+            for folder in _library_folders(program):
+                found += _in_directory(folder)
+        for place in self._loader.searched:
+            found += _in_directory(place)
+        system = {os.path.realpath(place) for place in self._loader.cached(_NAME)}
+        different = {os.path.realpath(place): place for place in reversed(found)}  # the first of those that are one file
+        nearest = [decode(place) for place in found if different.get(os.path.realpath(place)) is place]
+        if not system & different.keys() and (system or any(map(_holds_libpmix, _USUAL_PLACES))):
+            nearest.append(LIBPMIX)
+        return nearest
+
+    def _beside_libmpi(self, program: bytes) -> list[bytes]:
+        """Return the libpmix that the program, or a library of it, is linked with, and those beside its libmpi."""
+        beside: list[bytes] = []
+        for name, place in self._libraries_of(program):
+            if name == _NAME:
+                return [place] + beside
+            if name.startswith((b"libmpi.", b"libmpi_", b"libmpich.")):
+                for folder in dict.fromkeys((os.path.dirname(place), os.path.dirname(os.path.realpath(place)))):
+                    beside += _in_directory(folder)
+        return beside
+
+    def _libraries_of(self, program: bytes) -> list[tuple[bytes, bytes]]:
+        if program not in self._libraries:
+            self._libraries[program] = list(self._loader.libraries(program))
+        return self._libraries[program]
+
+
+def _is_glibc(name: bytes) -> bool:
+    return name.rstrip(b".0123456789") in _GLIBC or name.startswith(b"ld-linux")
 
 
 # The program
@@ -247,18 +257,6 @@ class _Loader:
         yield from (os.path.join(folder, name) for folder in folders)
         yield from self.cached(name)
         yield from (os.path.join(folder, name) for folder in _USUAL_PLACES)
-
-
-def _beside_libmpi(loader: _Loader, program: bytes) -> list[bytes]:
-    """Return the libpmix that the program, or a library of it, is linked with, and those beside its libmpi."""
-    beside: list[bytes] = []
-    for name, place in loader.libraries(program):
-        if name == _NAME:
-            return [place] + beside
-        if name.startswith((b"libmpi.", b"libmpi_", b"libmpich.")):
-            for folder in dict.fromkeys((os.path.dirname(place), os.path.dirname(os.path.realpath(place)))):
-                beside += _in_directory(folder)
-    return beside
 
 
 def _library_folders(program: bytes) -> list[bytes]:

@@ -98,17 +98,20 @@ class WireUp:
         if PMIX not in description["offer"]:
             ready("")
             return
-        from mpilaunch.daemon.pmix_search import cannot_use_mpi, libpmix_for, takes_pmi
+        from mpilaunch.daemon.pmix_search import Program, cannot_use_mpi
 
         self._harmless.update(app.path for app in apps if cannot_use_mpi(app.path, app.environment))
-        users = [app for app in apps if app.path not in self._harmless]
+        users = [
+            Program(app.path, app.arguments, app.environment, app.directory)
+            for app in apps
+            if app.path not in self._harmless
+        ]
         if PMI in description["offer"]:
-            users = [app for app in users if not takes_pmi(app.path, app.environment)]
+            users = [program for program in users if not program.takes_pmi()]
         if not users:
             ready("")
             return
-        app = users[0]
-        libpmix = libpmix_for(app.path, app.arguments, app.environment, app.directory, description["library"])
+        libpmix = users[0].libpmix(description["library"])
         only_pmix = PMI not in description["offer"]
         hostname = description["hosts"][description["node"]]
 
