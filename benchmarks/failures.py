@@ -27,9 +27,10 @@ sys.path[:0] = [str(CHECKOUT), str(HERE)]
 
 from launchers import ENVIRONMENT, Launcher, Work, launchers  # noqa: E402  (this folder must be on the path first)
 
+from tests.failures import with_part  # noqa: E402
 from tests.hosts import Hosts  # noqa: E402
 
-RESULTS = CHECKOUT / "docs" / "failures.json"
+RESULTS, PAGE = CHECKOUT / "docs" / "failures.json", CHECKOUT / "docs" / "failures.md"
 LIMIT = 10.0
 """Seconds after which a launcher counts as one that does not end."""
 SETTLE = 6.0
@@ -231,6 +232,7 @@ def main() -> int:
         kernel = ".".join(platform.release().split(".")[:2])
         data = {"versions": versions, "python": platform.python_version(), "kernel": kernel, "cases": results}
         RESULTS.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(with_part(PAGE.read_text(encoding="utf-8"), "peers", page(data)), encoding="utf-8")
     if wrong:
         print(f"mpilaunch did wrong: {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0

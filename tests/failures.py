@@ -83,6 +83,13 @@ def rows() -> list[Row]:
     return sorted(_rows.values(), key=lambda row: (GROUPS.index(row.group), row.test.partition("::")[0]))
 
 
+def with_part(page: str, part: str, text: str) -> str:
+    """Return docs/failures.md with one of its two parts, `rows` or `peers`, made anew."""
+    begin, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->\n"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+
+
 def page_rows() -> str:
     """Return the tables of docs/failures.md."""
     parts = []

@@ -26,7 +26,7 @@ from mpilaunch.facts import Gpu
 from mpilaunch.head.failures import WORDS
 from mpilaunch.options import BY_FLAG, OPTIONS, Option
 from tests import goldens
-from tests.failures import page_rows
+from tests.failures import page_rows, with_part
 from tests.hosts import Hosts
 from tests.test_layers import OTHERS, OURS
 
@@ -202,10 +202,7 @@ def test_the_layout_names_what_is_there() -> None:
 def test_the_page_of_failures_is_made_of_what_tests_prove_and_what_was_measured(part: str) -> None:
     page = DOCS / "failures.md"
     text = page.read_text(encoding="utf-8")
-    begin, end = f"<!-- {part} -->\n", f"<!-- end of {part} -->\n"
-    before, _, rest = text.partition(begin)
-    after = rest.partition(end)[2]
-    made = f"{before}{begin}\n{page_rows() if part == 'rows' else peers_page()}\n{end}{after}"
+    made = with_part(text, part, page_rows() if part == "rows" else peers_page())
     if goldens.UPDATE:
         page.write_text(made, encoding="utf-8")
         text = made

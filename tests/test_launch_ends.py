@@ -451,6 +451,7 @@ def test_a_lost_node_does_not_end_the_others_of_a_job_that_continues(tmp_path: P
 def test_an_interrupt_ends_a_job_that_continues(tmp_path: Path) -> None:
     with launching("--continue-on-error", "-np", "3", *sh(f"[ $RANK = 0 ] && exit 3; {STAY}"), cwd=tmp_path) as process:
         ranks = pids(tmp_path, "pid-1", "pid-2")
+        time.sleep(0.3)  # nothing tells that rank 0 has failed until the job ends
         process.send_signal(signal.SIGINT)
         done = finish(process)
     assert done.code == 130 and "rank 0 on localhost failed too: exited with code 3" in done.words

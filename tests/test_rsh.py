@@ -385,7 +385,7 @@ def ring(nodes: Hosts, mpi: str) -> str:
 @pytest.mark.testbed
 @pytest.mark.parametrize("mpi", LAUNCHERS)
 def test_a_real_launcher_runs_a_real_mpi_program(nodes: Hosts, mpi: str) -> None:
-    done = nodes.run([*line(nodes, mpi), ring(nodes, mpi), "2"], env=settings(nodes))
+    done = nodes.run_mpi([*line(nodes, mpi), ring(nodes, mpi), "2"], 2, env=settings(nodes))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [f"{rank} of 2, 0 of 1 on {nodes.names[rank]}" for rank in range(2)]
     assert "mpilaunch-rsh" not in done.stderr
