@@ -33,7 +33,7 @@ MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requir
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
 	@echo 'make test      set up, and run the tests (as root: they make hosts out of network namespaces)'
-	@echo 'make test-slow the tests that take long: PyTorch on hosts, a part of test-mpi, 1,000 runs of 64 ranks (as root, 12 min)'
+	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, a part of test-mpi (as root, 15 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about six minutes (as root)'
 	@echo 'make lint      ruff and mypy --strict'

@@ -29,6 +29,7 @@ class AgentOptions:
         namespace, container, context: of pods, where neither their name nor their line of the hostfile says it; None leaves it
             to kubectl.
         connect_timeout: seconds for one connection to be made.
+        call_back: names of agents behind which the daemons call the head back (`--call-back`).
     """
 
     template: str | None = None
@@ -38,6 +39,7 @@ class AgentOptions:
     container: str | None = None
     context: str | None = None
     connect_timeout: float = 30.0
+    call_back: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ CAUSES = {
     "python-too-old": "python3 is older than 3.8",
     "connection-closed": "connection closed during the start",
     "agent-failed": "the agent failed",
+    "no-stdin": "the agent hands on no stdin",
+    "head-unreachable": "the node cannot call this machine back",
     "pod-unknown": "no such pod",
     "pod-starting": "the pod's container does not run yet",
     "pod-completed": "the pod has completed",
@@ -162,6 +166,13 @@ ENTRY_POINTS = "mpilaunch.agents"
 
 def load(name: str, options: AgentOptions) -> Agent:
     """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError."""
+    agent = _load(name, options)
+    if name in options.call_back:
+        return cast(Agent, import_module("mpilaunch_agents.callback").CallbackAgent(agent))
+    return agent
+
+
+def _load(name: str, options: AgentOptions) -> Agent:
     if any(sign in name for sign in " \t\n{"):
         name, options = "command", replace(options, template=name)
     if name in BUILT_IN:

@@ -336,6 +336,13 @@ OPTIONS = (
     Option("namespace", REACH, "namespace of pods; without it that of the context, or of this pod", metavar="NAME"),
     Option("container", REACH, "container of pods; without it their default", metavar="NAME"),
     Option("context", REACH, "context of the kubeconfig", metavar="NAME"),
+    Option(
+        "call-back",
+        REACH,
+        "let the daemons call this machine, for agents without stdin; auto: those of more than 32 pods",
+        default="auto",
+        choices=("auto", "always", "never"),
+    ),
     Option("ssh-option", REACH, "a setting of ssh_config", metavar="NAME=VALUE", default=(), repeatable=True),
     Option("insecure-host-keys", REACH, "accept any host key", "flag", default=False),
     Option("up", REACH, "keep a daemon ready on every node for launches to come", "flag", default=False, configurable=False),

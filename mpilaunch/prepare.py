@@ -31,6 +31,9 @@ from mpilaunch.words import Section, laid_over
 START_IN_POD = 300.0
 """Seconds of --start-timeout when this is a pod and nobody says it."""
 
+MOST_OPEN_PODS = 32
+"""Pods whose kubectl stays open unasked: each takes 50 MB of the launcher's memory."""
+
 
 def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, str]) -> JobSpec:
     """Return the job of one program that the settings ask for; raises UsageError."""
@@ -113,6 +116,7 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
             namespace=settings["namespace"],
             container=settings["container"] or (agent.container if agent else None),
             context=settings["context"],
+            call_back=_called_back(settings["call-back"], nodes, environ),
         ),
         mpi=settings["mpi"],
         pmi_port=settings["pmi-port"],
@@ -220,6 +224,16 @@ def _file_template(settings: Settings, name: str) -> str | None:
             told = f"--{name}: '{text}': a file's name cannot change with the time, and a file has one stream"
             raise UsageError("tag-format", told, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
     return text
+
+
+def _called_back(choice: str, nodes: Allocation, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the agents behind which the daemons call back."""
+    agents = [node.agent for node in nodes.nodes]
+    if choice == "always":
+        return tuple(sorted({*agents} - {"local"}))
+    # From outside the cluster, pods that reach this machine are the exception.
+    many = choice == "auto" and operators.in_pod(environ) and agents.count("kubectl") > MOST_OPEN_PODS
+    return ("kubectl",) if many else ()
 
 
 def _checkpoints(settings: Settings) -> CheckpointPolicy | None:

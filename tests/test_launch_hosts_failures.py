@@ -22,7 +22,7 @@ from tests.hosts import Hosts
 from tests.launching import LIMIT, MPILAUNCH, children, wait_until
 from tests.processes import left_behind
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.slow, pytest.mark.testbed]
 
 AGENTS = ("ssh", "openssh")
 SLACK = 3.0

@@ -77,6 +77,7 @@ def ended(hosts: Hosts, job: subprocess.Popen[str], code: int = 0, limit: float 
     return errors
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_rank_that_fails_once(hosts: Hosts, shared: Path) -> None:
     program = 'echo $MASTER_PORT >port-$MPILAUNCH_RESTART_COUNT; [ $RANK$MPILAUNCH_RESTART_COUNT != 10 ] || exit 3; echo $RANK'
@@ -92,6 +93,7 @@ def test_a_rank_that_fails_once(hosts: Hosts, shared: Path) -> None:
     assert all(gone(hosts, name) for name in hosts.names)
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_host_whose_link_goes_down_is_replaced_by_a_spare(hosts: Hosts, shared: Path) -> None:
     arguments = ("-H", "node[01-04]:2", "--spares", "1", "--max-restarts", "1", "--heartbeat", "0.6")
@@ -103,6 +105,7 @@ def test_a_host_whose_link_goes_down_is_replaced_by_a_spare(hosts: Hosts, shared
     assert notes(words)[-1] == "attempt 2 of 2 begins, with node04 for node02"
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("agent", ["ssh", "openssh"])
 def test_a_host_that_dies_is_replaced_by_a_spare(hosts: Hosts, shared: Path, agent: str) -> None:
@@ -121,6 +124,7 @@ def test_a_host_that_dies_is_replaced_by_a_spare(hosts: Hosts, shared: Path, age
     assert report["verdict"]["cause"] == "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_job_goes_on_smaller(hosts: Hosts, shared: Path) -> None:
     with running(hosts, 6, "-H", "node[01-03]:2", "--nnodes", "1:3", "--max-restarts", "2") as job:
@@ -131,6 +135,7 @@ def test_a_job_goes_on_smaller(hosts: Hosts, shared: Path) -> None:
     assert notes(words)[-1] == "attempt 2 of 3 begins, with 2 nodes instead of 3: node[01,03]"
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_job_goes_on_in_multiples(hosts: Hosts, shared: Path) -> None:
     with running(hosts, 4, "-H", "node[01-04]", "--nnodes", "2:4", "--node-unit", "2", "--max-restarts", "1") as job:
@@ -140,6 +145,7 @@ def test_a_job_goes_on_in_multiples(hosts: Hosts, shared: Path) -> None:
     assert notes(words)[-1] == "attempt 2 of 2 begins, with 2 nodes instead of 4: node[01,03]"
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_hosts_that_are_not_reached_at_the_start_are_replaced_or_left_out(hosts: Hosts, shared: Path) -> None:
     hosts.stop_sshd("node02")
@@ -154,6 +160,7 @@ def test_hosts_that_are_not_reached_at_the_start_are_replaced_or_left_out(hosts:
     assert done.stderr.startswith("error[start-connection-refused]: 1 of 3 nodes: node02: ")
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_host_that_comes_back_is_waited_for(hosts: Hosts, shared: Path) -> None:
     with running(hosts, 2, "-H", "node[01-02]", "--max-restarts", "5") as job:
@@ -169,6 +176,7 @@ def test_a_host_that_comes_back_is_waited_for(hosts: Hosts, shared: Path) -> Non
     assert [len(attempt(number)) for number in range(3)] == [2, 0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_host_that_does_not_come_back_ends_the_job(hosts: Hosts, shared: Path) -> None:
     with running(hosts, 2, "-H", "node[01-02]", "--max-restarts", "1", "--report", "report.json") as job:
@@ -184,6 +192,7 @@ def test_a_host_that_does_not_come_back_ends_the_job(hosts: Hosts, shared: Path)
     assert (report["verdict"]["cause"], report["verdict"]["exit_code"]) == ("start-connection-refused", 125)
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_the_discovery_script_says_which_hosts_there_are(hosts: Hosts, shared: Path) -> None:
     Path("there").write_text("node01\nnode03:2\nnode04\n")
@@ -194,6 +203,7 @@ def test_the_discovery_script_says_which_hosts_there_are(hosts: Hosts, shared: P
     assert attempt(1) == ["node01 4", "node03 4", "node03 4", "node04 4"]
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_preemption_leaves_the_ranks_the_whole_grace_time(hosts: Hosts, shared: Path) -> None:
     save = "trap 'sleep 2; echo >saved-'$RANK'; exit' TERM; echo here >up-0-$RANK; while :; do sleep 0.01; done"
@@ -209,6 +219,7 @@ def test_preemption_leaves_the_ranks_the_whole_grace_time(hosts: Hosts, shared: 
     assert sorted(path.name for path in Path.cwd().glob("saved-*")) == ["saved-0", "saved-1"]
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_an_interrupt_during_a_later_start_ends_the_job(hosts: Hosts, shared: Path) -> None:
     with running(hosts, 2, "-H", "node[01-02]", "--max-restarts", "5", "--heartbeat", "0.6") as job:

@@ -15,6 +15,7 @@ LAYERS = ("mpilaunch.wire", "mpilaunch.daemon", "mpilaunch.head", "mpilaunch_age
 PURE = "pure"
 NAMED = {
     "mpilaunch.agent": "agent",
+    "mpilaunch.relayed": "agent",
     "mpilaunch.config": "config",
     "mpilaunch.console": "console",
     "mpilaunch.prepare": "prepare",
@@ -28,7 +29,7 @@ OURS = {
     "wire": {"wire"},
     "daemon": {"daemon", "wire"},
     PURE: {PURE, "agent"},
-    "agent": {PURE},
+    "agent": {PURE, "agent"},
     "agents": {"agents", "agent", PURE},
     "config": {PURE},
     "console": {PURE},
@@ -40,7 +41,7 @@ OURS = {
 """Layer -> the layers that it may import."""
 
 OTHERS = {
-    "agents": {"asyncssh", "psutil", "pytest"},
+    "agents": {"asyncssh", "cryptography", "psutil", "pytest"},
     "config": {"yaml"},
     "console": {"rich"},
     "head": {"psutil"},

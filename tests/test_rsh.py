@@ -246,12 +246,14 @@ def orted(pods: Pods) -> Iterator[str]:
 KUBECTL = {"MPILAUNCH_AGENT": "kubectl"}
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_command_in_a_pod(pods: Pods, shell: str) -> None:
     done = pods.run([shell, "-x", pods.service_name(POD), "hostname; echo err >&2; exit 5"], env=KUBECTL)
     assert (done.returncode, done.stdout, done.stderr) == (5, f"{POD}\n", "err\n")
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_what_time_cures_is_tried_again(pods: Pods, shell: str) -> None:
     pods.server.refusal = Refusal(3)
@@ -260,6 +262,7 @@ def test_what_time_cures_is_tried_again(pods: Pods, shell: str) -> None:
     assert pods.run([shell, POD, "echo ran"], env=KUBECTL).stdout == "ran\n"
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_what_time_does_not_cure_fails_at_once(pods: Pods, shell: str) -> None:
     pods.server.verbs.discard(("create", "pods/exec"))
@@ -269,6 +272,7 @@ def test_what_time_does_not_cure_fails_at_once(pods: Pods, shell: str) -> None:
     assert "(Forbidden)" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_stream_lost_before_the_start_never_gives_0(pods: Pods, shell: str) -> None:
     pods.server.delay, pods.server.drop_after = 5, 0.1
@@ -277,6 +281,7 @@ def test_a_stream_lost_before_the_start_never_gives_0(pods: Pods, shell: str) ->
     assert pods.server.sessions > 1
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_server_that_never_answers_has_a_deadline(pods: Pods, shell: str) -> None:
     pods.server.delay = 60
@@ -285,6 +290,7 @@ def test_a_server_that_never_answers_has_a_deadline(pods: Pods, shell: str) -> N
     assert "no answer within 1.5 s" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("protocol", ["SPDY", "WebSocket, where kubectl speaks it"])
 @pytest.mark.parametrize("how", ["drop", "close"])
@@ -308,6 +314,7 @@ def test_a_daemon_outlives_a_lost_stream(pods: Pods, shell: str, orted: str, how
     assert "mpilaunch-rsh" not in errors
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_daemon_whose_pod_is_gone_is_known_dead(pods: Pods, shell: str, orted: str) -> None:
     with pods.popen([shell, POD, orted], env=KUBECTL) as process:
@@ -321,6 +328,7 @@ def test_a_daemon_whose_pod_is_gone_is_known_dead(pods: Pods, shell: str, orted:
     assert (process.returncode, errors) == (137, f"mpilaunch-rsh: {POD}: the node has gone, and the daemon with it\n")
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_command_without_a_lifeline_ends_with_its_stream(pods: Pods, shell: str) -> None:
     with pods.popen([shell, POD, "echo up; sleep 600"], env=KUBECTL) as process:
@@ -335,6 +343,7 @@ def test_a_command_without_a_lifeline_ends_with_its_stream(pods: Pods, shell: st
     wait_until(lambda: not pods.processes(POD), "the pod is empty")
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_a_killed_one_leaves_nothing_in_the_pod(pods: Pods, shell: str) -> None:
     with pods.popen([shell, POD, "echo up; sleep 600"], env=KUBECTL) as process:
@@ -382,6 +391,7 @@ def ring(nodes: Hosts, mpi: str) -> str:
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("mpi", LAUNCHERS)
 def test_a_real_launcher_runs_a_real_mpi_program(nodes: Hosts, mpi: str) -> None:
@@ -391,6 +401,7 @@ def test_a_real_launcher_runs_a_real_mpi_program(nodes: Hosts, mpi: str) -> None
     assert "mpilaunch-rsh" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("mpi", LAUNCHERS)
@@ -405,6 +416,7 @@ def test_a_killed_launcher_leaves_nothing(nodes: Hosts, mpi: str, number: int) -
         wait_until(lambda name=name: not nodes.processes(name), f"{name} is empty")
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("mpi", LAUNCHERS)
 def test_a_real_launchers_job_outlives_its_lost_streams(pods: Pods, mpi: str) -> None:
@@ -422,6 +434,7 @@ def test_a_real_launchers_job_outlives_its_lost_streams(pods: Pods, mpi: str) ->
     assert (process.returncode, output) == (0, "done\ndone\n"), errors
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("mpi", LAUNCHERS)
 def test_a_real_launcher_waits_for_pods(pods: Pods, mpi: str) -> None:
@@ -431,6 +444,7 @@ def test_a_real_launcher_waits_for_pods(pods: Pods, mpi: str) -> None:
     assert (done.returncode, sorted(done.stdout.split())) == (0, pods.names[:2]), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 @pytest.mark.parametrize("variables", ["OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC", "kubexec.sh"])
 def test_the_operators_variables_name_it(pods: Pods, variables: str) -> None:
@@ -449,6 +463,7 @@ def test_the_operators_variables_name_it(pods: Pods, variables: str) -> None:
     assert (done.returncode, sorted(done.stdout.split())) == (0, pods.names[:2]), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_under_the_name_of_ssh_it_finds_the_other_ssh(hosts: Hosts) -> None:
     folder = hosts.shared / "bin"

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.errors import ExitCode
-from mpilaunch.head.standby import DOWN, HEADER, NO, TAKE
+from mpilaunch.head.standby import DOWN, NO, TAKE
+from mpilaunch.relayed import HEADER
 from mpilaunch.wire.frames import STANDBY
 from tests.hosts import Hosts
 from tests.launching import Launched, finish, launch, launching, living, script, sh, wait_for_files, wait_until
@@ -254,7 +255,7 @@ def test_what_cannot_stand_by(place: Place, words: list[str], code: int, told: s
 @pytest.mark.testbed
 @pytest.mark.parametrize("agent", ["ssh", "openssh"])
 def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
-    words = ("--agent", agent, "-H", "node[01-03]")
+    words = ("--agent", agent, "-H", "node[01-03]", "--wdir", "/")
 
     def standing(name: str) -> list[int]:
         return [pid for pid, argv in hosts.processes(name) if argv[-1:] == [STANDBY]]

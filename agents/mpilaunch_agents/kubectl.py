@@ -18,6 +18,9 @@ from mpilaunch_agents.process import ProcessAgent
 class KubectlAgent(ProcessAgent):
     """Runs `kubectl exec -i POD -- COMMAND`. A node's own namespace and container win over those of the options."""
 
+    outlived = True
+    """What runs in a pod goes on when kubectl is gone: see `callback`."""
+
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the call of kubectl."""
         return exec_argv(

@@ -16,6 +16,9 @@ from functools import lru_cache
 import mpilaunch
 from mpilaunch.head import cache
 
+NO_BUNDLE = "mpilaunch: the bundle broke off"
+"""What BOOT says when stdin ends too early: most agents that lose it never had it."""
+
 BOOT = (
     "import os,sys\n"
     "if sys.version_info<(3,8):\n"
@@ -25,7 +28,7 @@ BOOT = (
     "left=int(sys.argv[1]);unpack=zlib.decompressobj();bundle=os.memfd_create('mpilaunch')\n"
     "while left:\n"
     " data=os.read(0,min(left,65536))\n"
-    " if not data:sys.exit('mpilaunch: the bundle broke off')\n"
+    f" if not data:sys.exit({NO_BUNDLE!r})\n"
     " os.write(bundle,unpack.decompress(data));left-=len(data)\n"
     "sys.path.insert(0,'/proc/self/fd/%d'%bundle)\n"
     "from mpilaunch.daemon.main import main\n"

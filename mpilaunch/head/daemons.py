@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel
 from mpilaunch.allocation import Node
 from mpilaunch.head import bundle
+from mpilaunch.head.bundle import NO_BUNDLE
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.link import LinkEvents, NodeLink
 from mpilaunch.wire.frames import GO
@@ -201,6 +202,8 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return "python-too-old", words
     if code == 127 or (code in (1, 126) and "python" in words and ("No such file" in words or "denied" in words)):
         return "python-missing", words
+    if NO_BUNDLE in words:
+        return "no-stdin", words
     if "mpilaunch" in words and "Traceback" in words:
         return "daemon-failed", words
     # kubectl exits with 0, and says nothing, when its stream is lost.

@@ -25,6 +25,8 @@ HINTS = {
     "python-too-old": "say --python /path/to/a/newer/python3",
     "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
     "agent-failed": "run the agent's command by hand",
+    "no-stdin": "an agent such as `kubectl exec -i` hands it on; behind any other: --call-back always",
+    "head-unreachable": "does a firewall or a NetworkPolicy stand between? --call-back never talks through the agent",
     "pod-unknown": "kubectl get pods lists them; --namespace says where they are",
     "pod-starting": "kubectl describe pod NAME says what it waits for; --start-timeout gives it more time",
     "pod-completed": "its program has ended: a worker's own command is `sleep infinity`",

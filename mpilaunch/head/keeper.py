@@ -22,22 +22,10 @@ from mpilaunch.head.begin import load_agents
 from mpilaunch.head.daemons import ENDING, Daemons
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import LAST_WORDS, NodeLink
-from mpilaunch.head.standby import (
-    CLOSED,
-    DOWN,
-    NO,
-    STDERR,
-    STDIN,
-    STDOUT,
-    TAKE,
-    YES,
-    Frames,
-    request_for,
-    socket_path,
-    take_down,
-)
+from mpilaunch.head.standby import DOWN, NO, TAKE, YES, request_for, socket_path, take_down
 from mpilaunch.head.survey import Silence
 from mpilaunch.jobspec import JobSpec
+from mpilaunch.relayed import CLOSED, STDERR, STDIN, STDOUT, Frames
 from mpilaunch.wire.frames import MARKER, STANDBY
 
 RENEWAL_PAUSE = 30.0

@@ -2,28 +2,26 @@
 
 They are kept by a process of the user's, `head.keeper`, at a socket in a directory that is the user's alone. A daemon is handed
 out only for the very same node, agent, options, python and bundle; where there is none, the launch starts one as ever. One
-connection is one daemon, and ends with it. Both sides speak in frames: kind (1 byte), size (4 bytes, big-endian), data.
+connection is one daemon, and ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import binascii
-import json
 import os
 import stat
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 
 from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.allocation import Node
+from mpilaunch.relayed import RelayedChannel
 
-HEADER = struct.Struct(">BI")
-TAKE, DOWN, STDIN = 1, 2, 3
-"""What a launch says: give me the daemon that the data stands for; end all that stands by; this is stdin, empty for its end."""
-YES, NO, STDOUT, STDERR, CLOSED = 11, 12, 13, 14, 15
-"""What the keeper says: the answer; what the daemon says; and how its channel ended, a ChannelEnd as JSON."""
+TAKE, DOWN = 1, 2
+"""What a launch asks for: the daemon that the data stands for; that nothing stands by any more."""
+YES, NO = 11, 12
+"""What the keeper answers. All else is as in `relayed`."""
 REACHED_BY = ("HOME", "KUBECONFIG")
 """Variables that decide where a node's name leads."""
 
@@ -78,98 +76,32 @@ class Standby:
         return channel if await channel.ask(TAKE, request_for(node, self._options, command, bundle)) else None
 
 
-class Frames(asyncio.Protocol):
-    """One side of a connection; what it does with a frame is said by the side."""
-
-    transport: asyncio.Transport
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def frame(self, kind: int, data: bytes) -> None:
-        """Take a frame."""
-        raise NotImplementedError
-
-    def tell(self, kind: int, data: bytes = b"") -> None:
-        """Send a frame."""
-        self.transport.write(HEADER.pack(kind, len(data)) + data)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        """Take what has come whole."""
-        self._buffer += data
-        while len(self._buffer) >= HEADER.size:
-            kind, size = HEADER.unpack_from(self._buffer)
-            end = HEADER.size + size
-            if len(self._buffer) < end:
-                return
-            content = bytes(self._buffer[HEADER.size : end])
-            del self._buffer[:end]
-            self.frame(kind, content)
-
-
-class StandbyChannel(Frames):
+class StandbyChannel(RelayedChannel):
     """A daemon that has been handed out, as an agent's channel."""
 
     def __init__(self, events: ChannelEvents) -> None:
-        super().__init__()
-        self._events = events
+        super().__init__(None, "the process that kept its daemon has gone")
+        self._taker = events
         self._answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._taken = False
-        self._end = ChannelEnd(None, "the process that kept its daemon has gone")
 
     async def ask(self, what: int, request: str = "") -> bool:
-        """Ask the keeper; return its answer."""
+        """Ask the keeper; return its answer. The daemon is ours from then on, or there is none."""
         self.tell(what, request.encode())
-        self._taken = await self._answer
-        return self._taken
-
-    # The channel
-
-    def write(self, data: bytes) -> None:
-        """Send bytes to the daemon's stdin."""
-        if data:
-            self.tell(STDIN, data)
-
-    def write_eof(self) -> None:
-        """Close the daemon's stdin."""
-        self.tell(STDIN)
-
-    def abort(self) -> None:
-        """Let the keeper cut the daemon's channel."""
-        self.transport.abort()
-
-    # The connection
+        return await self._answer
 
     def frame(self, kind: int, data: bytes) -> None:
-        """Hand on what the keeper says."""
-        if kind == STDOUT:
-            self._events.data_received(data)
-        elif kind == STDERR:
-            self._events.stderr_received(data)
-        elif kind == CLOSED:
-            self._end = ChannelEnd(*json.loads(data))
-        elif not self._answer.done():
+        """Take the answer, and hand on what the daemon says."""
+        if self._answer.done():
+            super().frame(kind, data)
+        else:
+            self.events = self._taker if kind == YES else None
             self._answer.set_result(kind == YES)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the end."""
+        """Take it for an answer, or tell the end."""
         if not self._answer.done():
             self._answer.set_result(False)
-        elif self._taken:
-            self._events.closed(self._end)
-
-    def pause_writing(self) -> None:
-        """The socket is full."""
-        self._events.pause_writing()
-
-    def resume_writing(self) -> None:
-        """It takes data again."""
-        self._events.resume_writing()
+        super().connection_lost(error)
 
 
 class _Farewell:

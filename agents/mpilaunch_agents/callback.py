@@ -1,0 +1,295 @@
+"""Around any other agent: what that starts on a node calls the head back, over TLS, and the daemon's stdin and stdout go there.
+
+For agents that hand on no stdin (`kubectl exec` without `-i`), and for more pods than kubectl processes should stay open. The
+node knows the head by the fingerprint of a certificate made for this launch, the head knows the node by a secret that is good
+for one connection; both stand in the command line, which is of no use to anybody once the node has called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import secrets
+import socket
+import ssl
+import tempfile
+import zlib
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
+from mpilaunch.allocation import Node
+from mpilaunch.relayed import STDIN, RelayedChannel
+
+BEGIN = (
+    "import base64,sys,zlib\n"
+    "if sys.version_info<(3,8):\n"
+    " sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n')\n"
+    " sys.exit(97)\n"
+)
+"""What comes before the text of `callback_node`, on any Python."""
+SECRET = 16
+"""What the node says first, beside the frames of `relayed`."""
+CANNOT_CALL = 98
+"""Exit code of `callback_node` when no address of the head's can be reached."""
+SECONDS_TO_SPEAK = 10.0
+"""How long a connection may take to say its secret."""
+MOST_ADDRESSES = 8
+"""Addresses of the head that a node tries."""
+LONGEST_GREETING = 1 << 10
+"""Bytes that are taken from a connection that has not said its secret."""
+
+
+class CallbackAgent:
+    """Reaches nodes by another agent, and talks with what that has started over a connection of its own.
+
+    Args:
+        inner: the other agent. One that is `outlived` by what it has started is cut off once the node has called.
+    """
+
+    def __init__(self, inner: Agent) -> None:
+        self._inner = inner
+        self._outlived = getattr(inner, "outlived", False)
+        self._expected: dict[str, _Called] = {}
+        self._callers: set[_Caller] = set()
+        self._listening: asyncio.Task[tuple[asyncio.Server, str, str]] | None = None
+
+    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
+        """Start the command, of which the first word is a Python; raises AgentFailure."""
+        if self._listening is None:
+            self._listening = asyncio.ensure_future(self._listen())
+        try:
+            _, places, pin = await asyncio.shield(self._listening)
+        except OSError as error:
+            raise AgentFailure("agent-failed", f"no port to be called back at: {error}") from error
+        secret = secrets.token_hex(32)
+        called = _Called(events, self._outlived, lambda: self._expected.pop(secret, None))
+        self._expected[secret] = called
+        python, *arguments = command
+        try:
+            inner = await self._inner.open(
+                node, [python, "-I", "-S", "-B", "-c", call_back(), places, pin, secret, *arguments], called
+            )
+        except BaseException:
+            del self._expected[secret]
+            raise
+        called.opened(inner)
+        return called
+
+    async def close(self) -> None:
+        """Cut every connection, and let the other agent give back all that it has."""
+        if self._listening is not None:
+            if not self._listening.done():
+                self._listening.cancel()
+            with suppress(OSError, asyncio.CancelledError):
+                (await self._listening)[0].close()
+        for caller in list(self._callers):
+            caller.abort()
+        await self._inner.close()
+        while self._callers:
+            await asyncio.sleep(0)
+
+    async def _listen(self) -> tuple[asyncio.Server, str, str]:
+        """Return the server, where it can be reached, and the fingerprint of its certificate; raises OSError."""
+        context, pin = _certificate()
+        if socket.has_dualstack_ipv6():
+            listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+        else:
+            listener = socket.create_server(("", 0), backlog=1024)
+        port = listener.getsockname()[1]
+        server = await asyncio.get_running_loop().create_server(
+            lambda: _Caller(self), sock=listener, ssl=context, ssl_handshake_timeout=SECONDS_TO_SPEAK
+        )
+        places = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses()]
+        return server, ",".join(places), pin
+
+    def greeted(self, secret: str) -> _Called | None:
+        """Return whose secret somebody has said, None when he has guessed, or heard of it too late."""
+        return self._expected.pop(secret, None)
+
+    def came(self, caller: _Caller, *, gone: bool = False) -> None:
+        """Somebody has connected, or is gone."""
+        (self._callers.discard if gone else self._callers.add)(caller)
+
+
+class _Caller(RelayedChannel):
+    """A connection from a node."""
+
+    def __init__(self, agent: CallbackAgent) -> None:
+        super().__init__(None, "its connection back to the head was lost")
+        self.called: _Called | None = None
+        self._agent = agent
+        self._late = asyncio.get_running_loop().call_later(SECONDS_TO_SPEAK, self.abort)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; TLS speaks by one of its own kind."""
+        self.transport = transport  # type: ignore[assignment]
+        self._agent.came(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a secret, and nothing else before it."""
+        if self.events is None and len(self._buffer) + len(data) > LONGEST_GREETING:
+            self.abort()
+        else:
+            super().data_received(data)
+
+    def frame(self, kind: int, data: bytes) -> None:
+        """Take the secret, and hand on what the daemon says."""
+        if self.events is not None:
+            super().frame(kind, data)
+        elif kind == SECRET:
+            self._late.cancel()
+            self.called = self._agent.greeted(data.decode("ascii", "replace"))
+            if self.called is None:
+                self.abort()
+            else:
+                self.called.connected(self)
+        else:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the end."""
+        self._late.cancel()
+        self._agent.came(self, gone=True)
+        if self.called is not None:
+            self.called.ended(self._end)
+
+
+class _Called:
+    """The channel of a node that is to call. It is the `ChannelEvents` of what the inner agent has started."""
+
+    def __init__(self, events: ChannelEvents, outlived: bool, forget: Callable[[], object]) -> None:
+        self._events, self._outlived, self._forget = events, outlived, forget
+        self._inner: Channel | None = None
+        self._caller: _Caller | None = None
+        self._unsent: list[bytes] = []
+        self._ended = False
+
+    def opened(self, inner: Channel) -> None:
+        """The inner agent has started its command."""
+        self._inner = inner
+        self._let_go()
+
+    def connected(self, caller: _Caller) -> None:
+        """The node has called."""
+        self._caller = caller
+        caller.events = self._events
+        for data in self._unsent:
+            caller.tell(STDIN, data)
+        self._unsent.clear()
+        self._let_go()
+
+    def ended(self, end: ChannelEnd) -> None:
+        """The daemon has ended, or its connection."""
+        if not self._ended:
+            self._ended = True
+            if self._inner is not None:
+                self._inner.abort()
+            self._events.closed(end)
+
+    def _let_go(self) -> None:
+        if self._inner is not None and self._caller is not None and self._outlived:
+            self._inner.abort()
+
+    # The channel
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the daemon's stdin."""
+        if data:
+            self._send(data)
+
+    def write_eof(self) -> None:
+        """Close the daemon's stdin."""
+        self._send(b"")
+
+    def _send(self, data: bytes) -> None:
+        if self._caller is None:
+            self._unsent.append(data)
+        else:
+            self._caller.tell(STDIN, data)
+
+    def abort(self) -> None:
+        """Cut both off."""
+        if self._caller is not None:
+            self._caller.abort()
+        if self._inner is not None:
+            self._inner.abort()
+
+    # What the inner agent tells
+
+    def data_received(self, data: bytes) -> None:
+        """A banner perhaps, or why the node cannot call."""
+        self.stderr_received(data)
+
+    def stderr_received(self, data: bytes) -> None:
+        """Keep it for the explanation."""
+        if not self._ended:
+            self._events.stderr_received(data)
+
+    def pause_writing(self) -> None:
+        """Nothing is written there."""
+
+    def resume_writing(self) -> None:
+        """As in `pause_writing`."""
+
+    def closed(self, end: ChannelEnd) -> None:
+        """It has ended: of no interest once the node has called."""
+        if self._caller is None:
+            self._forget()
+            self.ended(ChannelEnd(end.exit_code, end.error, "head-unreachable") if end.exit_code == CANNOT_CALL else end)
+
+
+@lru_cache(None)
+def call_back() -> str:
+    """Return what a node is to run; short, for kubectl puts it into a URL."""
+    text = (Path(__file__).parent / "callback_node.py").read_bytes()
+    return BEGIN + f"exec(zlib.decompress(base64.b64decode('{b64encode(zlib.compress(text, 9)).decode()}')))"
+
+
+def addresses() -> list[str]:
+    """Return the addresses of this machine that another may reach, its own loopback last, for nodes that are this machine."""
+    import psutil
+
+    found = []
+    for interface in psutil.net_if_addrs().values():
+        for entry in interface:
+            if entry.family in (socket.AF_INET, socket.AF_INET6):
+                address = ipaddress.ip_address(entry.address.partition("%")[0])
+                if not (address.is_loopback or address.is_link_local):
+                    found.append(str(address))
+    return [*sorted(found, key=lambda address: ":" in address)[:MOST_ADDRESSES], "127.0.0.1"]
+
+
+def _certificate() -> tuple[ssl.SSLContext, str]:
+    """Return a context with a certificate of our own, and the fingerprint by which a node knows it."""
+    # asyncssh needs it too, and takes long to load it.
+    import datetime
+    import hashlib
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "mpilaunch")])
+    day = datetime.timedelta(days=1)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + 3650 * day)
+    made = builder.sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    words = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()) + made.public_bytes(pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    descriptor, path = tempfile.mkstemp()  # of mode 0600; the ssl module reads keys from files only
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(words)
+        context.load_cert_chain(path)
+    finally:
+        os.unlink(path)
+    return context, hashlib.sha256(made.public_bytes(serialization.Encoding.DER)).hexdigest()

@@ -1,0 +1,141 @@
+"""What a node runs first where its daemon calls the head back: connect, start the daemon, hand bytes on until it ends.
+
+Sent as text by `callback` and run by `python3 -I -S -B -c`: it imports nothing of ours, runs on Python 3.8 and later, and reads
+nothing from its own stdin. Its arguments: places (ADDRESS:PORT,...), the fingerprint of the head's certificate, the secret, and
+those with which this same Python is to be run as the daemon. What is said over the connection: `callback` and
+`mpilaunch.relayed`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from typing import Any
+
+STDIN, STDOUT, STDERR, CLOSED, SECRET = 3, 13, 14, 15, 16
+CANNOT_CALL = 98
+CONNECT_SECONDS = 5
+ENOUGH = 1 << 20
+"""Bytes for the daemon that it has not taken yet, above which no more are read."""
+
+
+def call(places: str, fingerprint: str) -> ssl.SSLSocket:
+    """Return a connection to the head; ends this process, with the reasons, where there is none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    failed = []
+    for place in places.split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
+            wire = context.wrap_socket(plain)
+            if hashlib.sha256(wire.getpeercert(True) or b"").hexdigest() == fingerprint:
+                wire.setblocking(False)
+                return wire
+            failed.append(place + ": somebody else answers")
+        except OSError as error:
+            failed.append(f"{place}: {error}")
+    sys.stderr.write(f"mpilaunch: cannot call back: {'; '.join(failed)}\n")
+    sys.exit(CANNOT_CALL)
+
+
+class Relay:
+    """Between the connection and the daemon; each is None once it can be told nothing any more."""
+
+    def __init__(self, wire: ssl.SSLSocket, arguments: list[str]) -> None:
+        pipe = subprocess.PIPE
+        self.wire: ssl.SSLSocket | None = wire
+        self.daemon = subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
+        assert self.daemon.stdin and self.daemon.stdout and self.daemon.stderr
+        self.kinds = {self.daemon.stdout.fileno(): STDOUT, self.daemon.stderr.fileno(): STDERR}
+        self.stdin: int | None = os.dup(self.daemon.stdin.fileno())
+        self.daemon.stdin.close()
+        os.set_blocking(self.stdin, False)
+        self.heard, self.unwritten, self.ends = b"", b"", False
+
+    def run(self, secret: str) -> None:
+        """Hand on until the daemon has ended, and tell how."""
+        self.tell(SECRET, secret.encode())
+        while self.kinds:
+            wire = self.wire if len(self.unwritten) < ENOUGH else None
+            if wire is not None and wire.pending():
+                self.listen(wire)  # the kernel does not know of what TLS has already read
+                continue
+            sources: list[Any] = [*self.kinds, *([] if wire is None else [wire])]
+            ready, writable, _ = select.select(sources, [self.stdin] if self.stdin and self.unwritten else [], [])
+            if writable:
+                self.give()
+            for source in ready:
+                if source is wire:
+                    self.listen(wire)
+                elif source in self.kinds:
+                    data = os.read(source, 65536)
+                    if data:
+                        self.tell(self.kinds[source], data)
+                    else:
+                        del self.kinds[source]
+        code = self.daemon.wait()
+        self.tell(CLOSED, json.dumps([code if code >= 0 else 128 - code, "", ""]).encode())
+
+    def tell(self, kind: int, data: bytes) -> None:
+        """Send a frame."""
+        data = struct.pack(">BI", kind, len(data)) + data
+        try:
+            while data and self.wire is not None:
+                try:
+                    data = data[self.wire.send(data) :]
+                except ssl.SSLWantWriteError:
+                    select.select([], [self.wire], [])
+                except ssl.SSLWantReadError:
+                    select.select([self.wire], [], [])
+        except OSError:
+            self.lose()
+
+    def listen(self, wire: ssl.SSLSocket) -> None:
+        """Take what the head says."""
+        try:
+            data = wire.recv(65536)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.lose()
+            return
+        self.heard += data
+        while len(self.heard) >= 5:
+            end = 5 + struct.unpack(">I", self.heard[1:5])[0]
+            if len(self.heard) < end:
+                return
+            self.unwritten += self.heard[5:end]
+            self.ends = self.ends or end == 5
+            self.heard = self.heard[end:]
+            self.give()
+
+    def give(self) -> None:
+        """Let the daemon have what it takes now, and the end when it is due."""
+        try:
+            if self.unwritten and self.stdin is not None:
+                self.unwritten = self.unwritten[os.write(self.stdin, self.unwritten) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.ends, self.unwritten = True, b""
+        if self.ends and not self.unwritten and self.stdin is not None:
+            os.close(self.stdin)
+            self.stdin = None
+
+    def lose(self) -> None:
+        """The head is gone: the daemon reads the end of its stdin, and ends its ranks."""
+        self.wire, self.unwritten, self.ends = None, b"", True
+        self.give()
+
+
+Relay(call(*sys.argv[1:3]), sys.argv[4:]).run(sys.argv[3])

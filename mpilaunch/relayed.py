@@ -1,0 +1,107 @@
+"""A daemon's channel over a connection, where it cannot be the stdin and stdout of an agent's own command.
+
+Both sides speak in frames: kind (1 byte), size (4 bytes, big-endian), data. With the connection the channel ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+
+from mpilaunch.agent import ChannelEnd, ChannelEvents
+
+HEADER = struct.Struct(">BI")
+STDIN = 3
+"""What the head says: bytes of stdin, none for its end."""
+STDOUT, STDERR, CLOSED = 13, 14, 15
+"""What the other side says; the data of CLOSED is a ChannelEnd as JSON."""
+
+
+class Frames(asyncio.Protocol):
+    """One side of a connection; what it does with a frame is said by the side."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def frame(self, kind: int, data: bytes) -> None:
+        """Take a frame."""
+        raise NotImplementedError
+
+    def tell(self, kind: int, data: bytes = b"") -> None:
+        """Send a frame."""
+        self.transport.write(HEADER.pack(kind, len(data)) + data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come whole."""
+        self._buffer += data
+        while len(self._buffer) >= HEADER.size:
+            kind, size = HEADER.unpack_from(self._buffer)
+            end = HEADER.size + size
+            if len(self._buffer) < end:
+                return
+            content = bytes(self._buffer[HEADER.size : end])
+            del self._buffer[:end]
+            self.frame(kind, content)
+
+
+class RelayedChannel(Frames):
+    """The head's side, which is an agent's channel.
+
+    Attributes:
+        events: get what the daemon says; None while there is no daemon yet.
+
+    Args:
+        lost: what has happened when the connection ends without a word.
+    """
+
+    def __init__(self, events: ChannelEvents | None, lost: str) -> None:
+        super().__init__()
+        self.events = events
+        self._end = ChannelEnd(None, lost)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the daemon's stdin."""
+        if data:
+            self.tell(STDIN, data)
+
+    def write_eof(self) -> None:
+        """Close the daemon's stdin."""
+        self.tell(STDIN)
+
+    def abort(self) -> None:
+        """Cut the connection: the other side cuts the daemon off."""
+        self.transport.abort()
+
+    def frame(self, kind: int, data: bytes) -> None:
+        """Hand on what the daemon says."""
+        if self.events is None:
+            return
+        if kind == STDOUT:
+            self.events.data_received(data)
+        elif kind == STDERR:
+            self.events.stderr_received(data)
+        elif kind == CLOSED:
+            self._end = ChannelEnd(*json.loads(data))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the end."""
+        if self.events is not None:
+            self.events.closed(self._end)
+
+    def pause_writing(self) -> None:
+        """The connection is full."""
+        if self.events is not None:
+            self.events.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It takes data again."""
+        if self.events is not None:
+            self.events.resume_writing()

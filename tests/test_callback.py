@@ -1,0 +1,233 @@
+"""Agents behind which the daemons call the head back: no stdin is needed, no stream that can be lost, nobody else gets in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpilaunch.agent import Agent, AgentOptions, load
+from mpilaunch.allocation import Node
+from mpilaunch.errors import ExitCode
+from mpilaunch.prepare import MOST_OPEN_PODS
+from mpilaunch.relayed import HEADER
+from mpilaunch_agents import callback
+from mpilaunch_agents.callback import LONGEST_GREETING, SECRET, CallbackAgent
+from mpilaunch_agents.conformance import AgentConformance, Recorder
+from tests.launching import finish, launch, launching, living, script, sh, wait_for_files, wait_until
+from tests.pods import Pods
+from tests.test_daemon_boot import each_python
+from tests.test_prepare import job
+
+NO_STDIN = """#!/bin/sh
+if [ "$1" = elsewhere ]; then echo "ssh: $1: Connection refused" >&2; exit 255; fi
+eval "exec $2" </dev/null
+"""
+CALL = ("--call-back", "always")
+POD = "job-worker-0"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> str:
+    """Give the template of an agent that hands on no stdin."""
+    return f"{script(tmp_path / 'agent', NO_STDIN)} {{host}} {{command}}"
+
+
+class TestCallback(AgentConformance):
+    node = Node(0, "somewhere", (), "")
+    unreachable = Node(1, "elsewhere", (), "")
+    python = sys.executable
+
+    @pytest.fixture(autouse=True)
+    def _agent_without_stdin(self, agent: str) -> None:
+        self.template = agent
+
+    def make_agent(self) -> Agent:
+        return load(self.template, AgentOptions(call_back=(self.template,)))
+
+
+def test_an_agent_without_stdin_is_told_from_others(agent: str) -> None:
+    done = launch("--agent", agent, "-H", "a,b", "true")
+    assert done.code == ExitCode.START_FAILED
+    assert "error[start-no-stdin]: 2 of 2 nodes: a,b: the agent hands on no stdin" in done.words
+    assert "hint: " in done.words and "--call-back always" in done.words
+
+
+def test_a_launch_whose_daemons_call_back(agent: str) -> None:
+    text = b"".join(b"%07d\n" % number for number in range(100_000))
+    words = ("--agent", agent, *CALL, "-H", "a:2,b:2")
+    done = launch(*words, "--stdin", "3", *sh("cat; [ $RANK != 3 ] || exit 5"), stdin=text)
+    assert done.out == text
+    assert (done.code, "rank 3 on b exited with code 5" in done.words) == (5, True)
+
+
+@each_python
+def test_daemons_of_each_python_call_back(agent: str, python: str) -> None:
+    done = launch("--agent", agent, *CALL, "--python", python, "-H", "a:2", *sh("echo $RANK"))
+    assert (done.code, done.lines, done.err) == (0, ["0", "1"], b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_of_a_launch_that_is_ended(agent: str, tmp_path: Path, number: int) -> None:
+    with launching("--agent", agent, *CALL, "-H", "a,b", *sh(f"echo $$ >{tmp_path}/up-$RANK; sleep 60")) as process:
+        ranks = [int(text) for text in wait_for_files(tmp_path / "up-0", tmp_path / "up-1")]
+        process.send_signal(number)
+        process.wait(20)
+        wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
+
+
+def test_a_node_whose_connection_is_lost_is_named(agent: str, tmp_path: Path) -> None:
+    with launching("--agent", agent, *CALL, "-H", "a,b", *sh(f"echo $$ >{tmp_path}/up-$RANK; sleep 60")) as process:
+        wait_for_files(tmp_path / "up-0", tmp_path / "up-1")
+        relays = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_relay(pid)]
+        assert len(relays) == 2
+        os.kill(relays[0], signal.SIGKILL)
+        done = finish(process)
+    assert done.code == ExitCode.NODE_LOST
+    assert "its connection back to the head was lost" in done.words
+
+
+def _is_relay(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return callback.call_back().encode() in words and words[0].endswith(b"python3")
+
+
+@pytest.mark.testbed
+def test_a_node_that_cannot_call_says_why(tmp_path: Path) -> None:
+    agent = script(tmp_path / "agent", '#!/bin/sh\neval "exec unshare --net $2" </dev/null\n')
+    done = launch("--agent", f"{agent} {{host}} {{command}}", *CALL, "-H", "a,b", "true")
+    assert done.code == ExitCode.START_FAILED
+    assert "error[start-head-unreachable]: 2 of 2 nodes: a,b: the node cannot call this machine back" in done.words
+    assert "Network is unreachable" in done.words
+    assert "--call-back never" in done.words
+
+
+def test_a_python_that_is_too_old_says_so(tmp_path: Path) -> None:
+    text = f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 7)\ndel sys.argv[:5]\nexec(sys.argv[0])\n"
+    old = script(tmp_path / "old", text)
+    agent = script(tmp_path / "agent", NO_STDIN)
+    done = launch("--agent", f"{agent} {{host}} {{command}}", *CALL, "--python", old, "-H", "a", "true")
+    assert done.code == ExitCode.START_FAILED
+    assert "error[start-python-too-old]: a: " in done.words
+
+
+def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> None:
+    async def main() -> None:
+        made = load(agent, AgentOptions(call_back=(agent,)))
+        assert isinstance(made, CallbackAgent)
+        seen = Recorder()
+        command = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
+        channel = await made.open(Node(0, "somewhere", (), ""), command, seen)
+        await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
+        assert made._listening is not None
+        port = (await made._listening)[0].sockets[0].getsockname()[1]
+        relay = next(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_relay_of(pid, port))
+        secret = Path(f"/proc/{relay}/cmdline").read_bytes().split(b"\0")[8]
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        for said in (
+            HEADER.pack(SECRET, 64) + b"0" * 64,
+            HEADER.pack(SECRET, 64) + secret,
+            HEADER.pack(3, 4) + b"kill",
+            HEADER.pack(SECRET, 1 << 30) + b"x" * 2 * LONGEST_GREETING,
+            b"",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(said)
+            if not said:
+                writer.close()
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+            writer.close()
+        assert seen.end is None, "the daemon has not noticed"
+        channel.write_eof()
+        assert (await seen.ended()).exit_code == 0
+        await made.close()
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(main())
+
+
+def _is_relay_of(pid: int, port: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return len(words) > 8 and words[6].endswith(b":%d" % port)
+
+
+def test_a_head_with_another_certificate_is_not_believed(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    genuine = callback._certificate
+
+    def another() -> tuple[ssl.SSLContext, str]:
+        return genuine()[0], genuine()[1]
+
+    monkeypatch.setattr(callback, "_certificate", another)
+
+    async def main() -> None:
+        made, seen = load(agent, AgentOptions(call_back=(agent,))), Recorder()
+        await made.open(Node(0, "somewhere", (), ""), [sys.executable, "-c", "print('up')"], seen)
+        end = await seen.ended()
+        assert (end.exit_code, end.cause) == (callback.CANNOT_CALL, "head-unreachable")
+        assert b"somebody else answers" in seen.stderr and not seen.stdout
+        await made.close()
+
+    asyncio.run(main())
+
+
+def test_who_calls_back() -> None:
+    pods, pod = f"-H pod[01-{MOST_OPEN_PODS + 1}] --agent kubectl", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert job(pods, **pod).agent.call_back == ("kubectl",)
+    assert job(pods).agent.call_back == (), "from outside, pods hardly reach us"
+    assert job(f"-H pod[01-{MOST_OPEN_PODS}] --agent kubectl", **pod).agent.call_back == ()
+    assert job(f"{pods} --call-back never", **pod).agent.call_back == ()
+    assert job("-H localhost,a,b --call-back always").agent.call_back == ("ssh",)
+
+
+# Pods
+
+
+@pytest.mark.testbed
+def test_a_lost_stream_is_not_a_lost_job_where_pods_call_back(pods: Pods, tmp_path: Path) -> None:
+    go = pods.shared / "go"
+    go.unlink(missing_ok=True)
+    program = sh(f"echo up; while [ ! -e {go} ]; do sleep 0.05; done; echo $RANK")
+    words = ["--agent", "kubectl", *CALL, "-H", "job-worker-[0-1]", *program]
+    with pods.popen([sys.executable, "-m", "mpilaunch", *words]) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+        wait_until(lambda: not kubectls(process.pid), "no kubectl is kept open")
+        pods.server.drop()
+        go.touch()
+        out, errors = process.communicate(timeout=30)
+    go.unlink()
+    assert (process.returncode, sorted(out.split()), errors) == (0, ["0", "1"], "")
+    for pod in pods.names[:2]:
+        wait_until(lambda pod=pod: not pods.processes(pod) and not pods.zombies(pod), "the pod is empty")
+
+
+def kubectls(pid: int) -> list[int]:
+    """Return the kubectl processes below a process."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    own = [child for child in children if b"kubectl" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return own + [found for child in children for found in kubectls(child)]
+
+
+@pytest.mark.testbed
+def test_kubectl_exec_without_stdin(pods: Pods) -> None:
+    agent = f"{pods.kubectl} exec {{host}} -c main -- /bin/sh -c {{command}}"
+    words = ["--agent", agent, "-H", "job-worker-[0-1]", *sh("echo $RANK; exit $((RANK * 3))")]
+    done = pods.launch(*words)
+    assert (done.returncode, "error[start-no-stdin]: 2 of 2 nodes" in done.stderr) == (1, True), done.stderr
+    done = pods.launch(*CALL, *words)
+    assert (done.returncode, sorted(done.stdout.split())) == (3, ["0", "1"]), done.stderr
