@@ -151,7 +151,7 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
 def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
     """Yield an MPI program of each library that can be compiled, started by mpilaunch and by the library's own launcher."""
     rounds, title = 3 if quick else 15, "MPI_Init + all-reduce + MPI_Finalize"
-    # MPICH 4.0.2 hangs in MPI_Finalize when more than two ranks are on several hosts, whoever starts them.
+    # On several hosts MPICH 4.0.2 hangs in MPI_Finalize, whoever starts it: now and then with two ranks, mostly with more.
     for key, library, own, ranks in (("openmpi", "Open MPI", "mpirun", 8), ("mpich", "MPICH", "Hydra", 2)):
         if compiler := shutil.which(f"mpicc.{key}"):
             program = str(hosts.shared / f"allreduce.{key}")

@@ -52,8 +52,13 @@ class Evidence:
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Evidence:
         """Build it from what came over the wire; raises ValueError or TypeError when it does not fit."""
+        if not message:
+            return NO_EVIDENCE  # of nearly every rank
         numbers = {name: int(message.get(name, 0)) for name in ("memory_kills", "shm_free", "shm_size")}
         return cls(str(message.get("out_of_memory", ""))[:LONGEST_EVIDENCE], **numbers)
+
+
+NO_EVIDENCE = Evidence()
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class RankEnd:
     mpi: str = "absent"
     missed: bool = False
     clock: float = 0.0
-    evidence: Evidence = Evidence()
+    evidence: Evidence = NO_EVIDENCE
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any], clock: float) -> RankEnd:
