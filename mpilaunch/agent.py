@@ -168,7 +168,7 @@ def load(name: str, options: AgentOptions) -> Agent:
     """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError."""
     agent = _load(name, options)
     if name in options.call_back:
-        return cast(Agent, import_module("mpilaunch_agents.callback").CallbackAgent(agent))
+        return cast(Agent, import_module("mpilaunch_agents.callback").CallbackAgent(agent, stdin=name in BUILT_IN))
     return agent
 
 

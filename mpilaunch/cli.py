@@ -105,6 +105,8 @@ def run(words: list[str], environ: Mapping[str, str], console: Console, name: st
         from mpilaunch.plan import settings_as_text
 
         return _print(settings_as_text(settings, [section.said for section in command.sections]))
+    if settings["down"] or settings["up"]:
+        alone(settings, command)
     if settings["down"]:
         from mpilaunch.head.standby import take_down
 
@@ -145,15 +147,23 @@ def run_programs(settings: Settings, command: Command, environ: Mapping[str, str
     return verdict.exit_code
 
 
+def alone(settings: Settings, command: Command) -> None:
+    """See that --up or --down has nothing beside it that it would not do; raises UsageError."""
+    option = "--up" if settings["up"] else "--down"
+    program = command.sections[0].program
+    if program:
+        hint = "launch it without --up afterwards: the daemons are found" if settings["up"] else None
+        raise UsageError("option-conflict", f"{option} runs no program, and here is {program[0]}", hint=hint)
+    others = [f"--{name}" for name in ("down", "dry-run", "show-env") if settings[name] not in (None, False)]
+    if others not in ([], [option]):
+        raise UsageError("option-conflict", f"{option} and {others[-1]} cannot be said together")
+
+
 def keep_up(settings: Settings, command: Command, environ: Mapping[str, str], console: Console) -> int:
     """Let daemons stand by on the nodes; return the exit code."""
     from mpilaunch.head.keeper import up
     from mpilaunch.prepare import make_job
 
-    program = command.sections[0].program
-    if program:
-        hint = "launch it without --up afterwards: the daemons are found"
-        raise UsageError("option-conflict", f"--up runs no program, and here is {program[0]}", hint=hint)
     count = up(make_job(settings, ["true"], environ), settings["up-idle"])
     nodes, idle = f"{count} node{'s' if count > 1 else ''}", f"{settings['up-idle']:g} s"
     console.remark(f"daemons stand by on {nodes}, for {idle} after the last launch; mpilaunch --down ends them")

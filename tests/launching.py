@@ -83,11 +83,11 @@ def launching(
     stderr: IO[bytes] | int = subprocess.PIPE,
     env: Mapping[str, str | bytes] | None = None,
     cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run mpilaunch beside the test, in a session of its own; it is killed if it still runs at the end of the block."""
-    process = subprocess.Popen(
-        [*MPILAUNCH, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=environment(env), cwd=cwd, start_new_session=True
-    )
+    streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr, "pass_fds": pass_fds}
+    process = subprocess.Popen([*MPILAUNCH, *words], env=environment(env), cwd=cwd, start_new_session=True, **streams)
     with process:
         try:
             yield process

@@ -203,6 +203,35 @@ def test_nobody_stands_by_for_ever(place: Place) -> None:
     assert not any(living(own) for _, own in place.started)
 
 
+def test_a_keeper_that_does_not_move_holds_up_no_launch(place: Place) -> None:
+    keeper = place.up()
+    os.kill(keeper, signal.SIGSTOP)
+    try:
+        done = place.launch("--start-timeout", "30", *sh("echo up"))
+    finally:
+        os.kill(keeper, signal.SIGCONT)
+    assert (done.code, done.err, done.lines) == (0, b"", ["up"] * 4)
+    assert place.started[2][0] != keeper
+
+
+def test_of_two_that_are_started_at_once_one_is_left(place: Place) -> None:
+    with launching("--up", *place.words, env=place.env) as one, launching("--up", *place.words, env=place.env) as other:
+        assert {finish(one).code, finish(other).code} == {0}
+    keepers = {parent for parent, _ in place.started}
+    assert len(keepers) == 2
+    assert place.down() == b"note: no daemon stands by any more\n"
+    wait_until(lambda: not any(map(living, keepers)), "both have gone")
+
+
+def test_it_keeps_nothing_that_is_not_its_own(place: Place) -> None:
+    read, write = os.pipe()
+    with launching("--up", *place.words, env=place.env, pass_fds=(write,)) as process:
+        assert finish(process).code == 0
+    os.close(write)
+    assert os.read(read, 1) == b"", "nobody holds the other end"
+    os.close(read)
+
+
 def test_a_new_keeper_takes_the_place_of_the_old_one(place: Place) -> None:
     old = place.up()
     new = place.up()
@@ -230,6 +259,10 @@ def test_its_socket_is_the_users_alone(place: Place) -> None:
     assert place.socket.stat().st_mode & 0o077 == 0
     assert place.socket.parent.stat().st_mode & 0o077 == 0
     place.down()
+    deep = place.folder / ("x" * 90)
+    deep.mkdir()
+    done = launch("--up", *place.words, env={"XDG_RUNTIME_DIR": str(deep)})
+    assert (done.code, "error[standby-place]: " in done.words) == (ExitCode.USAGE, True)
     place.socket.parent.chmod(0o755)
     done = launch("--up", *place.words, env=place.env)
     assert (done.code, done.out) == (ExitCode.USAGE, b"")
@@ -242,6 +275,9 @@ def test_its_socket_is_the_users_alone(place: Place) -> None:
     [
         (["--up"], ExitCode.USAGE, "error[no-nodes]: --up: there is no node but this machine"),
         (["--up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
+        (["--up", "-H", "a", "--dry-run"], ExitCode.USAGE, "error[option-conflict]: --up and --dry-run cannot"),
+        (["--up", "--down", "-H", "a"], ExitCode.USAGE, "error[option-conflict]: --up and --down cannot be said together"),
+        (["--down", "prog"], ExitCode.USAGE, "error[option-conflict]: --down runs no program, and here is prog"),
         (["--up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: --up runs no program, and here is prog"),
         (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),
     ],

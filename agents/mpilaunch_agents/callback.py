@@ -2,7 +2,8 @@
 
 For agents that hand on no stdin (`kubectl exec` without `-i`), and for more pods than kubectl processes should stay open. The
 node knows the head by the fingerprint of a certificate made for this launch, the head knows the node by a secret that is good
-for one connection; both stand in the command line, which is of no use to anybody once the node has called.
+for one connection. An agent without stdin can hand it on in the command line only, where other users of both machines may see
+it until the node has called; one that says it first is in the place of the node.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
 from mpilaunch.allocation import Node
-from mpilaunch.relayed import STDIN, RelayedChannel
+from mpilaunch.relayed import HEADER, STDIN, RelayedChannel
 
 BEGIN = (
     "import base64,sys,zlib\n"
@@ -40,19 +41,20 @@ SECONDS_TO_SPEAK = 10.0
 """How long a connection may take to say its secret."""
 MOST_ADDRESSES = 8
 """Addresses of the head that a node tries."""
-LONGEST_GREETING = 1 << 10
-"""Bytes that are taken from a connection that has not said its secret."""
+GREETING = HEADER.pack(SECRET, 64)
+"""How a connection begins."""
 
 
 class CallbackAgent:
     """Reaches nodes by another agent, and talks with what that has started over a connection of its own.
 
     Args:
+        stdin: the other agent hands on stdin, by which a secret is better sent than in a command line.
         inner: the other agent. One that is `outlived` by what it has started is cut off once the node has called.
     """
 
-    def __init__(self, inner: Agent) -> None:
-        self._inner = inner
+    def __init__(self, inner: Agent, *, stdin: bool) -> None:
+        self._inner, self._stdin = inner, stdin
         self._outlived = getattr(inner, "outlived", False)
         self._expected: dict[str, _Called] = {}
         self._callers: set[_Caller] = set()
@@ -70,13 +72,16 @@ class CallbackAgent:
         called = _Called(events, self._outlived, lambda: self._expected.pop(secret, None))
         self._expected[secret] = called
         python, *arguments = command
+        shown = "-" if self._stdin else secret
         try:
             inner = await self._inner.open(
-                node, [python, "-I", "-S", "-B", "-c", call_back(), places, pin, secret, *arguments], called
+                node, [python, "-I", "-S", "-B", "-c", call_back(), places, pin, shown, *arguments], called
             )
         except BaseException:
-            del self._expected[secret]
+            self._expected.pop(secret, None)
             raise
+        if self._stdin:
+            inner.write(f"{secret}\n".encode())
         called.opened(inner)
         return called
 
@@ -87,10 +92,11 @@ class CallbackAgent:
                 self._listening.cancel()
             with suppress(OSError, asyncio.CancelledError):
                 (await self._listening)[0].close()
-        for caller in list(self._callers):
-            caller.abort()
+        self._expected.clear()
         await self._inner.close()
         while self._callers:
+            for caller in list(self._callers):
+                caller.abort()
             await asyncio.sleep(0)
 
     async def _listen(self) -> tuple[asyncio.Server, str, str]:
@@ -123,16 +129,16 @@ class _Caller(RelayedChannel):
         super().__init__(None, "its connection back to the head was lost")
         self.called: _Called | None = None
         self._agent = agent
-        self._late = asyncio.get_running_loop().call_later(SECONDS_TO_SPEAK, self.abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; TLS speaks by one of its own kind."""
         self.transport = transport  # type: ignore[assignment]
+        self._late = asyncio.get_running_loop().call_later(SECONDS_TO_SPEAK, self.abort)
         self._agent.came(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take a secret, and nothing else before it."""
-        if self.events is None and len(self._buffer) + len(data) > LONGEST_GREETING:
+        """Take a secret, and nothing else before it; what a daemon says may come right behind it."""
+        if self.events is None and not GREETING.startswith(bytes(self._buffer + data)[: len(GREETING)]):
             self.abort()
         else:
             super().data_received(data)

@@ -1,9 +1,9 @@
 """What a node runs first where its daemon calls the head back: connect, start the daemon, hand bytes on until it ends.
 
 Sent as text by `callback` and run by `python3 -I -S -B -c`: it imports nothing of ours, runs on Python 3.8 and later, and reads
-nothing from its own stdin. Its arguments: places (ADDRESS:PORT,...), the fingerprint of the head's certificate, the secret, and
-those with which this same Python is to be run as the daemon. What is said over the connection: `callback` and
-`mpilaunch.relayed`.
+nothing from its own stdin but a secret. Its arguments: places (ADDRESS:PORT,...), the fingerprint of the head's certificate,
+the secret or `-`, and those with which this same Python is to be run as the daemon. What is said over the connection:
+`callback` and `mpilaunch.relayed`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,16 @@ import ssl
 import struct
 import subprocess
 import sys
+import threading
+import time
 from typing import Any
 
 STDIN, STDOUT, STDERR, CLOSED, SECRET = 3, 13, 14, 15, 16
 CANNOT_CALL = 98
 CONNECT_SECONDS = 5
+PART_SECONDS = 5.0
+STRAY_SECONDS = 0.5
+"""How long the head may take to hear all, and how long output is still taken once the daemon has exited: see `process`."""
 ENOUGH = 1 << 20
 """Bytes for the daemon that it has not taken yet, above which no more are read."""
 
@@ -59,17 +64,25 @@ class Relay:
         self.daemon.stdin.close()
         os.set_blocking(self.stdin, False)
         self.heard, self.unwritten, self.ends = b"", b"", False
+        self.ended, waiting = os.pipe()
+        threading.Thread(target=self.wait, args=(waiting,), daemon=True).start()
 
     def run(self, secret: str) -> None:
         """Hand on until the daemon has ended, and tell how."""
         self.tell(SECRET, secret.encode())
-        while self.kinds:
+        exited = 0.0
+        while self.kinds and (not exited or time.monotonic() < exited + STRAY_SECONDS):
             wire = self.wire if len(self.unwritten) < ENOUGH else None
             if wire is not None and wire.pending():
                 self.listen(wire)  # the kernel does not know of what TLS has already read
                 continue
             sources: list[Any] = [*self.kinds, *([] if wire is None else [wire])]
-            ready, writable, _ = select.select(sources, [self.stdin] if self.stdin and self.unwritten else [], [])
+            writes = [self.stdin] if self.stdin and self.unwritten else []
+            if not exited:
+                sources.append(self.ended)
+            ready, writable, _ = select.select(sources, writes, [], STRAY_SECONDS if exited else None)
+            if self.ended in ready:
+                exited = time.monotonic()
             if writable:
                 self.give()
             for source in ready:
@@ -83,6 +96,12 @@ class Relay:
                         del self.kinds[source]
         code = self.daemon.wait()
         self.tell(CLOSED, json.dumps([code if code >= 0 else 128 - code, "", ""]).encode())
+        self.part()
+
+    def wait(self, waiting: int) -> None:
+        """Close a descriptor when the daemon has exited."""
+        self.daemon.wait()
+        os.close(waiting)
 
     def tell(self, kind: int, data: bytes) -> None:
         """Send a frame."""
@@ -132,10 +151,24 @@ class Relay:
             os.close(self.stdin)
             self.stdin = None
 
+    def part(self) -> None:
+        """Read on until the head has heard all: a connection that is closed with something unread takes back what was sent."""
+        if self.wire is None:
+            return
+        until = time.monotonic() + PART_SECONDS
+        try:
+            self.wire.shutdown(socket.SHUT_WR)
+            while select.select([self.wire], [], [], max(0.0, until - time.monotonic()))[0] and self.wire.recv(65536):
+                pass
+        except OSError:
+            pass
+
     def lose(self) -> None:
         """The head is gone: the daemon reads the end of its stdin, and ends its ranks."""
         self.wire, self.unwritten, self.ends = None, b"", True
         self.give()
 
 
-Relay(call(*sys.argv[1:3]), sys.argv[4:]).run(sys.argv[3])
+if __name__ == "__main__":
+    said = sys.argv[3] if sys.argv[3] != "-" else sys.stdin.readline().strip()
+    Relay(call(*sys.argv[1:3]), sys.argv[4:]).run(said)

@@ -68,6 +68,7 @@ class Daemons:
         self._events = events
         self.links = {node.index: self.make_link(node) for node in nodes}
         self._standby: Standby | None = None
+        self._hung: set[int] = set()
         if options is not None and any(node.agent != bundle.LOCAL for node in nodes):
             from mpilaunch.head.standby import Standby  # daemons of this machine start at once
 
@@ -168,6 +169,7 @@ class Daemons:
             link.opened(channel, payload)
             await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
             if not link.first_news.done():
+                self._hung.add(index)
                 link.give_up("the daemon that stood by does not answer")
         if link.reported:
             return "", ""
@@ -184,8 +186,10 @@ class Daemons:
             return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
         payload = bundle.first_part()
         command = bundle.boot_command(self._python, payload)
-        if self._standby is not None and (channel := await self._standby.take(node, command, payload, link)) is not None:
-            return channel, GO
+        if self._standby is not None and node.index not in self._hung:
+            channel = await self._standby.take(node, command, payload, link)
+            if channel is not None:
+                return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:

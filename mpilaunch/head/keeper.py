@@ -8,13 +8,15 @@ those that serve a launch have that launch's time, unless the keeper is killed.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import gc
 import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from mpilaunch.agent import Agent, AgentOptions, Channel, ChannelEnd
+from mpilaunch.agent import Agent, Channel, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head import bundle
@@ -22,12 +24,14 @@ from mpilaunch.head.begin import load_agents
 from mpilaunch.head.daemons import ENDING, Daemons
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import LAST_WORDS, NodeLink
-from mpilaunch.head.standby import DOWN, NO, TAKE, YES, request_for, socket_path, take_down
+from mpilaunch.head.standby import DOWN, NO, TAKE, YES, Requests, socket_path, take_down
 from mpilaunch.head.survey import Silence
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.relayed import CLOSED, STDERR, STDIN, STDOUT, Frames
 from mpilaunch.wire.frames import MARKER, STANDBY
 
+RENEWAL_PATIENCE = 3.0
+"""Seconds that a launch waits for a daemon that takes the place of another."""
 RENEWAL_PAUSE = 30.0
 """Seconds until a node whose daemon was lost, or does not start, is tried again."""
 READY = "ready"
@@ -43,22 +47,23 @@ def up(job: JobSpec, idle: float) -> int:
         hint = "name some with --hostfile or --host"
         raise UsageError("no-nodes", "--up: there is no node but this machine, where a daemon starts at once", hint=hint)
     try:
-        socket_path(make=True)
+        path = socket_path(make=True)
     except OSError as error:
         raise UsageError("standby-place", f"--up: no place for its socket: {error}", hint="set XDG_RUNTIME_DIR") from error
-    take_down()
-    news, told = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(news)
-        _be_keeper(job, nodes, idle, told)
-    os.close(told)
-    try:
-        with open(news, "rb") as file:
-            said = json.loads(file.read() or b"null")
-    except BaseException:
-        os.kill(pid, signal.SIGTERM)
-        raise
+    with open(f"{path}.lock", "wb") as one_at_a_time:
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        take_down()
+        news, told = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _be_keeper(job, nodes, idle, told)
+        os.close(told)
+        try:
+            with open(news, "rb") as file:
+                said = json.loads(file.read() or b"null")
+        except BaseException:
+            os.kill(pid, signal.SIGTERM)
+            raise
     if said is None:
         raise LaunchError("standby-failed", "--up: the process that was to keep the daemons has died")
     if said != READY:
@@ -73,6 +78,12 @@ def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, told: int) -> N
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
+    # Whatever else is open is somebody's who may wait for its end: a lock, a pipe.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor != told:
+            with suppress(OSError):  # the one that the list was read by
+                os.close(descriptor)
+    gc.enable()  # a launch is over before there is garbage; this is not
     try:
         asyncio.run(Keeper(job, nodes, idle).run(told))
     except BaseException as error:
@@ -111,16 +122,6 @@ class StandbyLink(NodeLink):
         else:
             super().stderr_received(data)
 
-    def pause_writing(self) -> None:
-        """Take no more from the launch."""
-        if self.taker is not None:
-            self.taker.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """Take more again."""
-        if self.taker is not None:
-            self.taker.transport.resume_reading()
-
     def closed(self, end: ChannelEnd) -> None:
         """Tell the launch, and the keeper."""
         if self.taker is not None:
@@ -157,6 +158,7 @@ class Taker(Frames):
         super().__init__()
         self._keeper = keeper
         self._link: StandbyLink | None = None
+        self._asking: asyncio.Task[None] | None = None
 
     def frame(self, kind: int, data: bytes) -> None:
         """Take the request; after that, all is for the daemon."""
@@ -164,16 +166,26 @@ class Taker(Frames):
             self._link.hand(data)
         elif kind == DOWN:
             self._keeper.stop(self)
-        elif kind == TAKE and self._link is None and (link := self._keeper.hand_out(data)) is not None:
-            self._link = link
-            link.taker = self
-            self.tell(YES)
+        elif kind == TAKE and self._asking is None:
+            self._asking = asyncio.ensure_future(self._take(data))
         else:
-            self.tell(NO)
-            self.transport.close()
+            self._refuse()
+
+    async def _take(self, request: bytes) -> None:
+        self._link = await self._keeper.hand_out(request, self)
+        if self._link is None:
+            self._refuse()
+        else:
+            self.tell(YES)
+
+    def _refuse(self) -> None:
+        self.tell(NO)
+        self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The launch has gone: its daemon goes too."""
+        if self._asking is not None:
+            self._asking.cancel()
         if self._link is not None and self._link.living:
             self._link.give_up("the launch has gone")
 
@@ -190,12 +202,14 @@ class Keeper(Silence):
     def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float) -> None:
         self._job, self._nodes, self._idle = job, nodes, idle
         self._python = job.python or "python3"
-        self._options: AgentOptions = job.agent
         self._daemons: StandbyDaemons
         self._agents: Mapping[str, Agent] = {}
         self._requests: dict[bytes, list[int]] = {}
+        self._soon: set[int] = set()
         self._renewals: dict[int, asyncio.Task[None]] = {}
+        self._renewed = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._all_told = False
         self._told: list[Taker] = []
         self._used = 0.0
 
@@ -212,8 +226,9 @@ class Keeper(Silence):
             if not await self._started():
                 return
             command, payload = bundle.boot_command(self._python, bundle.first_part()), bundle.first_part()
+            requests = Requests(self._job.agent)
             for node in self._nodes:
-                self._requests.setdefault(request_for(node, self._options, command, payload).encode(), []).append(node.index)
+                self._requests.setdefault(requests.of(node, command, payload).encode(), []).append(node.index)
             with suppress(FileNotFoundError):
                 os.unlink(path)
             mask = os.umask(0o077)
@@ -221,13 +236,16 @@ class Keeper(Silence):
                 server = await loop.create_unix_server(lambda: Taker(self), path)
             finally:
                 os.umask(mask)
+            ours = os.stat(path).st_ino
             os.write(told, json.dumps(READY).encode())
             os.close(told)
             try:
                 await self._serve(loop)
             finally:
+                with suppress(FileNotFoundError):  # it is gone with the server from Python 3.13 on
+                    if os.stat(path).st_ino == ours:
+                        os.unlink(path)
                 server.close()
-                os.unlink(path)
             await self._finish()
         finally:
             await self._daemons.end()
@@ -260,6 +278,7 @@ class Keeper(Silence):
         if standing:
             await asyncio.wait([link.ended for link in standing], timeout=ENDING)
         serving = [link.ended for link in self._links() if link.taker is not None and link.living]
+        self._all_told = True
         for taker in self._told:
             taker.tell(YES)
             if serving:
@@ -281,16 +300,28 @@ class Keeper(Silence):
 
     def stop(self, taker: Taker) -> None:
         """A user says that it is enough; told when all has gone."""
+        if self._all_told:
+            taker.tell(YES)
+            taker.transport.close()
         self._told.append(taker)
         self._stopping.set()
 
-    def hand_out(self, request: bytes) -> StandbyLink | None:
-        """Return a daemon that stands by and is what was asked for, None when there is none."""
+    async def hand_out(self, request: bytes, taker: Taker) -> StandbyLink | None:
+        """Return a daemon that stands by and is what was asked for, or will in a moment; None when there is none."""
+        loop = asyncio.get_running_loop()
         indexes = self._requests.get(request, [])
-        for link in self._links():
-            if link.node.index in indexes and link.stands_by and link.living and link.taker is None:
-                self._used = asyncio.get_running_loop().time()
-                return link
+        self._used = loop.time()
+        until = self._used + RENEWAL_PATIENCE
+        while not self._stopping.is_set():
+            for link in self._links():
+                if link.node.index in indexes and link.stands_by and link.living and link.taker is None:
+                    link.taker = taker
+                    return link
+            if not self._soon & set(indexes) or loop.time() >= until:
+                break
+            self._renewed.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._renewed.wait(), until - loop.time())
         return None
 
     def _links(self) -> list[StandbyLink]:
@@ -302,15 +333,20 @@ class Keeper(Silence):
         """A daemon has served, or was lost: another takes its place."""
         assert isinstance(link, StandbyLink)
         if link.stands_by and not self._stopping.is_set():
-            pause = 0.0 if link.taker is not None else RENEWAL_PAUSE
-            self._renewals[link.node.index] = asyncio.ensure_future(self._renew(link.node, pause))
+            if link.taker is not None:
+                self._soon.add(link.node.index)
+            self._renewals[link.node.index] = asyncio.ensure_future(self._renew(link.node))
 
-    async def _renew(self, node: Node, pause: float) -> None:
+    async def _renew(self, node: Node) -> None:
         while True:
-            await asyncio.sleep(pause)
+            if node.index not in self._soon:
+                await asyncio.sleep(RENEWAL_PAUSE)
             self._daemons.links.pop(node.index, None)
             try:
                 await self._daemons.join([node], self._job.deadlines.start)
                 return
             except LaunchError:
-                pause = RENEWAL_PAUSE
+                pass
+            finally:
+                self._soon.discard(node.index)
+                self._renewed.set()

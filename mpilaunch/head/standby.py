@@ -10,20 +10,33 @@ from __future__ import annotations
 import asyncio
 import binascii
 import os
+import socket
 import stat
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.allocation import Node
+from mpilaunch.errors import LaunchError
+from mpilaunch.records import replace
 from mpilaunch.relayed import RelayedChannel
 
 TAKE, DOWN = 1, 2
 """What a launch asks for: the daemon that the data stands for; that nothing stands by any more."""
 YES, NO = 11, 12
 """What the keeper answers. All else is as in `relayed`."""
-REACHED_BY = ("HOME", "KUBECONFIG")
-"""Variables that decide where a node's name leads."""
+REACHED_BY = ("HOME", "KUBECONFIG", "MPILAUNCH_KUBECTL")
+TEMPLATE_BY = ("PATH", "PWD")
+"""Variables that decide where a node's name leads: always, and where the agent is a program of the user's."""
+CONFIGURED_BY = ("~/.ssh/config", "~/.kube/config")
+"""Files that do so too, beside those of KUBECONFIG."""
+LONGEST_PATH = 107
+"""Bytes that the path of a socket may have (unix(7))."""
+TAKE_PATIENCE = 5.0
+"""Seconds in which the keeper has to answer: a little longer than it waits for a daemon that is on its way."""
+DOWN_PATIENCE = 15.0
+"""Seconds in which it has to end what stands by."""
 
 
 def socket_path(make: bool = False) -> str:
@@ -41,13 +54,39 @@ def socket_path(make: bool = False) -> str:
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is not a directory of this user's alone")
-    return os.path.join(folder, "standby")
+    path = os.path.join(folder, "standby")
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise OSError(f"{path} is longer than the {LONGEST_PATH} bytes that a socket's path may have")
+    return path
 
 
-def request_for(node: Node, options: AgentOptions, command: Sequence[str], bundle: bytes) -> str:
-    """Return what stands for a daemon: two are the same when nothing that they were started by differs."""
-    reached = node.name, node.agent, node.user, node.port, node.namespace, node.container, options
-    return repr((reached, command, binascii.crc32(bundle), [os.environ.get(name) for name in REACHED_BY]))
+class Requests:
+    """What stands for a daemon: two are the same when nothing that they were started by differs.
+
+    Args:
+        options: what the user says to every agent.
+    """
+
+    def __init__(self, options: AgentOptions) -> None:
+        # Whether the daemon calls back changes how it is reached, and nothing of what it is.
+        self._options = replace(options, call_back=())
+        files = [*map(os.path.expanduser, CONFIGURED_BY), *os.environ.get("KUBECONFIG", "").split(":")]
+        self._surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
+
+    def of(self, node: Node, command: Sequence[str], bundle: bytes) -> str:
+        """Return the request for a node's daemon."""
+        reached = node.name, node.agent, node.user, node.port, node.namespace, node.container, self._options
+        program = [os.environ.get(name) for name in TEMPLATE_BY] if " " in node.agent else []
+        return repr((reached, list(command), binascii.crc32(bundle), self._surroundings, program))
+
+
+def _state(file: str) -> tuple[int, ...]:
+    """Return what changes with a file."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class Standby:
@@ -58,7 +97,7 @@ class Standby:
     """
 
     def __init__(self, options: AgentOptions) -> None:
-        self._options = options
+        self._requests = Requests(options)
         self._path = ""
         with suppress(OSError):
             path = socket_path()
@@ -70,10 +109,11 @@ class Standby:
             return None
         try:
             _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: StandbyChannel(events), self._path)
-        except OSError:
+            taken = await asyncio.wait_for(channel.ask(TAKE, self._requests.of(node, command, bundle)), TAKE_PATIENCE)
+        except (OSError, asyncio.TimeoutError):
             self._path = ""
             return None
-        return channel if await channel.ask(TAKE, request_for(node, self._options, command, bundle)) else None
+        return channel if taken else None
 
 
 class StandbyChannel(RelayedChannel):
@@ -87,7 +127,11 @@ class StandbyChannel(RelayedChannel):
     async def ask(self, what: int, request: str = "") -> bool:
         """Ask the keeper; return its answer. The daemon is ours from then on, or there is none."""
         self.tell(what, request.encode())
-        return await self._answer
+        try:
+            return await self._answer
+        except asyncio.CancelledError:
+            self.abort()
+            raise
 
     def frame(self, kind: int, data: bytes) -> None:
         """Take the answer, and hand on what the daemon says."""
@@ -123,7 +167,10 @@ class _Farewell:
 
 
 def take_down() -> bool:
-    """End all that stands by, and return when it has gone, and the keeper if it serves no launch; False when there was none."""
+    """End all that stands by, and return when it has gone, and the keeper if it serves no launch; False when there was none.
+
+    Raises LaunchError when the keeper does not answer.
+    """
 
     async def ask() -> bool:
         loop, farewell = asyncio.get_running_loop(), _Farewell()
@@ -131,13 +178,24 @@ def take_down() -> bool:
             path = socket_path()
             _, channel = await loop.create_unix_connection(lambda: StandbyChannel(farewell), path)
         except ConnectionRefusedError:
-            os.unlink(path)  # its keeper was killed
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # its keeper was killed
             return False
         except OSError:
             return False
-        taken = await channel.ask(DOWN)
-        if taken:
-            await farewell.ended.wait()
-        return taken
+        peer = channel.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+
+        async def farewell_said() -> bool:
+            taken = await channel.ask(DOWN)
+            if taken:
+                await farewell.ended.wait()
+            return taken
+
+        try:
+            return await asyncio.wait_for(farewell_said(), DOWN_PATIENCE)
+        except asyncio.TimeoutError:
+            pid = int.from_bytes(peer[:4], sys.byteorder)
+            told = f"process {pid}, which keeps the daemons, does not answer"
+            raise LaunchError("standby-failed", told, hint=f"end it: kill -9 {pid}; its daemons go too") from None
 
     return asyncio.run(ask())
