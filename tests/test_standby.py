@@ -124,15 +124,17 @@ def test_a_launch_that_would_start_other_daemons_starts_its_own(place: Place, wo
     assert len([parent for parent, _ in place.started if parent != keeper]) == own
 
 
-def test_two_launches_at_once_share_nothing(place: Place) -> None:
+def test_two_launches_at_once_share_nothing(place: Place, tmp_path: Path) -> None:
     keeper = place.up()
-    with launching(*place.words, *sh("cat >/dev/null; echo first"), stdin=subprocess.PIPE, env=place.env) as first:
-        wait_until(lambda: len(place.started) >= 2, "it has begun")
+    program = sh(f"echo >{tmp_path}/up-$RANK; cat >/dev/null; echo first")
+    with launching(*place.words, *program, stdin=subprocess.PIPE, env=place.env) as first:
+        wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))
+        assert {parent for parent, _ in place.started} == {keeper}
         second = place.launch(*sh("echo second"))
         assert first.poll() is None
         done = finish(first)
     assert (done.code, set(done.lines), set(second.lines)) == (0, {"first"}, {"second"})
-    assert keeper in {parent for parent, _ in place.started}
+    assert len([parent for parent, _ in place.started if parent != keeper]) == 2, "those of the second are its own"
 
 
 def test_output_and_stdin_go_through_whole(place: Place) -> None:
