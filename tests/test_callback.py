@@ -225,7 +225,7 @@ def test_a_lost_stream_is_not_a_lost_job_where_pods_call_back(pods: Pods, tmp_pa
     go = pods.shared / "go"
     go.unlink(missing_ok=True)
     program = sh(f"echo up; while [ ! -e {go} ]; do sleep 0.05; done; echo $RANK")
-    words = ["--agent", "kubectl", *CALL, "-H", "job-worker-[0-1]", *program]
+    words = ["--agent", "kubectl", *CALL, "--wdir", "/", "-H", "job-worker-[0-1]", *program]
     with pods.popen([sys.executable, "-m", "mpilaunch", *words]) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
