@@ -85,7 +85,7 @@ class Daemon:
         self._ranks: dict[int, int] = {}
         self._evidence: Evidence | None = None
         self._wireup = WireUp(self._selector, self._session.send, self._abort, self._timers.set, directory)
-        self._abort_codes: dict[int, int] = {}
+        self._aborts: dict[int, tuple[int, float]] = {}
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._stopping = False
@@ -239,7 +239,8 @@ class Daemon:
 
     def _abort(self, rank: int, code: int) -> None:
         """A rank has called MPI_Abort: end it now, and tell its code in place of the signal."""
-        self._abort_codes[rank] = code
+        # What this does to other ranks comes after it: the time is that of the call, and not that of the end.
+        self._aborts.setdefault(rank, (code, time.monotonic()))
         for pid, number in self._ranks.items():
             if number == rank:
                 self._wireup.note_memory([pid])
@@ -319,7 +320,8 @@ class Daemon:
                 self._wireup.child_ended(pid, status)
                 continue
             mpi = self._wireup.close_rank(rank)  # first: the last that it said may have been its code
-            code = self._abort_codes.get(rank, None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+            own = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            code, clock = self._aborts.get(rank, (own, time.monotonic()))
             number = os.WTERMSIG(status) if code is None else None
             self._session.send(
                 {
@@ -329,7 +331,7 @@ class Daemon:
                     "signal": number,
                     "core": code is None and os.WCOREDUMP(status),
                     "evidence": {} if self._stopping or self._evidence is None else self._evidence.of(pid, code, number),
-                    "clock": time.monotonic(),
+                    "clock": clock,
                     "stopped": self._stopping,
                     "stdin_read": self._forwarder.close_input(rank),
                     "mpi": mpi,
