@@ -285,13 +285,13 @@ def row_of(key: str, title: str, rounds: Sequence[Round], quantity: str, factor:
         pairs = [both for both in ((one[ours], one[peer]) for one in rounds) if not any(sample.fault for sample in both)]
         of_round = [value(mine) / value(theirs) for mine, theirs in pairs]
         if of_round:
-            ratios[peer] = {
-                "median": statistics.median(of_round),
-                "least": min(of_round),
-                "most": max(of_round),
-                "pairs": len(of_round),
-            }
+            ratios[peer] = {**spread_of(of_round), "pairs": len(of_round)}
     return {"key": key, "title": title, "rounds": len(rounds), "launchers": taken, "ratios": ratios}
+
+
+def spread_of(ratios: Sequence[float]) -> dict[str, float]:
+    """Return the median of ratios, the least and the most."""
+    return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
 
 
 def machine() -> str:
@@ -339,8 +339,7 @@ def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:
             hosts.run([ours.command, "--down"], env=runtime["warm"])
     ratios = [warm / cold for warm, cold in zip(taken["warm"], taken["cold"], strict=True)]
     medians = {kind: statistics.median(times) for kind, times in taken.items()}
-    spread = {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
-    return {"hosts": len(hosts.names), "rounds": rounds, **medians, "ratio": spread}
+    return {"hosts": len(hosts.names), "rounds": rounds, **medians, "ratio": spread_of(ratios)}
 
 
 if __name__ == "__main__":

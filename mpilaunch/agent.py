@@ -147,6 +147,14 @@ CAUSES = {
 }
 """Why a node did not start, as words for the user; `head.report` folds nodes by these keys and adds the hints."""
 
+PYTHON_TOO_OLD = 97
+CHECK_PYTHON = (
+    "if sys.version_info<(3,8):\n"
+    " sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n')\n"
+    f" sys.exit({PYTHON_TOO_OLD})\n"
+)
+"""What a node's Python runs first, `sys` being imported, and its exit code when it is too old."""
+
 BUILT_IN = {
     "local": "mpilaunch_agents.local:LocalAgent",
     "ssh": "mpilaunch_agents.ssh:SshAgent",

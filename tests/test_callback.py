@@ -22,6 +22,7 @@ from mpilaunch_agents.callback import SECRET, CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from tests.launching import finish, launch, launching, living, script, sh, wait_for_files, wait_until
 from tests.pods import Pods
+from tests.processes import everything
 from tests.test_daemon_boot import each_python
 from tests.test_prepare import job
 
@@ -37,6 +38,17 @@ POD = "job-worker-0"
 def agent(tmp_path: Path) -> str:
     """Give the template of an agent that hands on no stdin."""
     return f"{script(tmp_path / 'agent', NO_STDIN)} {{host}} {{command}}"
+
+
+def relays() -> dict[int, list[bytes]]:
+    """Return the processes on nodes that have called back, each with its words; the eighth is its secret."""
+    found = {}
+    for pid in everything():
+        with contextlib.suppress(OSError):  # it has just ended
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if callback.call_back().encode() in words and b"python" in words[0]:
+                found[pid] = words
+    return found
 
 
 class TestCallback(AgentConformance):
@@ -64,9 +76,7 @@ class TestCallbackWithItsSecretByStdin(AgentConformance):
             seen = Recorder()
             channel = await agent.open(self.node, [self.python, "-c", "print('up', flush=True); input()"], seen)
             await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
-            relays = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_relay(pid)]
-            shown = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[8] for pid in relays]
-            assert shown == [b"-"]
+            assert [words[8] for words in relays().values()] == [b"-"]
             channel.write(b"\n")
             assert (await seen.ended()).exit_code == 0
 
@@ -106,20 +116,11 @@ def test_nothing_is_left_of_a_launch_that_is_ended(agent: str, tmp_path: Path, n
 def test_a_node_whose_connection_is_lost_is_named(agent: str, tmp_path: Path) -> None:
     with launching("--agent", agent, *CALL, "-H", "a,b", *sh(f"echo $$ >{tmp_path}/up-$RANK; sleep 60")) as process:
         wait_for_files(tmp_path / "up-0", tmp_path / "up-1")
-        relays = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_relay(pid)]
-        assert len(relays) == 2
-        os.kill(relays[0], signal.SIGKILL)
+        one, _ = relays()
+        os.kill(one, signal.SIGKILL)
         done = finish(process)
     assert done.code == ExitCode.NODE_LOST
     assert "its connection back to the head was lost" in done.words
-
-
-def _is_relay(pid: int) -> bool:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return callback.call_back().encode() in words and b"python" in words[0]
 
 
 @pytest.mark.testbed
@@ -151,8 +152,9 @@ def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> 
         await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
         assert made._listening is not None
         port = (await made._listening)[0].sockets[0].getsockname()[1]
-        relay = next(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_relay_of(pid, port))
-        secret = Path(f"/proc/{relay}/cmdline").read_bytes().split(b"\0")[8]
+        (words,) = relays().values()
+        assert words[6].endswith(b":%d" % port)
+        secret = words[8]
         plain = await asyncio.open_connection("127.0.0.1", port)
         plain[1].close()  # a probe, which says nothing
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -179,14 +181,6 @@ def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> 
             await asyncio.open_connection("127.0.0.1", port)
 
     asyncio.run(main())
-
-
-def _is_relay_of(pid: int, port: int) -> bool:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return len(words) > 8 and words[6].endswith(b":%d" % port)
 
 
 def test_a_head_with_another_certificate_is_not_believed(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:

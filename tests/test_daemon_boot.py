@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from mpilaunch.agent import PYTHON_TOO_OLD
 from mpilaunch.head import bundle
 from tests.launching import WireToDaemon
 
@@ -207,5 +208,5 @@ def test_an_older_python_says_so() -> None:
     commands += [[path, "-I", "-S", "-B", "-c", bundle.BOOT] for path in older]
     for command in commands:
         done = subprocess.run([*command, "100"], input=b"x" * 100, capture_output=True, timeout=20, check=False)
-        assert done.returncode == bundle.PYTHON_TOO_OLD
+        assert done.returncode == PYTHON_TOO_OLD
         assert re.fullmatch(rb"mpilaunch: python 3\.\d+\.\d+ is older than 3\.8\n", done.stderr)

@@ -58,27 +58,22 @@ class Place:
 
     def up(self, *words: str) -> int:
         """Let daemons stand by; return the keeper's process id."""
-        # Not `launch`: something is to be left.
-        told = self._run("--up", *self.words, *words)
-        assert (told.returncode, told.stdout) == (0, b"")
-        assert b"daemons stand by on 2 nodes, for" in told.stderr
+        told = self.launch("--up", *words)
+        assert (told.code, told.out) == (0, b"")
+        assert b"daemons stand by on 2 nodes, for" in told.err
         return self.started[-1][0]
 
     def down(self) -> bytes:
         """End them; return what is said."""
-        told = self._run("--down")
-        assert (told.returncode, told.stdout) == (0, b"")
-        return told.stderr
+        with launching("--down", env=self.env) as process:
+            told = finish(process)
+        assert (told.code, told.out) == (0, b"")
+        return told.err
 
     def launch(self, *words: str) -> Launched:
-        """Launch on the nodes."""
+        """Launch on the nodes. Not as `launch` does it: something may be left."""
         with launching(*self.words, *words, env=self.env) as job:
             return finish(job)
-
-    def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        with launching(*words, env=self.env) as process:
-            out, err = process.communicate(timeout=30)
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 @pytest.fixture

@@ -22,21 +22,11 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
+from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
 from mpilaunch.allocation import Node
 from mpilaunch.relayed import HEADER, STDIN, RelayedChannel
+from mpilaunch_agents.callback_node import CANNOT_CALL, SECRET
 
-BEGIN = (
-    "import base64,sys,zlib\n"
-    "if sys.version_info<(3,8):\n"
-    " sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n')\n"
-    " sys.exit(97)\n"
-)
-"""What comes before the text of `callback_node`, on any Python."""
-SECRET = 16
-"""What the node says first, beside the frames of `relayed`."""
-CANNOT_CALL = 98
-"""Exit code of `callback_node` when no address of the head's can be reached."""
 SECONDS_TO_SPEAK = 10.0
 """How long a connection may take to say its secret."""
 MOST_ADDRESSES = 8
@@ -108,33 +98,30 @@ class CallbackAgent:
             listener = socket.create_server(("", 0), backlog=1024)
         port = listener.getsockname()[1]
         server = await asyncio.get_running_loop().create_server(
-            lambda: _Caller(self), sock=listener, ssl=context, ssl_handshake_timeout=SECONDS_TO_SPEAK
+            lambda: _Caller(self._expected, self._callers), sock=listener, ssl=context, ssl_handshake_timeout=SECONDS_TO_SPEAK
         )
         places = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses()]
         return server, ",".join(places), pin
 
-    def greeted(self, secret: str) -> _Called | None:
-        """Return whose secret somebody has said, None when he has guessed, or heard of it too late."""
-        return self._expected.pop(secret, None)
-
-    def came(self, caller: _Caller, *, gone: bool = False) -> None:
-        """Somebody has connected, or is gone."""
-        (self._callers.discard if gone else self._callers.add)(caller)
-
 
 class _Caller(RelayedChannel):
-    """A connection from a node."""
+    """A connection from a node.
 
-    def __init__(self, agent: CallbackAgent) -> None:
+    Args:
+        expected: who is to call, by secret; one that has called is taken out.
+        callers: all connections that there are.
+    """
+
+    def __init__(self, expected: dict[str, _Called], callers: set[_Caller]) -> None:
         super().__init__(None, "its connection back to the head was lost")
         self.called: _Called | None = None
-        self._agent = agent
+        self._expected, self._callers = expected, callers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; TLS speaks by one of its own kind."""
         self.transport = transport  # type: ignore[assignment]
         self._late = asyncio.get_running_loop().call_later(SECONDS_TO_SPEAK, self.abort)
-        self._agent.came(self)
+        self._callers.add(self)
 
     def data_received(self, data: bytes) -> None:
         """Take a secret, and nothing else before it; what a daemon says may come right behind it."""
@@ -149,7 +136,7 @@ class _Caller(RelayedChannel):
             super().frame(kind, data)
         elif kind == SECRET:
             self._late.cancel()
-            self.called = self._agent.greeted(data.decode("ascii", "replace"))
+            self.called = self._expected.pop(data.decode("ascii", "replace"), None)
             if self.called is None:
                 self.abort()
             else:
@@ -160,7 +147,7 @@ class _Caller(RelayedChannel):
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the end."""
         self._late.cancel()
-        self._agent.came(self, gone=True)
+        self._callers.discard(self)
         if self.called is not None:
             self.called.ended(self._end)
 
@@ -253,7 +240,8 @@ class _Called:
 def call_back() -> str:
     """Return what a node is to run; short, for kubectl puts it into a URL."""
     text = (Path(__file__).parent / "callback_node.py").read_bytes()
-    return BEGIN + f"exec(zlib.decompress(base64.b64decode('{b64encode(zlib.compress(text, 9)).decode()}')))"
+    packed = b64encode(zlib.compress(text, 9)).decode()
+    return f"import base64,sys,zlib\n{CHECK_PYTHON}exec(zlib.decompress(base64.b64decode('{packed}')))"
 
 
 def addresses() -> list[str]:

@@ -21,8 +21,11 @@ import threading
 import time
 from typing import Any
 
-STDIN, STDOUT, STDERR, CLOSED, SECRET = 3, 13, 14, 15, 16
+STDOUT, STDERR, CLOSED = 13, 14, 15
+SECRET = 16
+"""Kinds of frames: those of `mpilaunch.relayed`, and what is said first."""
 CANNOT_CALL = 98
+"""Exit code when no address of the head's can be reached."""
 CONNECT_SECONDS = 5
 PART_SECONDS = 5.0
 STRAY_SECONDS = 0.5

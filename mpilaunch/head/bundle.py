@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import mpilaunch
+from mpilaunch.agent import CHECK_PYTHON
 from mpilaunch.head import cache
 
 NO_BUNDLE = "mpilaunch: the bundle broke off"
@@ -21,10 +22,8 @@ NO_BUNDLE = "mpilaunch: the bundle broke off"
 
 BOOT = (
     "import os,sys\n"
-    "if sys.version_info<(3,8):\n"
-    " sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n')\n"
-    " sys.exit(97)\n"
-    "import zlib\n"
+    + CHECK_PYTHON
+    + "import zlib\n"
     "left=int(sys.argv[1]);unpack=zlib.decompressobj();bundle=os.memfd_create('mpilaunch')\n"
     "while left:\n"
     " data=os.read(0,min(left,65536))\n"
@@ -41,9 +40,6 @@ LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main
 
 LOCAL = "local"
 """The agent of this machine: there the daemon runs from the files that are installed, and nothing is sent."""
-
-PYTHON_TOO_OLD = 97
-"""Exit code of BOOT under a Python older than 3.8."""
 
 def boot_command(python: str, bundle: bytes) -> list[str]:
     """Return the argument list that starts the daemon; the caller sends `bundle` on its stdin."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel
+from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, AgentOptions, Channel
 from mpilaunch.allocation import Node
 from mpilaunch.head import bundle
 from mpilaunch.head.bundle import NO_BUNDLE
@@ -72,7 +72,7 @@ class Daemons:
         if options is not None and any(node.agent != bundle.LOCAL for node in nodes):
             from mpilaunch.head.standby import Standby  # daemons of this machine start at once
 
-            self._standby = Standby(options)
+            self._standby = Standby.found(options, *self.boot())
         self._again = PATIENT_CAUSES if patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
@@ -175,6 +175,11 @@ class Daemons:
             return "", ""
         return _why_no_hello(link)
 
+    def boot(self) -> tuple[list[str], bytes]:
+        """Return the argument list that starts a daemon, and the bundle that it is to be sent."""
+        payload = bundle.first_part()
+        return bundle.boot_command(self._python, payload), payload
+
     def make_link(self, node: Node) -> NodeLink:
         """Return the link of a node that is to be contacted."""
         return NodeLink(node, self._events)
@@ -184,10 +189,9 @@ class Daemons:
         node = link.node
         if node.agent == bundle.LOCAL:
             return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
-        payload = bundle.first_part()
-        command = bundle.boot_command(self._python, payload)
+        command, payload = self.boot()
         if self._standby is not None and node.index not in self._hung:
-            channel = await self._standby.take(node, command, payload, link)
+            channel = await self._standby.take(node, link)
             if channel is not None:
                 return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload
@@ -202,7 +206,7 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
     code = link.end.exit_code if link.end is not None else None
     if link.end is not None and link.end.cause:
         return link.end.cause, words or link.end.error
-    if code == bundle.PYTHON_TOO_OLD:
+    if code == PYTHON_TOO_OLD:
         return "python-too-old", words
     if code == 127 or (code in (1, 126) and "python" in words and ("No such file" in words or "denied" in words)):
         return "python-missing", words

@@ -146,9 +146,8 @@ class StandbyDaemons(Daemons):
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
         """Start the daemon of a node, which is to stand by; raises AgentFailure."""
-        payload = bundle.first_part()
-        command = [*bundle.boot_command(self._python, payload), STANDBY]
-        return await self._agents[link.node.agent].open(link.node, command, link), payload
+        command, payload = self.boot()
+        return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
 
 
 class Taker(Frames):
@@ -201,7 +200,6 @@ class Keeper(Silence):
 
     def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float) -> None:
         self._job, self._nodes, self._idle = job, nodes, idle
-        self._python = job.python or "python3"
         self._daemons: StandbyDaemons
         self._agents: Mapping[str, Agent] = {}
         self._requests: dict[bytes, list[int]] = {}
@@ -225,10 +223,9 @@ class Keeper(Silence):
         try:
             if not await self._started():
                 return
-            command, payload = bundle.boot_command(self._python, bundle.first_part()), bundle.first_part()
-            requests = Requests(self._job.agent)
+            requests = Requests(self._job.agent, *self._daemons.boot())
             for node in self._nodes:
-                self._requests.setdefault(requests.of(node, command, payload).encode(), []).append(node.index)
+                self._requests.setdefault(requests.of(node), []).append(node.index)
             with suppress(FileNotFoundError):
                 os.unlink(path)
             mask = os.umask(0o077)

@@ -16,11 +16,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
+from mpilaunch.agent import AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError
 from mpilaunch.records import replace
-from mpilaunch.relayed import RelayedChannel
+from mpilaunch.relayed import Frames, RelayedChannel
 
 TAKE, DOWN = 1, 2
 """What a launch asks for: the daemon that the data stands for; that nothing stands by any more."""
@@ -65,19 +65,21 @@ class Requests:
 
     Args:
         options: what the user says to every agent.
+        command: that starts a daemon.
+        bundle: that it is sent.
     """
 
-    def __init__(self, options: AgentOptions) -> None:
-        # Whether the daemon calls back changes how it is reached, and nothing of what it is.
-        self._options = replace(options, call_back=())
+    def __init__(self, options: AgentOptions, command: Sequence[str], bundle: bytes) -> None:
         files = [*map(os.path.expanduser, CONFIGURED_BY), *os.environ.get("KUBECONFIG", "").split(":")]
-        self._surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
+        surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
+        # Whether the daemon calls back changes how it is reached, and nothing of what it is.
+        self._of_all = repr((replace(options, call_back=()), list(command), binascii.crc32(bundle), surroundings))
 
-    def of(self, node: Node, command: Sequence[str], bundle: bytes) -> str:
+    def of(self, node: Node) -> bytes:
         """Return the request for a node's daemon."""
-        reached = node.name, node.agent, node.user, node.port, node.namespace, node.container, self._options
+        reached = node.name, node.agent, node.user, node.port, node.namespace, node.container
         program = [os.environ.get(name) for name in TEMPLATE_BY] if " " in node.agent else []
-        return repr((reached, list(command), binascii.crc32(bundle), self._surroundings, program))
+        return f"{reached!r} {program!r} {self._of_all}".encode()
 
 
 def _state(file: str) -> tuple[int, ...]:
@@ -90,28 +92,30 @@ def _state(file: str) -> tuple[int, ...]:
 
 
 class Standby:
-    """The way to the keeper, where there is one.
+    """The way to the keeper."""
 
-    Args:
-        options: what the user says to every agent.
-    """
+    def __init__(self, path: str, requests: Requests) -> None:
+        self._path, self._requests = path, requests
+        self._lost = False
 
-    def __init__(self, options: AgentOptions) -> None:
-        self._requests = Requests(options)
-        self._path = ""
+    @classmethod
+    def found(cls, options: AgentOptions, command: Sequence[str], bundle: bytes) -> Standby | None:
+        """Return the way to the keeper, None where there is none; the arguments are those of Requests."""
         with suppress(OSError):
             path = socket_path()
-            self._path = path if os.path.exists(path) else ""
+            if os.path.exists(path):
+                return cls(path, Requests(options, command, bundle))
+        return None
 
-    async def take(self, node: Node, command: Sequence[str], bundle: bytes, events: ChannelEvents) -> StandbyChannel | None:
+    async def take(self, node: Node, events: ChannelEvents) -> StandbyChannel | None:
         """Return the channel to a daemon that stands by on a node, None when there is none."""
-        if not self._path:
+        if self._lost:
             return None
         try:
             _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: StandbyChannel(events), self._path)
-            taken = await asyncio.wait_for(channel.ask(TAKE, self._requests.of(node, command, bundle)), TAKE_PATIENCE)
+            taken = await asyncio.wait_for(channel.take(self._requests.of(node)), TAKE_PATIENCE)
         except (OSError, asyncio.TimeoutError):
-            self._path = ""
+            self._lost = True
             return None
         return channel if taken else None
 
@@ -124,9 +128,9 @@ class StandbyChannel(RelayedChannel):
         self._taker = events
         self._answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    async def ask(self, what: int, request: str = "") -> bool:
+    async def take(self, request: bytes) -> bool:
         """Ask the keeper; return its answer. The daemon is ours from then on, or there is none."""
-        self.tell(what, request.encode())
+        self.tell(TAKE, request)
         try:
             return await self._answer
         except asyncio.CancelledError:
@@ -148,21 +152,25 @@ class StandbyChannel(RelayedChannel):
         super().connection_lost(error)
 
 
-class _Farewell:
-    """The events of a connection that only waits for its end."""
+class _Farewell(Frames):
+    """A connection that waits for its end.
+
+    Attributes:
+        granted: the keeper has said yes.
+        ended: the connection has ended.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
+        self.granted = False
         self.ended = asyncio.Event()
 
-    def data_received(self, data: bytes) -> None: ...
+    def frame(self, kind: int, data: bytes) -> None:
+        """Take the answer."""
+        self.granted = kind == YES
 
-    def stderr_received(self, data: bytes) -> None: ...
-
-    def pause_writing(self) -> None: ...
-
-    def resume_writing(self) -> None: ...
-
-    def closed(self, end: ChannelEnd) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
+        """Keep the news."""
         self.ended.set()
 
 
@@ -173,29 +181,23 @@ def take_down() -> bool:
     """
 
     async def ask() -> bool:
-        loop, farewell = asyncio.get_running_loop(), _Farewell()
         try:
             path = socket_path()
-            _, channel = await loop.create_unix_connection(lambda: StandbyChannel(farewell), path)
+            _, farewell = await asyncio.get_running_loop().create_unix_connection(_Farewell, path)
         except ConnectionRefusedError:
             with suppress(FileNotFoundError):
                 os.unlink(path)  # its keeper was killed
             return False
         except OSError:
             return False
-        peer = channel.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-
-        async def farewell_said() -> bool:
-            taken = await channel.ask(DOWN)
-            if taken:
-                await farewell.ended.wait()
-            return taken
-
+        peer = farewell.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        farewell.tell(DOWN)
         try:
-            return await asyncio.wait_for(farewell_said(), DOWN_PATIENCE)
+            await asyncio.wait_for(farewell.ended.wait(), DOWN_PATIENCE)
         except asyncio.TimeoutError:
             pid = int.from_bytes(peer[:4], sys.byteorder)
             told = f"process {pid}, which keeps the daemons, does not answer"
             raise LaunchError("standby-failed", told, hint=f"end it: kill -9 {pid}; its daemons go too") from None
+        return farewell.granted
 
     return asyncio.run(ask())

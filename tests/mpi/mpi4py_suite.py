@@ -67,10 +67,10 @@ def run(family: Family, ours: bool, modules: Sequence[str]) -> Outcome:
     for need in {need.reason: need for work in WORKS for need in needs_of(family.name, work.name, PLACES["2"])}.values():
         variables.update(need.variables)
     own = [family.own, *family.arguments(PLACE, apps, variables)]
-    # A rank whose tests failed exits with 1, and the other is to end its own, as under the libraries' launchers.
-    module, *words = launch_with_mpilaunch(PLACE, apps, variables)[2:]
-    argv = [sys.executable, "-m", module, "--continue-on-error", *words] if ours else own
+    argv = launch_with_mpilaunch(PLACE, apps, variables) if ours else own
     environment = {**os.environ, **AS_ROOT, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'agents'}"}
+    # A rank whose tests failed exits with 1, and the other is to end its own, as under the libraries' launchers.
+    environment["MPILAUNCH_CONTINUE_ON_ERROR"] = "true"
     done = subprocess.run(
         ["timeout", "--kill-after=10", str(LIMIT_SECONDS), *argv],
         cwd=CACHE,
