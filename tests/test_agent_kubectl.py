@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -224,17 +227,44 @@ def test_what_time_does_not_cure_is_told_at_once(pods: Pods, wrong: str, referen
     assert fix in done.stderr
 
 
-@pytest.mark.testbed
-def test_a_lost_stream_is_a_lost_node_and_leaves_nothing(pods: Pods) -> None:
-    arguments = [sys.executable, "-m", "mpilaunch", "--agent", "kubectl", "-H", POD, "sh", "-c", "echo up; sleep 600"]
-    with pods.popen(arguments) as process:
+@contextlib.contextmanager
+def launched(pods: Pods, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Launch on two pods, and wait until both ranks have said that they are up."""
+    arguments = [sys.executable, "-m", "mpilaunch", "--agent", "kubectl", "--wdir", "/", "-H", "job-worker-0,job-worker-1"]
+    with pods.popen([*arguments, *words]) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+        yield process
+    for name in pods.names[:2]:
+        wait_until(lambda name=name: not pods.processes(name), f"{name} is empty")
+
+
+@pytest.mark.testbed
+def test_a_lost_stream_is_not_a_lost_job(pods: Pods) -> None:
+    go = pods.shared / "go"
+    go.unlink(missing_ok=True)
+    text = f"echo up; until [ -e {go} ]; do sleep 0.05; done; seq -f $RANK:%.0f 50000; exit $((RANK * 5))"
+    with launched(pods, "sh", "-c", text) as process:
+        for _ in range(2):
+            sessions = pods.server.sessions
+            pods.server.drop()
+            wait_until(lambda seen=sessions: pods.server.sessions >= seen + 2, "the head has come back to both pods")
+        go.touch()
+        out, errors = process.communicate(timeout=30)
+    go.unlink()
+    assert process.returncode == 5
+    assert sorted(out.split()) == sorted(f"{rank}:{number}" for rank in (0, 1) for number in range(1, 50001))
+    assert "note: job-worker-0: " in errors and "; connected again after " in errors
+
+
+@pytest.mark.testbed
+def test_a_stream_that_cannot_be_made_again_is_a_lost_node_and_leaves_nothing(pods: Pods) -> None:
+    with launched(pods, "--reconnect-timeout", "2", "sh", "-c", "echo up; sleep 600") as process:
+        pods.server.refusal = Refusal(1000)
         pods.server.drop()
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 125
-    assert f"{POD}" in errors
-    wait_until(lambda: not pods.processes(POD), "the pod is empty")
+    assert "error[node-lost]: job-worker-" in errors and "; not reached again within 2 s: " in errors
 
 
 @pytest.mark.testbed
@@ -249,14 +279,10 @@ def test_a_stream_that_is_lost_at_the_start_is_no_success(pods: Pods) -> None:
 @pytest.mark.testbed
 def test_a_killed_head_leaves_nothing_in_the_pods(pods: Pods) -> None:
     before = {name: pods.zombies(name) for name in pods.names}
-    arguments = [sys.executable, "-m", "mpilaunch", "--agent", "kubectl", "-H", "job-worker-0,job-worker-1"]
-    with pods.popen([*arguments, "sh", "-c", "echo up; setsid sleep 600"]) as process:
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+    with launched(pods, "--reconnect-timeout", "1", "sh", "-c", "echo up; setsid sleep 600") as process:
         process.kill()
         process.communicate(timeout=30)
     for name in pods.names[:2]:
-        wait_until(lambda name=name: not pods.processes(name), f"{name} is empty")
         wait_until(lambda name=name: pods.zombies(name) == before[name], f"{name} has no new zombie")
 
 
