@@ -256,14 +256,16 @@ def test_who_is_not_the_head_changes_nothing(daemon: WireToDaemon, tmp_path: Pat
 def test_the_last_of_two_is_the_head(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.run(*count_to(10, tmp_path), attach={"name": NAME, "seconds": 30.0})
     wait_for_files(tmp_path / "up")
-    with attaching(NAME) as first, attaching(NAME) as second:
-        for process in (first, second):
+    with contextlib.ExitStack() as stack:
+        made = []
+        for _ in range(2):
+            made.append(process := stack.enter_context(attaching(NAME)))
             assert process.stdin and process.stdout
             process.stdin.write(resume_frame(daemon.session.received))
             assert process.stdout.read(1) == MARKER[:1]
+        first, second = made
         assert first.wait(10) == NO_DAEMON
-        assert second.poll() is None
-        assert second.stdin
+        assert second.poll() is None and second.stdin
         daemon.session.send({"type": "release"})
         second.stdin.write(daemon.session.data_to_send())
         assert second.wait(10) == NO_DAEMON

@@ -171,10 +171,11 @@ class NodeLink:
 
     def release(self) -> None:
         """Let the daemon go: end of file on its stdin is the end of its lifeline."""
-        self._keeps = False
         if self._channel is not None and self.end is None:
-            self.send({"type": "release"})
+            if self._keeps:
+                self.send({"type": "release"})
             self._channel.write_eof()
+        self._keeps = False
 
     def lose(self, reason: str) -> None:
         """End the channel, which does not answer any more; another may answer."""
