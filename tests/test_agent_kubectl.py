@@ -17,11 +17,11 @@ from mpilaunch.allocation import Node
 from mpilaunch.hostfile import parse_hostfile
 from mpilaunch_agents.conformance import AgentConformance
 from mpilaunch_agents.kubectl import KubectlAgent
-from mpilaunch_agents.pods import KUBECTL_WORDS, pod_and_namespace
+from mpilaunch_agents.pods import KUBECTL_WORDS, pod_and_namespace, pod_of_host
 from tests.hosts import HEAD
 from tests.launching import wait_until
 from tests.pods import NAMESPACE, Pods
-from tests.podserver import Refusal
+from tests.podserver import Pod, Refusal
 
 POD = "job-worker-0"
 
@@ -71,6 +71,66 @@ class TestKubectlOverWebsocket(TestKubectl):
 )
 def test_what_a_name_means(host: str, pod: str, namespace: str | None) -> None:
     assert pod_and_namespace(host) == (pod, namespace)
+
+
+LISTING = """\
+train-launcher-0-0-x1 Running train-launcher-0-0 train
+train-node-0-0-old Failed train-node-0-0 train
+train-node-0-0-new Running train-node-0-0 train
+train-node-0-1-abc Pending train-node-0-1 train
+other-node-0-1-abc Running train-node-0-1 other
+plain Running
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "pod"),
+    [
+        ("train-node-0-0.train", "train-node-0-0-new"),
+        ("train-node-0-0.train.ns.svc.cluster.local", "train-node-0-0-new"),
+        ("train-node-0-1.train", "train-node-0-1-abc"),
+        ("train-node-0-1", "other-node-0-1-abc"),
+        ("train-node-0-0.other", None),
+        ("plain", None),
+        ("train-node-0-0-new", None),
+    ],
+)
+def test_a_pod_is_known_by_the_name_of_its_host(host: str, pod: str | None) -> None:
+    assert pod_of_host(host, LISTING) == pod
+
+
+@pytest.fixture
+def jobset(pods: Pods) -> Iterator[tuple[str, ...]]:
+    """Give the hosts of two pods of a JobSet, whose names have a suffix."""
+    names = tuple(f"train-node-0-{number}" for number in range(2))
+    made = {
+        (NAMESPACE, f"{name}-x{number}y"): Pod(
+            f"{name}-x{number}y", NAMESPACE, hostname=name, subdomain="train", host=f"job-worker-{number}"
+        )
+        for number, name in enumerate(names)
+    }
+    pods.server.pods.update(made)
+    yield tuple(f"{name}.train" for name in names)
+    for key in made:
+        del pods.server.pods[key]
+
+
+@pytest.mark.testbed
+def test_the_pods_of_a_jobset_are_found_by_their_hosts(pods: Pods, jobset: tuple[str, ...]) -> None:
+    pods.server.verbs.add(("list", "pods"))
+    done = pods.launch("--agent", "kubectl", "--wdir", "/", "-H", ",".join(jobset), "sh", "-c", "echo $RANK; hostname")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split()) == ["0", "1", "job-worker-0", "job-worker-1"]
+    lists = [request for request in pods.server.requests if request.startswith("GET") and request.endswith("/pods")]
+    assert len(lists) == 1, "both nodes ask at the same time"
+
+
+@pytest.mark.testbed
+def test_pods_that_may_not_be_listed_are_missing(pods: Pods, jobset: tuple[str, ...]) -> None:
+    done = pods.launch("--agent", "kubectl", "--start-timeout", "2", "-H", ",".join(jobset), "true")
+    assert done.returncode == 1
+    assert "error[start-pod-unknown]: 2 of 2 nodes: " in done.stderr
+    assert "the Role needs `list` on pods" in done.stderr
 
 
 def test_where_namespace_and_container_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
