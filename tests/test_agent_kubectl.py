@@ -304,7 +304,7 @@ def test_a_lost_stream_is_not_a_lost_job(pods: Pods) -> None:
     go = pods.shared / "go"
     go.unlink(missing_ok=True)
     text = f"echo up; until [ -e {go} ]; do sleep 0.05; done; seq -f $RANK:%.0f 50000; exit $((RANK * 5))"
-    with launched(pods, "sh", "-c", text) as process:
+    with launched(pods, "--continue-on-error", "sh", "-c", text) as process:
         for _ in range(2):
             sessions = pods.server.sessions
             pods.server.drop()
