@@ -103,6 +103,8 @@ class AttachSocket:
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(newcomer))
 
     def _greet(self, newcomer: Newcomer) -> None:
+        if newcomer is not self._newcomer:
+            return  # another took its place in the same turn of the loop
         if not newcomer.take_descriptors():
             self._refuse(newcomer)
             return
@@ -110,6 +112,8 @@ class AttachSocket:
         self._selector.register(newcomer.wire_in, selectors.EVENT_READ, lambda: self._listen(newcomer))
 
     def _listen(self, newcomer: Newcomer) -> None:
+        if newcomer is not self._newcomer:
+            return
         try:
             if not newcomer.take_count():
                 return
