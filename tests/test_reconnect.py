@@ -52,6 +52,7 @@ class Side:
 
     def __init__(self) -> None:
         self.session = Session()
+        self.session.keep()
         self.heard: list[tuple[int, int, object]] = []
         self.outgoing = b""
 
@@ -125,7 +126,8 @@ def test_what_has_been_heard_is_not_kept_for_ever() -> None:
 
 
 def test_where_no_channel_can_follow_nothing_is_kept_or_acknowledged() -> None:
-    head, node = Session(lasting=False), Session()
+    head, node = Session(), Session()
+    node.keep()
     head.send_ping(1.0)
     node.receive_data(head.data_to_send(), 2.0)
     assert [kind for kind, _, _ in head.receive_data(node.data_to_send(), 3.0)], "the ACK that comes is no harm"
@@ -167,6 +169,7 @@ def count_to(number: int, tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_a_daemon_goes_on_where_it_stopped_to_be_heard(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.session.keep()
     daemon.run(*count_to(1000, tmp_path), attach={"name": NAME, "seconds": 30.0})
     wait_for_files(tmp_path / "up")
     daemon.close_wire()

@@ -36,7 +36,6 @@ class Lifeline:
     Attributes:
         session: what is said and heard.
         lost: the other side is gone.
-        awaited: the head is given time to come back when its channel is lost; there is nothing to lose otherwise.
         backlog: bytes that wait for the channel.
 
     Args:
@@ -55,7 +54,7 @@ class Lifeline:
         head_lost: Callable[[], None],
     ) -> None:
         self.session = Session()
-        self.lost = self.awaited = False
+        self.lost = self._awaited = False
         self._selector, self._timers = selector, timers
         self._readable, self._head_lost = readable, head_lost
         self._silence = START_SILENCE
@@ -74,12 +73,16 @@ class Lifeline:
         """Be told what to expect of the head, as in `prepare`."""
         self._silence = silence
         self._hear()
-        if attach is None:
-            self.session.end_with_channel()
-        elif self._attach is None:
+        if attach is not None and self._attach is None:
             # Loading what listens takes milliseconds: the head works on our answer meanwhile.
             self._timers.set("listen", 0.0, self._listen)
         self._attach = attach
+
+    def last(self) -> None:
+        """From now on there is something to lose: the head is given time to come back, where it will."""
+        self._awaited = True
+        if self._attach is not None:
+            self.session.keep()
 
     def receive(self) -> list[tuple[int, int, Any]]:
         """Return what has come; raises WireError."""
@@ -120,7 +123,7 @@ class Lifeline:
         if self.lost:
             return
         self._leave_channel()
-        self.session.end_with_channel()
+        self.session.keep_nothing()
         for name in ("silence", "attach"):
             self._timers.drop(name)
         self.lost = True
@@ -129,7 +132,7 @@ class Lifeline:
     # The channel
 
     def _lose_channel(self) -> None:
-        if self._attach is None or not self.awaited:
+        if self._attach is None or not self._awaited:
             self.lose()
         else:
             self._leave_channel()

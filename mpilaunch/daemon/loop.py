@@ -207,7 +207,7 @@ class Daemon:
         if not self._to_launch:
             return  # a stop came between
         self._state = "running"
-        self._lifeline.awaited = True
+        self._lifeline.last()
         self._to_launch = False
         self._timers.drop("sweep")
         self._evidence = self._evidence or Evidence()

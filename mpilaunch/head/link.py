@@ -85,7 +85,7 @@ class NodeLink:
         self.stderr = b""
         self.banner = b""
         self._events = events
-        self._session = Session(lasting=reconnect_time > 0)
+        self._session = Session()
         self._channel: Channel | None = None
         self._in_frames = False
         self._gone = False
@@ -149,6 +149,8 @@ class NodeLink:
     def keep(self) -> None:
         """Ranks run from now on: a lost channel is worth being made again."""
         self._keeps = self.reconnect_time > 0 and self._reconnect is not None
+        if self._keeps:
+            self._session.keep()
 
     @property
     def received(self) -> int:

@@ -7,7 +7,6 @@ on a new channel each side begins with RESUME and its count, and gets the rest (
 from __future__ import annotations
 
 import struct
-from collections import deque
 
 from mpilaunch.wire.frames import HEADER, KINDS, MAGIC, RESUME, WireError, frame
 
@@ -18,11 +17,15 @@ ACK_EVERY = 256 << 10
 
 
 class Unheard:
-    """What was sent, as it was written, until the other side has heard it."""
+    """What was sent, as it was written, until the other side has heard it.
 
-    def __init__(self) -> None:
-        self._chunks: deque[bytes] = deque()
-        self._first = self._end = 0
+    Args:
+        sent: bytes that were sent before, of which nothing is kept.
+    """
+
+    def __init__(self, sent: int = 0) -> None:
+        self._chunks: list[bytes] = []
+        self._first = self._end = sent
 
     def add(self, data: bytes) -> None:
         """Keep what is sent now."""
@@ -32,8 +35,13 @@ class Unheard:
     def heard(self, count: int) -> None:
         """Forget what lies before the first `count` bytes; raises WireError when there were not so many."""
         self._check(count)
-        while self._chunks and self._first + len(self._chunks[0]) <= count:
-            self._first += len(self._chunks.popleft())
+        gone = 0
+        for chunk in self._chunks:
+            if self._first + len(chunk) > count:
+                break
+            self._first += len(chunk)
+            gone += 1
+        del self._chunks[:gone]
 
     def since(self, count: int) -> bytes:
         """Return what was sent after the first `count` bytes; raises WireError when it is not there any more, or never was."""

@@ -2,8 +2,8 @@
 
 The same object stands under the head's asyncio driver and under the daemon's selectors loop. The driver gives it what it
 read (`receive_data`) and writes what it has to say (`data_to_send`). The session keeps the credits of every stream, in both
-directions; it knows nothing of what control messages mean. When the channel below is lost, another may take its place: the
-session keeps what the other side has perhaps not received.
+directions; it knows nothing of what control messages mean. When the channel below is lost, another may take its place: from
+`keep` on the session keeps what the other side has perhaps not received.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ class Session:
 
     Args:
         max_control: most bytes of one control message that is accepted.
-        lasting: a lost channel may be replaced.
     """
 
-    def __init__(self, max_control: int = frames.MAX_CONTROL, *, lasting: bool = True) -> None:
+    def __init__(self, max_control: int = frames.MAX_CONTROL) -> None:
         self.received = 0
-        self._acknowledged = 0
-        self._unheard = Unheard() if lasting else None
+        self._sent = self._acknowledged = 0
+        self._unheard: Unheard | None = None
         self._reader = FrameReader(max_control)
         self._out: list[bytes] = []
         self._may_send: dict[int, int] = {}
@@ -96,12 +95,18 @@ class Session:
         """Return, and forget, the bytes that the driver must write now."""
         data = b"".join(self._out)
         self._out.clear()
+        self._sent += len(data)
         if data and self._unheard is not None:
             self._unheard.add(data)
         return data
 
-    def end_with_channel(self) -> None:
-        """A lost channel will not be replaced: nothing need be kept."""
+    def keep(self) -> None:
+        """Keep what is sent from now on until it was heard. What was sent before has been heard, or cannot be sent again."""
+        if self._unheard is None:
+            self._unheard = Unheard(self._sent)
+
+    def keep_nothing(self) -> None:
+        """A lost channel will not be replaced."""
         self._unheard = None
 
     def resend(self, count: int) -> bytes:
