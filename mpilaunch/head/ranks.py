@@ -156,6 +156,7 @@ class Ranks:
                     link.open_input(stream_channel(rank, STDIN), window)
             link.keep()
             link.send({"type": "launch"})
+        self._prepared = {}
 
     # From the links
 
