@@ -102,8 +102,19 @@ def _scale(curves: list[dict[str, Any]]) -> str:
             each = [f"{cpu / count * 1e3:.2f} ms", f"{size / 1e6:.1f} MB", f"{size / count / 1e3:.1f} kB"]
             rows.append([f"{point['nodes']:,}", f"{point['ranks']:,}", f"{cpu * 1e3:.0f} ms", *each])
         power = f"CPU time grows with the power {curve['power']:.2f} of the {unit}."
-        tables.append(f"{curve['title'].capitalize()}:\n\n{_table(rows)}\n\n{power}")
+        tables.append(f"{curve['title'].capitalize()}:\n\n{_table(rows)}\n\n{power}{_further_rank(curves, curve)}")
     return SCALE.format(tables="\n\n".join(tables)) if tables else ""
+
+
+def _further_rank(curves: list[dict[str, Any]], curve: dict[str, Any]) -> str:
+    """Return what one more rank takes on a node that is there: the same nodes with ten ranks, less those with one."""
+    alone = next((point for point in curves[0]["points"] if point["nodes"] == curve["points"][-1]["nodes"]), None)
+    many = curve["points"][-1]
+    if alone is None or many["ranks"] == alone["ranks"]:
+        return ""
+    more = many["ranks"] - alone["ranks"]
+    cpu, size = (many[name] - alone[name] for name in ("cpu", "bytes"))
+    return f" One more rank on a node that is there takes {cpu / more * 1e3:.2f} ms and {size / more / 1e3:.1f} kB."
 
 
 def _peers(results: Mapping[str, Any]) -> list[str]:
