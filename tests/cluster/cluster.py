@@ -1,0 +1,159 @@
+"""A genuine cluster of one node on this machine: etcd, API server, controller manager, scheduler, kubelet, containerd and runc.
+
+Nothing stands in for anything, but for what is not there: no DNS server, no kube-proxy, no registry. What tests want of it
+goes through kubectl, as its users' wishes do; only commands in a pod go past the API server, straight to containerd, so that a
+test can kill the one without the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.cluster import cgroups, images, settings
+from tests.cluster.build import DEBIAN, missing
+from tests.cluster.machine import Machine, check_programs
+from tests.cluster.pods import Pod
+
+START_SECONDS = 90.0
+POD_SECONDS = 60.0
+COMMAND_SECONDS = 60.0
+
+Manifest = dict[str, Any]
+
+
+class Cluster:
+    """The cluster, from `with` to its end.
+
+    Args:
+        second_kubectl: a kubectl that the launcher's image is to have beside Debian's.
+    """
+
+    def __init__(self, second_kubectl: Path | None = None) -> None:
+        self._second_kubectl = second_kubectl
+        self._group = f"{cgroups.PREFIX}{os.getpid()}"
+
+    def __enter__(self) -> Cluster:
+        if missing():
+            raise RuntimeError(f"cluster: not built, make test-cluster does it; missing: {', '.join(map(str, missing()))}")
+        check_programs({compiler: f"lib{name}-dev" for name, compiler in images.MPI.items()})
+        # Not below /tmp, which may be memory.
+        self.state = Path(tempfile.mkdtemp(prefix="mpilaunch-cluster-", dir="/var/tmp"))
+        self._machine = Machine(self.state)
+        cgroups.remove_stale()
+        try:
+            cgroups.make(self._group)
+            self._machine.__enter__()
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._machine.__exit__()
+        cgroups.remove(self._group)
+        shutil.rmtree(self.state)
+
+    def _start(self) -> None:
+        settings.write_all(self.state, self._group)
+        services = settings.services(self.state)
+        for name in ("etcd", "containerd", "kube-apiserver"):
+            self._machine.start(name, services[name])
+        images.make_layers(self.state, self._second_kubectl)
+        images.write_images(self.state)
+        self._until_served()
+        for name in ("kube-controller-manager", "kube-scheduler", "kubelet"):
+            self._machine.start(name, services[name])
+        self._until(lambda: (self.state / "containerd.log").read_text().count("serving..."), "containerd", START_SECONDS)
+        images.import_images(self.state, self.inside)
+        self._until(self._is_ready, "the node is ready", START_SECONDS)
+
+    # The API server
+
+    def kubectl(self, *words: str, manifest: str | Manifest | None = None, fails: bool = False) -> str:
+        """Run kubectl as the administrator; a manifest comes by stdin. Return its output, its complaint when it `fails`."""
+        text = manifest if manifest is None or isinstance(manifest, str) else json.dumps(manifest)
+        done = self._run([*self._kubectl, *words], text)
+        assert fails == bool(done.returncode), f"kubectl {' '.join(words)}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stderr if fails else done.stdout
+
+    def get(self, *words: str) -> Manifest:
+        """Return what kubectl gets, read."""
+        got: Manifest = json.loads(self.kubectl("get", "--output=json", *words))
+        return got
+
+    def kill_api_server(self) -> None:
+        """SIGKILL to the API server: every stream through it is cut."""
+        self._machine.kill("kube-apiserver")
+
+    def start_api_server(self) -> None:
+        """Start it again, and wait until it serves."""
+        self._machine.start("kube-apiserver", settings.services(self.state)["kube-apiserver"])
+        self._until_served()
+
+    # Pods
+
+    def pod(self, name: str, namespace: str) -> Pod:
+        """Wait until a pod runs, and return it."""
+        found: list[Manifest] = []
+
+        def runs() -> bool:
+            found[:] = self.get("pods", f"--namespace={namespace}", f"--field-selector=metadata.name={name}")["items"]
+            status = found[0]["status"].get("containerStatuses", []) if found else []
+            return bool(status) and all("running" in container["state"] for container in status)
+
+        self._until(runs, f"pod {name} runs", POD_SECONDS)
+        status = found[0]["status"]
+        containers = {one["name"]: one["containerID"].removeprefix("containerd://") for one in status["containerStatuses"]}
+        return Pod(name, namespace, status["podIP"], containers, self._machine)
+
+    # The machine
+
+    @property
+    def _kubectl(self) -> list[str]:
+        return [f"{DEBIAN}/usr/bin/kubectl", f"--kubeconfig={self.state}/admin.kubeconfig", f"--cache-dir={self.state}/cache"]
+
+    def inside(self, argv: Sequence[str | Path]) -> str:
+        """Run a command on the node that succeeds, and return its output."""
+        done = self._run(argv)
+        assert done.returncode == 0, f"{argv}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def logs(self) -> str:
+        """Return the last words of every service."""
+        return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(self.state.glob("*.log")))
+
+    def _run(self, argv: Sequence[str | Path], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        process = self._machine.popen(argv, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+        try:
+            out, err = process.communicate(None if stdin is None else stdin.encode(), COMMAND_SECONDS)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        return subprocess.CompletedProcess(argv, process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def _until_served(self) -> None:
+        self._until(lambda: self._run([*self._kubectl, "get", "--raw=/readyz"]).stdout == "ok", "the API server serves", START_SECONDS)
+
+    def _is_ready(self) -> bool:
+        """Return whether pods can be made: the node, and what the controller manager makes of an empty cluster."""
+        nodes = self.get("nodes")["items"]
+        conditions = [condition for node in nodes for condition in node["status"].get("conditions", [])]
+        ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+        return ready and bool(self.get("serviceaccounts", "--namespace=default")["items"])
+
+    def _until(self, condition: Callable[[], object], what: str, limit: float) -> None:
+        deadline = time.monotonic() + limit
+        while not condition():
+            self._machine.check()
+            assert time.monotonic() < deadline, f"cluster: not within {limit:g} s: {what}\n{self.logs()}"
+            time.sleep(0.1)
