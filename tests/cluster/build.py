@@ -55,7 +55,7 @@ NEEDED = (
     *(DEBIAN / path for path in ("usr/lib/cni/bridge", "usr/lib/cni/host-local", "bin/busybox")),
     *(BASE, DEPENDENCIES, STAMP),
 )
-LEFT_OUT = "./proc/* ./sys/* ./dev/* ./var/cache/* ./var/lib/apt/* ./usr/share/doc/* ./usr/share/man/*".split()
+LEFT_OUT = tuple(f"./{name}/*" for name in ("proc", "sys", "dev", "var/cache", "var/lib/apt", "usr/share/doc", "usr/share/man"))
 GIT_VERSION = f"""\
 KUBE_GIT_VERSION=v{VERSION}
 KUBE_GIT_MAJOR=1

@@ -1,17 +1,12 @@
-"""The cluster's own control group, in every hierarchy that this machine has: all containers sit below it, nothing else does.
-
-A directory of it that lost its processes to a killed test run is taken away by the next one.
-"""
+"""The cluster's own control group, in every hierarchy that this machine has: all containers sit below it, nothing else does."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
 
 MOUNTED = Path("/sys/fs/cgroup")
-PREFIX = "mpilaunch-cluster-"
 REMOVE_SECONDS = 10.0
 
 
@@ -50,13 +45,3 @@ def remove(name: str) -> None:
                     if time.monotonic() > deadline:
                         raise
                     time.sleep(0.02)
-
-
-def remove_stale() -> None:
-    """Remove the groups of test runs that were killed."""
-    for hierarchy in hierarchies():
-        for group in hierarchy.glob(f"{PREFIX}*"):
-            if not Path(f"/proc/{group.name.removeprefix(PREFIX)}").exists():
-                with contextlib.suppress(OSError):
-                    remove(group.name)
-

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,9 +20,12 @@ from tests.cluster.build import DEBIAN, missing
 from tests.cluster.machine import Machine, check_programs
 from tests.cluster.pods import Pod
 
+PREFIX = "mpilaunch-cluster-"
+STATES = Path("/var/tmp")
+"""Not /tmp, which may be memory."""
+
 START_SECONDS = 90.0
 POD_SECONDS = 60.0
-COMMAND_SECONDS = 60.0
 
 Manifest = dict[str, Any]
 
@@ -38,16 +39,16 @@ class Cluster:
 
     def __init__(self, second_kubectl: Path | None = None) -> None:
         self._second_kubectl = second_kubectl
-        self._group = f"{cgroups.PREFIX}{os.getpid()}"
+        self._group = f"{PREFIX}{os.getpid()}"
 
     def __enter__(self) -> Cluster:
         if missing():
             raise RuntimeError(f"cluster: not built, make test-cluster does it; missing: {', '.join(map(str, missing()))}")
         check_programs({compiler: f"lib{name}-dev" for name, compiler in images.MPI.items()})
-        # Not below /tmp, which may be memory.
-        self.state = Path(tempfile.mkdtemp(prefix="mpilaunch-cluster-", dir="/var/tmp"))
+        remove_stale()
+        self.state = STATES / self._group
+        self.state.mkdir()
         self._machine = Machine(self.state)
-        cgroups.remove_stale()
         try:
             cgroups.make(self._group)
             self._machine.__enter__()
@@ -78,12 +79,16 @@ class Cluster:
 
     # The API server
 
-    def kubectl(self, *words: str, manifest: str | Manifest | None = None, fails: bool = False) -> str:
+    def kubectl(self, *words: str, manifest: Manifest | None = None, fails: bool = False) -> str:
         """Run kubectl as the administrator; a manifest comes by stdin. Return its output, its complaint when it `fails`."""
-        text = manifest if manifest is None or isinstance(manifest, str) else json.dumps(manifest)
-        done = self._run([*self._kubectl, *words], text)
+        text = None if manifest is None else json.dumps(manifest).encode()
+        done = self._machine.run([*self._kubectl, *words], text)
         assert fails == bool(done.returncode), f"kubectl {' '.join(words)}: {done.returncode}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
+
+    def apply(self, *manifests: Manifest) -> None:
+        """Make what manifests say."""
+        self.kubectl("apply", "--filename=-", manifest={"apiVersion": "v1", "kind": "List", "items": list(manifests)})
 
     def get(self, *words: str) -> Manifest:
         """Return what kubectl gets, read."""
@@ -115,6 +120,17 @@ class Cluster:
         containers = {one["name"]: one["containerID"].removeprefix("containerd://") for one in status["containerStatuses"]}
         return Pod(name, namespace, status["podIP"], containers, self._machine)
 
+    def until_phase(self, name: str, namespace: str, phase: str) -> Manifest:
+        """Wait until a pod is in a phase, and return its status."""
+        found: list[Manifest] = []
+
+        def is_there() -> bool:
+            found[:] = [self.get("pod", name, f"--namespace={namespace}")["status"]]
+            return bool(found[0]["phase"] == phase)
+
+        self._until(is_there, f"pod {name} is in phase {phase}", POD_SECONDS)
+        return found[0]
+
     # The machine
 
     @property
@@ -123,7 +139,7 @@ class Cluster:
 
     def inside(self, argv: Sequence[str | Path]) -> str:
         """Run a command on the node that succeeds, and return its output."""
-        done = self._run(argv)
+        done = self._machine.run(argv)
         assert done.returncode == 0, f"{argv}: {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -131,18 +147,9 @@ class Cluster:
         """Return the last words of every service."""
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(self.state.glob("*.log")))
 
-    def _run(self, argv: Sequence[str | Path], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        process = self._machine.popen(argv, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
-        try:
-            out, err = process.communicate(None if stdin is None else stdin.encode(), COMMAND_SECONDS)
-        except BaseException:
-            process.kill()
-            process.communicate()
-            raise
-        return subprocess.CompletedProcess(argv, process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
-
     def _until_served(self) -> None:
-        self._until(lambda: self._run([*self._kubectl, "get", "--raw=/readyz"]).stdout == "ok", "the API server serves", START_SECONDS)
+        ready = [*self._kubectl, "get", "--raw=/readyz"]
+        self._until(lambda: self._machine.run(ready).stdout == "ok", "the API server serves", START_SECONDS)
 
     def _is_ready(self) -> bool:
         """Return whether pods can be made: the node, and what the controller manager makes of an empty cluster."""
@@ -157,3 +164,14 @@ class Cluster:
             self._machine.check()
             assert time.monotonic() < deadline, f"cluster: not within {limit:g} s: {what}\n{self.logs()}"
             time.sleep(0.1)
+
+
+def remove_stale() -> None:
+    """Remove what is left of test runs that were killed: their processes went with them, directories did not."""
+    for place in (STATES, *cgroups.hierarchies()):
+        for found in place.glob(f"{PREFIX}*"):
+            if not Path("/proc", found.name.removeprefix(PREFIX)).exists():
+                if place == STATES:
+                    shutil.rmtree(found)
+                else:
+                    cgroups.remove(found.name)

@@ -26,6 +26,7 @@ SERVICE_ADDRESS = "10.96.0.1"
 
 START_SECONDS = 20.0
 STOP_SECONDS = 20.0
+COMMAND_SECONDS = 60.0
 
 TASKS = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
 """Where containerd keeps the number of each container's first process."""
@@ -115,6 +116,12 @@ class Machine:
             self.inside(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=environment, start_new_session=True
         )
 
+    def run(
+        self, argv: Sequence[str | Path], stdin: bytes | None = None, limit: float = COMMAND_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in the machine to its end."""
+        return finish(self.popen(argv, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE), limit, stdin)
+
     def first_of_containers(self) -> dict[str, tuple[int, str]]:
         """Return each container's first process and its process namespace, by the container's id."""
         numbers = {}
@@ -168,6 +175,31 @@ def check_programs(more: Mapping[str, str]) -> None:
         raise RuntimeError(f"cluster: Debian packages missing: apt-get install {' '.join(sorted(absent))}")
     if os.geteuid() != 0:
         raise RuntimeError("cluster: needs root, to make a machine out of namespaces")
+
+
+def finish(
+    process: subprocess.Popen[bytes], limit: float = COMMAND_SECONDS, stdin: bytes | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Wait for the end of a command in the machine; one that takes too long is killed, and what it said told."""
+    try:
+        out, err = process.communicate(stdin, limit)
+    except subprocess.TimeoutExpired as error:
+        end(process)
+        words = f"out: {error.output!r}, err: {error.stderr!r}"
+        raise AssertionError(f"not within {limit:g} s: {process.args!r}; {words}") from error
+    except BaseException:
+        end(process)
+        raise
+    text = out.decode(errors="replace"), err.decode(errors="replace")
+    return subprocess.CompletedProcess(process.args, process.returncode, *text)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command in the machine that still runs, and close what it wrote to."""
+    with process:
+        if process.poll() is None:
+            os.kill(_only_child(process.pid), signal.SIGKILL)
+            process.communicate()
 
 
 def _only_child(pid: int) -> int:

@@ -11,14 +11,14 @@ import itertools
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster import machine
 from tests.cluster.build import DEBIAN
-from tests.cluster.machine import Machine
+from tests.cluster.machine import COMMAND_SECONDS, Machine
 
-COMMAND_SECONDS = 60.0
 GRACE_SECONDS = 15.0
 """Within which everything of a job that was killed must be gone: mpilaunch's own grace of 10 s, and a bit."""
 
@@ -66,6 +66,15 @@ class Pod:
         """Run a command in a container to its end."""
         return finish(self.popen(*argv, env=env, container=container), limit)
 
+    @contextlib.contextmanager
+    def running(self, *argv: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a command in the first container beside the test."""
+        process = self.popen(*argv, env=env)
+        try:
+            yield process
+        finally:
+            machine.end(process)
+
     def processes(self) -> dict[int, str]:
         """Return what runs in the pod, but for first processes: command lines by this machine's process ids."""
         first = self.machine.first_of_containers()
@@ -93,13 +102,8 @@ class Pod:
 
 def finish(process: subprocess.Popen[bytes], limit: float = COMMAND_SECONDS) -> Done:
     """Wait for the end of a command in a pod."""
-    try:
-        out, err = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired as error:
-        process.kill()
-        out, err = process.communicate()
-        raise AssertionError(f"not within {limit:g} s; out: {out!r}, err: {err!r}") from error
-    return Done(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+    done = machine.finish(process, limit)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def start_lines(process: subprocess.Popen[bytes], count: int) -> list[str]:

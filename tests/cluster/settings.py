@@ -13,7 +13,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
