@@ -37,7 +37,13 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def made_jobs(cluster: Cluster) -> Jobs:
     """Give a launcher and workers whose first processes reap nothing, with the Role of the examples."""
-    return Jobs(cluster)
+    return Jobs(cluster, "jobs")
+
+
+@pytest.fixture(scope="session")
+def made_sharing_jobs(cluster: Cluster) -> Jobs:
+    """Give the same, with workers whose processes share a namespace with a first one that reaps."""
+    return Jobs(cluster, "sharing", share=True)
 
 
 @pytest.fixture
@@ -45,6 +51,13 @@ def jobs(made_jobs: Jobs) -> Iterator[Jobs]:
     """Give the launcher and its workers, and see that nothing is left in them: no process, no zombie."""
     yield made_jobs
     made_jobs.check_empty()
+
+
+@pytest.fixture
+def sharing_jobs(made_sharing_jobs: Jobs) -> Iterator[Jobs]:
+    """Give them, and see that nothing is left in them."""
+    yield made_sharing_jobs
+    made_sharing_jobs.check_empty()
 
 
 @pytest.fixture(autouse=True)

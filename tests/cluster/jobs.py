@@ -1,6 +1,7 @@
 """A launcher in a namespace of its own, its workers, and the Role that the examples give: what most tests run their jobs on.
 
-The workers are as mpi-operator makes them: `sleep` is their first process and reaps nothing, and no other one does it for it.
+Workers are as mpi-operator makes them: `sleep` is their first process and reaps nothing. Where they share a process namespace, as
+in the manifest of the examples, the pod's own first process reaps.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from tests.cluster.pods import Done, Pod, finish
 from tests.hosts import CHECKOUT
 
 MANIFEST = CHECKOUT / "examples/kubernetes/job.yaml"
-NAMESPACE = "jobs"
 ACCOUNT = "mpilaunch"
 SLEEP = ["sleep", "365d"]
 
@@ -28,7 +28,7 @@ def pod_manifest(name: str, image: str, command: Sequence[str], **spec: Any) -> 
     container = {"name": "main", "image": image, "imagePullPolicy": "Never", "command": list(command)}
     more = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False}
     pod = {**more, "containers": [container], **spec}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": pod}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod}
 
 
 def launcher_manifest(name: str, command: Sequence[str], env: Mapping[str, str] | None = None, **spec: Any) -> Manifest:
@@ -41,29 +41,47 @@ def launcher_manifest(name: str, command: Sequence[str], env: Mapping[str, str] 
 class Jobs:
     """The pods.
 
+    Args:
+        share: whether the containers of each worker share a process namespace with the pod's own first process.
+
     Attributes:
+        namespace: of all of them.
         workers: job-worker-0 and job-worker-1.
         launcher: a pod that waits for commands.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, *, share: bool = False) -> None:
         self.cluster = cluster
-        cluster.kubectl("create", "namespace", NAMESPACE)
+        self.namespace = namespace
+        cluster.kubectl("create", "namespace", namespace)
         for document in yaml.safe_load_all(MANIFEST.read_text()):
             if document["kind"] in ("ServiceAccount", "Role", "RoleBinding"):
-                document["metadata"]["namespace"] = NAMESPACE
                 for subject in document.get("subjects", []):
-                    subject["namespace"] = NAMESPACE
-                cluster.apply(document)
+                    subject["namespace"] = namespace
+                self.apply(document)
         names = ["job-worker-0", "job-worker-1"]
-        cluster.apply(*(pod_manifest(name, WORKER, SLEEP) for name in names))
-        cluster.apply(launcher_manifest("launcher", SLEEP, shareProcessNamespace=True))
+        self.apply(*(pod_manifest(name, WORKER, SLEEP, shareProcessNamespace=share) for name in names))
+        self.apply(launcher_manifest("launcher", SLEEP, shareProcessNamespace=True))
         self.workers = [self.pod(name) for name in names]
         self.launcher = self.pod("launcher")
 
     def pod(self, name: str) -> Pod:
         """Wait until a pod runs, and return it."""
-        return self.cluster.pod(name, NAMESPACE)
+        return self.cluster.pod(name, self.namespace)
+
+    def apply(self, *manifests: Manifest) -> None:
+        """Make what manifests say in our namespace."""
+        for manifest in manifests:
+            manifest["metadata"]["namespace"] = self.namespace
+        self.cluster.apply(*manifests)
+
+    def kubectl(self, *words: str) -> str:
+        """Run kubectl as the administrator, in our namespace."""
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *words)
+
+    def delete(self, pod: str) -> None:
+        """Delete a pod at once, as when its node is lost."""
+        self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
     def launch(self, *words: str, env: Mapping[str, str] | None = None, limit: float = 60.0) -> Done:
         """Run mpilaunch in the launcher to its end; at that moment nothing of it is in any pod."""

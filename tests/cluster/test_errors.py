@@ -10,7 +10,7 @@ import pytest
 
 from mpilaunch.errors import ExitCode
 from tests.cluster.images import BARE, WORKER
-from tests.cluster.jobs import NAMESPACE, SLEEP, Jobs, pod_manifest
+from tests.cluster.jobs import ACCOUNT, SLEEP, Jobs, pod_manifest
 from tests.cluster.kubectls import KUBECTLS
 from tests.cluster.pods import finish
 
@@ -21,26 +21,26 @@ AT_ONCE = 10.0
 @contextmanager
 def allowed(jobs: Jobs, *pods: str) -> Iterator[None]:
     """Let the launcher into more pods for a while, by a Role as the examples have it."""
-    words = [f"--namespace={NAMESPACE}", *(f"--resource-name={pod}" for pod in pods)]
-    account = f"--serviceaccount={NAMESPACE}:mpilaunch"
+    names = [f"--resource-name={pod}" for pod in pods]
+    account = f"--serviceaccount={jobs.namespace}:{ACCOUNT}"
     for name, verb, resource in (("more-get", "get", "pods"), ("more-exec", "create", "pods/exec")):
-        jobs.cluster.kubectl("create", "role", name, f"--verb={verb}", f"--resource={resource}", *words)
-        jobs.cluster.kubectl("create", "rolebinding", name, f"--role={name}", account, f"--namespace={NAMESPACE}")
+        jobs.kubectl("create", "role", name, f"--verb={verb}", f"--resource={resource}", *names)
+        jobs.kubectl("create", "rolebinding", name, f"--role={name}", account)
     try:
         yield
     finally:
         for name in ("more-get", "more-exec"):
-            jobs.cluster.kubectl("delete", "role,rolebinding", name, f"--namespace={NAMESPACE}")
+            jobs.kubectl("delete", "role,rolebinding", name)
 
 
 @contextmanager
 def pod(jobs: Jobs, name: str, image: str, command: list[str]) -> Iterator[None]:
     """Let there be one more pod."""
-    jobs.cluster.apply(pod_manifest(name, image, command))
+    jobs.apply(pod_manifest(name, image, command))
     try:
         yield
     finally:
-        jobs.cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force", f"--namespace={NAMESPACE}")
+        jobs.delete(name)
 
 
 def fails_at_once(jobs: Jobs, *words: str, kubectl: str = "1.20") -> str:
@@ -74,7 +74,7 @@ def test_a_container_that_is_not_there(jobs: Jobs) -> None:
 
 def test_a_completed_pod(jobs: Jobs) -> None:
     with allowed(jobs, "completed"), pod(jobs, "completed", WORKER, ["true"]):
-        jobs.cluster.until_phase("completed", NAMESPACE, "Succeeded")
+        jobs.cluster.until_phase("completed", jobs.namespace, "Succeeded")
         said = fails_at_once(jobs, "--host=completed")
     assert "error[start-pod-completed]: completed: " in said
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.jobs import MANIFEST, NAMESPACE, Jobs, launcher_manifest
+from tests.cluster.jobs import MANIFEST, Jobs, launcher_manifest
 
 SCRIPT = """\
 #!/bin/sh
@@ -35,8 +35,8 @@ def test_the_manifest_of_the_examples(cluster: Cluster) -> None:
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_launcher_of_an_operator_needs_no_option(jobs: Jobs, code: int) -> None:
     hostfile = "".join(f"{pod.name} slots=2\n" for pod in jobs.workers)
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job-config", "namespace": NAMESPACE}}
-    jobs.cluster.apply({**config, "data": {"hostfile": hostfile, "kubexec.sh": SCRIPT}})
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "job-config"}}
+    jobs.apply({**config, "data": {"hostfile": hostfile, "kubexec.sh": SCRIPT}})
     env = {
         "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
         "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
@@ -49,10 +49,10 @@ def test_a_launcher_of_an_operator_needs_no_option(jobs: Jobs, code: int) -> Non
     pod = launcher_manifest(name, ["mpilaunch", "sh", "-c", program], env)
     pod["spec"]["volumes"] = [{"name": "config", "configMap": {"name": "job-config", "items": items}}]
     pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "config", "mountPath": "/etc/mpi"}]
-    jobs.cluster.apply(pod)
-    ended = jobs.cluster.until_phase(name, NAMESPACE, "Failed" if code else "Succeeded")
-    said = jobs.cluster.kubectl("logs", f"--namespace={NAMESPACE}", name)
+    jobs.apply(pod)
+    ended = jobs.cluster.until_phase(name, jobs.namespace, "Failed" if code else "Succeeded")
+    said = jobs.kubectl("logs", name)
     assert ended["containerStatuses"][0]["state"]["terminated"]["exitCode"] == code, said
     for rank in range(4):
         assert f"{rank} job-worker-{rank // 2} unset\n" in said
-    jobs.cluster.kubectl("delete", f"--namespace={NAMESPACE}", "pod", name)
+    jobs.delete(name)
