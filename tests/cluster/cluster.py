@@ -73,9 +73,9 @@ class Cluster:
         self._until_served()
         for name in ("kube-controller-manager", "kube-scheduler", "kubelet"):
             self._machine.start(name, services[name])
-        self._until(lambda: (self.state / "containerd.log").read_text().count("serving..."), "containerd", START_SECONDS)
+        self.until(lambda: (self.state / "containerd.log").read_text().count("serving..."), "containerd", START_SECONDS)
         images.import_images(self.state, self.inside)
-        self._until(self._is_ready, "the node is ready", START_SECONDS)
+        self.until(self._is_ready, "the node is ready", START_SECONDS)
 
     # The API server
 
@@ -115,7 +115,7 @@ class Cluster:
             status = found[0]["status"].get("containerStatuses", []) if found else []
             return bool(status) and all("running" in container["state"] for container in status)
 
-        self._until(runs, f"pod {name} runs", POD_SECONDS)
+        self.until(runs, f"pod {name} runs", POD_SECONDS)
         status = found[0]["status"]
         containers = {one["name"]: one["containerID"].removeprefix("containerd://") for one in status["containerStatuses"]}
         return Pod(name, namespace, status["podIP"], containers, self._machine)
@@ -128,7 +128,7 @@ class Cluster:
             found[:] = [self.get("pod", name, f"--namespace={namespace}")["status"]]
             return bool(found[0]["phase"] == phase)
 
-        self._until(is_there, f"pod {name} is in phase {phase}", POD_SECONDS)
+        self.until(is_there, f"pod {name} is in phase {phase}", POD_SECONDS)
         return found[0]
 
     # The machine
@@ -149,7 +149,7 @@ class Cluster:
 
     def _until_served(self) -> None:
         ready = [*self._kubectl, "get", "--raw=/readyz"]
-        self._until(lambda: self._machine.run(ready).stdout == "ok", "the API server serves", START_SECONDS)
+        self.until(lambda: self._machine.run(ready).stdout == "ok", "the API server serves", START_SECONDS)
 
     def _is_ready(self) -> bool:
         """Return whether pods can be made: the node, and what the controller manager makes of an empty cluster."""
@@ -158,7 +158,8 @@ class Cluster:
         ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
         return ready and bool(self.get("serviceaccounts", "--namespace=default")["items"])
 
-    def _until(self, condition: Callable[[], object], what: str, limit: float) -> None:
+    def until(self, condition: Callable[[], object], what: str, limit: float = POD_SECONDS) -> None:
+        """Wait until a condition holds; fail when a service ends, or at the deadline."""
         deadline = time.monotonic() + limit
         while not condition():
             self._machine.check()

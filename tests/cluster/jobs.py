@@ -1,7 +1,7 @@
 """A launcher in a namespace of its own, its workers, and the Role that the examples give: what most tests run their jobs on.
 
-Workers are as mpi-operator makes them: `sleep` is their first process and reaps nothing. Where they share a process namespace, as
-in the manifest of the examples, the pod's own first process reaps.
+Workers are as mpi-operator makes them: `sleep` is their first process and reaps nothing. Where they share a process namespace,
+as in the manifest of the examples, the pod's own first process reaps.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tests.hosts import CHECKOUT
 
 MANIFEST = CHECKOUT / "examples/kubernetes/job.yaml"
 ACCOUNT = "mpilaunch"
+REATTACHES = False
+"""Whether a daemon behind the agent kubectl survives its stream; else a lost stream is a lost node."""
 SLEEP = ["sleep", "365d"]
 
 
@@ -60,10 +62,16 @@ class Jobs:
                     subject["namespace"] = namespace
                 self.apply(document)
         names = ["job-worker-0", "job-worker-1"]
-        self.apply(*(pod_manifest(name, WORKER, SLEEP, shareProcessNamespace=share) for name in names))
-        self.apply(launcher_manifest("launcher", SLEEP, shareProcessNamespace=True))
+        self._share = share
+        self.apply(*map(self._worker_manifest, names), launcher_manifest("launcher", SLEEP, shareProcessNamespace=True))
         self.workers = [self.pod(name) for name in names]
         self.launcher = self.pod("launcher")
+
+    def make_again(self, number: int) -> None:
+        """Make a worker again that has been deleted."""
+        name = self.workers[number].name
+        self.apply(self._worker_manifest(name))
+        self.workers[number] = self.pod(name)
 
     def pod(self, name: str) -> Pod:
         """Wait until a pod runs, and return it."""
@@ -82,6 +90,9 @@ class Jobs:
     def delete(self, pod: str) -> None:
         """Delete a pod at once, as when its node is lost."""
         self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+
+    def _worker_manifest(self, name: str) -> Manifest:
+        return pod_manifest(name, WORKER, SLEEP, shareProcessNamespace=self._share)
 
     def launch(self, *words: str, env: Mapping[str, str] | None = None, limit: float = 60.0) -> Done:
         """Run mpilaunch in the launcher to its end; at that moment nothing of it is in any pod."""

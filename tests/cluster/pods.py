@@ -96,8 +96,9 @@ class Pod:
         return found
 
     def find(self, words: str) -> list[int]:
-        """Return the processes whose command lines have these words."""
-        return [pid for pid, line in self.processes().items() if words in line]
+        """Return the processes whose command lines have these words, parents before their children."""
+        found = {pid for pid, line in self.processes().items() if words in line}
+        return sorted(found, key=lambda pid: (parent(pid) in found, pid))
 
 
 def finish(process: subprocess.Popen[bytes], limit: float = COMMAND_SECONDS) -> Done:
@@ -106,8 +107,7 @@ def finish(process: subprocess.Popen[bytes], limit: float = COMMAND_SECONDS) -> 
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def start_lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
-    """Return the first lines of a command in a pod, sorted."""
-    assert process.stdout is not None
-    return sorted(process.stdout.readline().decode() for _ in range(count))
+def parent(pid: int) -> int:
+    """Return a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
