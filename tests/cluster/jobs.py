@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +16,15 @@ import yaml
 
 from tests.cluster.cluster import Cluster, Manifest
 from tests.cluster.images import LAUNCHER, WORKER
-from tests.cluster.pods import Done, Pod, finish
+from tests.cluster.pods import GRACE_SECONDS, Done, Pod, finish
 from tests.hosts import CHECKOUT
 
 MANIFEST = CHECKOUT / "examples/kubernetes/job.yaml"
 ACCOUNT = "mpilaunch"
 REATTACHES = False
 """Whether a daemon behind the agent kubectl survives its stream; else a lost stream is a lost node."""
+AT_END_SECONDS = 1.0
+"""Within which the last process of a job has gone when mpilaunch itself has."""
 SLEEP = ["sleep", "365d"]
 
 
@@ -63,6 +66,7 @@ class Jobs:
                 self.apply(document)
         names = ["job-worker-0", "job-worker-1"]
         self._share = share
+        self._told: set[int] = set()
         self.apply(*map(self._worker_manifest, names), launcher_manifest("launcher", SLEEP, shareProcessNamespace=True))
         self.workers = [self.pod(name) for name in names]
         self.launcher = self.pod("launcher")
@@ -97,8 +101,8 @@ class Jobs:
     def launch(self, *words: str, env: Mapping[str, str] | None = None, limit: float = 60.0) -> Done:
         """Run mpilaunch in the launcher to its end; at that moment nothing of it is in any pod."""
         done = finish(self.launcher.popen("mpilaunch", "--agent=kubectl", *words, env=env), limit)
-        left = {pod.name: pod.left(1.0) for pod in (self.launcher, *self.workers)}
-        assert not any(left.values()), f"left when mpilaunch had ended: {left}; it said: {done.err}"
+        left = self.left(AT_END_SECONDS)
+        assert not left, f"left when mpilaunch had ended: {left}; it said: {done.err}"
         return done
 
     @contextlib.contextmanager
@@ -107,7 +111,18 @@ class Jobs:
         with self.launcher.running("mpilaunch", "--agent=kubectl", *words, env=env) as process:
             yield process
 
+    def left(self, limit: float) -> dict[str, dict[int, str]]:
+        """Return what has not gone at the end of a time, by pod; what has been told once is not told again."""
+        deadline = time.monotonic() + limit
+        while True:
+            now = {pod.name: pod.processes() for pod in (self.launcher, *self.workers)}
+            left = {name: {pid: words for pid, words in found.items() if pid not in self._told} for name, found in now.items()}
+            if not any(left.values()) or time.monotonic() > deadline:
+                self._told.update(pid for found in left.values() for pid in found)
+                return {name: found for name, found in left.items() if found}
+            time.sleep(0.05)
+
     def check_empty(self) -> None:
         """Fail when anything is in a pod, and does not go within the grace time."""
-        left = {pod.name: found for pod in (self.launcher, *self.workers) if (found := pod.left())}
+        left = self.left(GRACE_SECONDS)
         assert not left, f"left behind: {left}"

@@ -78,7 +78,7 @@ class Pod:
     def processes(self) -> dict[int, str]:
         """Return what runs in the pod, but for first processes: command lines by this machine's process ids."""
         first = self.machine.first_of_containers()
-        ours = {first[identity] for identity in self.containers.values()}
+        ours = [first[identity] for identity in self.containers.values() if identity in first]
         found = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
