@@ -85,6 +85,8 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if not hasattr(self, "_first"):
+            return
         assert self._first.stdin is not None and self._first.stdout is not None
         self._first.stdin.close()
         try:
