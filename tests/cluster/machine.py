@@ -21,6 +21,8 @@ from typing import IO
 
 NODE = "node"
 NODE_ADDRESS = "10.89.0.1"
+NODE_LINK = "02:00:0a:59:00:01"
+"""A bridge that is told none takes that of a port, and another one when that pod goes: what others know of it leads nowhere."""
 SERVICE_ADDRESS = "10.96.0.1"
 """Of the Service `kubernetes`, which the kubelet tells every pod. No kube-proxy is needed: it is an address of the node."""
 
@@ -43,7 +45,7 @@ for setting in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on
     mount --bind "$copy" /proc/sys/$setting
 done
 ip link set lo up
-ip link add cni0 type bridge
+ip link add cni0 address {NODE_LINK} type bridge
 ip addr add {NODE_ADDRESS}/16 dev cni0
 ip addr add {SERVICE_ADDRESS}/32 dev cni0
 ip link set cni0 up

@@ -71,8 +71,7 @@ def test_the_guard(sharing_jobs: Jobs, connection: str) -> None:
 
 @pytest.mark.parametrize("connection", CONNECTIONS)
 def test_a_pod(jobs: Jobs, connection: str) -> None:
-    # Where its network goes before its processes do, the other end of a connection hears nothing any more.
-    with jobs.launching("--heartbeat=5", *CONNECTIONS[connection], *WORDS) as process:
+    with jobs.launching(*CONNECTIONS[connection], *WORDS) as process:
         wait_up(process)
         deleted = jobs.workers[1]
         jobs.delete("job-worker-1")
