@@ -79,12 +79,12 @@ class Cluster:
 
     # The API server
 
-    def kubectl(self, *words: str, manifest: Manifest | None = None, fails: bool = False) -> str:
-        """Run kubectl as the administrator; a manifest comes by stdin. Return its output, its complaint when it `fails`."""
+    def kubectl(self, *words: str, manifest: Manifest | None = None) -> str:
+        """Run kubectl as the administrator, and return its output; a manifest comes by stdin."""
         text = None if manifest is None else json.dumps(manifest).encode()
         done = self._machine.run([*self._kubectl, *words], text)
-        assert fails == bool(done.returncode), f"kubectl {' '.join(words)}: {done.returncode}: {done.stdout}{done.stderr}"
-        return done.stderr if fails else done.stdout
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
 
     def apply(self, *manifests: Manifest) -> None:
         """Make what manifests say."""
@@ -116,9 +116,8 @@ class Cluster:
             return bool(status) and all("running" in container["state"] for container in status)
 
         self.until(runs, f"pod {name} runs", POD_SECONDS)
-        status = found[0]["status"]
-        containers = {one["name"]: one["containerID"].removeprefix("containerd://") for one in status["containerStatuses"]}
-        return Pod(name, namespace, status["podIP"], containers, self._machine)
+        containers = [one["containerID"].removeprefix("containerd://") for one in found[0]["status"]["containerStatuses"]]
+        return Pod(name, containers, self._machine)
 
     def until_phase(self, name: str, namespace: str, phase: str) -> Manifest:
         """Wait until a pod is in a phase, and return its status."""

@@ -11,7 +11,7 @@ import itertools
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,27 +44,22 @@ class Pod:
     """A pod that runs.
 
     Attributes:
-        containers: id of each container, by name.
+        containers: their ids.
     """
 
     name: str
-    namespace: str
-    address: str
-    containers: Mapping[str, str]
+    containers: Sequence[str]
     machine: Machine
 
-    def popen(self, *argv: str, env: Mapping[str, str] | None = None, container: str | None = None) -> subprocess.Popen[bytes]:
-        """Start a command in the first container, or in a named one."""
-        identity = self.containers[container] if container else next(iter(self.containers.values()))
-        ctr = [f"{DEBIAN}/usr/bin/ctr", "--namespace=k8s.io", "tasks", "exec", f"--exec-id=test-{next(_numbers)}", identity]
+    def popen(self, *argv: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start a command in the first container."""
+        ctr = [f"{DEBIAN}/usr/bin/ctr", "--namespace=k8s.io", "tasks", "exec", f"--exec-id=test-{next(_numbers)}"]
         variables = [f"{name}={value}" for name, value in (env or {}).items()]
-        return self.machine.popen([*ctr, "env", *variables, *argv] if variables else [*ctr, *argv])
+        return self.machine.popen([*ctr, self.containers[0], *(["env", *variables] if variables else []), *argv])
 
-    def run(
-        self, *argv: str, env: Mapping[str, str] | None = None, container: str | None = None, limit: float = COMMAND_SECONDS
-    ) -> Done:
-        """Run a command in a container to its end."""
-        return finish(self.popen(*argv, env=env, container=container), limit)
+    def run(self, *argv: str, env: Mapping[str, str] | None = None, limit: float = COMMAND_SECONDS) -> Done:
+        """Run a command in the first container to its end."""
+        return finish(self.popen(*argv, env=env), limit)
 
     @contextlib.contextmanager
     def running(self, *argv: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
@@ -78,7 +73,7 @@ class Pod:
     def processes(self) -> dict[int, str]:
         """Return what runs in the pod, but for first processes: command lines by this machine's process ids."""
         first = self.machine.first_of_containers()
-        ours = [first[identity] for identity in self.containers.values() if identity in first]
+        ours = [first[identity] for identity in self.containers if identity in first]
         found = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):

@@ -6,6 +6,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import MANIFEST, Jobs, launcher_manifest
+from tests.cluster.test_jobs import LATER
 
 SCRIPT = """\
 #!/bin/sh
@@ -43,7 +44,7 @@ def test_a_launcher_of_an_operator_needs_no_option(jobs: Jobs, code: int) -> Non
         "NVIDIA_VISIBLE_DEVICES": "",
         "NVIDIA_DRIVER_CAPABILITIES": "",
     }
-    program = f'echo $RANK $(hostname) ${{NVIDIA_VISIBLE_DEVICES-unset}}; [ $RANK != 2 ] || exit {code}'
+    program = f'echo $RANK $(hostname) ${{NVIDIA_VISIBLE_DEVICES-unset}}; [ $RANK != 2 ] || {{ {LATER}; exit {code}; }}'
     items = [{"key": "hostfile", "path": "hostfile", "mode": 0o444}, {"key": "kubexec.sh", "path": "kubexec.sh", "mode": 0o555}]
     name = f"job-launcher-{code}"
     pod = launcher_manifest(name, ["mpilaunch", "sh", "-c", program], env)

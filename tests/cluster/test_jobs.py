@@ -12,12 +12,14 @@ from tests.cluster.kubectls import KUBECTLS
 HOSTS = "--host=job-worker-0:2,job-worker-1:2"
 PLACES = [f"{rank} job-worker-{rank // 2}" for rank in range(4)]
 SHOW = "echo $RANK $(hostname)"
+LATER = "sleep 2"
+"""What a rank does before it fails, so that the others, which that ends, have printed."""
 
 
 @pytest.mark.parametrize("kubectl", KUBECTLS)
 def test_output_and_exit_code_come_back(jobs: Jobs, kubectl: str) -> None:
     env = {"MPILAUNCH_KUBECTL": KUBECTLS[kubectl]}
-    done = jobs.launch(HOSTS, "sh", "-c", f"{SHOW}; [ $RANK != 3 ] || exit 7", env=env)
+    done = jobs.launch(HOSTS, "sh", "-c", f"{SHOW}; [ $RANK != 3 ] || {{ {LATER}; exit 7; }}", env=env)
     assert (done.code, done.lines) == (7, PLACES), done.err
     assert "rank 3 on job-worker-1 exited with code 7" in done.err
 
