@@ -306,6 +306,8 @@ def divide(count: int, gpus: tuple[str, ...] | None, cpus: tuple[int, ...] | Non
             f"{where}: {len(cpus)} CPU{'s' * (len(cpus) > 1)} for {count} slots",
             hint="name at least one CPU for each slot",
         )
+    if gpus is None and cpus is None:
+        return (Slot(),) * count
     per_slot = len(gpus or ()) // count
     each, more = divmod(len(cpus or ()), count)
     starts = [each * place + min(place, more) for place in range(count + 1)]

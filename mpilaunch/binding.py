@@ -240,6 +240,10 @@ def _as_seen(gpus: Sequence[Gpu]) -> list[Gpu]:
     return seen
 
 
+_NOTHING = RankBinding()
+"""What ranks get where nobody has GPUs, one for all of them."""
+
+
 def _show(seen: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placement, virtual: bool) -> RankBinding:
     """Make the variables that show `seen` and hide the rest of the node's `gpus`."""
     environment: dict[str, str] = {}
@@ -260,6 +264,8 @@ def _show(seen: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placement, virtua
             "JAX_LOCAL_DEVICE_IDS": ",".join(str(number) for number in range(len(seen))),
             "MPILAUNCH_LOCAL_RANK": str(placement.local_rank),
         }
+    if not seen and not environment and not unset:
+        return _NOTHING
     return RankBinding(
         gpus=tuple(_label(gpu) for gpu in seen),
         environment=environment,

@@ -49,7 +49,8 @@ class Deadlines:
     """Seconds. `timeout`: the ranks' run (None: no limit); `mpi_init`: a rank's wait in MPI_Init for the others (0: no limit);
     `grace`: between SIGTERM and SIGKILL; `start`: until every node has reported; `heartbeat`: silence after which a node is
     lost; `drain`: for output held open by a process that its rank left behind. `fanout`: nodes contacted at a time. `patient`:
-    nodes that cannot be reached yet are tried again until `start`."""
+    nodes that cannot be reached yet are tried again until `start`. `reconnect`: for a lost connection to be made again (None:
+    what suits the agent)."""
 
     timeout: float | None = None
     mpi_init: float = 600.0
@@ -59,6 +60,16 @@ class Deadlines:
     drain: float = 1.0
     fanout: int = 64
     patient: bool = False
+    reconnect: float | None = None
+
+    def reconnect_time(self, agent: str) -> float:
+        """Return the seconds in which a lost connection of an agent is made again; a pipe is not lost before its reader."""
+        if agent == "local":
+            return 0.0
+        if self.reconnect is not None:
+            return self.reconnect
+        # An API server takes longer to come back than an sshd, and takes all streams along.
+        return 60.0 if agent == "kubectl" else 10.0
 
 
 @dataclass(frozen=True)

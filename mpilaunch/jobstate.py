@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Any
 
 from mpilaunch.errors import ExitCode
@@ -94,6 +95,7 @@ class RankEnd:
     def from_message(cls, message: Mapping[str, Any], clock: float) -> RankEnd:
         """Build it from an `exited` message; raises ValueError or TypeError when its evidence does not fit."""
         same = {name: message[name] for name in ("rank", "code", "signal", "core", "mpi", "stopped")}
+        same["mpi"] = intern(same["mpi"])  # one text for all ranks
         return cls(**same, clock=clock, evidence=Evidence.from_message(message["evidence"]))
 
     @property

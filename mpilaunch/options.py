@@ -360,6 +360,7 @@ OPTIONS = (
     ),
     Option("grace", LIMITS, "between SIGTERM and SIGKILL", "seconds", "TIME", 10.0),
     Option("heartbeat", LIMITS, "silence after which a node counts as lost", "seconds", "TIME", 30.0, least=0.5),
+    Option("reconnect-timeout", LIMITS, "ranks outlive a lost connection so long; 10, by kubectl 60", "seconds", "TIME"),
     Option("start-timeout", LIMITS, "until every node has answered", "seconds", "TIME", 60.0, least=0.1),
     Option("checkpoint-prefix", SAVING, "directory that all nodes see, where ranks save their state", metavar="DIR"),
     Option(

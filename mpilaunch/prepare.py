@@ -109,6 +109,7 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
             heartbeat=settings["heartbeat"],
             fanout=settings["fanout"],
             patient=operators.in_pod(environ),
+            reconnect=settings["reconnect-timeout"],
         ),
         agent=AgentOptions(
             ssh_options=_ssh_options(settings) + (agent.ssh_options if agent else ()),

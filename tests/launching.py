@@ -263,6 +263,7 @@ class WireToDaemon:
             "drain": 0.2,
             "silence": 60.0,
             "pulse": 60.0,
+            "attach": None,
             "mpi": None,
             "ranks": specs,
             **members,

@@ -107,7 +107,8 @@ class Pods(Hosts):
         return [line for line in listed if line.startswith("Z")]
 
     def _entering(self, pod: Pod, path: str, command: Sequence[str]) -> list[str]:
-        target = ["nsenter", "--target", str(self._pid_one(pod.name)), "--net", "--uts", "--mount", "--pid", "--wd=/", "--"]
+        pid = str(self._pid_one(pod.host or pod.name))
+        target = ["nsenter", "--target", pid, "--net", "--uts", "--mount", "--pid", "--wd=/", "--"]
         return [*target, "env", "-i", f"PATH={path}", f"HOSTNAME={pod.name}", "HOME=/root", *command]
 
     def _write_files(self) -> None:

@@ -39,6 +39,8 @@ class Pod:
         phase: "Pending", "Running", "Succeeded" or "Failed".
         containers: name to PATH; a command that no folder of it holds is not found, as in an image that lacks it.
         ready: its containers have been created: a pod is Running a moment before.
+        hostname, subdomain: of its host, where they are set.
+        host: of the testbed; that of its name where it is not said.
     """
 
     name: str
@@ -46,6 +48,9 @@ class Pod:
     phase: str = "Running"
     containers: dict[str, str] = field(default_factory=lambda: {"main": "/usr/local/bin:/usr/bin:/bin"})
     ready: bool = True
+    hostname: str = ""
+    subdomain: str = ""
+    host: str = ""
 
 
 @dataclass
@@ -166,6 +171,12 @@ class PodServer:
         elif parts[:3] == ["api", "v1", "namespaces"] and len(parts) == 4:
             # kubectl asks for it when a pod is not there; a Role for pods does not say.
             code, body = _failure(403, "Forbidden", f'namespaces "{parts[3]}" is forbidden')
+        elif parts[:3] == ["api", "v1", "namespaces"] and parts[4:] == ["pods"]:
+            if ("list", "pods") in self.verbs:
+                shown = [_shown(pod) for (namespace, _), pod in self.pods.items() if namespace == parts[3]]
+                code, body = 200, {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": shown}
+            else:
+                code, body = _failure(403, "Forbidden", "pods is forbidden")
         elif parts[:3] == ["api", "v1", "namespaces"] and parts[4:5] == ["pods"] and len(parts) in (6, 7):
             pod = self.pods.get((parts[3], parts[5]))
             verb = "get" if request.method == "GET" else "create"
@@ -354,16 +365,19 @@ def _failure(code: int, reason: str, message: str, **more: Any) -> tuple[int, di
 
 
 def _shown(pod: Pod) -> dict[str, Any]:
+    spec = {name: value for name, value in (("hostname", pod.hostname), ("subdomain", pod.subdomain)) if value}
+    containers = [{"name": name, "image": "image"} for name in pod.containers]
     return {
         "kind": "Pod",
         "apiVersion": "v1",
         "metadata": {"name": pod.name, "namespace": pod.namespace},
-        "spec": {"containers": [{"name": name, "image": "image"} for name in pod.containers], "nodeName": "node"},
+        "spec": {**spec, "containers": containers, "nodeName": "node"},
         "status": {"phase": pod.phase},
     }
 
 
-_PODS = {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get"], "shortNames": ["po"]}
+_PODS = {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]}
+_PODS["shortNames"] = ["po"]
 _EXEC = {"name": "pods/exec", "singularName": "", "namespaced": True, "kind": "PodExecOptions", "verbs": ["create", "get"]}
 DISCOVERY = {
     "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +17,11 @@ from mpilaunch.allocation import Node
 from mpilaunch.hostfile import parse_hostfile
 from mpilaunch_agents.conformance import AgentConformance
 from mpilaunch_agents.kubectl import KubectlAgent
-from mpilaunch_agents.pods import KUBECTL_WORDS, pod_and_namespace
+from mpilaunch_agents.pods import KUBECTL_WORDS, pod_and_namespace, pod_of_host
 from tests.hosts import HEAD
 from tests.launching import wait_until
 from tests.pods import NAMESPACE, Pods
-from tests.podserver import Refusal
+from tests.podserver import Pod, Refusal
 
 POD = "job-worker-0"
 
@@ -68,6 +71,66 @@ class TestKubectlOverWebsocket(TestKubectl):
 )
 def test_what_a_name_means(host: str, pod: str, namespace: str | None) -> None:
     assert pod_and_namespace(host) == (pod, namespace)
+
+
+LISTING = """\
+train-launcher-0-0-x1 Running train-launcher-0-0 train
+train-node-0-0-old Failed train-node-0-0 train
+train-node-0-0-new Running train-node-0-0 train
+train-node-0-1-abc Pending train-node-0-1 train
+other-node-0-1-abc Running train-node-0-1 other
+plain Running
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "pod"),
+    [
+        ("train-node-0-0.train", "train-node-0-0-new"),
+        ("train-node-0-0.train.ns.svc.cluster.local", "train-node-0-0-new"),
+        ("train-node-0-1.train", "train-node-0-1-abc"),
+        ("train-node-0-1", "other-node-0-1-abc"),
+        ("train-node-0-0.other", None),
+        ("plain", None),
+        ("train-node-0-0-new", None),
+    ],
+)
+def test_a_pod_is_known_by_the_name_of_its_host(host: str, pod: str | None) -> None:
+    assert pod_of_host(host, LISTING) == pod
+
+
+@pytest.fixture
+def jobset(pods: Pods) -> Iterator[tuple[str, ...]]:
+    """Give the hosts of two pods of a JobSet, whose names have a suffix."""
+    names = tuple(f"train-node-0-{number}" for number in range(2))
+    made = {
+        (NAMESPACE, f"{name}-x{number}y"): Pod(
+            f"{name}-x{number}y", NAMESPACE, hostname=name, subdomain="train", host=f"job-worker-{number}"
+        )
+        for number, name in enumerate(names)
+    }
+    pods.server.pods.update(made)
+    yield tuple(f"{name}.train" for name in names)
+    for key in made:
+        del pods.server.pods[key]
+
+
+@pytest.mark.testbed
+def test_the_pods_of_a_jobset_are_found_by_their_hosts(pods: Pods, jobset: tuple[str, ...]) -> None:
+    pods.server.verbs.add(("list", "pods"))
+    done = pods.launch("--agent", "kubectl", "--wdir", "/", "-H", ",".join(jobset), "sh", "-c", "echo $RANK; hostname")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.split()) == ["0", "1", "job-worker-0", "job-worker-1"]
+    lists = [request for request in pods.server.requests if request.startswith("GET") and request.endswith("/pods")]
+    assert len(lists) == 1, "both nodes ask at the same time"
+
+
+@pytest.mark.testbed
+def test_pods_that_may_not_be_listed_are_missing(pods: Pods, jobset: tuple[str, ...]) -> None:
+    done = pods.launch("--agent", "kubectl", "--start-timeout", "2", "-H", ",".join(jobset), "true")
+    assert done.returncode == 1
+    assert "error[start-pod-unknown]: 2 of 2 nodes: " in done.stderr
+    assert "the Role needs `list` on pods" in done.stderr
 
 
 def test_where_namespace_and_container_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,17 +287,44 @@ def test_what_time_does_not_cure_is_told_at_once(pods: Pods, wrong: str, referen
     assert fix in done.stderr
 
 
-@pytest.mark.testbed
-def test_a_lost_stream_is_a_lost_node_and_leaves_nothing(pods: Pods) -> None:
-    arguments = [sys.executable, "-m", "mpilaunch", "--agent", "kubectl", "-H", POD, "sh", "-c", "echo up; sleep 600"]
-    with pods.popen(arguments) as process:
+@contextlib.contextmanager
+def launched(pods: Pods, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """Launch on two pods, and wait until both ranks have said that they are up."""
+    arguments = [sys.executable, "-m", "mpilaunch", "--agent", "kubectl", "--wdir", "/", "-H", "job-worker-0,job-worker-1"]
+    with pods.popen([*arguments, *words]) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
+        assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+        yield process
+    for name in pods.names[:2]:
+        wait_until(lambda name=name: not pods.processes(name), f"{name} is empty")
+
+
+@pytest.mark.testbed
+def test_a_lost_stream_is_not_a_lost_job(pods: Pods) -> None:
+    go = pods.shared / "go"
+    go.unlink(missing_ok=True)
+    text = f"echo up; until [ -e {go} ]; do sleep 0.05; done; seq -f $RANK:%.0f 50000; exit $((RANK * 5))"
+    with launched(pods, "--continue-on-error", "sh", "-c", text) as process:
+        for _ in range(2):
+            sessions = pods.server.sessions
+            pods.server.drop()
+            wait_until(lambda seen=sessions: pods.server.sessions >= seen + 2, "the head has come back to both pods")
+        go.touch()
+        out, errors = process.communicate(timeout=30)
+    go.unlink()
+    assert process.returncode == 5
+    assert sorted(out.split()) == sorted(f"{rank}:{number}" for rank in (0, 1) for number in range(1, 50001))
+    assert "note: job-worker-0: " in errors and "; connected again after " in errors
+
+
+@pytest.mark.testbed
+def test_a_stream_that_cannot_be_made_again_is_a_lost_node_and_leaves_nothing(pods: Pods) -> None:
+    with launched(pods, "--reconnect-timeout", "2", "sh", "-c", "echo up; sleep 600") as process:
+        pods.server.refusal = Refusal(1000)
         pods.server.drop()
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 125
-    assert f"{POD}" in errors
-    wait_until(lambda: not pods.processes(POD), "the pod is empty")
+    assert "error[node-lost]: job-worker-" in errors and "; not reached again within 2 s: " in errors
 
 
 @pytest.mark.testbed
@@ -249,14 +339,10 @@ def test_a_stream_that_is_lost_at_the_start_is_no_success(pods: Pods) -> None:
 @pytest.mark.testbed
 def test_a_killed_head_leaves_nothing_in_the_pods(pods: Pods) -> None:
     before = {name: pods.zombies(name) for name in pods.names}
-    arguments = [sys.executable, "-m", "mpilaunch", "--agent", "kubectl", "-H", "job-worker-0,job-worker-1"]
-    with pods.popen([*arguments, "sh", "-c", "echo up; setsid sleep 600"]) as process:
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
+    with launched(pods, "--reconnect-timeout", "1", "sh", "-c", "echo up; setsid sleep 600") as process:
         process.kill()
         process.communicate(timeout=30)
     for name in pods.names[:2]:
-        wait_until(lambda name=name: not pods.processes(name), f"{name} is empty")
         wait_until(lambda name=name: pods.zombies(name) == before[name], f"{name} has no new zombie")
 
 

@@ -33,7 +33,7 @@ def run(test: Callable[[ProcessAgent], Awaitable[None]], agent: type[ProcessAgen
             await test(made)
         finally:
             await made.close()
-        assert set(os.listdir("/proc/self/fd")) == before
+        assert not set(os.listdir("/proc/self/fd")) - before
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())

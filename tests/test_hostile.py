@@ -61,14 +61,20 @@ MPI = {
     "tell_after": 30.0,
 }  # fmt: skip
 FROM_HEAD: dict[str, dict[str, Any]] = {
+    "foresee": {
+        "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "scrub": ["PMI*"], "offer": ["pmix"], "library": None,
+        "host": "n",
+    },
     "prepare": {
         "job": "0123456789abcdef", "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "defaults": {}, "scrub": [],
-        "merge_stderr": False, "window": 65536, "drain": 0.1, "silence": 60.0, "pulse": 60.0, "mpi": MPI, "ranks": [RANK],
+        "merge_stderr": False, "window": 65536, "drain": 0.1, "silence": 60.0, "pulse": 60.0,
+        "attach": {"name": "0f", "seconds": 0.1}, "mpi": MPI, "ranks": [RANK],
     },
     "launch": {},
     "signal": {"signal": 18},
     "stop": {"steps": [[15, 0.1]]},
     "cancel": {},
+    "release": {},
     "world": {"mpi": MPI},
     "collective": {"kind": "pmi ", "members": [["j", -1]], "number": 1, "parts": [{"a": "b"}]},
     "ask": {"id": 1, "what": "modex", "world": "j", "rank": 0},

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -342,6 +343,24 @@ def lost(job: subprocess.Popen[str], name: str, seconds: float = 2 * SLACK) -> s
     return errors
 
 
+@contextlib.contextmanager
+def going_on(hosts: Hosts, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a job that loses a connection in the block, and goes on."""
+    text = "seq -f $RANK:%.0f 1000; touch up-$RANK; until [ -e go ]; do sleep 0.01; done; seq -f $RANK:%.0f 1001 2000; exit 7"
+    with hosts.popen([*MPILAUNCH, *arguments, "--continue-on-error", "-H", "node01:2,node02:2", "sh", "-c", text]) as job:
+        try:
+            wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 4, "four ranks run")
+            yield job
+            Path("go").touch()
+            output, errors = job.communicate(timeout=LIMIT)
+        finally:
+            job.kill()
+    assert job.returncode == 7, errors
+    assert sorted(output.split()) == sorted(f"{rank}:{number}" for rank in range(4) for number in range(1, 2001))
+    assert re.search(r"^note: node02: .*; connected again after [0-9.]+ s$", errors, re.MULTILINE), errors
+    assert gone(hosts, "node01") and gone(hosts, "node02")
+
+
 def guard_and_daemon(hosts: Hosts, name: str) -> tuple[int, int]:
     """Return the process ids of the guard and of the daemon of a host, which may have a helper for PMIx as its child."""
     pids = [pid for pid, argv in hosts.processes(name) if "-I" in argv and "mpilaunch.daemon" in " ".join(argv)]
@@ -395,24 +414,38 @@ def test_daemon_is_frozen(hosts: Hosts, agent: str) -> None:
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "sshd-session-killed", NODES, "the process of sshd behind the connection is killed",
-    finder="head and daemon read end of file", says="`error[node-lost]: node02: lost: ...`", code="125", within=10,
+    finder="head and daemon read end of file; the head connects again, and the job goes on",
+    says="`note: node02: ...; connected again after 0.3 s`", code="the job's", within=15,
 )  # fmt: skip
 def test_session_of_sshd_is_killed(hosts: Hosts, agent: str) -> None:
-    with running(hosts, "--agent", agent) as job:
+    with going_on(hosts, "--agent", agent):
         session = parent(guard_and_daemon(hosts, "node02")[0])
         assert Path(f"/proc/{session}/comm").read_text().startswith("sshd")
         os.kill(session, signal.SIGKILL)
-        lost(job, "node02")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@proves(
+    "session-and-sshd-killed", NODES, "the same, and no connection can be made any more, `--reconnect-timeout 1`",
+    finder="the head, and the daemon by itself, after `--reconnect-timeout`",
+    says="`error[node-lost]: node02: lost: ...; not reached again within 1 s: ...`", code="125", within=15,
+)  # fmt: skip
+def test_session_of_sshd_is_killed_and_sshd_with_it(hosts: Hosts, agent: str) -> None:
+    with running(hosts, "--agent", agent, "--reconnect-timeout", "1") as job:
+        session = parent(guard_and_daemon(hosts, "node02")[0])
+        hosts.stop_sshd("node02")
+        os.kill(session, signal.SIGKILL)
+        assert "; not reached again within 1 s: " in lost(job, "node02")
         assert gone(hosts, "node01") and gone(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
-    "head-killed", NODES, "the head is killed (SIGKILL)", finder="each daemon reads end of file", says="", code="137",
-    within=10,
+    "head-killed", NODES, "the head is killed (SIGKILL), `--reconnect-timeout 2`",
+    finder="each daemon reads end of file, and waits for `--reconnect-timeout`", says="", code="137", within=15,
 )  # fmt: skip
 def test_head_is_killed(hosts: Hosts, agent: str) -> None:
-    with running(hosts, "--agent", agent) as job:
+    with running(hosts, "--agent", agent, "--reconnect-timeout", "2") as job:
         job.kill()
         job.wait(LIMIT)
         assert gone(hosts, "node01") and gone(hosts, "node02")
@@ -445,12 +478,12 @@ def test_program_under_a_shell_has_its_time_to_end(hosts: Hosts) -> None:
     assert "left behind" not in errors
 
 
-QUICK_HEARTBEAT = ("--heartbeat", "0.6")
+QUICK_HEARTBEAT = ("--heartbeat", "0.6", "--reconnect-timeout", "1")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
-    "link-down", NODES, "a node's link goes down, `--heartbeat 0.6`",
+    "link-down", NODES, "a node's link goes down, `--heartbeat 0.6 --reconnect-timeout 1`",
     finder="the head after `--heartbeat`; the daemon by itself",
     says="`error[node-lost]: node02: lost: no sign of life for 1 s`", code="125", within=15,
 )  # fmt: skip
@@ -464,7 +497,8 @@ def test_link_goes_down_in_the_middle(hosts: Hosts, agent: str) -> None:
 
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
-    "host-frozen", NODES, "a whole host freezes, `--heartbeat 0.6`", finder="the head after `--heartbeat`",
+    "host-frozen", NODES, "a whole host freezes, `--heartbeat 0.6 --reconnect-timeout 1`",
+    finder="the head after `--heartbeat`",
     says="`error[node-lost]: node02: lost: no sign of life for 1 s`", code="125", within=25,
 )  # fmt: skip
 def test_host_freezes_in_the_middle(hosts: Hosts, agent: str) -> None:
@@ -514,16 +548,15 @@ def argument_list(pid: int) -> str:
 
 
 @proves(
-    "ssh-killed", NODES, "the ssh process on the head is killed", finder="head and daemon read end of file",
-    says="`error[node-lost]: node02: lost: ...`", code="125", within=10,
+    "ssh-killed", NODES, "the ssh process on the head is killed",
+    finder="head and daemon read end of file; the head connects again, and the job goes on",
+    says="`note: node02: ...; connected again after 0.3 s`", code="the job's", within=15,
 )  # fmt: skip
 def test_client_of_ssh_is_killed(hosts: Hosts) -> None:
-    with running(hosts, "--agent", "openssh") as job:
+    with going_on(hosts, "--agent", "openssh") as job:
         clients = {pid: argument_list(pid) for pid in descendants(job.pid)}
         (client,) = (pid for pid, argv in clients.items() if argv.startswith("ssh\0") and "node02" in argv)
         os.kill(client, signal.SIGKILL)
-        lost(job, "node02")
-        assert gone(hosts, "node01") and gone(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -558,6 +591,20 @@ def test_link_that_comes_back_in_time(hosts: Hosts, agent: str) -> None:
         # TCP tries again after pauses that double.
         assert job.communicate(timeout=15) == ("went on\nwent on\n", "")
     assert job.returncode == 0
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@proves(
+    "link-back-late", NODES, "a link goes down, and comes back later than `--heartbeat` allows, within `--reconnect-timeout`",
+    finder="the head after `--heartbeat`; it connects again, and the job goes on",
+    says="`note: node02: no sign of life for 1 s; connected again after 3.2 s`", code="the job's", within=40,
+)  # fmt: skip
+def test_link_that_comes_back_late(hosts: Hosts, agent: str) -> None:
+    with going_on(hosts, "--agent", agent, "--heartbeat", "0.6", "--reconnect-timeout", "30") as job:
+        hosts.link("node02", up=False)
+        time.sleep(2.5)  # the head gives the connection up, and so does the daemon
+        assert job.poll() is None
+        hosts.link("node02", up=True)
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -164,13 +164,18 @@ def test_the_end_of_the_keeper_leaves_nothing(place: Place, number: int) -> None
     assert place.up() != keeper
 
 
-def test_a_killed_keeper_ends_the_job_that_it_serves_and_is_named(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("time", "code"), [("30", 5), ("0", ExitCode.NODE_LOST)])
+def test_a_job_outlives_the_keeper_that_serves_it_where_it_has_time(place: Place, tmp_path: Path, time: str, code: int) -> None:
     keeper = place.up()
-    with launching(*place.words, *sh(f"echo >{tmp_path}/up-$RANK; sleep 60"), env=place.env) as job:
+    wait = f"echo >{tmp_path}/up-$RANK; until [ -e {tmp_path}/go ]; do sleep 0.01; done"
+    words = ["--reconnect-timeout", time, *sh(f"{wait}; echo $RANK; exit 5")]
+    with launching(*place.words, *words, env=place.env) as job:
         wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))
         os.kill(keeper, signal.SIGKILL)
+        wait_until(lambda: not living(keeper), "the keeper has gone")
+        (tmp_path / "go").touch()
         done = finish(job)
-    assert done.code == ExitCode.NODE_LOST
+    assert done.code == code
     assert "the process that kept its daemon has gone" in done.words
 
 

@@ -53,18 +53,41 @@ def pod_and_namespace(host: str) -> tuple[str, str | None]:
 
 
 def exec_argv(
-    host: str, command: Sequence[str], *, namespace: str | None, container: str | None, context: str | None
+    pod: str, command: Sequence[str], *, namespace: str | None, container: str | None, context: str | None
 ) -> list[str]:
     """Return the call of kubectl that runs a command in a pod; what is None is left to kubectl.
 
-    A namespace in the host's name comes first. There is no `-q`: mpi-operator delivers a kubectl that does not know it.
+    There is no `-q`: mpi-operator delivers a kubectl that does not know it.
     """
-    pod, own = pod_and_namespace(host)
-    argv = [kubectl_program(), "exec", "-i", pod]
-    for flag, value in (("--namespace", own or namespace), ("--container", container), ("--context", context)):
-        if value:
-            argv.append(f"{flag}={value}")
-    return [*argv, "--", *command]
+    return [kubectl_program(), "exec", "-i", pod, *_flags(namespace, container, context), "--", *command]
+
+
+def list_argv(*, namespace: str | None, context: str | None) -> list[str]:
+    """Return the call of kubectl that prints what `pod_of_host` reads."""
+    shown = " ".join(f"{{{field}}}" for field in (".metadata.name", ".status.phase", ".spec.hostname", ".spec.subdomain"))
+    return [
+        *(kubectl_program(), "get", "pods", *_flags(namespace, None, context)),
+        f'--output=jsonpath={{range .items[*]}}{shown}{{"\\n"}}{{end}}',
+    ]
+
+
+def pod_of_host(host: str, listing: str) -> str | None:
+    """Return the pod that has a host name, HOST or HOST.SUBDOMAIN[...]; None when no pod that lives or will has it.
+
+    Pods of a JobSet or an Indexed Job, as Kubeflow's Trainer makes them, have a suffix that their host name has not.
+    """
+    name, _, rest = host.partition(".")
+    subdomain = rest.partition(".")[0]
+    fitting = {}
+    for pod, phase, *where in map(str.split, listing.splitlines()):
+        if where[:1] == [name] and subdomain in ("", *where[1:]):
+            fitting[phase] = pod
+    return fitting.get("Running") or fitting.get("Pending")
+
+
+def _flags(namespace: str | None, container: str | None, context: str | None) -> list[str]:
+    named = ("--namespace", namespace), ("--container", container), ("--context", context)
+    return [f"{flag}={value}" for flag, value in named if value]
 
 
 def classify_kubectl_words(text: str) -> str:

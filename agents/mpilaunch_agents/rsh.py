@@ -165,10 +165,11 @@ def choose(program: str, environ: Mapping[str, str]) -> str:
 def way(name: str, call: Call, environ: Mapping[str, str]) -> tuple[Callable[[Sequence[str]], list[str]], str]:
     """Return what turns a command of the node into one of this machine, and the remote shell that nodes have."""
     if name == "kubectl":
-        from mpilaunch_agents.pods import exec_argv
+        from mpilaunch_agents.pods import exec_argv, pod_and_namespace
 
         said = {option: environ.get(f"MPILAUNCH_{option.upper()}") for option in ("namespace", "container", "context")}
-        return lambda command: exec_argv(call.host, command, **said), NO_AGENT
+        pod, own = pod_and_namespace(call.host)
+        return lambda command: exec_argv(pod, command, **{**said, "namespace": own or said["namespace"]}), NO_AGENT
     if name in ("ssh", "openssh"):
         options = [option for option in call.options if option not in ("-n", "-f")]
         for setting in environ.get("MPILAUNCH_SSH_OPTION", "").splitlines():

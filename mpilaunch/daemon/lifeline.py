@@ -1,6 +1,8 @@
-"""The daemon's side of the wire: two descriptors, read and written without ever waiting, and the session in the middle.
+"""The daemon's side of the wire: a channel, read and written without ever waiting, and the session in the middle.
 
-Once the head is lost nothing is read or written any more; what is to be said goes nowhere.
+A channel that is lost while ranks run may be replaced by another, for which the head has some time: until then the session
+keeps what is to be said. When the head itself is lost this is told once; nothing is read or written any more, and what is to be
+said goes nowhere.
 """
 
 from __future__ import annotations
@@ -9,6 +11,9 @@ import os
 import selectors
 import time
 
+from mpilaunch.daemon.timers import Timers
+from mpilaunch.wire.frames import MARKER, WireError
+from mpilaunch.wire.resume import resume_frame
 from mpilaunch.wire.session import Session
 
 TYPE_CHECKING = False
@@ -17,8 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mpilaunch.daemon.attach import Newcomer
+
 READ_SIZE = 256 << 10
 WRITE_SIZE = 1 << 20
+START_SILENCE = 600.0
+"""Seconds that the head may say nothing before `prepare`; afterwards `prepare` says how long."""
 
 
 class Lifeline:
@@ -27,42 +36,75 @@ class Lifeline:
     Attributes:
         session: what is said and heard.
         lost: the other side is gone.
-        backlog: bytes that wait for the wire.
+        backlog: bytes that wait for the channel.
 
     Args:
-        wire_in, wire_out: descriptors; `wire_out` does not block.
+        wire_in, wire_out: descriptors of the first channel.
         readable: called by the selector when there is something to receive.
+        head_lost: called once when the other side is gone.
     """
 
     def __init__(
-        self, wire_in: int, wire_out: int, selector: selectors.BaseSelector, readable: Callable[[], None]
+        self,
+        wire_in: int,
+        wire_out: int,
+        selector: selectors.BaseSelector,
+        timers: Timers,
+        readable: Callable[[], None],
+        head_lost: Callable[[], None],
     ) -> None:
         self.session = Session()
-        self.lost = False
-        self._wire_in, self._wire_out, self._selector = wire_in, wire_out, selector
+        self.lost = self._awaited = False
+        self._selector, self._timers = selector, timers
+        self._readable, self._head_lost = readable, head_lost
+        self._silence = START_SILENCE
+        self._attach: dict[str, Any] | None = None
         self._outgoing = bytearray()
         self._waiting = False
-        selector.register(wire_in, selectors.EVENT_READ, readable)
+        self._channel: Newcomer | None = None
+        self._wire_in = self._wire_out = -1
+        self._take_channel(wire_in, wire_out)
 
     @property
     def backlog(self) -> int:
         return len(self._outgoing)
 
-    def receive(self) -> list[tuple[int, int, Any]] | None:
-        """Return what has come, None at the end of the wire; raises WireError."""
+    def expect(self, silence: float, attach: dict[str, Any] | None) -> None:
+        """Be told what to expect of the head, as in `prepare`."""
+        self._silence = silence
+        self._hear()
+        if attach is not None and self._attach is None:
+            # Loading what listens takes milliseconds: the head works on our answer meanwhile.
+            self._timers.set("listen", 0.0, self._listen)
+        self._attach = attach
+
+    def last(self) -> None:
+        """From now on there is something to lose: the head is given time to come back, where it will."""
+        self._awaited = True
+        if self._attach is not None:
+            self.session.keep()
+
+    def receive(self) -> list[tuple[int, int, Any]]:
+        """Return what has come; raises WireError."""
+        if self._wire_in < 0:
+            return []
         try:
             data = os.read(self._wire_in, READ_SIZE)
         except BlockingIOError:
             return []
         except OSError:
-            return None
-        return self.session.receive_data(data, time.monotonic()) if data else None
+            data = b""
+        if not data:
+            self._lose_channel()
+            return []
+        self._hear()
+        return self.session.receive_data(data, time.monotonic())
 
-    def flush(self) -> bool:
-        """Write what the wire takes now; False when it has broken."""
+    def flush(self) -> None:
+        """Write what the channel takes now."""
         data = self.session.data_to_send()
-        if self.lost:
-            return True
+        if self._wire_in < 0:
+            return
         self._outgoing += data
         try:
             while self._outgoing:
@@ -72,15 +114,77 @@ class Lifeline:
         except BlockingIOError:
             pass
         except OSError:
-            return False
+            self._lose_channel()
+            return
         self._wait_to_write(bool(self._outgoing))
-        return True
 
     def lose(self) -> None:
         """The other side is gone."""
+        if self.lost:
+            return
+        self._leave_channel()
+        self.session.keep_nothing()
+        for name in ("silence", "attach"):
+            self._timers.drop(name)
+        self.lost = True
+        self._head_lost()
+
+    # The channel
+
+    def _lose_channel(self) -> None:
+        if self._attach is None or not self._awaited:
+            self.lose()
+        else:
+            self._leave_channel()
+            self._timers.drop("silence")
+            self._timers.set("attach", self._attach["seconds"], self.lose)
+
+    def _listen(self) -> None:
+        from mpilaunch.daemon.attach import AttachSocket
+
+        assert self._attach is not None
+        AttachSocket(self._attach["name"], self._selector, self._come_back)
+
+    def _come_back(self, newcomer: Newcomer) -> None:
+        """The head is there again: go on where it stopped to hear us."""
+        try:
+            if self.lost:
+                raise WireError("too late")
+            unheard = self.session.resend(newcomer.received)
+        except WireError:
+            newcomer.close()
+            return
+        self._leave_channel()
+        self._timers.drop("attach")
+        os.dup2(newcomer.stderr, 2)
+        os.dup2(newcomer.stderr, 1)
+        self._channel = newcomer
+        self._take_channel(newcomer.wire_in, newcomer.wire_out)
+        # What the session had to say on the old channel is among what was not heard.
+        self._outgoing += MARKER + resume_frame(self.session.received) + unheard
+
+    def _take_channel(self, wire_in: int, wire_out: int) -> None:
+        for descriptor in (wire_in, wire_out):
+            os.set_blocking(descriptor, False)
+        self._wire_in, self._wire_out = wire_in, wire_out
+        self._selector.register(wire_in, selectors.EVENT_READ, self._readable)
+        self._hear()
+
+    def _leave_channel(self) -> None:
+        if self._wire_in < 0:
+            return
         self._wait_to_write(False)
         self._selector.unregister(self._wire_in)
-        self.lost = True
+        self._outgoing.clear()
+        if self._channel is not None:
+            self._channel.close()
+        else:
+            os.close(self._wire_in)
+            os.close(self._wire_out)
+        self._wire_in = self._wire_out = -1
+
+    def _hear(self) -> None:
+        self._timers.set("silence", self._silence, self._lose_channel)
 
     def _wait_to_write(self, waiting: bool) -> None:
         if waiting == self._waiting:

@@ -1,8 +1,8 @@
 """The daemon's one loop: the wire, the ranks' pipes, ended children and deadlines.
 
 A table says which control message is taken in which state; another message is left alone, since it may have crossed with an
-event of ours. Every wait is a deadline from the monotonic clock. When the wire ends, or falls silent, the head is gone: the
-ranks are ended and the daemon goes with them.
+event of ours. Every wait is a deadline from the monotonic clock. When the head is gone the ranks are ended, and the daemon goes
+with them.
 """
 
 from __future__ import annotations
@@ -31,21 +31,20 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 4 << 20
 """Bytes waiting for the wire above which no rank's output is read."""
-START_SILENCE = 600.0
-"""Seconds that the head may say nothing before `prepare`; afterwards `prepare` says how long."""
 LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """How ranks are ended when the head is gone, before SIGKILL."""
 
 ACCEPTS = {
-    "fresh": {"prepare", "world"},
+    "fresh": {"foresee", "prepare", "world", "answer"},
     "prepared": {"launch", "cancel", "stop", "world", "answer"},
-    "running": {"prepare", "launch", "cancel", "signal", "stop", "world", "collective", "answer", "ask"},
-    "finished": {"prepare", "world", "ask"},
+    "running": {"prepare", "launch", "cancel", "signal", "stop", "world", "collective", "answer", "ask", "release"},
+    "finished": {"prepare", "world", "ask", "release"},
 }
 """Control messages taken in each state. A world that a rank spawns is prepared and launched beside those that run, or on a node
 whose ranks have all ended."""
 
 HANDLERS = {
+    "foresee": "_foresee",
     "prepare": "_prepare",
     "launch": "_launch",
     "cancel": "_cancel",
@@ -55,6 +54,7 @@ HANDLERS = {
     "collective": "_serve",
     "ask": "_serve",
     "answer": "_serve",
+    "release": "_release",
 }
 """Control message and the method that takes it."""
 
@@ -63,7 +63,7 @@ class Daemon:
     """Run the ranks of one node.
 
     Args:
-        wire_in, wire_out: descriptors of the wire; `wire_out` does not block.
+        wire_in, wire_out: descriptors of the wire.
         guard: a descriptor that reads end of file when the guard has died.
         pulse: shows the guard that this process is not frozen.
         directory: where files of the job may be made; it is not there yet, and the guard removes it.
@@ -73,7 +73,9 @@ class Daemon:
         self._timers = Timers()
         self._pulse = pulse
         self._selector = selectors.DefaultSelector()
-        self._lifeline = Lifeline(wire_in, wire_out, self._selector, self._wire_ready)
+        self._lifeline = Lifeline(
+            wire_in, wire_out, self._selector, self._timers, self._wire_ready, self._head_lost
+        )
         self._session = self._lifeline.session
         self._guard = guard
         self._forwarder = Forwarder(self._session, self._selector, self._check_finished)
@@ -90,7 +92,7 @@ class Daemon:
         self._steps: list[list[float]] = []
         self._stopping = False
         self._swept: list[tuple[int, str]] = []
-        self._selector.register(guard, selectors.EVENT_READ, self._lose_head)
+        self._selector.register(guard, selectors.EVENT_READ, self._lifeline.lose)
         self._signals = _signal_pipe()
         self._selector.register(self._signals, selectors.EVENT_READ, self._children_ended)
 
@@ -100,7 +102,6 @@ class Daemon:
         self._flush()
         # Loading ctypes takes milliseconds: the head works on our hello meanwhile.
         reaper.become_subreaper()
-        self._timers.set("silence", START_SILENCE, self._lose_head)
         while not self._lifeline.lost or self._state == "running":
             for key, _ in self._selector.select(self._timers.seconds_left()):
                 key.data()
@@ -111,12 +112,7 @@ class Daemon:
 
     def _wire_ready(self) -> None:
         try:
-            events = self._lifeline.receive()
-            if events is None:
-                self._lose_head()
-                return
-            self._timers.set("silence", self._plan.get("silence", START_SILENCE), self._lose_head)
-            for kind, channel, value in events:
+            for kind, channel, value in self._lifeline.receive():
                 if kind == CONTROL:
                     self._take_message(value)
                 elif kind == DATA:
@@ -127,7 +123,7 @@ class Daemon:
                     self._forwarder.credit_added(channel)
         except WireError as error:
             self._complain("the head broke the protocol: %s" % error)
-            self._lose_head()
+            self._lifeline.lose()
 
     def _take_message(self, message: Any) -> None:
         name = message["type"]
@@ -140,17 +136,12 @@ class Daemon:
 
     def _flush(self) -> None:
         """Write what the wire takes now; above the high-water mark, let the ranks wait."""
-        if not self._lifeline.flush():
-            self._lose_head()
-        elif not self._lifeline.lost:
+        self._lifeline.flush()
+        if not self._lifeline.lost:
             self._forwarder.pause(self._lifeline.backlog > HIGH_WATER)
 
-    def _lose_head(self) -> None:
-        """The other side is gone: nobody reads us any more, and the ranks go too."""
-        if self._lifeline.lost:
-            return
-        self._lifeline.lose()
-        self._timers.drop("silence")
+    def _head_lost(self) -> None:
+        """Nobody reads us any more, and the ranks go too."""
         self._selector.unregister(self._guard)
         self._forwarder.pause(True)
         self._to_launch = False
@@ -159,10 +150,19 @@ class Daemon:
 
     # Messages
 
+    def _foresee(self, message: dict[str, Any]) -> None:
+        """Begin with what takes long; what is wrong with it is told when it is asked for."""
+        environment = spawn.node_environment(message["scrub"], {}, message["environment"])
+        try:
+            apps = [spawn.prepare_app(app, environment, message["python"]) for app in message["apps"]]
+        except spawn.Problem:
+            return
+        self._wireup.foresee(message["offer"], message["library"], message["host"], apps)
+
     def _prepare(self, message: dict[str, Any]) -> None:
         self._plan = message
         apps: dict[int, spawn.App] = {}
-        self._timers.set("silence", message["silence"], self._lose_head)
+        self._lifeline.expect(message["silence"], message["attach"])
         self._beat()
         environment = spawn.node_environment(message["scrub"], message["defaults"], message["environment"])
         problems = []
@@ -207,6 +207,7 @@ class Daemon:
         if not self._to_launch:
             return  # a stop came between
         self._state = "running"
+        self._lifeline.last()
         self._to_launch = False
         self._timers.drop("sweep")
         self._evidence = self._evidence or Evidence()
@@ -262,6 +263,10 @@ class Daemon:
         if number == signal.SIGSTOP:
             # The head is about to stop itself and will be silent; its next byte starts the clock again.
             self._timers.drop("silence")
+
+    def _release(self, message: dict[str, Any]) -> None:
+        """The head wants nothing more of us."""
+        self._lifeline.lose()
 
     def _cancel(self, message: dict[str, Any]) -> None:
         """What was prepared last will not be launched."""
@@ -378,7 +383,10 @@ class Daemon:
         self._swept = []
 
     def _complain(self, text: str) -> None:
-        os.write(2, ("mpilaunch daemon: %s\n" % text).encode("utf-8", "replace"))
+        try:
+            os.write(2, ("mpilaunch daemon: %s\n" % text).encode("utf-8", "replace"))
+        except OSError:
+            pass  # nobody listens
 
 
 def _signal_pipe() -> int:

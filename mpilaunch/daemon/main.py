@@ -26,7 +26,6 @@ def main() -> None:
     directory = reaper.session_directory()
     guard_fd, pulse = guard.stand_behind((wire_in, wire_out), directory)
     os.write(wire_out, MARKER)
-    os.set_blocking(wire_out, False)
     spawn.raise_file_limit()
     Daemon(wire_in, wire_out, guard_fd, pulse, directory).run()
     os._exit(0)

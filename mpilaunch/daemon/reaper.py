@@ -25,9 +25,11 @@ PAUSE = 0.002
 def become_subreaper() -> bool:
     """Make this process the parent of every orphan among its descendants; False where the kernel or ctypes cannot."""
     try:
-        import ctypes
+        # What ctypes does, without its five milliseconds: the guard and the daemon of every node pay for it.
+        import _ctypes
 
-        return bool(ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
+        return bool(_ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 

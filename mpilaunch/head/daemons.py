@@ -2,7 +2,8 @@
 
 Every node is tried, so that one launch tells everything that is wrong. Contacts are bounded in number (`fanout`), and all of
 them together by the start deadline. A connection that closed before the hello is tried again: limits such as sshd's
-MaxStartups drop connections at random under load. So is a pod that is not there yet.
+MaxStartups drop connections at random under load. So is a pod that is not there yet. A connection that is lost later, while
+ranks run, is made again.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, AgentOptions, Channel
+from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel
 from mpilaunch.allocation import Node
 from mpilaunch.head import bundle
 from mpilaunch.head.bundle import NO_BUNDLE
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.link import LinkEvents, NodeLink
+from mpilaunch.jobspec import JobSpec
 from mpilaunch.wire.frames import GO
 
 if TYPE_CHECKING:
@@ -40,40 +42,44 @@ class Daemons:
     """The daemons of one job.
 
     Args:
+        job: says how.
         nodes: the nodes to start.
         agents: the agents of all these nodes, by name.
-        python: interpreter that runs the daemon on the nodes; None for `python3`.
-        fanout: nodes contacted at a time.
-        patient: nodes that cannot be reached yet are tried again.
         events: gets everything that the links have to tell.
-        options: what the user says to every agent, for daemons that stand by to be known by; None to ask for none.
+        say: tells the user something.
+        first_words: gives the message that a node gets with its bundle; those of this machine have begun with theirs.
+        standby: a daemon that stands by may be taken.
     """
 
     def __init__(
         self,
+        job: JobSpec,
         nodes: Sequence[Node],
         agents: Mapping[str, Agent],
-        python: str | None,
-        fanout: int,
         events: LinkEvents,
         *,
-        options: AgentOptions | None = None,
-        patient: bool = False,
+        say: Callable[[str], None] = lambda text: None,
+        first_words: Callable[[Node], dict[str, Any] | None] = lambda node: None,
+        standby: bool = True,
     ) -> None:
         self._agents = agents
-        self._python = python or "python3"
-        self._contacts = asyncio.Semaphore(fanout)
+        self._first_words = first_words
+        self._say = say
+        self._reconnecting: set[asyncio.Task[None]] = set()
+        self._python = job.python or "python3"
+        self._deadlines = job.deadlines
+        self._contacts = asyncio.Semaphore(job.deadlines.fanout)
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}
         self._events = events
         self.links = {node.index: self.make_link(node) for node in nodes}
         self._standby: Standby | None = None
         self._hung: set[int] = set()
-        if options is not None and any(node.agent != bundle.LOCAL for node in nodes):
+        if standby and any(node.agent != bundle.LOCAL for node in nodes):
             from mpilaunch.head.standby import Standby  # daemons of this machine start at once
 
-            self._standby = Standby.found(options, *self.boot())
-        self._again = PATIENT_CAUSES if patient else RETRY_CAUSES
+            self._standby = Standby.found(job.agent, *self.boot())
+        self._again = PATIENT_CAUSES if job.deadlines.patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
         """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
@@ -128,6 +134,10 @@ class Daemons:
 
     async def end(self) -> None:
         """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
+        for task in self._reconnecting:
+            task.cancel()
+        if self._reconnecting:
+            await asyncio.wait(self._reconnecting)
         for link in self.links.values():
             if not link.reported:
                 link.give_up("it had not reported")
@@ -167,6 +177,9 @@ class Daemons:
             except AgentFailure as failure:
                 return failure.cause, failure.detail
             link.opened(channel, payload)
+            message = self._first_words(link.node) if link.node.agent != bundle.LOCAL else None
+            if message is not None:
+                link.send(message)
             await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
             if not link.first_news.done():
                 self._hung.add(index)
@@ -182,7 +195,7 @@ class Daemons:
 
     def make_link(self, node: Node) -> NodeLink:
         """Return the link of a node that is to be contacted."""
-        return NodeLink(node, self._events)
+        return NodeLink(node, self._events, self._deadlines.reconnect_time(node.agent), self._lost)
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
         """Return the channel to a daemon, and what it is to be sent first; raises AgentFailure."""
@@ -195,6 +208,15 @@ class Daemons:
             if channel is not None:
                 return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload
+
+    def _lost(self, link: NodeLink, reason: str) -> None:
+        """The channel of a node whose ranks run is lost."""
+        from mpilaunch.head.reconnect import reconnect  # most launches lose nothing
+
+        agent = self._agents[link.node.agent]
+        task = asyncio.ensure_future(reconnect(link, reason, agent, self._python, self._contacts, self._say))
+        self._reconnecting.add(task)
+        task.add_done_callback(self._reconnecting.discard)
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
         return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began, index)

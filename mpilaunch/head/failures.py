@@ -27,7 +27,8 @@ HINTS = {
     "agent-failed": "run the agent's command by hand",
     "no-stdin": "an agent such as `kubectl exec -i` hands it on; behind any other: --call-back always",
     "head-unreachable": "does a firewall or a NetworkPolicy stand between? --call-back never talks through the agent",
-    "pod-unknown": "kubectl get pods lists them; --namespace says where they are",
+    "pod-unknown": "kubectl get pods lists them; --namespace says where they are; for one to be found by the name of its host, "
+    "the Role needs `list` on pods",
     "pod-starting": "kubectl describe pod NAME says what it waits for; --start-timeout gives it more time",
     "pod-completed": "its program has ended: a worker's own command is `sleep infinity`",
     "container-unknown": "name one with --container; kubectl get pod NAME -o jsonpath='{.spec.containers[*].name}' lists them",

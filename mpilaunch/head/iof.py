@@ -19,7 +19,6 @@ from mpilaunch.head.writer import Writer
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.lines import LineJoiner, as_shown, tag_lines
 from mpilaunch.nodeset import fold, fold_numbers
-from mpilaunch.records import dataclass, field
 from mpilaunch.tags import BoundTag, Tag, parse_tag
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 from mpilaunch.worlds import World
@@ -35,20 +34,17 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 """What a terminal takes for a command, written out."""
 
 
-@dataclass(eq=False)
-class Stream:
-    """One stdout or stderr of one rank."""
+class Stream(LineJoiner):
+    """One stdout or stderr of one rank. There are tens of thousands of them: each is one small object."""
 
-    rank: int
-    kind: int
-    tag: BoundTag | None
-    raw: bool
-    file: RankFile | None = None
-    printed: bool = True
-    joiner: LineJoiner = field(default_factory=LineJoiner)
-    open: bool = True
-    kept: bytes = b""
-    owed: int = 0
+    __slots__ = ("file", "kept", "kind", "open", "owed", "printed", "rank", "raw", "tag")
+
+    def __init__(self, rank: int, kind: int, tag: BoundTag | None, raw: bool, file: RankFile | None, printed: bool) -> None:
+        super().__init__()
+        self.rank, self.kind, self.tag, self.raw, self.file, self.printed = rank, kind, tag, raw, file, printed
+        self.open = True
+        self.kept = b""
+        self.owed = 0
 
 
 class OutputForwarder:
@@ -86,7 +82,7 @@ class OutputForwarder:
             self._write_file(stream, data)
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
-        lines = data if stream.raw else stream.joiner.feed(data)
+        lines = data if stream.raw else stream.feed(data)
         if lines and stream.file is not None and stream.file.shared:
             self._write_file(stream, lines)
         live = None if stream.raw or self._folded is not None else self._live.get(stream.kind)
@@ -94,7 +90,7 @@ class OutputForwarder:
             self._owe(link, channel, stream, len(data))
             return
         if live is not None:
-            live.show(stream, self._prefix(stream), stream.joiner.tail)
+            live.show(stream, self._prefix(stream), stream.tail)
         size = len(data)
         if not lines:
             self._owe(link, channel, stream, size)
@@ -107,7 +103,7 @@ class OutputForwarder:
     def end(self, channel: int) -> None:
         """A rank's stream has ended: print the line that it left without a newline."""
         stream = self._streams[channel]
-        rest = stream.joiner.finish()
+        rest = stream.finish()
         if rest and stream.file is not None and stream.file.shared:
             self._write_file(stream, rest)
         if rest and stream.printed and self._folded is not None:

@@ -129,6 +129,11 @@ class StandbyLink(NodeLink):
             self.taker.transport.close()
         super().closed(end)
 
+    def release(self) -> None:
+        """End its stdin, without a word: it may not understand one yet, and the launch that has it says its own."""
+        if self._channel is not None and self.end is None:
+            self._channel.write_eof()
+
     def hand(self, data: bytes) -> None:
         """Give the daemon what the launch says; nothing is the end of its stdin."""
         if not data:
@@ -218,7 +223,7 @@ class Keeper(Silence):
             loop.add_signal_handler(number, self._stopping.set)
         raise_file_limit(self._job)
         self._agents = load_agents(self._job, [node.index for node in self._nodes])
-        self._daemons = StandbyDaemons(self._nodes, self._agents, self._job.python, self._job.deadlines.fanout, self)
+        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self, standby=False)
         path = socket_path()
         try:
             if not await self._started():

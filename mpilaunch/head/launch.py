@@ -24,7 +24,7 @@ from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import NodeLink
 from mpilaunch.head.mpi import MpiServices
 from mpilaunch.head.observer import Observer
-from mpilaunch.head.preparation import master
+from mpilaunch.head.preparation import foresight, master
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stdin import StdinForwarder
@@ -57,8 +57,9 @@ class Launch:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-        limits = job.deadlines
-        self._daemons = Daemons(nodes, agents, job.python, limits.fanout, self, options=job.agent, patient=limits.patient)
+        self._daemons = Daemons(
+            job, nodes, agents, self, say=self._say, first_words=lambda node: foresight(job, node.index)
+        )
         raise_file_limit(job)
         self._output = OutputForwarder(job, self._output_broken)
         self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
@@ -174,9 +175,11 @@ class Launch:
             if now - slept_at > 2 * pause:
                 continue  # it was us who slept: stopped, or a machine at its limit
             for link in self._links:
+                if not link.living:
+                    continue
                 if now - link.last_heard > silence:
-                    link.give_up(f"no sign of life for {now - link.last_heard:.0f} s")
-                elif link.living:
+                    link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
+                else:
                     link.ping()
 
     def _conclude(self) -> Verdict:

@@ -1,13 +1,16 @@
 """The link to one node's daemon: channel below, session in the middle, events for the launch above.
 
 A link knows the wire and nothing of ranks' meaning, mapping or output. It keeps the facts, the clock offset and the last words
-of its node, and it tells exactly once that the node is gone.
+of its node, and it tells exactly once that the node is gone. A channel that is lost while ranks run may be made again: then the
+session goes on where it stopped, and nobody above learns of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, Protocol
 
@@ -53,10 +56,26 @@ class NodeLink:
         last_heard: the head's monotonic time of the last byte.
         first_news: done when the daemon has reported, or can no more.
         ended: done when the channel has ended.
+        reconnect_time: seconds that a lost channel has to be made again, 0 for none.
+        attach_name: of the socket at which the daemon waits then.
+
+    Args:
+        reconnect: has the channel made again, and is told why it was lost; one that cannot be made is given up.
     """
 
-    def __init__(self, node: Node, events: LinkEvents) -> None:
+    def __init__(
+        self,
+        node: Node,
+        events: LinkEvents,
+        reconnect_time: float = 0.0,
+        reconnect: Callable[[NodeLink, str], None] | None = None,
+    ) -> None:
         self.node = node
+        self.reconnect_time = reconnect_time
+        self.attach_name = os.urandom(16).hex()
+        self._reconnect = reconnect
+        self._keeps = False
+        self._why_lost = ""
         self.facts: NodeFacts | None = None
         self.end: ChannelEnd | None = None
         self.last_heard = time.monotonic()
@@ -122,6 +141,32 @@ class NodeLink:
         if data and self._channel is not None and self.end is None:
             self._channel.write(data)
 
+    @property
+    def attach(self) -> dict[str, Any] | None:
+        """What `prepare` says about a lost channel."""
+        return {"name": self.attach_name, "seconds": self.reconnect_time} if self.reconnect_time else None
+
+    def keep(self) -> None:
+        """Ranks run from now on: a lost channel is worth being made again."""
+        self._keeps = self.reconnect_time > 0 and self._reconnect is not None
+        if self._keeps:
+            self._session.keep()
+
+    @property
+    def received(self) -> int:
+        """Bytes of the daemon's frames that have come."""
+        return self._session.received
+
+    def resume(self, channel: Channel, count: int) -> None:
+        """Go on over another channel, when the daemon has received `count` bytes; raises WireError."""
+        unheard = self._session.resend(count)
+        self._channel, self.end = channel, None
+        self.ended = asyncio.get_running_loop().create_future()
+        self.last_heard = time.monotonic()
+        if unheard:
+            channel.write(unheard)
+        self.ping()
+
     def head_clock(self, node_clock: float) -> float:
         """Map the node's monotonic clock to the head's; right to half the round trip of the quickest ping."""
         return node_clock + self._offset
@@ -129,7 +174,18 @@ class NodeLink:
     def release(self) -> None:
         """Let the daemon go: end of file on its stdin is the end of its lifeline."""
         if self._channel is not None and self.end is None:
+            if self._keeps:
+                self.send({"type": "release"})
             self._channel.write_eof()
+        self._keeps = False
+
+    def lose(self, reason: str) -> None:
+        """End the channel, which does not answer any more; another may answer."""
+        if self._keeps and self._channel is not None:
+            self._why_lost = reason
+            self._channel.abort()
+        else:
+            self.give_up(reason)
 
     def give_up(self, reason: str) -> None:
         """Count the node as gone and end the channel at once."""
@@ -198,7 +254,12 @@ class NodeLink:
         """The channel has ended."""
         self.end = end
         _settle(self.ended)
-        self._go(end.error or f"its daemon ended with code {end.exit_code}")
+        reason = self._why_lost or end.error or f"its daemon ended with code {end.exit_code}"
+        self._why_lost = ""
+        if self._keeps and not self._gone and self._reconnect is not None:
+            self._reconnect(self, reason)
+        else:
+            self._go(reason)
 
     # Own affairs
 

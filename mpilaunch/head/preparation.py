@@ -113,6 +113,24 @@ def preparations(
         }
 
 
+def foresight(job: JobSpec, index: int) -> dict[str, Any] | None:
+    """Return the `foresee` message for a node, by its index in the allocation; None where there is nothing that takes long."""
+    offer = offers.mpi_offer(job.mpi)
+    if offers.PMIX not in offer or index not in job.job_map.nodes:
+        return None
+    nodes = job.job_map.nodes
+    return {
+        "type": "foresee",
+        "apps": [_app(job, app) for app in job.apps],
+        "python": _pythons(job),
+        "environment": job.environment,
+        "scrub": environ.scrub_patterns(),
+        "offer": list(offer),
+        "library": job.pmix_library,
+        "host": _host_names([job.allocation.nodes[node].name for node in nodes])[nodes.index(index)],
+    }
+
+
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
     """Return what every node is told of a world for the sake of MPI, and one without ranks of it just so; None for nothing.
 

@@ -92,7 +92,7 @@ class Ranks:
             link = self._daemons.links[index]
             self.pending[index] += 1
             if link.living:
-                link.send(message)
+                link.send({**message, "attach": link.attach})
             else:
                 self.gone(link, "its daemon ended")
         await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
@@ -154,7 +154,9 @@ class Ranks:
                     link.open_output(stream_channel(rank, STDERR), window)
                 if stdin:
                     link.open_input(stream_channel(rank, STDIN), window)
+            link.keep()
             link.send({"type": "launch"})
+        self._prepared = {}
 
     # From the links
 

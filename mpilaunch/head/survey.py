@@ -34,7 +34,7 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     raise_file_limit(job)
     nodes = [node for node in job.allocation.nodes if node.slots]
     agents = load_agents(job, [node.index for node in nodes])
-    daemons = Daemons(nodes, agents, job.python, job.deadlines.fanout, Silence(), options=job.agent)
+    daemons = Daemons(job, nodes, agents, Silence())
 
     def progress(waiting: Collection[str]) -> None:
         observer.progress(len(nodes) - len(waiting), len(nodes), waiting)

@@ -12,13 +12,16 @@ MAGIC = 0x4D4C
 MARKER = b"\0mpilaunch-wire-1\0"
 HEADER = struct.Struct(">HBxII")
 
-CONTROL, DATA, END, CREDIT, PING, PONG = 1, 2, 3, 4, 5, 6
-KINDS = {CONTROL: "CONTROL", DATA: "DATA", END: "END", CREDIT: "CREDIT", PING: "PING", PONG: "PONG"}
+CONTROL, DATA, END, CREDIT, PING, PONG, ACK, RESUME = 1, 2, 3, 4, 5, 6, 7, 8
+KINDS = {
+    CONTROL: "CONTROL", DATA: "DATA", END: "END", CREDIT: "CREDIT", PING: "PING", PONG: "PONG", ACK: "ACK", RESUME: "RESUME"
+}  # fmt: skip
 
 MAX_CONTROL = 64 << 20
 MAX_DATA = 256 << 10
-LENGTHS = {DATA: (1, MAX_DATA), END: (0, 0), CREDIT: (4, 4), PING: (8, 8), PONG: (16, 16)}
-"""Least and most payload bytes of each kind; CONTROL has a limit of its own, an argument of FrameReader."""
+LENGTHS = {DATA: (1, MAX_DATA), END: (0, 0), CREDIT: (4, 4), PING: (8, 8), PONG: (16, 16), ACK: (8, 8)}
+"""Least and most payload bytes of each kind; CONTROL has a limit of its own, an argument of FrameReader. RESUME is not
+among them: it stands at the beginning of a channel only (`wire.resume`)."""
 STANDBY = "standby"
 """One word more on the boot line: the daemon loads itself, says the marker, and waits for one byte before it begins."""
 GO = b"\n"

@@ -102,15 +102,20 @@ _rank = having(
 )
 
 HEAD_SAYS = {
+    "foresee": having(
+        apps=listed(_app), python=listed(without_nul), environment=named(without_nul), scrub=listed(text), offer=listed(text),
+        library=maybe(without_nul), host=text,
+    ),
     "prepare": having(
         job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul), defaults=named(without_nul),
-        scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds, pulse=seconds, mpi=maybe(_mpi),
-        ranks=listed(_rank),
+        scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds, pulse=seconds,
+        attach=maybe(having(name=without_nul, seconds=seconds)), mpi=maybe(_mpi), ranks=listed(_rank),
     ),
     "launch": having(),
     "signal": having(signal=number),
     "stop": having(steps=listed(row(number, seconds))),
     "cancel": having(),
+    "release": having(),
     "world": having(mpi=_mpi),
     "collective": having(kind=text, members=_members, number=whole, parts=listed(anything)),
     "ask": having(id=whole, what=text, world=text, rank=place),

@@ -2,7 +2,8 @@
 
 The same object stands under the head's asyncio driver and under the daemon's selectors loop. The driver gives it what it
 read (`receive_data`) and writes what it has to say (`data_to_send`). The session keeps the credits of every stream, in both
-directions; it knows nothing of what control messages mean.
+directions; it knows nothing of what control messages mean. When the channel below is lost, another may take its place: from
+`keep` on the session keeps what the other side has perhaps not received.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import json
 import struct
 
 from mpilaunch.wire import frames
-from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
+from mpilaunch.wire.frames import ACK, CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
+from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unheard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,11 +27,17 @@ _CLOCK = struct.Struct(">d")
 class Session:
     """One side of the wire.
 
+    Attributes:
+        received: bytes of frames that have come.
+
     Args:
         max_control: most bytes of one control message that is accepted.
     """
 
     def __init__(self, max_control: int = frames.MAX_CONTROL) -> None:
+        self.received = 0
+        self._sent = self._acknowledged = 0
+        self._unheard: Unheard | None = None
         self._reader = FrameReader(max_control)
         self._out: list[bytes] = []
         self._may_send: dict[int, int] = {}
@@ -87,7 +95,28 @@ class Session:
         """Return, and forget, the bytes that the driver must write now."""
         data = b"".join(self._out)
         self._out.clear()
+        self._sent += len(data)
+        if data and self._unheard is not None:
+            self._unheard.add(data)
         return data
+
+    def keep(self) -> None:
+        """Keep what is sent from now on until it was heard. What was sent before has been heard, or cannot be sent again."""
+        if self._unheard is None:
+            self._unheard = Unheard(self._sent)
+
+    def keep_nothing(self) -> None:
+        """A lost channel will not be replaced."""
+        self._unheard = None
+
+    def resend(self, count: int) -> bytes:
+        """Return what the driver must write first on a new channel, of which the other side has received `count` bytes before.
+
+        Raises WireError when that cannot be, or nothing was kept.
+        """
+        if self._unheard is None:
+            raise WireError("nothing was kept that could be sent again")
+        return self._unheard.since(count)
 
     def receive_data(self, data: bytes, clock: float) -> list[tuple[int, int, Any]]:
         """Take what was read at this side's monotonic time `clock`; return what happened.
@@ -101,6 +130,9 @@ class Session:
         """
         if self._broken is not None:
             raise self._broken
+        self.received += len(data)
+        if self.received - self._acknowledged >= ACK_EVERY:
+            self._acknowledge()
         try:
             return [event for item in self._reader.feed(data) for event in self._accept(item, clock)]
         except WireError as error:
@@ -128,8 +160,18 @@ class Session:
             return [(END, channel, None)]
         if kind == PING:
             self._out.append(frame(PONG, 0, payload + _CLOCK.pack(clock)))
+            self._acknowledge()
+            return []
+        if kind == ACK:
+            if self._unheard is not None:
+                self._unheard.heard(COUNT.unpack(payload)[0])
             return []
         return [(PONG, 0, (_CLOCK.unpack(payload[:8])[0], _CLOCK.unpack(payload[8:])[0]))]
+
+    def _acknowledge(self) -> None:
+        if self._unheard is not None:
+            self._acknowledged = self.received
+            self._out.append(frame(ACK, 0, COUNT.pack(self.received)))
 
 
 def _message(payload: bytes) -> dict[str, Any]:

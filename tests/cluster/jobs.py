@@ -21,8 +21,6 @@ from tests.hosts import CHECKOUT
 
 MANIFEST = CHECKOUT / "examples/kubernetes/job.yaml"
 ACCOUNT = "mpilaunch"
-REATTACHES = False
-"""Whether a daemon behind the agent kubectl survives its stream; else a lost stream is a lost node."""
 AT_END_SECONDS = 1.0
 """Within which the last process of a job has gone when mpilaunch itself has."""
 SLEEP = ["sleep", "365d"]

@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 NODE = "node"
 NODE_ADDRESS = "10.89.0.1"
@@ -116,9 +116,9 @@ class Machine:
     ) -> subprocess.Popen[bytes]:
         """Start a command in the machine, with nothing of our environment."""
         environment = {"PATH": PATH, "HOME": str(self.state), "TMPDIR": str(self.state), **(env or {})}
-        return subprocess.Popen(
-            self.inside(argv), stdin=stdin, stdout=stdout, stderr=stderr, env=environment, start_new_session=True
-        )
+        streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
+        # Without a buffer: a test that has read a line leaves all others to `communicate`.
+        return subprocess.Popen(self.inside(argv), bufsize=0, env=environment, start_new_session=True, **streams)
 
     def run(
         self, argv: Sequence[str | Path], stdin: bytes | None = None, limit: float = COMMAND_SECONDS

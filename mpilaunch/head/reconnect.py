@@ -1,0 +1,150 @@
+"""A lost channel made again: what runs on the node to reach its daemon, and the channel until it is the link's own.
+
+The daemon goes on meanwhile, and so do its ranks (docs/wire.md). What cannot be reached within the node's time is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
+from mpilaunch.head.link import LAST_WORDS, NodeLink
+from mpilaunch.wire.frames import MARKER, WireError
+from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
+
+NO_DAEMON = 96
+"""Exit code of ATTACH when there is no daemon, or none any more."""
+ATTACH = (
+    "import array,socket,sys\n"
+    "way=socket.socket(socket.AF_UNIX)\n"
+    "try:\n"
+    " way.connect('\\0mpilaunch-'+sys.argv[1])\n"
+    " way.sendmsg([b'.'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0,1,2]))])\n"
+    " way.recv(1)\n"
+    "except OSError:pass\n"
+    f"sys.exit({NO_DAEMON})"
+)
+"""Run by `python3 -I -S -B -c` with the name of the daemon's socket: it gives the daemon its own stdin, stdout and stderr."""
+HOPELESS = ("pod-unknown", "pod-completed", "container-unknown", "python-missing")
+"""Causes that say that the node's daemon is no more."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before the node is tried again; doubled each time."""
+
+
+async def reconnect(
+    link: NodeLink, reason: str, agent: Agent, python: str, contacts: asyncio.Semaphore, say: Callable[[str], None]
+) -> None:
+    """Make the channel of a node again, or give the node up.
+
+    Args:
+        reason: why the channel was lost.
+        contacts: bounds how many nodes are contacted at a time.
+    """
+    command = [python, "-I", "-S", "-B", "-c", ATTACH, link.attach_name]
+    lost_at, pause, why = time.monotonic(), FIRST_PAUSE, ""
+    until = lost_at + link.reconnect_time
+    while True:
+        try:
+            why, hopeless = await asyncio.wait_for(_try(link, agent, command, contacts), until - time.monotonic())
+        except asyncio.TimeoutError:
+            why, hopeless = why or "no answer", False
+        if not why:
+            say(f"{link.node.name}: {reason}; connected again after {time.monotonic() - lost_at:.1f} s")
+            return
+        if hopeless:
+            link.give_up(reason)
+            return
+        if time.monotonic() + pause >= until:
+            link.give_up(f"{reason}; not reached again within {link.reconnect_time:g} s: {why}")
+            return
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def _try(link: NodeLink, agent: Agent, command: list[str], contacts: asyncio.Semaphore) -> tuple[str, bool]:
+    """Try once; return why the channel was not made, "" when it was, and whether it never will be."""
+    attachment = Attachment(link)
+    try:
+        async with contacts:
+            channel = await agent.open(link.node, command, attachment)
+            try:
+                channel.write(resume_frame(link.received))
+                await asyncio.wait([attachment.decided])
+                return attachment.take(channel)
+            finally:
+                if not attachment.taken:
+                    channel.abort()
+    except AgentFailure as failure:
+        return failure.detail, failure.cause in HOPELESS
+
+
+class Attachment:
+    """A channel that is to take the place of a link's lost one. It is the `ChannelEvents` of that channel.
+
+    Attributes:
+        decided: done when the daemon has answered, or the channel has ended.
+        taken: it is the link's own now.
+    """
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+        self._said = b""
+        self._words = b""
+        self._end: ChannelEnd | None = None
+        self.taken = False
+        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def take(self, channel: Channel) -> tuple[str, bool]:
+        """Make the channel the link's, now that all is decided; return as `_try`."""
+        end = self._end
+        if end is not None:
+            words = self._words.strip().decode("utf-8", "replace")
+            return words or end.error or f"exit code {end.exit_code}", end.exit_code == NO_DAEMON or end.cause in HOPELESS
+        start = self._said.index(MARKER) + len(MARKER)
+        said, rest = self._said[start : start + RESUME_SIZE], self._said[start + RESUME_SIZE :]
+        try:
+            self._link.resume(channel, resume_count(said))
+        except WireError as error:
+            return str(error), True
+        self.taken = True
+        if rest:
+            self._link.data_received(rest)
+        return "", False
+
+    # ChannelEvents
+
+    def data_received(self, data: bytes) -> None:
+        """Take the daemon's answer, and keep what comes behind it."""
+        if self.taken:
+            self._link.data_received(data)
+            return
+        self._said += data
+        start = self._said.find(MARKER)
+        if start >= 0 and len(self._said) >= start + len(MARKER) + RESUME_SIZE:
+            self._decide()
+
+    def stderr_received(self, data: bytes) -> None:
+        """Keep the last words."""
+        if self.taken:
+            self._link.stderr_received(data)
+        else:
+            self._words = (self._words + data)[-LAST_WORDS:]
+
+    def pause_writing(self) -> None:
+        """As for a link: credits bound what is on its way to a node."""
+
+    def resume_writing(self) -> None:
+        """As in `pause_writing`."""
+
+    def closed(self, end: ChannelEnd) -> None:
+        """The channel has ended."""
+        self._end = end
+        self._decide()
+        if self.taken:
+            self._link.closed(end)
+
+    def _decide(self) -> None:
+        if not self.decided.done():
+            self.decided.set_result(None)
