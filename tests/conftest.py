@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,16 @@ from tests.hosts import Hosts
 from tests.pods import Pods
 from tests.processes import everything, left_behind, mark_environment
 
+CLUSTER = Path(__file__).parent / "cluster"
+
 mark_environment()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the tests on a real cluster to `make test-cluster`, which names them: they need what takes minutes to build."""
+    paths = [config.invocation_params.dir / word.partition("::")[0] for word in config.args]
+    named = any(path == CLUSTER or CLUSTER in path.parents for path in paths)
+    return True if collection_path == CLUSTER and not named else None
 
 
 @pytest.fixture(scope="session")
