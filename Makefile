@@ -38,7 +38,7 @@ help:
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, a part of test-mpi (as root, 15 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about six minutes (as root)'
-	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 15 min to build it once, then 6 min)'
+	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
 	@echo 'make bench-scale  the head against up to 1,000 scripted nodes with 10,000 ranks: CPU time and memory'

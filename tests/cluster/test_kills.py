@@ -12,7 +12,8 @@ from mpilaunch.errors import ExitCode
 from tests.cluster.jobs import Jobs, launcher_manifest
 from tests.cluster.pods import Pod, finish, parent
 
-WORDS = ("--host=job-worker-0,job-worker-1", "sh", "-c", "echo up; setsid sleep 600 & sleep 600")
+WORDS = ("--reconnect-timeout=2", "--host=job-worker-0,job-worker-1", "sh", "-c", "echo up; setsid sleep 600 & sleep 600")
+"""By itself a pod waits for a minute whether its head comes back."""
 CONNECTIONS = {"streams": (), "call-back": ("--call-back=always",)}
 
 
