@@ -209,12 +209,12 @@ class Daemons:
                 return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload
 
-    def _lost(self, link: NodeLink, reason: str) -> None:
+    def _lost(self, link: NodeLink, why: str) -> None:
         """The channel of a node whose ranks run is lost."""
         from mpilaunch.head.reconnect import reconnect  # most launches lose nothing
 
         agent = self._agents[link.node.agent]
-        task = asyncio.ensure_future(reconnect(link, reason, agent, self._python, self._contacts, self._say))
+        task = asyncio.ensure_future(reconnect(link, why, agent, self._python, self._contacts, self._say))
         self._reconnecting.add(task)
         task.add_done_callback(self._reconnecting.discard)
 

@@ -21,6 +21,7 @@ from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, PONG, Wire
 from mpilaunch.wire.messages import DAEMON_SAYS, check
 from mpilaunch.wire.session import Session
 
+LOST = "its connection was lost"
 LAST_WORDS = 4096
 """Bytes of banner and of stderr that are kept to explain a failure."""
 MOST_NOTES, LONGEST_NOTE = 200, 1000
@@ -60,7 +61,8 @@ class NodeLink:
         attach_name: of the socket at which the daemon waits then.
 
     Args:
-        reconnect: has the channel made again, and is told why it was lost; one that cannot be made is given up.
+        reconnect: has the channel made again, and is told why it was lost, "" where only its exit code may tell; one that
+            cannot be made is given up.
     """
 
     def __init__(
@@ -208,6 +210,12 @@ class NodeLink:
         """The last that the node or its agent wrote on stderr, else the banner, as text without terminal escapes."""
         return (self.stderr.strip() or self.banner.strip()).decode("utf-8", "replace")
 
+    @property
+    def how_ended(self) -> str:
+        """How the channel ended, as far as its exit code tells. kubectl says 0 when its stream is lost."""
+        code = None if self.end is None else self.end.exit_code
+        return f"its daemon ended with code {code}" if code else LOST
+
     # ChannelEvents
 
     def data_received(self, data: bytes) -> None:
@@ -254,12 +262,11 @@ class NodeLink:
         """The channel has ended."""
         self.end = end
         _settle(self.ended)
-        reason = self._why_lost or end.error or f"its daemon ended with code {end.exit_code}"
-        self._why_lost = ""
+        why, self._why_lost = self._why_lost or end.error, ""
         if self._keeps and not self._gone and self._reconnect is not None:
-            self._reconnect(self, reason)
+            self._reconnect(self, why)
         else:
-            self._go(reason)
+            self._go(why or self.how_ended)
 
     # Own affairs
 

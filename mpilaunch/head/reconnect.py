@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
-from mpilaunch.head.link import LAST_WORDS, NodeLink
+from mpilaunch.head.link import LAST_WORDS, LOST, NodeLink
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
 
@@ -34,30 +34,32 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 
 
 async def reconnect(
-    link: NodeLink, reason: str, agent: Agent, python: str, contacts: asyncio.Semaphore, say: Callable[[str], None]
+    link: NodeLink, why_lost: str, agent: Agent, python: str, contacts: asyncio.Semaphore, say: Callable[[str], None]
 ) -> None:
     """Make the channel of a node again, or give the node up.
 
     Args:
-        reason: why the channel was lost.
+        why_lost: what is known of it, "" for nothing but the exit code.
         contacts: bounds how many nodes are contacted at a time.
     """
     command = [python, "-I", "-S", "-B", "-c", ATTACH, link.attach_name]
     lost_at, pause, why = time.monotonic(), FIRST_PAUSE, ""
     until = lost_at + link.reconnect_time
+    ended = why_lost or link.how_ended
     while True:
         try:
             why, hopeless = await asyncio.wait_for(_try(link, agent, command, contacts), until - time.monotonic())
         except asyncio.TimeoutError:
             why, hopeless = why or "no answer", False
         if not why:
-            say(f"{link.node.name}: {reason}; connected again after {time.monotonic() - lost_at:.1f} s")
+            # It lives, so what the exit code said was not of the daemon.
+            say(f"{link.node.name}: {why_lost or LOST}; connected again after {time.monotonic() - lost_at:.1f} s")
             return
         if hopeless:
-            link.give_up(reason)
+            link.give_up(ended)
             return
         if time.monotonic() + pause >= until:
-            link.give_up(f"{reason}; not reached again within {link.reconnect_time:g} s: {why}")
+            link.give_up(f"{ended}; not reached again within {link.reconnect_time:g} s: {why}")
             return
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
