@@ -109,10 +109,12 @@ def test_the_modules_are_asked_for_once() -> None:
 
 def test_what_is_foreseen() -> None:
     one = job("-H a:2,b:2 -x COLOUR=red --wdir /tmp ./train.py")
-    told = foresight(one, 1)
+    told = foresight(one)(one.allocation.nodes[1])
     assert told is not None
     check(told, HEAD_SAYS)
     assert told["host"] == "b" and told["environment"]["COLOUR"] == "red"
     assert told["apps"][0]["directory"] == "/tmp" and told["offer"] == ["pmi", "pmix"]
-    assert foresight(job("-H a:2,b:2 --mpi pmi1 true"), 0) is None, "nothing takes long there"
-    assert foresight(job("-H a:2,b:2 -np 2 true"), 1) is None, "no rank runs there"
+    no_pmix = job("-H a:2,b:2 --mpi pmi1 true")
+    assert foresight(no_pmix)(no_pmix.allocation.nodes[0]) is None, "nothing takes long there"
+    one_node = job("-H a:2,b:2 -np 2 true")
+    assert foresight(one_node)(one_node.allocation.nodes[1]) is None, "no rank runs there"

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpilaunch.agent import ChannelEnd
+from mpilaunch.errors import LaunchError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.link import LAST_WORDS, NodeLink
@@ -217,6 +218,27 @@ def test_a_node_cannot_speak_for_the_ranks_of_another() -> None:
     ):
         launch = hear(True, [frame(CONTROL, 0, json.dumps(one).encode())])
         assert not launch._state.ends and launch._outcome is not None and launch._outcome.cause == "node-lost"
+
+
+def test_a_node_that_is_lost_while_others_still_prepare_is_a_node_that_does_not_start() -> None:
+    def said(kind: str) -> bytes:
+        return frame(CONTROL, 0, json.dumps({"type": kind, **FROM_DAEMON[kind]}).encode())
+
+    async def main() -> None:
+        launch = Launch(job("-H local:1,local:1"), {}, Silent())
+        for link in launch._links:
+            link.opened(Deaf(link), b"")
+            link.data_received(MARKER + said("hello"))
+        preparing = asyncio.ensure_future(launch._ranks.prepare(launch._ranks.worlds[0]))
+        await asyncio.sleep(0)
+        first, second = launch._links
+        first.data_received(said("ready"))
+        first.closed(ChannelEnd(137))
+        second.data_received(said("ready"))
+        with pytest.raises(LaunchError, match="1 of 2 nodes: local"):
+            await preparing
+
+    asyncio.run(main())
 
 
 def test_a_banner_without_end_is_bounded() -> None:

@@ -230,17 +230,17 @@ def connected() -> socket.socket:
     return way
 
 
-@pytest.mark.parametrize("wrong", ["user", "words", "one descriptor", "frame", "count", "end"])
+@pytest.mark.parametrize("wrong", ["user", "words", "one descriptor", "no pipe", "frame", "count", "end"])
 def test_who_is_not_the_head_changes_nothing(daemon: WireToDaemon, tmp_path: Path, wrong: str) -> None:
     daemon.run(*count_to(10, tmp_path), attach={"name": NAME, "seconds": 30.0})
     wait_for_files(tmp_path / "up")
     if wrong == "user":
         with attaching(NAME, user=65534) as process:
             assert process.wait(10) == NO_DAEMON
-    elif wrong in ("words", "one descriptor"):
-        with connected() as way:
-            handed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", 0))] if wrong == "one descriptor" else []
-            way.sendmsg([b"give me all"], handed)
+    elif wrong in ("words", "one descriptor", "no pipe"):
+        with connected() as way, open(os.devnull) as null:
+            handed = {"words": b"", "one descriptor": struct.pack("i", 0), "no pipe": struct.pack("3i", *3 * [null.fileno()])}
+            way.sendmsg([b"give me all"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handed[wrong])] if handed[wrong] else [])
             with contextlib.suppress(ConnectionResetError):
                 assert way.recv(1) == b""
     else:
@@ -287,15 +287,17 @@ child = subprocess.Popen(["sh", "-c", sys.argv[2]], stdin=pipe, stdout=pipe, sta
 with open(place + "/relays", "a") as file:
     file.write("%s %d\\n" % (sys.argv[1], os.getpid()))
 
-def carry(source, target):
-    while data := os.read(source, 65536):
+def carry(source, target, most):
+    while most > 0 and (data := os.read(source, min(most, 65536))):
+        most -= len(data)
         while data:
             data = data[os.write(target, data):]
     os.close(target)
 
-threading.Thread(target=carry, args=(0, child.stdin.fileno()), daemon=True).start()
-carry(child.stdout.fileno(), 1)
-sys.exit(child.wait())
+threading.Thread(target=carry, args=(0, child.stdin.fileno(), 1 << 60), daemon=True).start()
+short = place + "/short"
+carry(child.stdout.fileno(), 1, int(open(short).read()) if os.path.exists(short) else 1 << 60)
+sys.exit(255 if os.path.exists(short) else child.wait())
 """
 """Like sshd: its end is not that of what it has started."""
 
@@ -321,6 +323,10 @@ class Lines:
     def close(self) -> None:
         """Let no connection be made."""
         (self._place / "down").touch()
+
+    def shorten(self, size: int) -> None:
+        """Let new connections end when they have brought so many bytes."""
+        (self._place / "short").write_text(str(size))
 
     def open(self) -> None:
         """Undo `close`."""
@@ -375,6 +381,19 @@ def test_a_node_that_is_not_reached_again_in_time_is_lost(lines: Lines, tmp_path
     assert "error[node-lost]: b: lost: " in done.words
     assert "; not reached again within 1 s: ssh: connection refused" in done.words
     wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
+
+
+def test_connections_that_bring_nothing_are_not_made_for_ever(lines: Lines, tmp_path: Path) -> None:
+    words = [*lines.words, "--reconnect-timeout", "2", "-H", "a", *sh(f"echo $$ >{tmp_path}/up; exec sleep 60")]
+    with launching(*words) as job:
+        (rank,) = wait_for_files(tmp_path / "up")
+        lines.shorten(len(MARKER) + RESUME_SIZE)
+        lines.cut("a")
+        done = finish(job)
+    assert done.code == ExitCode.NODE_LOST
+    assert "; not reached again within 2 s: " in done.words
+    assert 2 < len(lines.all()) < 15
+    wait_until(lambda: not living(int(rank)), "the rank has gone")
 
 
 def test_a_node_whose_daemon_is_no_more_is_lost_at_once(lines: Lines, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def _is_possible(setting: str, value: str) -> bool:
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+    return task.done() and (task.cancelled() or task.exception() is not None or task.result().is_closed())
 
 
 def _read_keys(files: Sequence[str], certificates: Sequence[str]) -> list[asyncssh.SSHKeyPair]:

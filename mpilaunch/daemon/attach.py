@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _PEER = struct.Struct("3i")
-_DESCRIPTORS = struct.Struct("3i")
+_DESCRIPTOR = struct.Struct("i")
 
 
 class Newcomer:
@@ -30,28 +30,34 @@ class Newcomer:
     Attributes:
         wire_in, wire_out, stderr: its descriptors.
         received: bytes of frames that the head has received.
+        greeted: it has handed its descriptors over, and is read from.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.wire_in = self.wire_out = self.stderr = -1
         self.received = 0
+        self.greeted = False
         self._said = b""
 
     def take_descriptors(self) -> bool:
-        """Take what was handed over; False when it is not three descriptors."""
+        """Take what was handed over; False when it is not three descriptors; raises OSError."""
+        _, ancillary, _, _ = self.connection.recvmsg(1, socket.CMSG_SPACE(3 * _DESCRIPTOR.size), socket.MSG_CMSG_CLOEXEC)
+        handed = [
+            one
+            for level, kind, data in ancillary
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+            for (one,) in _DESCRIPTOR.iter_unpack(data[: len(data) - len(data) % _DESCRIPTOR.size])
+        ]
         try:
-            _, ancillary, _, _ = self.connection.recvmsg(1, socket.CMSG_SPACE(_DESCRIPTORS.size), socket.MSG_CMSG_CLOEXEC)
-        except OSError:
-            return False
-        for level, kind, data in ancillary:
-            if (level, kind, len(data)) == (socket.SOL_SOCKET, socket.SCM_RIGHTS, _DESCRIPTORS.size):
-                handed = _DESCRIPTORS.unpack(data)
-                # As everything of ours, above the numbers that ranks get.
-                self.wire_in, self.wire_out, self.stderr = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in handed]
-                for one in handed:
-                    os.close(one)
-        return self.wire_in >= 0
+            if len(handed) != 3:
+                return False
+            # As everything of ours, above the numbers that ranks get.
+            self.wire_in, self.wire_out, self.stderr = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in handed]
+            return True
+        finally:
+            for one in handed:
+                os.close(one)
 
     def take_count(self) -> bool:
         """Read on; True when `received` is known; raises WireError or OSError when it never will be."""
@@ -105,11 +111,16 @@ class AttachSocket:
     def _greet(self, newcomer: Newcomer) -> None:
         if newcomer is not self._newcomer:
             return  # another took its place in the same turn of the loop
-        if not newcomer.take_descriptors():
-            self._refuse(newcomer)
-            return
         self._selector.unregister(newcomer.connection)
-        self._selector.register(newcomer.wire_in, selectors.EVENT_READ, lambda: self._listen(newcomer))
+        try:
+            if newcomer.take_descriptors():
+                self._selector.register(newcomer.wire_in, selectors.EVENT_READ, lambda: self._listen(newcomer))
+                newcomer.greeted = True
+                return
+        except OSError:
+            pass  # not to be waited for, as a file is, or one too many
+        self._newcomer = None
+        newcomer.close()
 
     def _listen(self, newcomer: Newcomer) -> None:
         if newcomer is not self._newcomer:
@@ -125,6 +136,6 @@ class AttachSocket:
         self._attached(newcomer)
 
     def _refuse(self, newcomer: Newcomer) -> None:
-        self._selector.unregister(newcomer.connection if newcomer.wire_in < 0 else newcomer.wire_in)
+        self._selector.unregister(newcomer.wire_in if newcomer.greeted else newcomer.connection)
         newcomer.close()
         self._newcomer = None

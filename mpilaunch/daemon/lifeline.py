@@ -78,7 +78,7 @@ class Lifeline:
             self._timers.set("listen", 0.0, self._listen)
         self._attach = attach
 
-    def last(self) -> None:
+    def keep(self) -> None:
         """From now on there is something to lose: the head is given time to come back, where it will."""
         self._awaited = True
         if self._attach is not None:

@@ -35,8 +35,8 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """How ranks are ended when the head is gone, before SIGKILL."""
 
 ACCEPTS = {
-    "fresh": {"foresee", "prepare", "world", "answer"},
-    "prepared": {"launch", "cancel", "stop", "world", "answer"},
+    "fresh": {"foresee", "prepare", "world", "answer", "release"},
+    "prepared": {"launch", "cancel", "stop", "world", "answer", "release"},
     "running": {"prepare", "launch", "cancel", "signal", "stop", "world", "collective", "answer", "ask", "release"},
     "finished": {"prepare", "world", "ask", "release"},
 }
@@ -207,7 +207,7 @@ class Daemon:
         if not self._to_launch:
             return  # a stop came between
         self._state = "running"
-        self._lifeline.last()
+        self._lifeline.keep()
         self._to_launch = False
         self._timers.drop("sweep")
         self._evidence = self._evidence or Evidence()

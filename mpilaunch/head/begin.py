@@ -29,8 +29,7 @@ def launch(job: JobSpec, observer: Observer) -> Verdict:
         begun = [node for node in nodes if node.agent == bundle.LOCAL][: job.deadlines.fanout]
         for node in begun:
             local.begin(node, bundle.local_command())
-        for node in begun:
-            _foresee(job, local, node)
+        _foresee(job, local, begun)
 
     from mpilaunch.head.lazily import load_asyncio
 
@@ -43,15 +42,17 @@ def launch(job: JobSpec, observer: Observer) -> Verdict:
     return asyncio.run(_launch(job, agents, observer))
 
 
-def _foresee(job: JobSpec, local: agent.Eager, node: Node) -> None:
+def _foresee(job: JobSpec, local: agent.Eager, nodes: Iterable[Node]) -> None:
     from mpilaunch.head.preparation import foresight
     from mpilaunch.wire.session import Session
 
-    message = foresight(job, node.index)
-    if message is not None:
-        session = Session()
-        session.send(message)
-        local.tell(node, session.data_to_send())
+    foreseen = foresight(job)
+    for node in nodes:
+        message = foreseen(node)
+        if message is not None:
+            session = Session()
+            session.send(message)
+            local.tell(node, session.data_to_send())
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -216,7 +216,14 @@ class Daemons:
         agent = self._agents[link.node.agent]
         task = asyncio.ensure_future(reconnect(link, why, agent, self._python, self._contacts, self._say))
         self._reconnecting.add(task)
-        task.add_done_callback(self._reconnecting.discard)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._reconnecting.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:  # an agent of somebody else's, perhaps
+                link.give_up(f"its connection was lost, and could not be made again: {error!r}")
+
+        task.add_done_callback(done)
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
         return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began, index)

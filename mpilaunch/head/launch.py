@@ -57,9 +57,7 @@ class Launch:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-        self._daemons = Daemons(
-            job, nodes, agents, self, say=self._say, first_words=lambda node: foresight(job, node.index)
-        )
+        self._daemons = Daemons(job, nodes, agents, self, say=self._say, first_words=foresight(job))
         raise_file_limit(job)
         self._output = OutputForwarder(job, self._output_broken)
         self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)

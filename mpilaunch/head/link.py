@@ -22,6 +22,8 @@ from mpilaunch.wire.messages import DAEMON_SAYS, check
 from mpilaunch.wire.session import Session
 
 LOST = "its connection was lost"
+LOSING = 10.0
+"""Seconds in which a channel that was aborted must have ended."""
 LAST_WORDS = 4096
 """Bytes of banner and of stderr that are kept to explain a failure."""
 MOST_NOTES, LONGEST_NOTE = 200, 1000
@@ -59,6 +61,7 @@ class NodeLink:
         ended: done when the channel has ended.
         reconnect_time: seconds that a lost channel has to be made again, 0 for none.
         attach_name: of the socket at which the daemon waits then.
+        lost_at: when the channel was lost, of those that were lost one after the other and brought nothing the first.
 
     Args:
         reconnect: has the channel made again, and is told why it was lost, "" where only its exit code may tell; one that
@@ -76,8 +79,10 @@ class NodeLink:
         self.reconnect_time = reconnect_time
         self.attach_name = os.urandom(16).hex()
         self._reconnect = reconnect
+        self.lost_at = 0.0
         self._keeps = False
         self._why_lost = ""
+        self._resumed_at: int | None = None
         self.facts: NodeFacts | None = None
         self.end: ChannelEnd | None = None
         self.last_heard = time.monotonic()
@@ -162,6 +167,7 @@ class NodeLink:
     def resume(self, channel: Channel, count: int) -> None:
         """Go on over another channel, when the daemon has received `count` bytes; raises WireError."""
         unheard = self._session.resend(count)
+        self._resumed_at = self._session.received
         self._channel, self.end = channel, None
         self.ended = asyncio.get_running_loop().create_future()
         self.last_heard = time.monotonic()
@@ -186,7 +192,12 @@ class NodeLink:
         if self._keeps and self._channel is not None:
             self._why_lost = reason
             self._channel.abort()
+            asyncio.get_running_loop().call_later(LOSING, self._give_up_stuck, self._channel, reason)
         else:
+            self.give_up(reason)
+
+    def _give_up_stuck(self, channel: Channel, reason: str) -> None:
+        if channel is self._channel and self.end is None:
             self.give_up(reason)
 
     def give_up(self, reason: str) -> None:
@@ -206,6 +217,11 @@ class NodeLink:
         return self._channel is not None and self.end is None
 
     @property
+    def given_up(self) -> bool:
+        """It is gone for good."""
+        return self._gone
+
+    @property
     def last_words(self) -> str:
         """The last that the node or its agent wrote on stderr, else the banner, as text without terminal escapes."""
         return (self.stderr.strip() or self.banner.strip()).decode("utf-8", "replace")
@@ -213,7 +229,7 @@ class NodeLink:
     @property
     def how_ended(self) -> str:
         """How the channel ended, as far as its exit code tells. kubectl says 0 when its stream is lost."""
-        code = None if self.end is None else self.end.exit_code
+        code = None if self.end is None or self._resumed_at is not None else self.end.exit_code
         return f"its daemon ended with code {code}" if code else LOST
 
     # ChannelEvents
@@ -264,6 +280,8 @@ class NodeLink:
         _settle(self.ended)
         why, self._why_lost = self._why_lost or end.error, ""
         if self._keeps and not self._gone and self._reconnect is not None:
+            if self._session.received != self._resumed_at:
+                self.lost_at = time.monotonic()
             self._reconnect(self, why)
         else:
             self._go(why or self.how_ended)

@@ -91,10 +91,10 @@ class Ranks:
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = self._daemons.links[index]
             self.pending[index] += 1
-            if link.living:
-                link.send({**message, "attach": link.attach})
-            else:
+            if link.given_up:
                 self.gone(link, "its daemon ended")
+            else:
+                link.send({**message, "attach": link.attach})
         await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
         failures: list[NodeFailure] = []
         notes: dict[str, list[str]] = {}
@@ -102,6 +102,9 @@ class Ranks:
             name = job.allocation.nodes[index].name
             if not answer.done():
                 failures.append(NodeFailure(name, "timeout", "no answer to the preparation", job.deadlines.start, index))
+            elif self._daemons.links[index].given_up and answer.result()["type"] == "ready":
+                # It was lost while others still prepared.
+                failures.append(NodeFailure(name, "daemon-failed", self._daemons.links[index].last_words, 0.0, index))
             elif answer.result()["type"] == "refused":
                 self.pending[index] -= 1
                 for problem in answer.result()["problems"]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
+from mpilaunch.head.daemons import FIRST_PAUSE, LONGEST_PAUSE
 from mpilaunch.head.link import LAST_WORDS, LOST, NodeLink
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
@@ -17,20 +18,26 @@ from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
 NO_DAEMON = 96
 """Exit code of ATTACH when there is no daemon, or none any more."""
 ATTACH = (
-    "import array,socket,sys\n"
+    "import array,os,socket,struct,sys\n"
     "way=socket.socket(socket.AF_UNIX)\n"
     "try:\n"
     " way.connect('\\0mpilaunch-'+sys.argv[1])\n"
-    " way.sendmsg([b'.'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0,1,2]))])\n"
-    " way.recv(1)\n"
+    " _,user,_=struct.unpack('3i',way.getsockopt(socket.SOL_SOCKET,socket.SO_PEERCRED,12))\n"
+    " if user==os.geteuid():\n"
+    "  way.sendmsg([b'.'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0,1,2]))])\n"
+    "  way.recv(1)\n"
     "except OSError:pass\n"
     f"sys.exit({NO_DAEMON})"
 )
-"""Run by `python3 -I -S -B -c` with the name of the daemon's socket: it gives the daemon its own stdin, stdout and stderr."""
+"""Run by `python3 -I -S -B -c` with the name of the daemon's socket: it gives the daemon its own stdin, stdout and stderr, and
+nobody else who may listen there when the daemon is gone: such names are for all to see."""
 HOPELESS = ("pod-unknown", "pod-completed", "container-unknown", "python-missing")
-"""Causes that say that the node's daemon is no more."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before the node is tried again; doubled each time."""
+"""Causes that say that the node's daemon is no more. Twice: an agent may need the first to look for a pod by other means, and
+an attempt that was given up may take the place of the next."""
+GONE = "its daemon is gone"
+ATTEMPTS, SHORTEST_ATTEMPT = 3, 2.0
+"""How many attempts that hang a node's time has room for, and the least seconds of one: what was sent to a link that is down is
+sent again when it has long come back."""
 
 
 async def reconnect(
@@ -43,20 +50,29 @@ async def reconnect(
         contacts: bounds how many nodes are contacted at a time.
     """
     command = [python, "-I", "-S", "-B", "-c", ATTACH, link.attach_name]
-    lost_at, pause, why = time.monotonic(), FIRST_PAUSE, ""
-    until = lost_at + link.reconnect_time
+    until = link.lost_at + link.reconnect_time
+    longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS)
     ended = why_lost or link.how_ended
+    pause, why, hopeless = FIRST_PAUSE, "", 0
+    if time.monotonic() - link.lost_at > pause:
+        await asyncio.sleep(pause)  # it was lost again before anything came
     while True:
         try:
-            why, hopeless = await asyncio.wait_for(_try(link, agent, command, contacts), until - time.monotonic())
+            await asyncio.wait_for(contacts.acquire(), max(0.0, until - time.monotonic()))
+            try:
+                left = min(longest, until - time.monotonic())
+                why, is_hopeless = await asyncio.wait_for(_try(link, agent, command), max(0.0, left))
+            finally:
+                contacts.release()
         except asyncio.TimeoutError:
-            why, hopeless = why or "no answer", False
+            why, is_hopeless = why or "no answer", False
         if not why:
             # It lives, so what the exit code said was not of the daemon.
-            say(f"{link.node.name}: {why_lost or LOST}; connected again after {time.monotonic() - lost_at:.1f} s")
+            say(f"{link.node.name}: {why_lost or LOST}; connected again after {time.monotonic() - link.lost_at:.1f} s")
             return
-        if hopeless:
-            link.give_up(ended)
+        hopeless = hopeless + 1 if is_hopeless else 0
+        if hopeless == 2:
+            link.give_up(ended if why == GONE and not why_lost and ended != LOST else f"{ended}; {why}")
             return
         if time.monotonic() + pause >= until:
             link.give_up(f"{ended}; not reached again within {link.reconnect_time:g} s: {why}")
@@ -65,21 +81,20 @@ async def reconnect(
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-async def _try(link: NodeLink, agent: Agent, command: list[str], contacts: asyncio.Semaphore) -> tuple[str, bool]:
-    """Try once; return why the channel was not made, "" when it was, and whether it never will be."""
+async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, bool]:
+    """Try once; return why the channel was not made, "" when it was, and whether that says that it never will be."""
     attachment = Attachment(link)
     try:
-        async with contacts:
-            channel = await agent.open(link.node, command, attachment)
-            try:
-                channel.write(resume_frame(link.received))
-                await asyncio.wait([attachment.decided])
-                return attachment.take(channel)
-            finally:
-                if not attachment.taken:
-                    channel.abort()
+        channel = await agent.open(link.node, command, attachment)
     except AgentFailure as failure:
         return failure.detail, failure.cause in HOPELESS
+    try:
+        channel.write(resume_frame(link.received))
+        await asyncio.wait([attachment.decided])
+        return attachment.take(channel)
+    finally:
+        if not attachment.taken:
+            channel.abort()
 
 
 class Attachment:
@@ -102,8 +117,10 @@ class Attachment:
         """Make the channel the link's, now that all is decided; return as `_try`."""
         end = self._end
         if end is not None:
+            if end.exit_code == NO_DAEMON:
+                return GONE, True
             words = self._words.strip().decode("utf-8", "replace")
-            return words or end.error or f"exit code {end.exit_code}", end.exit_code == NO_DAEMON or end.cause in HOPELESS
+            return words or end.error or f"exit code {end.exit_code}", end.cause in HOPELESS
         start = self._said.index(MARKER) + len(MARKER)
         said, rest = self._said[start : start + RESUME_SIZE], self._said[start + RESUME_SIZE :]
         try:
