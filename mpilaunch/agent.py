@@ -121,9 +121,6 @@ class Eager(Protocol):
     def begin(self, node: Node, command: Sequence[str]) -> None:
         """Start `command` on `node`; the next `open` for this node takes it over, and tells what was wrong with it."""
 
-    def tell(self, node: Node, data: bytes) -> None:
-        """Send bytes to the stdin of what was begun on `node`, all or, where that would have to wait, none."""
-
 
 CAUSES = {
     "host-unknown": "host name unknown",

@@ -224,7 +224,7 @@ WHOLE: dict[str, Any] = {"signal": 9, "kind": "pmi ", "members": [], "number": 1
 
 
 def test_messages_in_the_wrong_state_are_left_alone(daemon: WireToDaemon) -> None:
-    for kind in ("launch", "cancel", "signal", "stop", "collective", "unknown", "hello"):
+    for kind in ("launch", "cancel", "signal", "stop", "collective", "answer", "unknown", "hello"):
         daemon.send(kind, **WHOLE, steps=[])
     ping(daemon)
     assert types(daemon) == ["hello"]

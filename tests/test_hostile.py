@@ -62,10 +62,6 @@ MPI = {
     "tell_after": 30.0,
 }  # fmt: skip
 FROM_HEAD: dict[str, dict[str, Any]] = {
-    "foresee": {
-        "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "scrub": ["PMI*"], "offer": ["pmix"], "library": None,
-        "host": "n",
-    },
     "prepare": {
         "job": "0123456789abcdef", "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "defaults": {}, "scrub": [],
         "merge_stderr": False, "window": 65536, "drain": 0.1, "silence": 60.0, "pulse": 60.0,

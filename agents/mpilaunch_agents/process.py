@@ -84,14 +84,6 @@ class ProcessAgent:
         with suppress(OSError):
             self._begun[node.index] = _start(self.argv(node, command))
 
-    def tell(self, node: Node, data: bytes) -> None:
-        """Send bytes to what was begun: see `agent.Eager`."""
-        process = self._begun.get(node.index)
-        if process is not None and process.stdin is not None:
-            with suppress(OSError):
-                if len(data) <= fcntl.fcntl(process.stdin, fcntl.F_GETPIPE_SZ):
-                    process.stdin.write(data)
-
     async def close(self) -> None:
         """Abort every channel and wait until its process is gone; what was begun and never opened goes too."""
         for process in self._begun.values():

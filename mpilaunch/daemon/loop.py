@@ -35,7 +35,7 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """How ranks are ended when the head is gone, before SIGKILL."""
 
 ACCEPTS = {
-    "fresh": {"foresee", "prepare", "world", "answer", "release"},
+    "fresh": {"prepare", "world", "release"},
     "prepared": {"launch", "cancel", "stop", "world", "answer", "release"},
     "running": {"prepare", "launch", "cancel", "signal", "stop", "world", "collective", "answer", "ask", "release"},
     "finished": {"prepare", "world", "ask", "release"},
@@ -44,7 +44,6 @@ ACCEPTS = {
 whose ranks have all ended."""
 
 HANDLERS = {
-    "foresee": "_foresee",
     "prepare": "_prepare",
     "launch": "_launch",
     "cancel": "_cancel",
@@ -149,15 +148,6 @@ class Daemon:
             self._begin_steps([list(step) for step in LOST_HEAD_STEPS])
 
     # Messages
-
-    def _foresee(self, message: dict[str, Any]) -> None:
-        """Begin with what takes long; what is wrong with it is told when it is asked for."""
-        environment = spawn.node_environment(message["scrub"], {}, message["environment"])
-        try:
-            apps = [spawn.prepare_app(app, environment, message["python"]) for app in message["apps"]]
-        except spawn.Problem:
-            return
-        self._wireup.foresee(message["offer"], message["library"], message["host"], apps)
 
     def _prepare(self, message: dict[str, Any]) -> None:
         self._plan = message

@@ -54,8 +54,6 @@ class PmixRanks:
         self.states: dict[tuple[str, int], str] = {}
         self.reason = ""
         self._server: PmixServer | None = None
-        self._asked: Any = None
-        self._serves = False
         self._worlds: list[dict[str, Any]] = []
         self._environments: dict[str, dict[int, dict[str, str]]] = {}
         self._ready: dict[str, Callable[[], None]] = {}
@@ -72,36 +70,20 @@ class PmixRanks:
         if self._server is not None:
             self._server.register(world)
 
-    def open(self, libpmix: Libpmix, host: str) -> None:
-        """Start the helper, if there is none; it loads its library while the caller goes on.
-
-        One that serves nobody yet, and was started for other programs, is replaced.
-        """
-        asked = libpmix.libraries, libpmix.library_path, libpmix.settings, host
-        if self._server is not None and (self._serves or self._asked == asked):
-            return
-        self.close()
-        self._asked = asked
-        self.reason = ""
-        try:
-            self._server = PmixServer(self._selector, self, libpmix, host, self._directory)
-        except OSError as error:
-            self.reason = "no process for PMIx: %s" % error
-            return
-        for known in self._worlds:
-            self._server.register(known)
-
-    def start(self, world: str, ready: Callable[[], None]) -> None:
-        """Call `ready` when the ranks of a world that is known can be started, with PMIx or, for a `reason`, without.
-
-        The helper is `open`.
-        """
+    def start(self, world: str, libpmix: Libpmix, hostname: str, ready: Callable[[], None]) -> None:
+        """Call `ready` when the ranks of a world that is known can be started, with PMIx or, for a `reason`, without."""
         self._ready[world] = ready
-        self._serves = True
         if self._server is None:
-            self._all_ready()
-        else:
-            self._set_timer("pmix", START_SECONDS, self._late)
+            self.reason = ""
+            try:
+                self._server = PmixServer(self._selector, self, libpmix, hostname, self._directory)
+            except OSError as error:
+                self.reason = "no process for PMIx: %s" % error
+                self._all_ready()
+                return
+            for known in self._worlds:
+                self._server.register(known)
+        self._set_timer("pmix", START_SECONDS, self._late)
 
     def environment(self, world: str, rank: int) -> dict[str, str]:
         """Return the variables by which a rank finds its server; none where there is no server."""

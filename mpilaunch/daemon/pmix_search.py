@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 LIBPMIX = "libpmix.so.2"
 _NAME = LIBPMIX.encode()
-SEARCHED_BY = (b"PATH", b"LD_LIBRARY_PATH", b"LD_PRELOAD", b"LD_AUDIT")
-"""The variables that a search depends on."""
 MOST_LIBRARIES = 100
 """How many libraries of a program are looked at; each costs about a fifth of a millisecond."""
 MOST_WORDS = 24

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.pmi_port import PmiPort
     from mpilaunch.daemon.pmix_ranks import PmixRanks
-    from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.singletons import SingletonWatch
     from mpilaunch.daemon.spawn import App
 
@@ -61,8 +60,6 @@ class WireUp:
         self._connections: dict[int, tuple[socket.socket, Pmi1]] = {}
         self._pmix: PmixRanks | None = None
         self._why_no_pmix = ""
-        self._searched: tuple[Any, Libpmix | None] = ((), None)
-        self._need_modules: list[Callable[[], None]] = []
         self._collectives: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
         self._asked: dict[int, Callable[[dict[str, Any]], None]] = {}
         self._last_ask = 0
@@ -97,65 +94,38 @@ class WireUp:
 
         `ready` gets the reason why they cannot: there is no PMIx, and nothing else was to be offered.
         """
-        libpmix = self._search(description["offer"], description["library"], apps)
-        only_pmix = PMI not in description["offer"]
-        host = description["hosts"][description["node"]]
-
-        def start(pmix: PmixRanks) -> None:
-            pmix.start(description["world"], lambda: ready(pmix.reason if only_pmix else ""))
-
-        if libpmix is None:
+        # Loaded here, because it takes milliseconds, and many a program can do without.
+        if PMIX not in description["offer"]:
             ready("")
-        elif not libpmix.libraries:
+            return
+        from mpilaunch.daemon.pmix_search import Program, cannot_use_mpi
+
+        self._harmless.update(app.path for app in apps if cannot_use_mpi(app.path, app.environment))
+        users = [
+            Program(app.path, app.arguments, app.environment, app.directory)
+            for app in apps
+            if app.path not in self._harmless
+        ]
+        if PMI in description["offer"]:
+            users = [program for program in users if not program.takes_pmi()]
+        if not users:
+            ready("")
+            return
+        libpmix = users[0].libpmix(description["library"])
+        only_pmix = PMI not in description["offer"]
+        hostname = description["hosts"][description["node"]]
+
+        def start() -> None:
+            pmix = self._pmix = self._pmix or self._make_pmix()
+            pmix.start(description["world"], libpmix, hostname, lambda: ready(pmix.reason if only_pmix else ""))
+
+        if not libpmix.libraries:
             self._why_no_pmix = "no libpmix is installed"
             ready(self._why_no_pmix if only_pmix else "")
-        else:
-            self._serve_by(libpmix, host, start)
-
-    def foresee(self, offer: list[str], library: str | None, host: str, apps: list[App]) -> None:
-        """Begin with what `offer_pmix` will ask for, if these are the apps: it takes longer than anything else here."""
-        libpmix = self._search(offer, library, apps)
-        if libpmix is not None and libpmix.libraries:
-            self._serve_by(libpmix, host, lambda pmix: None)
-
-    def _search(self, offer: list[str], library: str | None, apps: list[App]) -> Libpmix | None:
-        """Return how these apps are served by PMIx, None when they have no use for it; the last search is kept."""
-        if PMIX not in offer:
-            return None
-        # Loaded here, because it takes milliseconds, and many a program can do without.
-        from mpilaunch.daemon.pmix_search import SEARCHED_BY, Program, cannot_use_mpi
-
-        asked = offer, library, [
-            (app.path, app.arguments, app.directory, [app.environment.get(name) for name in SEARCHED_BY]) for app in apps
-        ]  # fmt: skip
-        if self._searched[0] != asked:
-            self._harmless.update(app.path for app in apps if cannot_use_mpi(app.path, app.environment))
-            users = [
-                Program(app.path, app.arguments, app.environment, app.directory)
-                for app in apps
-                if app.path not in self._harmless
-            ]
-            if PMI in offer:
-                users = [program for program in users if not program.takes_pmi()]
-            self._searched = asked, users[0].libpmix(library) if users else None
-        return self._searched[1]
-
-    def _serve_by(self, libpmix: Libpmix, host: str, then: Callable[[PmixRanks], None]) -> None:
-        """Have a helper with this libpmix, and go on while it loads."""
+            return
         from mpilaunch.daemon import modules
 
-        def open_pmix() -> None:
-            pmix = self._pmix = self._pmix or self._make_pmix()
-            pmix.open(libpmix, host)
-            then(pmix)
-
-        def loaded() -> None:
-            while self._need_modules:
-                self._need_modules.pop(0)()
-
-        self._need_modules.append(open_pmix)
-        if len(self._need_modules) == 1:  # otherwise they are on their way
-            modules.load("mpilaunch.daemon.pmix_ranks", self._ask, loaded)
+        modules.load("mpilaunch.daemon.pmix_ranks", self._ask, start)
 
     def _make_pmix(self) -> PmixRanks:
         from mpilaunch.daemon.pmix_ranks import PmixRanks

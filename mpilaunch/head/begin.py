@@ -11,7 +11,6 @@ import signal
 from collections.abc import Iterable, Mapping
 
 from mpilaunch import agent
-from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
 from mpilaunch.head import bundle
 from mpilaunch.head.observer import Observer
@@ -26,10 +25,8 @@ def launch(job: JobSpec, observer: Observer) -> Verdict:
     agents = load_agents(job, job.job_map.nodes)
     local = agents.get(bundle.LOCAL)
     if isinstance(local, agent.Eager):
-        begun = [node for node in nodes if node.agent == bundle.LOCAL][: job.deadlines.fanout]
-        for node in begun:
+        for node in [node for node in nodes if node.agent == bundle.LOCAL][: job.deadlines.fanout]:
             local.begin(node, bundle.local_command())
-        _foresee(job, local, begun)
 
     from mpilaunch.head.lazily import load_asyncio
 
@@ -40,19 +37,6 @@ def launch(job: JobSpec, observer: Observer) -> Verdict:
         # In its place asyncio would set one of its own, and looking at that costs more than all else that is done with signals.
         signal.signal(signal.SIGINT, _interrupt)
     return asyncio.run(_launch(job, agents, observer))
-
-
-def _foresee(job: JobSpec, local: agent.Eager, nodes: Iterable[Node]) -> None:
-    from mpilaunch.head.preparation import foresight
-    from mpilaunch.wire.session import Session
-
-    foreseen = foresight(job)
-    for node in nodes:
-        message = foreseen(node)
-        if message is not None:
-            session = Session()
-            session.send(message)
-            local.tell(node, session.data_to_send())
 
 
 def _interrupt(number: int, frame: object) -> None:

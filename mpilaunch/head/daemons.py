@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel
 from mpilaunch.allocation import Node
@@ -47,7 +47,6 @@ class Daemons:
         agents: the agents of all these nodes, by name.
         events: gets everything that the links have to tell.
         say: tells the user something.
-        first_words: gives the message that a node gets with its bundle; those of this machine have begun with theirs.
         standby: a daemon that stands by may be taken.
     """
 
@@ -59,11 +58,9 @@ class Daemons:
         events: LinkEvents,
         *,
         say: Callable[[str], None] = lambda text: None,
-        first_words: Callable[[Node], dict[str, Any] | None] = lambda node: None,
         standby: bool = True,
     ) -> None:
         self._agents = agents
-        self._first_words = first_words
         self._say = say
         self._reconnecting: set[asyncio.Task[None]] = set()
         self._python = job.python or "python3"
@@ -177,9 +174,6 @@ class Daemons:
             except AgentFailure as failure:
                 return failure.cause, failure.detail
             link.opened(channel, payload)
-            message = self._first_words(link.node) if link.node.agent != bundle.LOCAL else None
-            if message is not None:
-                link.send(message)
             await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
             if not link.first_news.done():
                 self._hung.add(index)

@@ -24,7 +24,7 @@ from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import NodeLink
 from mpilaunch.head.mpi import MpiServices
 from mpilaunch.head.observer import Observer
-from mpilaunch.head.preparation import foresight, master
+from mpilaunch.head.preparation import master
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stdin import StdinForwarder
@@ -57,7 +57,7 @@ class Launch:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-        self._daemons = Daemons(job, nodes, agents, self, say=self._say, first_words=foresight(job))
+        self._daemons = Daemons(job, nodes, agents, self, say=self._say)
         raise_file_limit(job)
         self._output = OutputForwarder(job, self._output_broken)
         self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from mpilaunch import environ, offers
-from mpilaunch.allocation import Node
 from mpilaunch.binding import RankBinding
 from mpilaunch.facts import NodeFacts
 from mpilaunch.jobspec import App, Deadlines, JobSpec
@@ -112,34 +111,6 @@ def preparations(
             "mpi": None if described is None else {**described, "node": node_rank},
             "ranks": ranks,
         }
-
-
-def foresight(job: JobSpec) -> Callable[[Node], dict[str, Any] | None]:
-    """Return what gives the `foresee` message for a node, None where there is nothing that takes long."""
-    offer = offers.mpi_offer(job.mpi)
-    if offers.PMIX not in offer:
-        return lambda node: None
-    nodes = job.job_map.nodes
-    hosts = dict(zip(nodes, _host_names([job.allocation.nodes[node].name for node in nodes]), strict=True))
-    apps_on: dict[int, set[int]] = {}
-    for place in job.job_map.placements:
-        apps_on.setdefault(place.node, set()).add(place.app)
-    apps = [_app(job, app) for app in job.apps]
-    common = {
-        "type": "foresee",
-        "python": _pythons(job),
-        "environment": job.environment,
-        "scrub": environ.scrub_patterns(),
-        "offer": list(offer),
-        "library": job.pmix_library,
-    }
-
-    def message(node: Node) -> dict[str, Any] | None:
-        if node.index not in hosts:
-            return None
-        return {**common, "apps": [apps[app] for app in sorted(apps_on[node.index])], "host": hosts[node.index]}
-
-    return message
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:

@@ -102,10 +102,6 @@ _rank = having(
 )
 
 HEAD_SAYS = {
-    "foresee": having(
-        apps=listed(_app), python=listed(without_nul), environment=named(without_nul), scrub=listed(text), offer=listed(text),
-        library=maybe(without_nul), host=text,
-    ),
     "prepare": having(
         job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul), defaults=named(without_nul),
         scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds, pulse=seconds,
