@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,15 +87,15 @@ def command(case: Case, programs: Path) -> list[str]:
     return [case.family.own, *case.family.arguments(case.place, apps, variables)]
 
 
-def run(case: Case, programs: Path, hosts: Hosts) -> Run:
-    """Run a case on the head of the testbed, in a directory that all hosts see."""
+def run(case: Case, programs: Path, hosts: Hosts, variables: Mapping[str, str] | None = None) -> Run:
+    """Run a case on the head of the testbed, in a directory that all hosts see; the launcher gets `variables` too."""
     involved = [host for host, _ in case.place.nodes] if case.place.remote else []
     hangs = case.limit is not None and not case.limit.says
     left_here = programs.parent / "left"
     deadline = ["timeout", "--kill-after=10", str(HANG_SECONDS if hangs else LIMIT_SECONDS)]
     apart = [ROOT] if Path(sys.prefix).is_relative_to(ROOT) else [ROOT, Path(sys.prefix)]
     keep = [str(path) for path in apart if path.is_relative_to("/tmp")]
-    environment = {**AS_ROOT, "LEFT": str(left_here), "KEEP": " ".join(keep)}
+    environment = {**AS_ROOT, "LEFT": str(left_here), "KEEP": " ".join(keep), **(variables or {})}
     private = ["unshare", "--mount", "sh", "-c", PRIVATE, "sh"]
     before = {host: (set(_files(hosts, host)), hosts.received(host)) for host in involved}
     with in_directory(hosts.shared):
