@@ -33,7 +33,7 @@ from tests.hosts import Hosts  # noqa: E402
 RESULTS, PAGE = CHECKOUT / "docs" / "failures.json", CHECKOUT / "docs" / "failures.md"
 LIMIT = 10.0
 """Seconds after which a launcher counts as one that does not end."""
-SETTLE = 12.0
+SETTLE = 15.0
 """Seconds after the end of a launcher, when what is left is counted."""
 MARK = "FAILURES_OF_LAUNCHERS"
 AT_ONCE_RUNS, AT_ONCE_LIMIT = 10, 5.0
