@@ -105,6 +105,7 @@ class Console:
 
     def note(self, text: str) -> str:
         """Return a remark as a line: while ranks run, what they print and what we say goes through one writer."""
+        self._last_news = time.monotonic()  # a later attempt may begin with it: its progress is no news yet
         return "" if self.quiet else f"note: {printable(text)}\n"
 
     def started(self) -> None:

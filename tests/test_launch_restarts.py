@@ -16,7 +16,7 @@ import pytest
 
 from tests.hosts import Hosts
 from tests.launching import LIMIT, MPILAUNCH, finish, launch, launching, sh, wait_for_files, wait_until
-from tests.test_launch_hosts_failures import gone, parent
+from tests.test_launch_hosts_failures import QUICK_HEARTBEAT, gone, parent
 
 JOB = 'echo $(hostname) $WORLD_SIZE >up-$MPILAUNCH_RESTART_COUNT-$RANK; [ $MPILAUNCH_RESTART_COUNT != %s ] || exec sleep 600'
 """Each rank writes where it is, and stays in attempts that a test is to break."""
@@ -96,7 +96,7 @@ def test_a_rank_that_fails_once(hosts: Hosts, shared: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.testbed
 def test_a_host_whose_link_goes_down_is_replaced_by_a_spare(hosts: Hosts, shared: Path) -> None:
-    arguments = ("-H", "node[01-04]:2", "--spares", "1", "--max-restarts", "1", "--heartbeat", "0.6")
+    arguments = ("-H", "node[01-04]:2", "--spares", "1", "--max-restarts", "1", *QUICK_HEARTBEAT)
     with running(hosts, 6, *arguments) as job:
         hosts.link("node02", up=False)
         words = ended(hosts, job)
@@ -222,7 +222,7 @@ def test_preemption_leaves_the_ranks_the_whole_grace_time(hosts: Hosts, shared: 
 @pytest.mark.slow
 @pytest.mark.testbed
 def test_an_interrupt_during_a_later_start_ends_the_job(hosts: Hosts, shared: Path) -> None:
-    with running(hosts, 2, "-H", "node[01-02]", "--max-restarts", "5", "--heartbeat", "0.6") as job:
+    with running(hosts, 2, "-H", "node[01-02]", "--max-restarts", "5", *QUICK_HEARTBEAT) as job:
         hosts.link("node02", up=False)
         assert job.stderr is not None
         for line in job.stderr:
