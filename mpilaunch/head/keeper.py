@@ -129,11 +129,6 @@ class StandbyLink(NodeLink):
             self.taker.transport.close()
         super().closed(end)
 
-    def release(self) -> None:
-        """End its stdin, without a word: it may not understand one yet, and the launch that has it says its own."""
-        if self._channel is not None and self.end is None:
-            self._channel.write_eof()
-
     def hand(self, data: bytes) -> None:
         """Give the daemon what the launch says; nothing is the end of its stdin."""
         if not data:

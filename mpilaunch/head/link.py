@@ -180,7 +180,7 @@ class NodeLink:
         return node_clock + self._offset
 
     def release(self) -> None:
-        """Let the daemon go: end of file on its stdin is the end of its lifeline."""
+        """Let the daemon go: end of file on its stdin is the end of its lifeline, and one that would wait for us is told."""
         if self._channel is not None and self.end is None:
             if self._keeps:
                 self.send({"type": "release"})
@@ -277,7 +277,7 @@ class NodeLink:
     def closed(self, end: ChannelEnd) -> None:
         """The channel has ended."""
         self.end = end
-        _settle(self.ended)
+        settle(self.ended)
         why, self._why_lost = self._why_lost or end.error, ""
         if self._keeps and not self._gone and self._reconnect is not None:
             if self._session.received != self._resumed_at:
@@ -302,7 +302,7 @@ class NodeLink:
             # Late by the way of one message; the pong that follows tells how long that is.
             self._offset = now - message["clock"]
             self.ping()
-            _settle(self.first_news)
+            settle(self.first_news)
 
     def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
         if 0 <= now - sent < self._round_trip and isfinite(node_clock):
@@ -312,10 +312,11 @@ class NodeLink:
     def _go(self, reason: str) -> None:
         if not self._gone:
             self._gone = True
-            _settle(self.first_news)
+            settle(self.first_news)
             self._events.gone(self, reason)
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def settle(future: asyncio.Future[None]) -> None:
+    """Have a future done, if it is not."""
     if not future.done():
         future.set_result(None)

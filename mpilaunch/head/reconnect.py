@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
 from mpilaunch.head.daemons import FIRST_PAUSE, LONGEST_PAUSE
-from mpilaunch.head.link import LAST_WORDS, LOST, NodeLink
+from mpilaunch.head.link import LAST_WORDS, LOST, NodeLink, settle
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
 
@@ -142,7 +142,7 @@ class Attachment:
         self._said += data
         start = self._said.find(MARKER)
         if start >= 0 and len(self._said) >= start + len(MARKER) + RESUME_SIZE:
-            self._decide()
+            settle(self.decided)
 
     def stderr_received(self, data: bytes) -> None:
         """Keep the last words."""
@@ -160,10 +160,6 @@ class Attachment:
     def closed(self, end: ChannelEnd) -> None:
         """The channel has ended."""
         self._end = end
-        self._decide()
+        settle(self.decided)
         if self.taken:
             self._link.closed(end)
-
-    def _decide(self) -> None:
-        if not self.decided.done():
-            self.decided.set_result(None)

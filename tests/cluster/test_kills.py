@@ -10,7 +10,7 @@ import pytest
 
 from mpilaunch.errors import ExitCode
 from tests.cluster.jobs import Jobs, launcher_manifest
-from tests.cluster.pods import Pod, finish, parent
+from tests.cluster.pods import Done, Pod, finish, parent
 
 WORDS = ("--reconnect-timeout=2", "--host=job-worker-0,job-worker-1", "sh", "-c", "echo up; setsid sleep 600 & sleep 600")
 """By itself a pod waits for a minute whether its head comes back."""
@@ -35,6 +35,13 @@ def guard_and_daemon(pod: Pod) -> tuple[int, int]:
     return parent(daemon), daemon
 
 
+def check_lost(jobs: Jobs, done: Done) -> None:
+    """The second worker is named as lost, and nothing is left in any pod."""
+    assert done.code == ExitCode.NODE_LOST, done.err
+    assert "job-worker-1" in done.err
+    jobs.check_empty()
+
+
 @pytest.mark.parametrize("connection", CONNECTIONS)
 def test_the_head(jobs: Jobs, connection: str) -> None:
     with jobs.launching(*CONNECTIONS[connection], *WORDS) as process:
@@ -52,9 +59,7 @@ def test_the_daemon(jobs: Jobs, connection: str) -> None:
         _, daemon = guard_and_daemon(jobs.workers[1])
         os.kill(daemon, signal.SIGKILL)
         done = finish(process)
-    assert done.code == ExitCode.NODE_LOST, done.err
-    assert "job-worker-1" in done.err
-    jobs.check_empty()
+    check_lost(jobs, done)
 
 
 @pytest.mark.parametrize("connection", CONNECTIONS)
@@ -65,9 +70,7 @@ def test_the_guard(sharing_jobs: Jobs, connection: str) -> None:
         guard, _ = guard_and_daemon(sharing_jobs.workers[1])
         os.kill(guard, signal.SIGKILL)
         done = finish(process)
-    assert done.code == ExitCode.NODE_LOST, done.err
-    assert "job-worker-1" in done.err
-    sharing_jobs.check_empty()
+    check_lost(sharing_jobs, done)
 
 
 @pytest.mark.parametrize("connection", CONNECTIONS)
@@ -81,9 +84,7 @@ def test_a_pod(jobs: Jobs, connection: str) -> None:
             assert deleted.left() == {}
         finally:
             jobs.make_again(1)
-    assert done.code == ExitCode.NODE_LOST, done.err
-    assert "job-worker-1" in done.err
-    jobs.check_empty()
+    check_lost(jobs, done)
 
 
 @pytest.mark.parametrize("connection", CONNECTIONS)
