@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast
 
 from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
@@ -114,12 +114,14 @@ class Agent(Protocol):
         """Give back everything: no process, connection or task of this agent is left when it returns."""
 
 
-@runtime_checkable
-class Eager(Protocol):
-    """An agent that can start a command before there is an event loop: the node gets ready while the head loads one."""
+class Eager(Agent, Protocol):
+    """An agent whose nodes are all one machine, so that it can start a command before there is a job, or an event loop."""
 
-    def begin(self, node: Node, command: Sequence[str]) -> None:
-        """Start `command` on `node`; the next `open` for this node takes it over, and tells what was wrong with it."""
+    def begin(self, command: Sequence[str], count: int) -> None:
+        """See to it that `command` has been started `count` times; each `open` of the same command takes one over."""
+
+    def dismiss(self) -> None:
+        """End what no `open` has taken over."""
 
 
 CAUSES = {

@@ -18,8 +18,12 @@ from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.words import DIALECTS, Command, read_command
 
 if TYPE_CHECKING:
+    from mpilaunch.agent import Eager
     from mpilaunch.jobspec import JobSpec
     from mpilaunch.options import Settings
+
+NAME_NODES = ("host", "hostfile", "slot-map", "agent")
+"""Options without which a job most likely runs on this machine."""
 
 
 # The steps of a command
@@ -121,11 +125,25 @@ def run(words: list[str], environ: Mapping[str, str], console: Console, name: st
 
 def run_programs(settings: Settings, command: Command, environ: Mapping[str, str], console: Console) -> int:
     """Make the job; print it, or launch it; return the exit code."""
+    if settings["show-env"] is not None or settings["dry-run"]:
+        from mpilaunch.prepare import make_job_of_sections
+
+        return look(make_job_of_sections(settings, command.sections, environ), settings)
+    from mpilaunch.head.begin import local_agent
+
+    named = {name for section in command.sections for name in section.said}
+    here = not any(settings.layer(name) or name in named for name in NAME_NODES)
+    with local_agent(daemons=1 if here else 0) as local:
+        return launch_programs(settings, command, environ, console, local)
+
+
+def launch_programs(
+    settings: Settings, command: Command, environ: Mapping[str, str], console: Console, local: Eager
+) -> int:
+    """Make the job and launch it; return the exit code."""
     from mpilaunch.prepare import make_job_of_sections
 
     job = make_job_of_sections(settings, command.sections, environ)
-    if settings["show-env"] is not None or settings["dry-run"]:
-        return look(job, settings)
     if settings["display-allocation"]:
         from mpilaunch.plan import allocation_as_text
 
@@ -142,7 +160,7 @@ def run_programs(settings: Settings, command: Command, environ: Mapping[str, str
         console.warning("--insecure-host-keys: no host key is checked, so a machine in between could read and change this job")
     from mpilaunch.head.begin import launch
 
-    verdict = launch(job, console)
+    verdict = launch(job, console, local)
     console.verdict(verdict)
     return verdict.exit_code
 

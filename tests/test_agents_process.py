@@ -15,6 +15,7 @@ import pytest
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch_agents import process
+from mpilaunch_agents.child import _close_inherited
 from mpilaunch_agents.conformance import Recorder
 from mpilaunch_agents.fake import FakeAgent
 from mpilaunch_agents.local import LocalAgent
@@ -72,10 +73,12 @@ def test_child_has_three_descriptors_a_session_and_our_environment(monkeypatch: 
     async def test(agent: ProcessAgent) -> None:
         inherited = os.open("/", os.O_RDONLY)
         os.set_inheritable(inherited, True)
+        _close_inherited.cache_clear()
         # `ls` itself holds one more: the directory it reads.
         script = "ls /proc/self/fd | tr '\\n' ' '; echo $SOMETHING; ps -o sid= -p $$; echo $$"
         recorder = await complete(agent, ["sh", "-c", script])
         os.close(inherited)
+        _close_inherited.cache_clear()
         first, session, pid = recorder.stdout.decode().splitlines()
         assert first == "0 1 2 3 of ours"
         assert session.strip() == pid

@@ -20,7 +20,7 @@ import mpilaunch
 from mpilaunch.head import bundle, cache, pack
 
 TOP = Path(mpilaunch.__file__).parent
-TRAVELS = [TOP / "__init__.py", *TOP.glob("wire/*.py"), *TOP.glob("daemon/*.py")]
+TRAVELS = [TOP / "__init__.py", TOP / "later.py", *TOP.glob("wire/*.py"), *TOP.glob("daemon/*.py")]
 LATER = {"pmix", "pmix_channel", "pmix_library", "pmix_ranks", "pmix_server", "pmix_upcalls"}
 
 

@@ -46,7 +46,7 @@ def launched(monkeypatch):
 
     jobs = []
 
-    def launch(job, observer):
+    def launch(job, observer, local):
         jobs.append(job)
         return Verdict(0, "ok")
 
@@ -346,7 +346,7 @@ def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, ca
     from mpilaunch.head import begin as module
 
     verdict = Verdict(7, "rank-failed", first=RankEnd(1, code=7), host="local")
-    monkeypatch.setattr(module, "launch", lambda job, observer: verdict)
+    monkeypatch.setattr(module, "launch", lambda job, observer, local: verdict)
     assert main(["prog"]) == 7
     assert capsys.readouterr().err == "error[rank-failed]: rank 1 on local exited with code 7 after 0.0 s\n"
 

@@ -14,6 +14,7 @@ SOURCES = sorted([*ROOT.glob("mpilaunch/**/*.py"), *ROOT.glob("agents/mpilaunch_
 LAYERS = ("mpilaunch.wire", "mpilaunch.daemon", "mpilaunch.head", "mpilaunch_agents")
 PURE = "pure"
 NAMED = {
+    "mpilaunch.later": "later",
     "mpilaunch.agent": "agent",
     "mpilaunch.relayed": "agent",
     "mpilaunch.config": "config",
@@ -27,14 +28,15 @@ NAMED = {
 
 OURS = {
     "wire": {"wire"},
-    "daemon": {"daemon", "wire"},
+    "later": set(),
+    "daemon": {"daemon", "wire", "later"},
     PURE: {PURE, "agent"},
     "agent": {PURE, "agent"},
     "agents": {"agents", "agent", PURE},
     "config": {PURE},
     "console": {PURE},
     "prepare": {PURE, "agent", "config", "prepare"},
-    "head": {"head", "agent", "wire", PURE},
+    "head": {"head", "agent", "wire", "later", PURE},
     "help": {PURE},
     "cli": {PURE, "agent", "config", "console", "help", "prepare", "head", "cli"},
 }

@@ -1,16 +1,48 @@
-"""The agent `local`: the node is this machine, and the command a child process of the head with the head's environment."""
+"""The agent `local`: the node is this machine, and the command a child process of the head with the head's environment.
+
+Since every node is this machine, a command can be started before it is known for which of them: see `agent.Eager`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from mpilaunch.agent import AgentOptions
 from mpilaunch.allocation import Node
+from mpilaunch_agents.child import Child
 from mpilaunch_agents.process import ProcessAgent
 
 
 class LocalAgent(ProcessAgent):
     """Runs the command as it is."""
 
+    def __init__(self, options: AgentOptions) -> None:
+        super().__init__(options)
+        self._begun: list[tuple[list[str], Child]] = []
+
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the command itself."""
         return command
+
+    def begin(self, command: Sequence[str], count: int) -> None:
+        """See to it that a command has been started so many times; what is wrong with it is told when a channel is opened."""
+        with suppress(OSError):
+            while len(self._begun) < count:
+                self._begun.append((list(command), Child(command)))
+
+    def start(self, argv: Sequence[str]) -> Child:
+        """Return what was begun, or start it now; raises OSError."""
+        if self._begun and self._begun[0][0] == list(argv):
+            return self._begun.pop(0)[1]
+        return super().start(argv)
+
+    def dismiss(self) -> None:
+        """End what was begun and no channel was opened for."""
+        while self._begun:
+            self._begun.pop()[1].dismiss()
+
+    async def close(self) -> None:
+        """Leave nothing."""
+        self.dismiss()
+        await super().close()

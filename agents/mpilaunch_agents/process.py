@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.allocation import Node
+from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,11 +55,14 @@ class ProcessAgent:
     def __init__(self, options: AgentOptions) -> None:
         self.options = options
         self._channels: set[ProcessChannel] = set()
-        self._begun: dict[int, subprocess.Popen[bytes]] = {}
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the argument list of the process that runs `command` on `node`."""
         raise NotImplementedError
+
+    def start(self, argv: Sequence[str]) -> Child:
+        """Return the process, started; raises OSError."""
+        return Child(argv)
 
     def explain(self, exit_code: int, last_words: str) -> ChannelEnd:
         """Return how the channel ended, from the exit code of the process and the last that it wrote on stderr."""
@@ -69,7 +72,7 @@ class ProcessAgent:
         """Start the process; raises AgentFailure when it cannot be started."""
         argv = self.argv(node, command)
         try:
-            process = self._begun.pop(node.index, None) or _start(argv)
+            process = self.start(argv)
         except (FileNotFoundError, PermissionError) as error:
             raise AgentFailure("agent-missing", f"{argv[0]}: {(error.strerror or str(error)).lower()}") from error
         except OSError as error:
@@ -78,18 +81,8 @@ class ProcessAgent:
         self._channels.add(channel)
         return channel
 
-    def begin(self, node: Node, command: Sequence[str]) -> None:
-        """Start the process that `open` will take over: see `agent.Eager`."""
-        # What is wrong with it is told when the channel is opened.
-        with suppress(OSError):
-            self._begun[node.index] = _start(self.argv(node, command))
-
     async def close(self) -> None:
-        """Abort every channel and wait until its process is gone; what was begun and never opened goes too."""
-        for process in self._begun.values():
-            process.kill()
-            process.communicate()
-        self._begun.clear()
+        """Abort every channel and wait until its process is gone."""
         for channel in list(self._channels):
             channel.abort()
         while self._channels:
@@ -108,10 +101,8 @@ class ProcessChannel:
         ended: set once the process is reaped and every descriptor closed.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], events: ChannelEvents, agent: ProcessAgent, *, large_pipes: bool
-    ) -> None:
-        # Not at the top: a process that `begin` starts gets ready while this is loaded.
+    def __init__(self, process: Child, events: ChannelEvents, agent: ProcessAgent, *, large_pipes: bool) -> None:
+        # Not at the top: a process that is started before there is a loop gets ready while this is loaded.
         import asyncio
 
         self.ended = asyncio.Event()
@@ -127,17 +118,13 @@ class ProcessChannel:
         self._pidfd: int | None = None
         self._stray_timer: asyncio.TimerHandle | None = None
         self._process = process
-        self.pid = self._process.pid
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._stdin: int | None = self._process.stdin.fileno()
-        self._readers = {
-            self._process.stdout.fileno(): self._take_stdout,
-            self._process.stderr.fileno(): self._take_stderr,
-        }
+        self.pid = process.pid
+        self._stdin: int | None = process.stdin
+        self._readers = {process.stdout: self._take_stdout, process.stderr: self._take_stderr}
         for descriptor in (self._stdin, *self._readers):
             os.set_blocking(descriptor, False)
         if large_pipes:
-            for descriptor in (self._stdin, self._process.stdout.fileno()):
+            for descriptor in (process.stdin, process.stdout):
                 with suppress(OSError):
                     fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         for descriptor in self._readers:
@@ -205,10 +192,9 @@ class ProcessChannel:
     def _close_stdin(self) -> None:
         self._unwritten.clear()
         if self._stdin is not None:
-            assert self._process.stdin is not None
             self._loop.remove_writer(self._stdin)
+            os.close(self._stdin)
             self._stdin = None
-            self._process.stdin.close()
 
     # Stdout and stderr
 
@@ -274,9 +260,8 @@ class ProcessChannel:
             for data in _rest(descriptor):
                 take(data)
         self._close_stdin()
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
+        for descriptor in (self._process.stdout, self._process.stderr):
+            os.close(descriptor)
         self._agent.forget(self)
         words = self._last_words.decode("utf-8", "replace")
         self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
@@ -284,12 +269,6 @@ class ProcessChannel:
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-
-
-def _start(argv: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process with three pipes in a session of its own; raises OSError."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen(argv, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
 
 
 def _kill_strays(pid: int) -> None:

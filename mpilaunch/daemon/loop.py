@@ -99,8 +99,9 @@ class Daemon:
         """Serve until the wire has ended and nothing of the job is left on this node."""
         self._session.send({"type": "hello", "version": mpilaunch.__version__, "clock": time.monotonic(), "facts": probe()})
         self._flush()
-        # Loading ctypes takes milliseconds: the head works on our hello meanwhile.
+        # This takes milliseconds: the head works on our hello meanwhile.
         reaper.become_subreaper()
+        self._wireup.load()
         while not self._lifeline.lost or self._state == "running":
             for key, _ in self._selector.select(self._timers.seconds_left()):
                 key.data()

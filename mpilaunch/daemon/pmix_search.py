@@ -40,7 +40,8 @@ _LOADS_OR_RUNS = frozenset(
     b"execveat fexecve posix_spawn posix_spawnp popen system wordexp syscall IO_popen libc_system".split()
 )
 """What a program calls to become, or to start, something that it is not linked with; without underlines in front."""
-_WORD = rb"[^\s;&|()<>\"'`]+"
+_BETWEEN_WORDS = b"\t\n\r\v\f;&|()<>\"'`"
+_AS_BLANKS = bytes.maketrans(_BETWEEN_WORDS, b" " * len(_BETWEEN_WORDS))
 _LOADER_CACHE = b"/etc/ld.so.cache"
 _USUAL_PLACES = [b"/lib64", b"/usr/lib64", b"/lib", b"/usr/lib", b"/usr/local/lib64", b"/usr/local/lib"]
 
@@ -167,7 +168,7 @@ def _is_glibc(name: bytes) -> bool:
 
 def _programs(path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes) -> Iterator[bytes]:
     """Yield the program, and the files among its words that could be run: a wrapper's program, an interpreter's script."""
-    words = [path] + [word for argument in arguments[1:] for word in re.findall(_WORD, argument)]
+    words = [path] + [word for argument in arguments[1:] for word in argument.translate(_AS_BLANKS).split()]
     seen: set[bytes] = set()
     search_path = environment.get(b"PATH", os.defpath.encode()).split(b":")
     for word in words[:MOST_WORDS]:
@@ -209,19 +210,27 @@ class _Loader:
     """The loader's way from a program to its libraries."""
 
     def __init__(self, environment: Mapping[bytes, bytes]) -> None:
-        self.searched = [folder for folder in re.split(b"[:;]", environment.get(b"LD_LIBRARY_PATH", b"")) if folder]
-        self._cache: dict[bytes, list[bytes]] = {}
+        listed = environment.get(b"LD_LIBRARY_PATH", b"").replace(b";", b":").split(b":")
+        self.searched = [folder for folder in listed if folder]
+        self._cache = b""
         try:
             with open(_LOADER_CACHE, "rb") as file:
-                # It holds paths as text that ends with a zero byte; what else is in it never looks like a path to a library.
-                for place in re.findall(rb"(?<=\0)/[^\0]*(?=\0)", file.read()):
-                    self._cache.setdefault(os.path.basename(place), []).append(place)
+                self._cache = file.read()
         except OSError:
             pass
 
     def cached(self, name: bytes) -> list[bytes]:
         """Return the paths of a library in the loader's cache."""
-        return self._cache.get(name, [])
+        # It holds paths as text between zero bytes; what else is in it never looks like a path to a library.
+        places, ending = [], b"/" + name + b"\0"
+        found = self._cache.find(ending)
+        while found >= 0:
+            end = found + len(ending) - 1
+            place = self._cache[self._cache.rfind(b"\0", 0, found) + 1 : end]
+            if place[:1] == b"/":
+                places.append(place)
+            found = self._cache.find(ending, end)
+        return places
 
     def libraries(self, program: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield name and path of every library that would be loaded for a program but glibc's, in the order of loading."""
@@ -267,7 +276,11 @@ def _library_folders(program: bytes) -> list[bytes]:
 
 def _expanded(folders: list[bytes], origin: bytes) -> list[bytes]:
     """Return directories of an RPATH or RUNPATH as paths."""
-    return [re.sub(rb"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder) for folder in folders if folder]
+    return [_with_origin(folder, origin) if b"$" in folder else folder for folder in folders if folder]
+
+
+def _with_origin(folder: bytes, origin: bytes) -> bytes:
+    return re.sub(rb"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder)
 
 
 def _holds_libpmix(folder: bytes) -> bool:

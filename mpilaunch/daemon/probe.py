@@ -5,9 +5,9 @@ It reads and tries, never sets. Each fact has a value that means "not known"; no
 
 from __future__ import annotations
 
+import _socket as socket  # its other half takes longer to load than all of this takes to run
 import errno
 import os
-import socket
 import sys
 
 from mpilaunch.daemon.gpus import find_gpus
@@ -93,11 +93,14 @@ def _binds(port: int) -> bool:
     """Try all IPv6 and IPv4 addresses at once, or IPv4 alone where there is no IPv6."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
-            with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial = socket.socket(family, socket.SOCK_STREAM)
+            try:
                 if family == socket.AF_INET6:
                     trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 trial.bind((address, port))
                 return True
+            finally:
+                trial.close()
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False

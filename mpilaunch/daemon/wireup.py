@@ -7,9 +7,9 @@ as one `collective` message for each node, or as an `ask` that it answers.
 
 from __future__ import annotations
 
+import _socket as socket  # as in `probe`
 import fcntl
 import selectors
-import socket
 from functools import partial
 
 from mpilaunch.daemon import reaper
@@ -89,12 +89,15 @@ class WireUp:
         if self._pmix is not None:
             self._pmix.know(description)
 
+    def load(self) -> None:
+        """Load what most programs are looked at with."""
+        import mpilaunch.daemon.pmix_search  # noqa: F401
+
     def offer_pmix(self, description: dict[str, Any], apps: list[App], ready: Callable[[str], None]) -> None:
         """Offer PMIx to the ranks of a world that run these apps; call `ready` when they can start.
 
         `ready` gets the reason why they cannot: there is no PMIx, and nothing else was to be offered.
         """
-        # Loaded here, because it takes milliseconds, and many a program can do without.
         if PMIX not in description["offer"]:
             ready("")
             return

@@ -1,6 +1,7 @@
 """The first step of a launch, taken before an event loop is loaded: this machine's daemons start now.
 
-They get ready while the head imports the rest of itself, which takes as long as they do. It imports nothing heavy.
+They get ready while the head imports the rest of itself, which takes as long as they do. Where it is likely enough that this
+machine is a node, a daemon starts before there is even a job; one that is not wanted goes. It imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -8,25 +9,44 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
 
 from mpilaunch import agent
 from mpilaunch.errors import UsageError
 from mpilaunch.head import bundle
-from mpilaunch.head.observer import Observer
-from mpilaunch.jobspec import JobSpec
-from mpilaunch.jobstate import Verdict
+
+if TYPE_CHECKING:
+    from mpilaunch.head.observer import Observer
+    from mpilaunch.jobspec import JobSpec
+    from mpilaunch.jobstate import Verdict
 
 
-def launch(job: JobSpec, observer: Observer) -> Verdict:
-    """Run a job to its end; return how it ended; raises LaunchError when it did not start."""
+@contextmanager
+def local_agent(daemons: int) -> Iterator[agent.Eager]:
+    """Give the agent of this machine, on which so many daemons start now; those that no launch has used go with it."""
+    local = cast(agent.Eager, agent.load(bundle.LOCAL, agent.AgentOptions()))
+    local.begin(bundle.local_command(), daemons)
+    try:
+        yield local
+    finally:
+        local.dismiss()
+
+
+def launch(job: JobSpec, observer: Observer, local: agent.Eager) -> Verdict:
+    """Run a job to its end; return how it ended; raises LaunchError when it did not start.
+
+    Args:
+        local: the agent of this machine.
+    """
     make_room(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
     agents = load_agents(job, job.job_map.nodes)
-    local = agents.get(bundle.LOCAL)
-    if isinstance(local, agent.Eager):
-        for node in [node for node in nodes if node.agent == bundle.LOCAL][: job.deadlines.fanout]:
-            local.begin(node, bundle.local_command())
+    if bundle.LOCAL in agents and bundle.LOCAL not in job.agent.call_back:
+        agents[bundle.LOCAL] = local
+        count = sum(node.agent == bundle.LOCAL for node in nodes)
+        local.begin(bundle.local_command(), min(count, job.deadlines.fanout))
 
     from mpilaunch.head.lazily import load_asyncio
 

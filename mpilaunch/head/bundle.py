@@ -89,4 +89,4 @@ def _part(part: str, belongs: Callable[[str], bool]) -> bytes:
 def _travelling(top: str) -> list[str]:
     """Return the files of the modules that travel, relative to our package."""
     files = [f"{folder}/{name}" for folder in ("wire", "daemon") for name in sorted(os.listdir(os.path.join(top, folder)))]
-    return ["__init__.py", *(name for name in files if name.endswith(".py"))]
+    return ["__init__.py", "later.py", *(name for name in files if name.endswith(".py"))]

@@ -38,7 +38,7 @@ class Checkpoints:
         self._directory = job.checkpoint_directory
         self._size = len(job.job_map.placements)
         self._grace = job.deadlines.grace
-        self._signal = signal.Signals[f"SIG{self._policy.signal}"]
+        self._signal: int = getattr(signal, f"SIG{self._policy.signal}")
         self._tell = tell
         self._say = say
         self._asked_at: float | None = None
@@ -107,7 +107,7 @@ class Checkpoints:
                 return
             self._forget_marks()
         self._asked_at = time.monotonic()
-        self._tell({"type": "signal", "signal": int(self._signal), "caught": True})
+        self._tell({"type": "signal", "signal": self._signal, "caught": True})
 
     def _forget_marks(self) -> None:
         for rank in set(range(self._size)) - set(self._missing()):

@@ -1,21 +1,67 @@
-"""Load asyncio without what it loads for others, which is a third of its time.
-
-It wants `inspect` at hand, and a launch never looks into that: it is loaded when somebody does. TLS can only be left out whole,
-as on a Python that has none.
-"""
+"""What a launch imports and does not need: see `later`. These tables say what is asked of such modules as others are loaded."""
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the C half of `signal`
 import sys
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from typing import Any
+
+from mpilaunch.later import is_put_off, load, put_off
+
+TYPE_CHECKING = False  # `typing` is one of these modules; type checkers take this name as true
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _Kind:
+    """Stands for what is only written in annotations, or is a base class without methods."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return cls
+
+
+class _Logger:
+    """A logger that is loaded with its module. Before that nobody can have asked to see what it is told for debugging."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(load("logging").getLogger(self._name), attribute)
+
+    def debug(self, *told: Any, **more: Any) -> None:
+        if not is_put_off("logging"):
+            self.__getattr__("debug")(*told, **more)
+
+
+TYPING = {
+    "__path__": (),  # every `from typing import` asks for it
+    **dict.fromkeys(("Any", "NoReturn", "Optional", "Protocol", "TextIO", "Type"), _Kind),
+    "TYPE_CHECKING": False,
+    "TypeVar": lambda *given, **more: _Kind,
+    "cast": lambda kind, value: value,
+    "final": lambda kind: kind,
+}
+FOR_ASYNCIO: dict[str, dict[str, Any]] = {
+    "inspect": {},
+    "traceback": {"extract_stack": lambda *given: load("traceback").extract_stack(*given)},
+    "linecache": {},
+    "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
+    "logging": {"DEBUG": 10, "WARNING": 30, "getLogger": _Logger, "StreamHandler": _Kind},
+    "asyncio.sslproto": {},
+    "asyncio.staggered": {},
+}
+
+
+def put_off_what_everyone_imports() -> None:
+    """Do it before anything else is loaded."""
+    put_off("typing", TYPING)
+    put_off("signal", {"__path__": (), **vars(_signal)})
 
 
 def load_asyncio(*, tls: bool) -> None:
     """Import asyncio; without `tls`, no connection that it makes in this process can have TLS."""
-    if "inspect" not in sys.modules:
-        put_off("inspect")
+    for name, known in FOR_ASYNCIO.items():
+        put_off(name, known)
     without = not tls and "ssl" not in sys.modules
     if without:
         sys.modules["ssl"] = None  # type: ignore[assignment]  # "it is not there"
@@ -24,20 +70,3 @@ def load_asyncio(*, tls: bool) -> None:
     finally:
         if without:
             del sys.modules["ssl"]
-
-
-def put_off(name: str) -> None:
-    """Let a module of the standard library be loaded when it is first asked for something (PEP 562)."""
-    # LazyLoader is of no use: the next `import` looks at `__spec__`, and that loads it.
-    spec = PathFinder.find_spec(name)
-    if spec is None or spec.loader is None:
-        return
-    module, load = module_from_spec(spec), spec.loader.exec_module
-
-    def get(attribute: str) -> Any:
-        del module.__dict__["__getattr__"]
-        load(module)
-        return getattr(module, attribute)
-
-    module.__dict__["__getattr__"] = get
-    sys.modules[name] = module

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     # Names for the type checker only: loading typing would cost every node milliseconds.
     from typing import Any
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().raw_decode
 _CREDIT = struct.Struct(">I")
 _CLOCK = struct.Struct(">d")
 
@@ -83,7 +85,7 @@ class Session:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a control message: a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept."""
-        self._out.append(frame(CONTROL, 0, json.dumps(message, separators=(",", ":")).encode("ascii")))
+        self._out.append(frame(CONTROL, 0, _encode(message).encode("ascii")))
 
     def send_ping(self, clock: float) -> None:
         """Ask the other side for a PONG that gives back `clock`, this side's monotonic clock."""
@@ -176,7 +178,10 @@ class Session:
 
 def _message(payload: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(payload.decode("utf-8"))
+        text = payload.decode("utf-8")
+        message, end = _decode(text)
+        if end != len(text):
+            raise ValueError("it goes on after its end")
     except (ValueError, RecursionError) as error:
         raise WireError("control message is not JSON: %s" % error) from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
