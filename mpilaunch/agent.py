@@ -30,6 +30,7 @@ class AgentOptions:
             to kubectl.
         connect_timeout: seconds for one connection to be made.
         call_back: names of agents behind which the daemons call the head back (`--call-back`).
+        connectors: processes that make the connections of the agent `ssh` (`--connectors`); below 2 the head makes them.
     """
 
     template: str | None = None
@@ -40,6 +41,7 @@ class AgentOptions:
     context: str | None = None
     connect_timeout: float = 30.0
     call_back: tuple[str, ...] = ()
+    connectors: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,9 @@ BUILT_IN = {
 }
 
 
+CONNECTS_ITSELF = ("ssh",)
+"""Built-in agents whose connections take the head's own time: others start a process for each."""
+
 NOT_BY_NAME = ("command", "fake")
 """Built-in agents that a list for users leaves out: one is meant by its template, the other for tests."""
 
@@ -187,7 +192,10 @@ def _load(name: str, options: AgentOptions) -> Agent:
         name, options = "command", replace(options, template=name)
     if name in BUILT_IN:
         module, _, factory = BUILT_IN[name].partition(":")
-        return cast(Agent, getattr(import_module(module), factory)(options))
+        agent = cast(Agent, getattr(import_module(module), factory)(options))
+        if name in CONNECTS_ITSELF and options.connectors > 1:
+            return cast(Agent, import_module("mpilaunch_agents.connectors").ConnectorsAgent(agent, options.connectors))
+        return agent
     return _third_party(name)(options)
 
 

@@ -105,3 +105,41 @@ class RelayedChannel(Frames):
         """It takes data again."""
         if self.events is not None:
             self.events.resume_writing()
+
+
+class AskingChannel(RelayedChannel):
+    """One that first asks for its daemon; nothing is told of a daemon that is not given.
+
+    Args:
+        taker: gets what the daemon says.
+        given: the answer with which the daemon is there; all that comes after it is the daemon's.
+        lost: as above.
+    """
+
+    def __init__(self, taker: ChannelEvents, given: int, lost: str) -> None:
+        super().__init__(None, lost)
+        self._taker, self._given = taker, given
+        self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, kind: int, request: bytes) -> tuple[int, bytes]:
+        """Ask; return the answer's kind and data, or (0, b"") when there was none."""
+        self.tell(kind, request)
+        try:
+            return await self._answer
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+
+    def frame(self, kind: int, data: bytes) -> None:
+        """Take the answer, and hand on what the daemon says."""
+        if self._answer.done():
+            super().frame(kind, data)
+        else:
+            self.events = self._taker if kind == self._given else None
+            self._answer.set_result((kind, data))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Take it for an answer, or tell the end."""
+        if not self._answer.done():
+            self._answer.set_result((0, b""))
+        super().connection_lost(error)

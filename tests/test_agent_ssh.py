@@ -38,12 +38,19 @@ class _OnHosts(AgentConformance):
     unreachable = Node(1, "no-such-host", (), "")
     agent_name = ""
 
+    connectors = 0
+
     def make_agent(self) -> Agent:
-        return load(self.agent_name, AgentOptions(connect_timeout=10))
+        return load(self.agent_name, AgentOptions(connect_timeout=10, connectors=self.connectors))
 
 
 class TestSsh(_OnHosts):
     agent_name = AGENTS[0]
+
+
+class TestSshByConnectors(_OnHosts):
+    agent_name = AGENTS[0]
+    connectors = 2
 
 
 class TestOpenssh(_OnHosts):
@@ -55,10 +62,11 @@ class TestCommand(_OnHosts):
 
 
 def test_agents_conform_on_real_hosts(hosts: Hosts) -> None:
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "TestSsh or TestOpenssh or TestCommand"]
+    classes = "TestSsh or TestSshByConnectors or TestOpenssh or TestCommand"
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", classes]
     done = hosts.run([*argv, __file__], env={ON_HEAD: "1"}, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "36 passed" in done.stdout
+    assert "48 passed" in done.stdout
 
 
 # What follows calls `reach` on the head.

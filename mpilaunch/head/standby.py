@@ -20,7 +20,7 @@ from mpilaunch.agent import AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError
 from mpilaunch.records import replace
-from mpilaunch.relayed import Frames, RelayedChannel
+from mpilaunch.relayed import AskingChannel, Frames
 
 TAKE, DOWN = 1, 2
 """What a launch asks for: the daemon that the data stands for; that nothing stands by any more."""
@@ -72,8 +72,8 @@ class Requests:
     def __init__(self, options: AgentOptions, command: Sequence[str], bundle: bytes) -> None:
         files = [*map(os.path.expanduser, CONFIGURED_BY), *os.environ.get("KUBECONFIG", "").split(":")]
         surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
-        # Whether the daemon calls back changes how it is reached, and nothing of what it is.
-        self._of_all = repr((replace(options, call_back=()), list(command), binascii.crc32(bundle), surroundings))
+        # Whether the daemon calls back, or who connects to it, changes how it is reached, and nothing of what it is.
+        self._of_all = repr((replace(options, call_back=(), connectors=0), list(command), binascii.crc32(bundle), surroundings))
 
     def of(self, node: Node) -> bytes:
         """Return the request for a node's daemon."""
@@ -107,49 +107,18 @@ class Standby:
                 return cls(path, Requests(options, command, bundle))
         return None
 
-    async def take(self, node: Node, events: ChannelEvents) -> StandbyChannel | None:
+    async def take(self, node: Node, events: ChannelEvents) -> AskingChannel | None:
         """Return the channel to a daemon that stands by on a node, None when there is none."""
         if self._lost:
             return None
         try:
-            _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: StandbyChannel(events), self._path)
-            taken = await asyncio.wait_for(channel.take(self._requests.of(node)), TAKE_PATIENCE)
+            channel = AskingChannel(events, YES, "the process that kept its daemon has gone")
+            await asyncio.get_running_loop().create_unix_connection(lambda: channel, self._path)
+            answer, _ = await asyncio.wait_for(channel.ask(TAKE, self._requests.of(node)), TAKE_PATIENCE)
         except (OSError, asyncio.TimeoutError):
             self._lost = True
             return None
-        return channel if taken else None
-
-
-class StandbyChannel(RelayedChannel):
-    """A daemon that has been handed out, as an agent's channel."""
-
-    def __init__(self, events: ChannelEvents) -> None:
-        super().__init__(None, "the process that kept its daemon has gone")
-        self._taker = events
-        self._answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    async def take(self, request: bytes) -> bool:
-        """Ask the keeper; return its answer. The daemon is ours from then on, or there is none."""
-        self.tell(TAKE, request)
-        try:
-            return await self._answer
-        except asyncio.CancelledError:
-            self.abort()
-            raise
-
-    def frame(self, kind: int, data: bytes) -> None:
-        """Take the answer, and hand on what the daemon says."""
-        if self._answer.done():
-            super().frame(kind, data)
-        else:
-            self.events = self._taker if kind == YES else None
-            self._answer.set_result(kind == YES)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Take it for an answer, or tell the end."""
-        if not self._answer.done():
-            self._answer.set_result(False)
-        super().connection_lost(error)
+        return channel if answer == YES else None
 
 
 class _Farewell(Frames):

@@ -1,0 +1,180 @@
+"""Connectors: processes that share the connections to many nodes. A user notices nothing of them but the time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mpilaunch import prepare
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
+from mpilaunch.allocation import Node
+from mpilaunch.config import load_settings
+from mpilaunch.prepare import make_job
+from mpilaunch.words import read_words
+from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.connectors import ConnectorsAgent
+from tests.hosts import Hosts
+from tests.launching import LIMIT, MPILAUNCH, children, living, wait_for_files, wait_until
+
+NODE = Node(0, "somewhere", (), "command")
+
+
+def inner() -> Agent:
+    """Return an agent that reaches one name."""
+    script = 'if test $0 = somewhere; then eval "exec $1"; fi; echo ssh: $0: Connection refused >&2; exit 255'
+    return load(f"sh -c '{script}' {{host}} {{command}}", AgentOptions())
+
+
+class TestConnectors(AgentConformance):
+    node = NODE
+    unreachable = Node(1, "elsewhere", (), "command")
+    python = sys.executable
+
+    def make_agent(self) -> Agent:
+        return ConnectorsAgent(inner(), 2)
+
+
+# How many there are
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cpus", "words", "expected"),
+    [
+        (1000, 16, (), 8),
+        (1000, 4, (), 3),
+        (200, 16, (), 3),
+        (127, 16, (), 0),
+        (1000, 2, (), 0),
+        (1000, 16, ("--connectors", "1"), 0),
+        (3, 2, ("--connectors", "9"), 3),
+        (1000, 16, ("--agent", "openssh"), 0),
+    ],
+)
+def test_there_are_as_many_as_help(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, cpus: int, words: tuple[str, ...], expected: int
+) -> None:
+    monkeypatch.setattr(prepare.os, "sched_getaffinity", lambda pid: set(range(cpus)))
+    said, program = read_words(["-H", f"n[1-{nodes}]", *words, "true"])
+    assert make_job(load_settings(said, {}), program, {}).agent.connectors == expected
+
+
+# When one of them dies
+
+
+def connectors(agent: ConnectorsAgent) -> list[int]:
+    return [connector._pid for connector in agent._connectors]
+
+
+def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
+    async def main() -> None:
+        agent = ConnectorsAgent(inner(), 2)
+        recorders = [Recorder(), Recorder()]
+        try:
+            for recorder in recorders:
+                await agent.open(NODE, ["cat"], recorder)
+            first, second = connectors(agent)
+            os.kill(first, signal.SIGKILL)
+            end = await recorders[0].ended()
+            assert (end.exit_code, end.error) == (None, "the process that made its connection has died")
+            for _ in range(3):
+                recorder = Recorder()
+                channel = await agent.open(NODE, ["echo", "here"], recorder)
+                channel.write_eof()
+                assert (await recorder.ended()).exit_code == 0
+                assert recorder.stdout == b"here\n"
+            assert connectors(agent) == [second]
+            os.kill(second, signal.SIGKILL)
+            await recorders[1].ended()
+            with pytest.raises(AgentFailure, match="agent-failed: the processes that make the connections have died"):
+                await agent.open(NODE, ["true"], Recorder())
+        finally:
+            await agent.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpilaunch_agents.connectors.PARTING", 0.2)
+    agent = ConnectorsAgent(inner(), 1)
+    (pid,) = connectors(agent)
+    os.kill(pid, signal.SIGSTOP)
+    asyncio.run(agent.close())
+    assert not living(pid)
+
+
+def test_nobody_else_is_served() -> None:
+    agent = ConnectorsAgent(inner(), 1)
+    try:
+        (connector,) = agent._connectors
+        code = f"import socket; way = socket.socket(socket.AF_UNIX); way.connect({connector.address!r}); print(way.recv(1))"
+        argv = [sys.executable, "-c", code]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert done.stdout == "b''\n" or "ConnectionResetError" in done.stderr
+        with socket.socket(socket.AF_UNIX) as way:
+            way.settimeout(0.2)
+            way.connect(connector.address)
+            with pytest.raises(TimeoutError):
+                way.recv(1)  # it waits for what we want
+    finally:
+        asyncio.run(agent.close())
+
+
+# On real hosts
+
+
+@pytest.fixture
+def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a new directory that the head and all hosts see."""
+    monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
+    return Path.cwd()
+
+
+@pytest.mark.testbed
+def test_a_job_by_connectors_is_a_job(hosts: Hosts, shared: Path) -> None:
+    where = ["--connectors", "2", "-H", ",".join(f"{name}:2" for name in hosts.names)]
+    code = "echo out of $RANK; echo err of $RANK >&2; exit $((RANK == 5 ? 7 : 0))"
+    done = hosts.launch(*where, "--tag", "rank", "sh", "-c", code)
+    assert done.returncode == 7
+    assert {f"[{rank}] out of {rank}" for rank in range(5)} <= set(done.stdout.splitlines())
+    assert f"rank 5 on {hosts.names[2]} exited with code 7" in done.stderr
+    done = hosts.launch(*where, "sh", "-c", "seq 100000; cat")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Counter(done.stdout.split()) == dict.fromkeys(map(str, range(1, 100_001)), 8)
+    done = hosts.launch("--connectors", "2", "-H", f"{hosts.names[0]},no-such-host", "true")
+    assert done.returncode == 1
+    assert "1 of 2 nodes: no-such-host: host name unknown" in done.stderr
+
+
+@pytest.mark.testbed
+def test_a_job_survives_a_connector(hosts: Hosts, shared: Path) -> None:
+    code = "echo up >up$RANK; while [ ! -e go ]; do sleep 0.02; done; echo done $RANK"
+    argv = [*MPILAUNCH, "--connectors", "2", "-H", ",".join(hosts.names), "sh", "-c", code]
+    with hosts.popen(argv) as job:
+        wait_for_files(*(shared / f"up{rank}" for rank in range(4)))
+        first, _ = children(job.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not living(first), "the connector is dead")
+        (shared / "go").touch()
+        output, errors = job.communicate(timeout=LIMIT)
+    assert job.returncode == 0, errors
+    assert sorted(output.split("\n")) == ["", *(f"done {rank}" for rank in range(4))]
+
+
+@pytest.mark.testbed
+def test_connectors_go_with_a_head_that_is_killed(hosts: Hosts, shared: Path) -> None:
+    argv = [*MPILAUNCH, "--connectors", "2", "--reconnect-timeout", "0", "-H", ",".join(hosts.names)]
+    with hosts.popen([*argv, "sh", "-c", "echo up >up$RANK; exec sleep 100"]) as job:
+        wait_for_files(*(shared / f"up{rank}" for rank in range(4)))
+        both = children(job.pid)
+        job.kill()
+        job.communicate(timeout=LIMIT)
+    wait_until(lambda: not any(map(living, both)), "they have gone")
