@@ -6,10 +6,10 @@ the wire. Nobody waits for it: until it has said all that it has to, the wire th
 
 from __future__ import annotations
 
+import _socket as socket  # as in `probe`
 import fcntl
 import os
 import selectors
-import socket
 import struct
 
 from mpilaunch.wire.frames import WireError
@@ -96,9 +96,10 @@ class AttachSocket:
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            descriptor, _ = self._listener._accept()  # type: ignore[attr-defined]  # `accept` is its other half's
         except OSError:
             return  # whoever it was has gone, or will come again
+        connection = socket.socket(fileno=descriptor)
         _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if user != os.geteuid():
             connection.close()

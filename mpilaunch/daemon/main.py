@@ -33,6 +33,10 @@ def main() -> None:
 
 def _stand_by(wire_in: int, wire_out: int) -> None:
     """Say that we are loaded, and wait for the first byte: there is a job then. Nothing else is done, or known, before."""
+    # What most jobs will need, and a daemon that does not stand by loads while the head is busy.
+    import mpilaunch.daemon.attach
+    import mpilaunch.daemon.pmix_search  # noqa: F401
+
     os.write(wire_out, MARKER)
     ready, _, _ = select.select([wire_in], [], [], LONGEST_STANDBY)
     if not ready or not os.read(wire_in, 1):
