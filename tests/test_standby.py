@@ -87,15 +87,16 @@ def place() -> Iterator[Place]:
         assert not made.socket.exists()
 
 
-def test_the_next_launch_gets_the_daemons_that_stand_by_and_others_take_their_place(place: Place) -> None:
+def test_every_launch_gets_the_daemons_that_stand_by(place: Place) -> None:
     keeper = place.up()
     assert len(place.started) == 2
-    for number in range(1, 4):
+    for _ in range(3):
         done = place.launch(*sh("echo $RANK/$WORLD_SIZE; exit $((RANK / 3 * 7))"))
         assert (done.code, done.lines) == (7, ["0/4", "1/4", "2/4", "3/4"])
         assert "rank 3" in done.words
-        wait_until(lambda number=number: len(place.started) == 2 + 2 * number, "others are started")
+        assert place.launch(*sh("echo $RANK")).lines == ["0", "1", "2", "3"], "at once"
     assert {parent for parent, _ in place.started} == {keeper}, "no launch has started one by itself"
+    assert len(place.started) == 2, "nor was another started"
     assert place.down() == b"note: no daemon stands by any more\n"
     assert not any(living(own) for _, own in place.started)
     wait_until(lambda: not living(keeper), "the keeper has gone", 1)
@@ -185,6 +186,30 @@ def test_a_killed_launch_ends_its_daemons_and_ranks(place: Place, tmp_path: Path
         ranks = [int(text) for text in wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))]
         job.kill()
         wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
+
+
+def test_nothing_passes_from_a_job_to_the_next(place: Place, tmp_path: Path) -> None:
+    keeper = place.up()
+    leave = f"umask 0; cd /; (sleep 100 & echo $! >{tmp_path}/left-$RANK); ulimit -n 20; echo $$; echo $PPID"
+    first = place.launch("-x", "LEFT=behind", "--wdir", "/", *sh(leave))
+    assert first.code == 0
+    left = [int(text) for text in wait_for_files(*(tmp_path / f"left-{rank}" for rank in range(4)))]
+    assert not any(map(living, left)), "it was swept, as at the end of any job"
+    show = sh("pwd; umask; ulimit -n; echo ${LEFT-none}; ls /proc/self/fd | wc -l")
+    assert place.launch(*show).lines == launch("-H", "local:4", *show).lines
+    assert {parent for parent, _ in place.started} == {keeper}
+
+
+def test_a_daemon_that_dies_in_a_job_is_replaced(place: Place, tmp_path: Path) -> None:
+    keeper = place.up()
+    words = ("--reconnect-timeout", "0", *sh(f"echo $PPID >{tmp_path}/up-$RANK; sleep 60"))
+    with launching(*place.words, *words, env=place.env) as job:
+        daemon = int(wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))[0])
+        os.kill(daemon, signal.SIGKILL)
+        assert finish(job).code == ExitCode.NODE_LOST
+    wait_until(lambda: len(place.started) == 3, "another is started")
+    assert place.launch(*sh("echo $RANK")).lines == ["0", "1", "2", "3"]
+    assert {parent for parent, _ in place.started} == {keeper}
 
 
 def test_a_daemon_that_was_lost_or_hangs_is_not_missed(place: Place) -> None:
@@ -309,7 +334,7 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
             done = hosts.launch(*words, "hostname", env=runtime)
             hosts.start_sshd("node02")
             assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, hosts.names[:3], "")
-            wait_until(lambda: all(standing(name) not in ([], first[name]) for name in ("node01", "node03")), "others stand by")
+            assert {name: standing(name) for name in first} == first, "they stand by again"
         finally:
             told = hosts.launch("--down", env=runtime)
         assert (told.returncode, told.stderr) == (0, "note: no daemon stands by any more\n")

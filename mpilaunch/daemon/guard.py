@@ -3,7 +3,8 @@
 Ranks cannot be tied to the daemon by the kernel alone (a parent-death signal is lost at the first fork of a rank), so the
 guard is a subreaper: when the daemon dies, all that it had started becomes the guard's, and the guard kills it. When the
 guard dies first, the daemon sees end of file on a pipe and ends its ranks itself. The guard holds neither the wire nor a
-rank's output: a dead daemon is seen by the head at once.
+rank's output: a dead daemon is seen by the head at once. Where daemons stand by, it keeps the wire for the next one, and ends
+with a daemon that has failed.
 
 A daemon that was stopped (SIGSTOP) or is stuck in the kernel shows no pulse, and is killed with all that it had started. Only
 time that the guard has itself lived through counts as silence: a machine that was suspended, or a node that was frozen as a
@@ -25,6 +26,7 @@ BEATS = 6
 START_LIMIT = 600.0
 """Seconds without a pulse before the first one, which says how long the limit is."""
 LONGEST_STEP = 3600.0
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LIMIT = struct.Struct("d")
 
 
@@ -44,15 +46,17 @@ class Pulse:
         return limit / BEATS
 
 
-def stand_behind(wire: tuple[int, int], directory: str) -> tuple[int, Pulse]:
-    """Fork: the daemon goes on in the child, this process becomes its guard and never returns.
+def stand_behind(wire: tuple[int, int], directory: str, again: bool = False) -> tuple[int, Pulse] | int:
+    """Fork: the daemon goes on in the child, this process becomes its guard until it has ended.
 
     Args:
         wire: the descriptors of the wire, which only the daemon keeps.
         directory: where the daemon may make files, removed when it has ended.
+        again: another daemon will follow this one, and have the same wire.
 
     Returns:
-        in the child, a descriptor that reads end of file when the guard has died, and the pulse to show.
+        in the child, a descriptor that reads end of file when the guard has died, and the pulse to show; in the guard, once
+        nothing is left of the daemon, its exit code (128 + N for signal N).
     """
     alive_read, alive_write = os.pipe()
     pulse_read, pulse_write = os.pipe()
@@ -63,19 +67,23 @@ def stand_behind(wire: tuple[int, int], directory: str) -> tuple[int, Pulse]:
         # An agent that kills its process group must not take the guard and the daemon in one blow.
         os.setsid()
         return alive_read, Pulse(pulse_write)
-    for descriptor in (alive_read, pulse_write, *wire):
+    for descriptor in (alive_read, pulse_write, *(() if again else wire)):
         os.close(descriptor)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         # An agent may end us so when its connection is lost: the daemon has seen that too, and it ends the ranks first.
         signal.signal(number, signal.SIG_IGN)
     reaper.become_subreaper()
     code = _watch(daemon, pulse_read)
     reaper.remove_directory(directory)
-    os._exit(code)
+    for number in ENDING_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    os.close(alive_write)
+    os.close(pulse_read)
+    return code
 
 
 def _watch(daemon: int, pulse: int) -> int:
-    """Wait for the end of the daemon, kill what it left, return its exit code (128 + N for signal N)."""
+    """Wait for the end of the daemon, kill what it left, return its exit code."""
     silent = _until_it_ends(pulse)
     if silent:
         reaper.kill_descendants()

@@ -20,26 +20,40 @@ LONGEST_STANDBY = 3600.0
 
 def main() -> None:
     """Run the daemon of this node; called by the boot line with the wire on stdin and stdout. Does not return."""
-    wire_in, wire_out = _take_wire()
-    if sys.argv[2:] == [STANDBY]:
-        _stand_by(wire_in, wire_out)
-    directory = reaper.session_directory()
-    guard_fd, pulse = guard.stand_behind((wire_in, wire_out), directory)
+    wire = wire_in, wire_out = _take_wire()
+    stands_by = sys.argv[2:] == [STANDBY]
+    while True:
+        if stands_by:
+            _stand_by(wire_in, wire_out)
+        directory = reaper.session_directory()
+        guarded = guard.stand_behind(wire, directory, again=stands_by)
+        if isinstance(guarded, tuple):
+            break
+        if guarded or not stands_by:
+            os._exit(guarded)
     os.write(wire_out, MARKER)
     spawn.raise_file_limit()
-    Daemon(wire_in, wire_out, guard_fd, pulse, directory).run()
+    Daemon(wire_in, wire_out, *guarded, directory).run()
     os._exit(0)
 
 
 def _stand_by(wire_in: int, wire_out: int) -> None:
-    """Say that we are loaded, and wait for the first byte: there is a job then. Nothing else is done, or known, before."""
+    """Say that we are loaded, and wait for the first byte: there is a job then. Nothing else is done, or known, before.
+
+    What waits here is the guard of the daemons to come, which are forked one after the other, each for one job.
+    """
     # What most jobs will need, and a daemon that does not stand by loads while the head is busy.
     import mpilaunch.daemon.attach
     import mpilaunch.daemon.pmix_search  # noqa: F401
 
-    os.write(wire_out, MARKER)
-    ready, _, _ = select.select([wire_in], [], [], LONGEST_STANDBY)
-    if not ready or not os.read(wire_in, 1):
+    os.set_blocking(wire_out, True)
+    try:
+        os.write(wire_out, MARKER)
+        ready, _, _ = select.select([wire_in], [], [], LONGEST_STANDBY)
+        called = bool(ready and os.read(wire_in, 1))
+    except OSError:
+        called = False  # the wire has gone with the last job
+    if not called:
         os._exit(0)
 
 

@@ -1,8 +1,8 @@
 """`mpilaunch --up`: a process of the user's that keeps a daemon standing by on every node, and hands it to the next launch.
 
-A daemon serves one job, as ever; when it has gone, another takes its place. The keeper knows nothing of jobs: it hands bytes
-on. It goes when it is told to, or when nobody has launched for a while. Daemons that stand by go with it, whatever its end is;
-those that serve a launch have that launch's time, unless the keeper is killed.
+A daemon serves one job, as ever; the process that has forked it forks the next, and where that has gone another is started. The
+keeper knows nothing of jobs: it hands bytes on. It goes when it is told to, or when nobody has launched for a while. Daemons
+that stand by go with it, whatever its end is; those that serve a launch have that launch's time, unless the keeper is killed.
 """
 
 from __future__ import annotations
@@ -95,10 +95,16 @@ def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, told: int) -> N
 
 
 class StandbyLink(NodeLink):
-    """A daemon that stands by, and whoever has taken it."""
+    """A daemon that stands by, and whoever has taken it.
+
+    Attributes:
+        taker: the launch that it serves.
+        stands_by: it is there, or serves.
+        leaving: its launch wants no more of it, and it has not said yet that it stands by again.
+    """
 
     taker: Taker | None = None
-    stands_by = False
+    stands_by = leaving = False
 
     @property
     def reported(self) -> bool:
@@ -107,13 +113,15 @@ class StandbyLink(NodeLink):
 
     def data_received(self, data: bytes) -> None:
         """Wait for the daemon to stand by, or hand on what it says."""
-        if self.taker is not None:
+        self.banner = (self.banner + data[-LAST_WORDS:])[-LAST_WORDS:]
+        if self.taker is None:
+            if MARKER in self.banner and not self.first_news.done():
+                self.stands_by = True
+                self.first_news.set_result(None)
+        elif self.leaving:
+            self._see_off()
+        else:
             self.taker.tell(STDOUT, data)
-            return
-        self.banner = (self.banner + data)[-LAST_WORDS:]
-        if MARKER in self.banner and not self.first_news.done():
-            self.stands_by = True
-            self.first_news.set_result(None)
 
     def stderr_received(self, data: bytes) -> None:
         """Keep the last words, or hand them on."""
@@ -125,16 +133,22 @@ class StandbyLink(NodeLink):
     def closed(self, end: ChannelEnd) -> None:
         """Tell the launch, and the keeper."""
         if self.taker is not None:
-            self.taker.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
-            self.taker.transport.close()
+            self.taker.end(end)
         super().closed(end)
 
     def hand(self, data: bytes) -> None:
-        """Give the daemon what the launch says; nothing is the end of its stdin."""
+        """Give the daemon what the launch says; nothing is the end, of which the launch has told the daemon itself."""
         if not data:
-            self.release()
+            self.leaving = True
+            self._see_off()  # it may have been quicker than this word
         elif self._channel is not None and self.end is None:
             self._channel.write(data)
+
+    def _see_off(self) -> None:
+        """Tell the launch that its daemon has gone, once the next one is waited for."""
+        if self.taker is not None and self.banner.endswith(MARKER):
+            taker, self.taker, self.leaving = self.taker, None, False
+            taker.end(ChannelEnd(0))
 
 
 class StandbyDaemons(Daemons):
@@ -177,6 +191,12 @@ class Taker(Frames):
         else:
             self.tell(YES)
 
+    def end(self, end: ChannelEnd) -> None:
+        """Its daemon has gone, or stands by again."""
+        self.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
+        self.transport.close()
+        self._keeper.served()
+
     def _refuse(self) -> None:
         self.tell(NO)
         self.transport.close()
@@ -185,7 +205,7 @@ class Taker(Frames):
         """The launch has gone: its daemon goes too."""
         if self._asking is not None:
             self._asking.cancel()
-        if self._link is not None and self._link.living:
+        if self._link is not None and self._link.taker is self and self._link.living:
             self._link.give_up("the launch has gone")
 
 
@@ -312,9 +332,10 @@ class Keeper(Silence):
         while not self._stopping.is_set():
             for link in self._links():
                 if link.node.index in indexes and link.stands_by and link.living and link.taker is None:
-                    link.taker = taker
+                    link.taker, link.banner = taker, b""
                     return link
-            if not self._soon & set(indexes) or loop.time() >= until:
+            leaving = {link.node.index for link in self._links() if link.leaving}
+            if not (self._soon | leaving) & set(indexes) or loop.time() >= until:
                 break
             self._renewed.clear()
             with suppress(asyncio.TimeoutError):
@@ -325,6 +346,14 @@ class Keeper(Silence):
         return [link for link in self._daemons.links.values() if isinstance(link, StandbyLink)]
 
     # What the links tell
+
+    def served(self) -> None:
+        """A daemon stands by again, perhaps."""
+        self._renewed.set()
+        if self._stopping.is_set():
+            for link in self._links():
+                if link.taker is None and link.living:
+                    link.release()
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """A daemon has served, or was lost: another takes its place."""

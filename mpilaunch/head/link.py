@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from mpilaunch.agent import Channel, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch.facts import NodeFacts
-from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, PONG, WireError
+from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, GO, MARKER, PONG, WireError
 from mpilaunch.wire.messages import DAEMON_SAYS, check
 from mpilaunch.wire.session import Session
 
@@ -80,7 +80,7 @@ class NodeLink:
         self.attach_name = os.urandom(16).hex()
         self._reconnect = reconnect
         self.lost_at = 0.0
-        self._keeps = False
+        self._keeps = self._stood_by = False
         self._why_lost = ""
         self._resumed_at: int | None = None
         self.facts: NodeFacts | None = None
@@ -103,8 +103,9 @@ class NodeLink:
     # What the launch asks for
 
     def opened(self, channel: Channel, bundle: bytes) -> None:
-        """Send the bundle that the daemon is made of."""
+        """Send the bundle that the daemon is made of, or the word that calls one that stood by."""
         self._channel = channel
+        self._stood_by = bundle == GO
         if bundle:
             channel.write(bundle)
 
@@ -180,9 +181,9 @@ class NodeLink:
         return node_clock + self._offset
 
     def release(self) -> None:
-        """Let the daemon go: end of file on its stdin is the end of its lifeline, and one that would wait for us is told."""
+        """Let the daemon go: the end of its stdin ends its lifeline; one that would wait for us, or stood by, is told."""
         if self._channel is not None and self.end is None:
-            if self._keeps:
+            if self._keeps or self._stood_by:
                 self.send({"type": "release"})
             self._channel.write_eof()
         self._keeps = False
