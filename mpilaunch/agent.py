@@ -179,6 +179,11 @@ ENTRY_POINTS = "mpilaunch.agents"
 """The group in which a distribution declares its agents: a callable that takes AgentOptions and returns an Agent."""
 
 
+def is_built_in(name: str) -> bool:
+    """Say whether an agent is one of ours, or a command template."""
+    return name in BUILT_IN or _is_template(name)
+
+
 def load(name: str, options: AgentOptions) -> Agent:
     """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError."""
     agent = _load(name, options)
@@ -188,7 +193,7 @@ def load(name: str, options: AgentOptions) -> Agent:
 
 
 def _load(name: str, options: AgentOptions) -> Agent:
-    if any(sign in name for sign in " \t\n{"):
+    if _is_template(name):
         name, options = "command", replace(options, template=name)
     if name in BUILT_IN:
         module, _, factory = BUILT_IN[name].partition(":")
@@ -197,6 +202,10 @@ def _load(name: str, options: AgentOptions) -> Agent:
             return cast(Agent, import_module("mpilaunch_agents.connectors").ConnectorsAgent(agent, options.connectors))
         return agent
     return _third_party(name)(options)
+
+
+def _is_template(name: str) -> bool:
+    return any(sign in name for sign in " \t\n{")
 
 
 def _third_party(name: str) -> Callable[[AgentOptions], Agent]:

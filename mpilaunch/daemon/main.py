@@ -6,6 +6,7 @@ Nothing of the daemon may ever write on stdin or stdout by accident: both become
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import select
 import sys
@@ -46,6 +47,7 @@ def _stand_by(wire_in: int, wire_out: int) -> None:
     import mpilaunch.daemon.attach
     import mpilaunch.daemon.pmix_search  # noqa: F401
 
+    gc.freeze()  # what a daemon does not look at, it need not copy
     os.set_blocking(wire_out, True)
     try:
         os.write(wire_out, MARKER)

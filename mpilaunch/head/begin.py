@@ -50,7 +50,8 @@ def launch(job: JobSpec, observer: Observer, local: agent.Eager) -> Verdict:
 
     from mpilaunch.head.lazily import load_asyncio
 
-    load_asyncio(tls=any(node.agent != bundle.LOCAL for node in job.allocation.nodes))
+    # ssh brings its own encryption; of an agent that is not ours, nobody knows.
+    load_asyncio(tls=bool(job.agent.call_back) or not all(map(agent.is_built_in, agents)))
     import asyncio
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
