@@ -354,7 +354,10 @@ from mpilaunch.daemon.pmix import PmixServer
 from mpilaunch.daemon.pmix_search import Libpmix
 from mpilaunch.daemon.reaper import session_directory
 directory = session_directory()
-alive, _ = guard.stand_behind(os.pipe(), directory)
+guarded = guard.stand_behind(os.pipe(), directory)
+if isinstance(guarded, int):
+    os._exit(guarded)
+alive, _ = guarded
 class Events:
     def registered(self, world, environments):
         print(os.getppid(), os.getpid(), server.pid, directory, flush=True)
