@@ -7,6 +7,7 @@ What is done here is done before any of its modules is loaded.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the C half of `signal`
+import gc
 
 from mpilaunch.later import load, put_off
 
@@ -26,6 +27,7 @@ class _Pattern:
         return lambda *given: getattr(load("re").compile(*self._given), method)(*given)
 
 
+gc.disable()  # loading makes hardly any garbage; `main` goes on with it
 # Its other half only makes members of an enumeration out of numbers.
 put_off("signal", vars(_signal))
 # json compiles patterns, and has no use for them where its C half is there.

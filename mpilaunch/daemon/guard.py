@@ -69,14 +69,13 @@ def stand_behind(wire: tuple[int, int], directory: str, again: bool = False) -> 
         return alive_read, Pulse(pulse_write)
     for descriptor in (alive_read, pulse_write, *(() if again else wire)):
         os.close(descriptor)
-    for number in ENDING_SIGNALS:
-        # An agent may end us so when its connection is lost: the daemon has seen that too, and it ends the ranks first.
-        signal.signal(number, signal.SIG_IGN)
+    # An agent may end us so when its connection is lost: the daemon has seen that too, and it ends the ranks first.
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in ENDING_SIGNALS]
     reaper.become_subreaper()
     code = _watch(daemon, pulse_read)
     reaper.remove_directory(directory)
-    for number in ENDING_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+    for number, handler in before:
+        signal.signal(number, handler)
     os.close(alive_write)
     os.close(pulse_read)
     return code

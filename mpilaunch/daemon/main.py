@@ -32,6 +32,8 @@ def main() -> None:
             break
         if guarded or not stands_by:
             os._exit(guarded)
+    gc.freeze()  # what has been loaded stays
+    gc.enable()
     os.write(wire_out, MARKER)
     spawn.raise_file_limit()
     Daemon(wire_in, wire_out, *guarded, directory).run()
