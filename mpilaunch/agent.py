@@ -8,6 +8,7 @@ command template.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -30,7 +31,7 @@ class AgentOptions:
             to kubectl.
         connect_timeout: seconds for one connection to be made.
         call_back: names of agents behind which the daemons call the head back (`--call-back`).
-        connectors: processes that make the connections of the agent `ssh` (`--connectors`); below 2 the head makes them.
+        connectors: processes that make the connections of the agent `ssh` (`--connectors`); None for as many as help.
     """
 
     template: str | None = None
@@ -41,7 +42,7 @@ class AgentOptions:
     context: str | None = None
     connect_timeout: float = 30.0
     call_back: tuple[str, ...] = ()
-    connectors: int = 0
+    connectors: int | None = None
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,8 @@ BUILT_IN = {
 
 CONNECTS_ITSELF = ("ssh",)
 """Built-in agents whose connections take the head's own time: others start a process for each."""
+NODES_OF_CONNECTOR, MOST_CONNECTORS = 64, 8
+"""Nodes for which a process that makes connections is worth its start, which takes as long as they do; the most of them."""
 
 NOT_BY_NAME = ("command", "fake")
 """Built-in agents that a list for users leaves out: one is meant by its template, the other for tests."""
@@ -184,12 +187,28 @@ def is_built_in(name: str) -> bool:
     return name in BUILT_IN or _is_template(name)
 
 
-def load(name: str, options: AgentOptions) -> Agent:
-    """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError."""
-    agent = _load(name, options)
+def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
+    """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError.
+
+    Args:
+        nodes: how many it is to reach.
+    """
+    connectors = connectors_for(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in CONNECTS_ITSELF else 0
+    if connectors:
+        agent = cast(Agent, import_module("mpilaunch_agents.connectors").ConnectorsAgent(name, options, connectors))
+    else:
+        agent = _load(name, options)
     if name in options.call_back:
         return cast(Agent, import_module("mpilaunch_agents.callback").CallbackAgent(agent, stdin=name in BUILT_IN))
     return agent
+
+
+def connectors_for(said: int | None, nodes: int, cpus: int) -> int:
+    """Return how many processes make the connections to `nodes` nodes, 0 for the head alone; one core stays the head's."""
+    if said is not None:
+        return min(said, nodes) if said > 1 else 0
+    helpful = min(nodes // NODES_OF_CONNECTOR, cpus - 1, MOST_CONNECTORS)
+    return helpful if helpful > 1 else 0
 
 
 def _load(name: str, options: AgentOptions) -> Agent:
@@ -197,10 +216,7 @@ def _load(name: str, options: AgentOptions) -> Agent:
         name, options = "command", replace(options, template=name)
     if name in BUILT_IN:
         module, _, factory = BUILT_IN[name].partition(":")
-        agent = cast(Agent, getattr(import_module(module), factory)(options))
-        if name in CONNECTS_ITSELF and options.connectors > 1:
-            return cast(Agent, import_module("mpilaunch_agents.connectors").ConnectorsAgent(agent, options.connectors))
-        return agent
+        return cast(Agent, getattr(import_module(module), factory)(options))
     return _third_party(name)(options)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry
@@ -85,7 +85,10 @@ MAX_SLOTS = 1 << 20
 LOCAL = "local"
 """The host name, and the agent, of this machine."""
 
-_Value = TypeVar("_Value", str, int)
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Value = TypeVar("_Value", str, int)
 
 
 def from_sources(

@@ -14,20 +14,26 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+class _StandIn(type(sys)):  # type: ignore[misc]
+    """Stands for a module that is not loaded (PEP 562 does not tell it from one that has a `__getattr__` of its own)."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(load(self.__name__), attribute)
+
+
 def put_off(name: str, known: Mapping[str, Any]) -> None:
-    """Let a module be loaded when it is first asked for anything but what is known of it (PEP 562).
+    """Let a module be loaded when it is first asked for anything but what is known of it.
 
     `importlib.util.LazyLoader` is of no use: the next `import` looks at `__spec__`, and that loads it.
     """
     if name not in sys.modules:
-        stand_in = type(sys)(name)
-        stand_in.__dict__.update(known, __getattr__=lambda attribute: getattr(load(name), attribute))
-        sys.modules[name] = stand_in
+        sys.modules[name] = stand_in = _StandIn(name)
+        stand_in.__dict__.update({**known, "__name__": name})
 
 
 def is_put_off(name: str) -> bool:
     """Say whether a module has been put off, and nobody has needed it so far."""
-    return name in sys.modules and "__getattr__" in sys.modules[name].__dict__
+    return isinstance(sys.modules.get(name), _StandIn)
 
 
 def load(name: str) -> Any:
@@ -36,6 +42,5 @@ def load(name: str) -> Any:
     __import__(name)
     module = sys.modules[name]
     if stand_in is not None:
-        del stand_in.__dict__["__getattr__"]
         stand_in.__dict__.update(module.__dict__)
     return module

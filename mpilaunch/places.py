@@ -10,12 +10,15 @@ Objects come as hwloc counts them (its logical order): by socket, then NUMA node
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.facts import Cpu
 
-_Item = TypeVar("_Item", bound=Hashable)
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Item = TypeVar("_Item", bound=Hashable)
 
 Object = tuple[Cpu, ...]
 """The CPUs of one object, in logical order."""

@@ -31,9 +31,6 @@ from mpilaunch.words import Section, laid_over
 START_IN_POD = 300.0
 """Seconds of --start-timeout when this is a pod and nobody says it."""
 
-NODES_OF_CONNECTOR, MOST_CONNECTORS = 64, 8
-"""Nodes for which a process that makes connections is worth its start, which takes as long as they do; the most of them."""
-
 MOST_OPEN_PODS = 32
 """Pods whose kubectl stays open unasked: each takes 50 MB of the launcher's memory."""
 
@@ -121,7 +118,7 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
             container=settings["container"] or (agent.container if agent else None),
             context=settings["context"],
             call_back=_called_back(settings["call-back"], nodes, environ),
-            connectors=_connectors(settings["connectors"], nodes),
+            connectors=settings["connectors"],
         ),
         mpi=settings["mpi"],
         pmi_port=settings["pmi-port"],
@@ -239,15 +236,6 @@ def _called_back(choice: str, nodes: Allocation, environ: Mapping[str, str]) -> 
     # From outside the cluster, pods that reach this machine are the exception.
     many = choice == "auto" and operators.in_pod(environ) and agents.count("kubectl") > MOST_OPEN_PODS
     return ("kubectl",) if many else ()
-
-
-def _connectors(asked: int | None, nodes: Allocation) -> int:
-    """Return how many processes make the connections of the agent ssh, 0 for the head alone; one core stays the head's."""
-    count = sum(node.agent == "ssh" for node in nodes.nodes)
-    if asked is not None:
-        return min(asked, count) if asked > 1 else 0
-    helpful = min(count // NODES_OF_CONNECTOR, len(os.sched_getaffinity(0)) - 1, MOST_CONNECTORS)
-    return helpful if helpful > 1 else 0
 
 
 def _checkpoints(settings: Settings) -> CheckpointPolicy | None:

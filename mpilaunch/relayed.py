@@ -66,14 +66,16 @@ class RelayedChannel(Frames):
         super().__init__()
         self.events = events
         self._end = ChannelEnd(None, lost)
+        self._said_all = False
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the daemon's stdin."""
-        if data:
+        """Send bytes to the daemon's stdin; after its end they go nowhere."""
+        if data and not self._said_all:
             self.tell(STDIN, data)
 
     def write_eof(self) -> None:
         """Close the daemon's stdin."""
+        self._said_all = True
         self.tell(STDIN)
 
     def abort(self) -> None:

@@ -38,10 +38,10 @@ class _OnHosts(AgentConformance):
     unreachable = Node(1, "no-such-host", (), "")
     agent_name = ""
 
-    connectors = 0
+    connectors = 1
 
     def make_agent(self) -> Agent:
-        return load(self.agent_name, AgentOptions(connect_timeout=10, connectors=self.connectors))
+        return load(self.agent_name, AgentOptions(connect_timeout=10, connectors=self.connectors), nodes=9)
 
 
 class TestSsh(_OnHosts):

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch import prepare
-from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, connectors_for, load
 from mpilaunch.allocation import Node
-from mpilaunch.config import load_settings
-from mpilaunch.prepare import make_job
-from mpilaunch.words import read_words
+from mpilaunch.errors import UsageError
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.connectors import ConnectorsAgent
 from tests.hosts import Hosts
@@ -28,10 +25,13 @@ from tests.launching import LIMIT, MPILAUNCH, children, living, wait_for_files, 
 NODE = Node(0, "somewhere", (), "command")
 
 
-def inner() -> Agent:
-    """Return an agent that reaches one name."""
-    script = 'if test $0 = somewhere; then eval "exec $1"; fi; echo ssh: $0: Connection refused >&2; exit 255'
-    return load(f"sh -c '{script}' {{host}} {{command}}", AgentOptions())
+SCRIPT = 'if test $0 = somewhere; then eval "exec $1"; fi; echo ssh: $0: Connection refused >&2; exit 255'
+INNER = f"sh -c '{SCRIPT}' {{host}} {{command}}"
+"""An agent that reaches one name."""
+
+
+def connectors_agent(count: int) -> ConnectorsAgent:
+    return ConnectorsAgent(INNER, AgentOptions(), count)
 
 
 class TestConnectors(AgentConformance):
@@ -40,43 +40,48 @@ class TestConnectors(AgentConformance):
     python = sys.executable
 
     def make_agent(self) -> Agent:
-        return ConnectorsAgent(inner(), 2)
+        return connectors_agent(2)
 
 
 # How many there are
 
 
 @pytest.mark.parametrize(
-    ("nodes", "cpus", "words", "expected"),
+    ("said", "nodes", "cpus", "expected"),
     [
-        (1000, 16, (), 8),
-        (1000, 4, (), 3),
-        (200, 16, (), 3),
-        (127, 16, (), 0),
-        (1000, 2, (), 0),
-        (1000, 16, ("--connectors", "1"), 0),
-        (3, 2, ("--connectors", "9"), 3),
-        (1000, 16, ("--agent", "openssh"), 0),
+        (None, 1000, 16, 8),
+        (None, 1000, 4, 3),
+        (None, 200, 16, 3),
+        (None, 127, 16, 0),
+        (None, 1000, 2, 0),
+        (1, 1000, 16, 0),
+        (9, 3, 2, 3),
     ],
 )
-def test_there_are_as_many_as_help(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, cpus: int, words: tuple[str, ...], expected: int
-) -> None:
-    monkeypatch.setattr(prepare.os, "sched_getaffinity", lambda pid: set(range(cpus)))
-    said, program = read_words(["-H", f"n[1-{nodes}]", *words, "true"])
-    assert make_job(load_settings(said, {}), program, {}).agent.connectors == expected
+def test_there_are_as_many_as_help(said: int | None, nodes: int, cpus: int, expected: int) -> None:
+    assert connectors_for(said, nodes, cpus) == expected
+
+
+def test_only_an_agent_that_connects_itself_has_them() -> None:
+    options = AgentOptions(connectors=2)
+    assert not isinstance(load("openssh", options, 9), ConnectorsAgent)
+    agent = load("ssh", options, 9)
+    assert isinstance(agent, ConnectorsAgent)
+    asyncio.run(agent.close())
+    with pytest.raises(UsageError, match="the agent ssh cannot honour Foo"):
+        load("ssh", AgentOptions(connectors=2, ssh_options=("Foo=1",)), 9)
 
 
 # When one of them dies
 
 
 def connectors(agent: ConnectorsAgent) -> list[int]:
-    return [connector._pid for connector in agent._connectors]
+    return [connector.child.pid for connector in agent._connectors]
 
 
 def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
     async def main() -> None:
-        agent = ConnectorsAgent(inner(), 2)
+        agent = connectors_agent(2)
         recorders = [Recorder(), Recorder()]
         try:
             for recorder in recorders:
@@ -91,7 +96,6 @@ def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
                 channel.write_eof()
                 assert (await recorder.ended()).exit_code == 0
                 assert recorder.stdout == b"here\n"
-            assert connectors(agent) == [second]
             os.kill(second, signal.SIGKILL)
             await recorders[1].ended()
             with pytest.raises(AgentFailure, match="agent-failed: the processes that make the connections have died"):
@@ -103,8 +107,8 @@ def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
 
 
 def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpilaunch_agents.connectors.PARTING", 0.2)
-    agent = ConnectorsAgent(inner(), 1)
+    monkeypatch.setattr("mpilaunch_agents.child.DISMISSAL", 0.2)
+    agent = connectors_agent(1)
     (pid,) = connectors(agent)
     os.kill(pid, signal.SIGSTOP)
     asyncio.run(agent.close())
@@ -112,7 +116,7 @@ def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nobody_else_is_served() -> None:
-    agent = ConnectorsAgent(inner(), 1)
+    agent = connectors_agent(1)
     try:
         (connector,) = agent._connectors
         code = f"import socket; way = socket.socket(socket.AF_UNIX); way.connect({connector.address!r}); print(way.recv(1))"

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.agent import AgentOptions
+from mpilaunch.head.bundle import LOCAL_BOOT
 from mpilaunch_agents.local import LocalAgent
-from tests.launching import launch
+from tests.launching import children, finish, launch, launching, wait_for_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,6 +109,17 @@ def test_a_mistake_leaves_no_daemon_that_had_started_already(words: tuple[str, .
     done = launch(*words)
     assert done.code == 2
     assert done.words.startswith("error[")
+
+
+def test_a_daemon_is_not_kept_where_the_nodes_turn_out_to_be_others(tmp_path: Path) -> None:
+    env: dict[str, str | bytes] = {"SLURM_JOB_NODELIST": "elsewhere", "SLURM_TASKS_PER_NODE": "1"}
+    program = f"echo up >{tmp_path}/up; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+    with launching("--remote-agent", "sh -c 'eval \"exec $0\"' {command}", "sh", "-c", program, env=env) as job:
+        wait_for_files(tmp_path / "up")
+        (only,) = children(job.pid)
+        assert LOCAL_BOOT.encode() not in Path(f"/proc/{only}/cmdline").read_bytes()
+        (tmp_path / "go").touch()
+        assert finish(job).code == 0
 
 
 def test_what_was_begun_and_is_not_wanted_goes_though_it_will_not() -> None:

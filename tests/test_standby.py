@@ -16,9 +16,11 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.errors import ExitCode
+from mpilaunch.head.bundle import local_command
 from mpilaunch.head.standby import DOWN, NO, TAKE
 from mpilaunch.relayed import HEADER
-from mpilaunch.wire.frames import STANDBY
+from mpilaunch.wire.frames import GO, MARKER, STANDBY
+from mpilaunch.wire.session import Session
 from tests.hosts import Hosts
 from tests.launching import Launched, finish, launch, launching, living, script, sh, wait_for_files, wait_until
 
@@ -198,6 +200,30 @@ def test_nothing_passes_from_a_job_to_the_next(place: Place, tmp_path: Path) -> 
     show = sh("pwd; umask; ulimit -n; echo ${LEFT-none}; ls /proc/self/fd | wc -l")
     assert place.launch(*show).lines == launch("-H", "local:4", *show).lines
     assert {parent for parent, _ in place.started} == {keeper}
+
+
+def test_what_stands_by_forks_again_only_after_a_release() -> None:
+    session = Session()
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*local_command(), STANDBY], stdin=pipe, stdout=pipe, bufsize=0) as process:
+        assert process.stdin and process.stdout
+
+        def until(words: bytes) -> None:
+            said = b""
+            while words not in said:
+                data = os.read(process.stdout.fileno(), 65536)
+                assert data, said
+                said += data
+
+        for released in (True, True, False):
+            until(MARKER)
+            process.stdin.write(GO)
+            until(b'"hello"')
+            if released:
+                session.send({"type": "release"})
+                process.stdin.write(session.data_to_send())
+        process.stdin.close()
+        assert process.wait(20) == 1, "nobody knows what would be said next"
 
 
 def test_a_daemon_that_dies_in_a_job_is_replaced(place: Place, tmp_path: Path) -> None:

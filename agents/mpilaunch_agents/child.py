@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
 DISMISSAL = 2.0
-"""Seconds in which a child that is not wanted must have gone when its stdin ends."""
+"""Seconds in which children that are not wanted must have gone when their stdin ends."""
 DISMISSAL_STEP = 0.002
 
 IGNORED_BY_PYTHON = [signal.SIGPIPE, signal.SIGXFSZ]
@@ -29,24 +29,37 @@ class Child:
 
     Args:
         argv: of the program, which is looked for as a shell does; raises OSError when it cannot be started.
+        fourth: a descriptor that it gets as its number 3; ours is above that.
     """
 
-    def __init__(self, argv: Sequence[str]) -> None:
-        pipes = [os.pipe() for _ in range(3)]
-        (its_stdin, self.stdin), (self.stdout, its_stdout), (self.stderr, its_stderr) = pipes
-        its = (its_stdin, its_stdout, its_stderr)
-        actions = [*((os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(its)), *_close_inherited()]
+    def __init__(self, argv: Sequence[str], fourth: int | None = None) -> None:
+        pipes: list[tuple[int, int]] = []
+        started = False
         try:
+            pipes += [os.pipe()]
+            pipes += [os.pipe()]
+            pipes += [os.pipe()]
+            (its_stdin, self.stdin), (self.stdout, its_stdout), (self.stderr, its_stderr) = pipes
+            its = (its_stdin, its_stdout, its_stderr)
+            actions = [*((os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(its)), *_close_inherited()]
+            if fourth is not None:
+                actions.append((os.POSIX_SPAWN_DUP2, fourth, 3))
             self.pid = os.posix_spawnp(
                 argv[0], list(argv), os.environ, file_actions=actions, setsid=True, setsigdef=IGNORED_BY_PYTHON
             )
-        except BaseException:
-            for descriptor in (self.stdin, self.stdout, self.stderr):
-                os.close(descriptor)
-            raise
+            started = True
         finally:
-            for descriptor in its:
+            ours = (self.stdin, self.stdout, self.stderr) if started else ()
+            for descriptor in {end for pipe in pipes for end in pipe}.difference(ours):
                 os.close(descriptor)
+
+    @property
+    def ended(self) -> bool:
+        """It has exited, reaped or not."""
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:
+            return True
 
     def wait(self) -> int:
         """Reap it; return its exit code, or -N when signal N has ended it."""
@@ -56,18 +69,23 @@ class Child:
             return 0  # whoever started us lets the kernel reap: nobody knows
         return os.waitstatus_to_exitcode(status)
 
-    def dismiss(self) -> None:
-        """Let it go, which waits for our first word, and kill it if it does not."""
-        os.close(self.stdin)
-        until = time.monotonic() + DISMISSAL
-        with suppress(ChildProcessError):
-            while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-                if time.monotonic() > until:
-                    os.killpg(self.pid, signal.SIGKILL)
-                time.sleep(DISMISSAL_STEP)
-        self.wait()
-        os.close(self.stdout)
-        os.close(self.stderr)
+
+def dismiss(children: Iterable[Child]) -> None:
+    """Let children go that wait for our word, or live by it, and kill what does not; their pipes are closed."""
+    children = list(children)
+    for child in children:
+        os.close(child.stdin)
+    until = time.monotonic() + DISMISSAL
+    while not all(child.ended for child in children):
+        if time.monotonic() > until:
+            for child in children:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(child.pid, signal.SIGKILL)
+        time.sleep(DISMISSAL_STEP)
+    for child in children:
+        child.wait()
+        os.close(child.stdout)
+        os.close(child.stderr)
 
 
 @lru_cache(None)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import resource
-import signal
 import socket
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel, ChannelEnd, ChannelEvents, load
 from mpilaunch.allocation import Node
 from mpilaunch.relayed import CLOSED, STDERR, STDIN, STDOUT, AskingChannel, Frames
 
@@ -22,14 +20,14 @@ OPEN = 17
 """What the head asks for: a node's channel, as JSON."""
 OPENED, FAILED = 18, 19
 """What it is told; the data of FAILED are the cause and the words of an AgentFailure, as JSON. All else is as in `relayed`."""
-LEAVING = 3.0
+LEAVING = 1.0
 """Seconds that the agent has to close, when the head has gone."""
 
 _PEER = struct.Struct("3i")
 
 
 class ConnectorLost(Exception):
-    """A connector does not answer: it has died."""
+    """A connector has not answered."""
 
 
 async def connect(address: bytes, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
@@ -38,57 +36,52 @@ async def connect(address: bytes, node: Node, command: Sequence[str], events: Ch
     loop = asyncio.get_running_loop()
     try:
         await loop.create_unix_connection(lambda: channel, address)  # type: ignore[arg-type]  # a name may be bytes
+        # The name is free for anybody once a connector has died.
+        if _peer(channel.transport)[1] != os.geteuid():
+            channel.abort()
+            raise ConnectorLost("somebody else answers")
+        # The agents need to know how a node is reached, and nothing of its slots.
+        kind, answer = await channel.ask(OPEN, json.dumps([{**vars(node), "slots": ()}, list(command)]).encode())
     except OSError as error:
-        raise ConnectorLost from error
-    # The agents need to know how a node is reached, and nothing of its slots.
-    said = {**vars(node), "slots": ()}
-    kind, answer = await channel.ask(OPEN, json.dumps([said, list(command)]).encode())
+        raise ConnectorLost(str(error)) from error
     if kind == FAILED:
         raise AgentFailure(*json.loads(answer))
     if kind != OPENED:
-        raise ConnectorLost
+        raise ConnectorLost("it has hung up")
     return channel
 
 
-def be_connector(agent: Agent, listener: socket.socket, lifeline: int, head: int) -> NoReturn:
-    """Serve until the lifeline ends.
-
-    Args:
-        agent: opens the channels.
-        listener: where the head connects.
-        lifeline: a descriptor that reads end of file when the head has gone.
-        head: its process id.
-    """
-    try:
-        # No signal for the head, and no descriptor of anybody's.
-        os.setsid()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        for descriptor in map(int, os.listdir("/proc/self/fd")):
-            if descriptor > 2 and descriptor not in (listener.fileno(), lifeline):
-                with suppress(OSError):  # the one that the list was read by
-                    os.close(descriptor)
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        gc.enable()
-        asyncio.run(_serve(agent, listener, lifeline, head))
-    finally:
-        os._exit(0)
+def _peer(transport: asyncio.BaseTransport) -> tuple[int, int, int]:
+    """Return process, user and group at the other end."""
+    found = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    process, user, group = _PEER.unpack(found)
+    return process, user, group
 
 
-async def _serve(agent: Agent, listener: socket.socket, lifeline: int, head: int) -> None:
+def main() -> NoReturn:
+    """Serve until stdin ends, of which the first line says by which agent; descriptor 3 is where the head connects."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with open(0, "rb", buffering=0, closefd=False) as told:
+        name, options = json.loads(told.readline())
+    options = {setting: tuple(value) if isinstance(value, list) else value for setting, value in options.items()}
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_serve(load(name, AgentOptions(**options)), socket.socket(fileno=3)))
+    os._exit(0)
+
+
+async def _serve(agent: Agent, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     gone = asyncio.Event()
-    loop.add_reader(lifeline, gone.set)
-    server = await loop.create_unix_server(lambda: _Relay(agent, head), sock=listener)
+    loop.add_reader(0, gone.set)
+    head = os.getppid()
+    server = await loop.create_unix_server(lambda: _Relay(agent, head), sock=listener, backlog=socket.SOMAXCONN)
     await gone.wait()
+    loop.remove_reader(0)
     server.close()
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(agent.close(), LEAVING)
+    os._exit(0)  # and wait for no thread that still asks a name server
 
 
 class _Relay(Frames):
@@ -104,8 +97,7 @@ class _Relay(Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it, if it is the head's."""
         super().connection_made(transport)
-        peer = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        if _PEER.unpack(peer)[0] != self._head:
+        if _peer(transport)[0] != self._head:
             self.transport.abort()
 
     def frame(self, kind: int, data: bytes) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from mpilaunch.agent import AgentOptions
 from mpilaunch.allocation import Node
-from mpilaunch_agents.child import Child
+from mpilaunch_agents.child import Child, dismiss
 from mpilaunch_agents.process import ProcessAgent
 
 
@@ -39,8 +39,8 @@ class LocalAgent(ProcessAgent):
 
     def dismiss(self) -> None:
         """End what was begun and no channel was opened for."""
-        while self._begun:
-            self._begun.pop()[1].dismiss()
+        dismiss(child for _, child in self._begun)
+        self._begun.clear()
 
     async def close(self) -> None:
         """Leave nothing."""

@@ -17,7 +17,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from mpilaunch_agents.ssh_connection import Connector
+    from mpilaunch_agents.ssh_connection import Connections
     from mpilaunch_agents.ssh_early import EarlyConnection
 
 SETTINGS = """
@@ -46,24 +46,24 @@ class SshAgent:
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
         self._settings = [line for text in options.ssh_options if (line := config_line(text))]
-        self._connector: Connector | None = None
+        self._connections: Connections | None = None
         self._early: set[EarlyConnection] = set()
         self._connects_early: bool | None = None
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Connect, log in and start the command; raises AgentFailure."""
         early = None
-        if self._connector is None:
+        if self._connections is None:
             early = await self._connect_early(node)
-        if self._connector is None:
+        if self._connections is None:
             from mpilaunch_agents.ssh_early import load_asyncssh
 
             load_asyncssh()
-            from mpilaunch_agents.ssh_connection import Connector
+            from mpilaunch_agents.ssh_connection import Connections
 
-            self._connector = Connector(self._options, self._settings)
+            self._connections = Connections(self._options, self._settings)
         try:
-            return await self._connector.open(node, command, events, early)
+            return await self._connections.open(node, command, events, early)
         finally:
             if early is not None:
                 self._early.discard(early)
@@ -89,7 +89,7 @@ class SshAgent:
         """Cut every connection and wait until all are gone."""
         for early in self._early:
             early.close()
-        connector, self._connector = self._connector, None
+        connector, self._connections = self._connections, None
         if connector is not None:
             await connector.close()
 

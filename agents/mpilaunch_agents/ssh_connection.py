@@ -72,7 +72,7 @@ class _Client(asyncssh.SSHClient):
         return self._accept_new and not known[0]
 
 
-class Connector:
+class Connections:
     """Makes the connections of one agent and holds what they share.
 
     Args:

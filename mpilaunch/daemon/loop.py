@@ -89,14 +89,14 @@ class Daemon:
         self._aborts: dict[int, tuple[int, float]] = {}
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
-        self._stopping = False
+        self._stopping = self._released = False
         self._swept: list[tuple[int, str]] = []
         self._selector.register(guard, selectors.EVENT_READ, self._lifeline.lose)
         self._signals = _signal_pipe()
         self._selector.register(self._signals, selectors.EVENT_READ, self._children_ended)
 
-    def run(self) -> None:
-        """Serve until the wire has ended and nothing of the job is left on this node."""
+    def run(self) -> bool:
+        """Serve until the wire has ended and nothing of the job is left on this node; say whether the head released us."""
         self._session.send({"type": "hello", "version": mpilaunch.__version__, "clock": time.monotonic(), "facts": probe()})
         self._flush()
         # This takes milliseconds: the head works on our hello meanwhile.
@@ -107,6 +107,7 @@ class Daemon:
                 key.data()
             self._timers.run()
             self._flush()
+        return self._released
 
     # The wire
 
@@ -257,6 +258,7 @@ class Daemon:
 
     def _release(self, message: dict[str, Any]) -> None:
         """The head wants nothing more of us."""
+        self._released = True
         self._lifeline.lose()
 
     def _cancel(self, message: dict[str, Any]) -> None:

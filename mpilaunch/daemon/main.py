@@ -36,8 +36,9 @@ def main() -> None:
     gc.enable()
     os.write(wire_out, MARKER)
     spawn.raise_file_limit()
-    Daemon(wire_in, wire_out, *guarded, directory).run()
-    os._exit(0)
+    released = Daemon(wire_in, wire_out, *guarded, directory).run()
+    # One that lost its head leaves a wire on which nobody knows what is said next.
+    os._exit(1 if stands_by and not released else 0)
 
 
 def _stand_by(wire_in: int, wire_out: int) -> None:

@@ -47,11 +47,13 @@ def launch(job: JobSpec, observer: Observer, local: agent.Eager) -> Verdict:
         agents[bundle.LOCAL] = local
         count = sum(node.agent == bundle.LOCAL for node in nodes)
         local.begin(bundle.local_command(), min(count, job.deadlines.fanout))
+    else:
+        local.dismiss()
 
     from mpilaunch.head.lazily import load_asyncio
 
     # ssh brings its own encryption; of an agent that is not ours, nobody knows.
-    load_asyncio(tls=bool(job.agent.call_back) or not all(map(agent.is_built_in, agents)))
+    load_asyncio(tls=bool(job.agent.call_back) or not all(agent.is_built_in(node.agent) for node in job.allocation.nodes))
     import asyncio
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -91,8 +93,8 @@ async def _launch(job: JobSpec, agents: Mapping[str, agent.Agent], observer: Obs
 
 def load_agents(job: JobSpec, indexes: Iterable[int]) -> dict[str, agent.Agent]:
     """Return the agents of these nodes of the allocation, by name; raises UsageError."""
-    names = dict.fromkeys(job.allocation.nodes[index].agent for index in indexes)
-    return {name: agent.load(name, job.agent) for name in names}
+    names = [job.allocation.nodes[index].agent for index in indexes]
+    return {name: agent.load(name, job.agent, names.count(name)) for name in dict.fromkeys(names)}
 
 
 def make_room(job: JobSpec) -> None:

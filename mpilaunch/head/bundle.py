@@ -1,8 +1,8 @@
 """The bundle: what the head sends to a node, and the line that runs it there.
 
-The bundle is made of `mpilaunch.wire` and `mpilaunch.daemon` as data: the head never imports the daemon. It has two parts: what
-every node needs to start, and what a node asks for when programs may need PMIx. Packing takes a tenth of a second, so it is
-done once and kept in the user's cache; without one, each launch packs for itself.
+The bundle is made of `mpilaunch.wire`, `mpilaunch.daemon` and `mpilaunch.later` as data: the head never imports the daemon. It
+has two parts: what every node needs to start, and what a node asks for when programs may need PMIx. Packing takes a tenth of a
+second, so it is done once and kept in the user's cache; without one, each launch packs for itself.
 """
 
 from __future__ import annotations

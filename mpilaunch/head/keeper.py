@@ -141,7 +141,7 @@ class StandbyLink(NodeLink):
         if not data:
             self.leaving = True
             self._see_off()  # it may have been quicker than this word
-        elif self._channel is not None and self.end is None:
+        elif not self.leaving and self._channel is not None and self.end is None:
             self._channel.write(data)
 
     def _see_off(self) -> None:
@@ -176,7 +176,8 @@ class Taker(Frames):
     def frame(self, kind: int, data: bytes) -> None:
         """Take the request; after that, all is for the daemon."""
         if self._link is not None and kind == STDIN:
-            self._link.hand(data)
+            if self._link.taker is self:
+                self._link.hand(data)
         elif kind == DOWN:
             self._keeper.stop(self)
         elif kind == TAKE and self._asking is None:
@@ -356,7 +357,7 @@ class Keeper(Silence):
                     link.release()
 
     def gone(self, link: NodeLink, reason: str) -> None:
-        """A daemon has served, or was lost: another takes its place."""
+        """A daemon was lost: another takes its place."""
         assert isinstance(link, StandbyLink)
         if link.stands_by and not self._stopping.is_set():
             if link.taker is not None:

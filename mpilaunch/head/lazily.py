@@ -37,7 +37,6 @@ TYPING = {
     "__path__": (),  # every `from typing import` asks for it
     **dict.fromkeys(("Any", "NoReturn", "Optional", "Protocol", "TextIO", "Type"), _Kind),
     "TYPE_CHECKING": False,
-    "TypeVar": lambda *given, **more: _Kind,
     "cast": lambda kind, value: value,
     "final": lambda kind: kind,
 }

@@ -73,7 +73,8 @@ class Requests:
         files = [*map(os.path.expanduser, CONFIGURED_BY), *os.environ.get("KUBECONFIG", "").split(":")]
         surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
         # Whether the daemon calls back, or who connects to it, changes how it is reached, and nothing of what it is.
-        self._of_all = repr((replace(options, call_back=(), connectors=0), list(command), binascii.crc32(bundle), surroundings))
+        asked = replace(options, call_back=(), connectors=None)
+        self._of_all = repr((asked, list(command), binascii.crc32(bundle), surroundings))
 
     def of(self, node: Node) -> bytes:
         """Return the request for a node's daemon."""
