@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import struct
 
 from mpilaunch.agent import ChannelEnd, ChannelEvents
 
 HEADER = struct.Struct(">BI")
+_PEER = struct.Struct("3i")
 STDIN = 3
 """What the head says: bytes of stdin, none for its end."""
 STDOUT, STDERR, CLOSED = 13, 14, 15
@@ -33,6 +35,18 @@ class Frames(asyncio.Protocol):
     def tell(self, kind: int, data: bytes = b"") -> None:
         """Send a frame."""
         self.transport.write(HEADER.pack(kind, len(data)) + data)
+
+    def tell_end(self, end: ChannelEnd) -> None:
+        """Say how the daemon's channel has ended, and hang up."""
+        self.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
+        self.transport.close()
+
+    @property
+    def peer(self) -> tuple[int, int, int]:
+        """Process, user and group at the other end of a Unix socket (unix(7), SO_PEERCRED)."""
+        end = self.transport.get_extra_info("socket")
+        process, user, group = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        return process, user, group
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -29,6 +30,13 @@ def hosts() -> Iterator[Hosts]:
     """Give four hosts; a test leaves them as it found them."""
     with Hosts(4) as made:
         yield made
+
+
+@pytest.fixture
+def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a new directory that the head and all hosts see."""
+    monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
+    return Path.cwd()
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,6 @@ class _OnHosts(AgentConformance):
     node = Node(0, "node01", (), "")
     unreachable = Node(1, "no-such-host", (), "")
     agent_name = ""
-
     connectors = 1
 
     def make_agent(self) -> Agent:

@@ -8,6 +8,10 @@ from mpilaunch.agent import Agent, AgentOptions, load
 from mpilaunch.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance
 
+SCRIPT = 'if test $0 = somewhere; then eval "exec $1"; fi; echo ssh: $0: Connection refused >&2; exit 255'
+TEMPLATE = f"sh -c '{SCRIPT}' {{host}} {{command}}"
+"""An agent that reaches one name, `somewhere`."""
+
 
 class TestLocal(AgentConformance):
     node = Node(0, "local", (), "local")
@@ -23,8 +27,7 @@ class TestCommand(AgentConformance):
     python = sys.executable
 
     def make_agent(self) -> Agent:
-        script = 'if test $0 = somewhere; then eval "exec $1"; fi; echo ssh: $0: Connection refused >&2; exit 255'
-        return load(f"sh -c '{script}' {{host}} {{command}}", AgentOptions())
+        return load(TEMPLATE, AgentOptions())
 
 
 class TestFake(AgentConformance):

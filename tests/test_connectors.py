@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -21,17 +20,14 @@ from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.connectors import ConnectorsAgent
 from tests.hosts import Hosts
 from tests.launching import LIMIT, MPILAUNCH, children, living, wait_for_files, wait_until
+from tests.test_conformance import TEMPLATE
 
 NODE = Node(0, "somewhere", (), "command")
 
 
-SCRIPT = 'if test $0 = somewhere; then eval "exec $1"; fi; echo ssh: $0: Connection refused >&2; exit 255'
-INNER = f"sh -c '{SCRIPT}' {{host}} {{command}}"
-"""An agent that reaches one name."""
-
 
 def connectors_agent(count: int) -> ConnectorsAgent:
-    return ConnectorsAgent(INNER, AgentOptions(), count)
+    return ConnectorsAgent(TEMPLATE, AgentOptions(), count)
 
 
 class TestConnectors(AgentConformance):
@@ -133,13 +129,6 @@ def test_nobody_else_is_served() -> None:
 
 
 # On real hosts
-
-
-@pytest.fixture
-def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a new directory that the head and all hosts see."""
-    monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
-    return Path.cwd()
 
 
 @pytest.mark.testbed

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from tests.hosts import CHECKOUT, LISTENS, Hosts
 from tests.launching import LIMIT, MPILAUNCH, wait_until
 from tests.processes import everything
 
-pytestmark = pytest.mark.testbed
+pytestmark = [pytest.mark.testbed, pytest.mark.usefixtures("shared")]
 
 AGENTS = ("ssh", "openssh", "ssh -x -o BatchMode=yes -p {port} -l {user} {host} {command}")
 
@@ -48,13 +47,6 @@ else:
 """Each rank tells rank 0 over a connection from host to host who it is; rank 0 prints them all."""
 
 NOISE = "echo noise on stdout; echo noise on stderr >&2; printf '\\0mpilaunch'"
-
-
-@pytest.fixture(autouse=True)
-def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a new directory that the head and all hosts see."""
-    monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
-    return Path.cwd()
 
 
 def ran(done: subprocess.CompletedProcess[str]) -> list[str]:

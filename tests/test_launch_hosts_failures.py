@@ -11,7 +11,6 @@ import re
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from tests.hosts import Hosts
 from tests.launching import LIMIT, MPILAUNCH, children, wait_until
 from tests.processes import left_behind
 
-pytestmark = [pytest.mark.slow, pytest.mark.testbed]
+pytestmark = [pytest.mark.slow, pytest.mark.testbed, pytest.mark.usefixtures("shared")]
 
 AGENTS = ("ssh", "openssh")
 SLACK = 3.0
@@ -37,13 +36,6 @@ def hosts() -> Iterator[Hosts]:
     """Give four hosts to break."""
     with Hosts(4) as made:
         yield made
-
-
-@pytest.fixture(autouse=True)
-def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a new directory that the head and all hosts see."""
-    monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
-    return Path.cwd()
 
 
 # The start

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,13 +39,6 @@ def hosts() -> Iterator[Hosts]:
     """Give four hosts to break."""
     with Hosts(4) as made:
         yield made
-
-
-@pytest.fixture
-def shared(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a new directory that the head and all hosts see."""
-    monkeypatch.chdir(tempfile.mkdtemp(dir=hosts.shared))
-    return Path.cwd()
 
 
 @contextlib.contextmanager

@@ -36,9 +36,8 @@ class Child:
         pipes: list[tuple[int, int]] = []
         started = False
         try:
-            pipes += [os.pipe()]
-            pipes += [os.pipe()]
-            pipes += [os.pipe()]
+            for _ in range(3):
+                pipes.append(os.pipe())
             (its_stdin, self.stdin), (self.stdout, its_stdout), (self.stderr, its_stderr) = pipes
             its = (its_stdin, its_stdout, its_stderr)
             actions = [*((os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(its)), *_close_inherited()]

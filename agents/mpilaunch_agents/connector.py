@@ -7,14 +7,13 @@ import json
 import os
 import resource
 import socket
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel, ChannelEnd, ChannelEvents, load
 from mpilaunch.allocation import Node
-from mpilaunch.relayed import CLOSED, STDERR, STDIN, STDOUT, AskingChannel, Frames
+from mpilaunch.relayed import STDERR, STDIN, STDOUT, AskingChannel, Frames
 
 OPEN = 17
 """What the head asks for: a node's channel, as JSON."""
@@ -22,8 +21,6 @@ OPENED, FAILED = 18, 19
 """What it is told; the data of FAILED are the cause and the words of an AgentFailure, as JSON. All else is as in `relayed`."""
 LEAVING = 1.0
 """Seconds that the agent has to close, when the head has gone."""
-
-_PEER = struct.Struct("3i")
 
 
 class ConnectorLost(Exception):
@@ -37,7 +34,7 @@ async def connect(address: bytes, node: Node, command: Sequence[str], events: Ch
     try:
         await loop.create_unix_connection(lambda: channel, address)  # type: ignore[arg-type]  # a name may be bytes
         # The name is free for anybody once a connector has died.
-        if _peer(channel.transport)[1] != os.geteuid():
+        if channel.peer[1] != os.geteuid():
             channel.abort()
             raise ConnectorLost("somebody else answers")
         # The agents need to know how a node is reached, and nothing of its slots.
@@ -49,13 +46,6 @@ async def connect(address: bytes, node: Node, command: Sequence[str], events: Ch
     if kind != OPENED:
         raise ConnectorLost("it has hung up")
     return channel
-
-
-def _peer(transport: asyncio.BaseTransport) -> tuple[int, int, int]:
-    """Return process, user and group at the other end."""
-    found = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    process, user, group = _PEER.unpack(found)
-    return process, user, group
 
 
 def main() -> NoReturn:
@@ -97,7 +87,7 @@ class _Relay(Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it, if it is the head's."""
         super().connection_made(transport)
-        if _peer(transport)[0] != self._head:
+        if self.peer[0] != self._head:
             self.transport.abort()
 
     def frame(self, kind: int, data: bytes) -> None:
@@ -150,8 +140,8 @@ class _Heard:
 
     def closed(self, end: ChannelEnd) -> None:
         """Tell the end."""
-        self._tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
-        self._relay.transport.close()
+        self._relay.opened()
+        self._relay.tell_end(end)
 
     def pause_writing(self) -> None:
         """Let the head wait."""

@@ -79,5 +79,3 @@ class _Connector:
         # Its stdin is also its lifeline. What it is told is for no list of processes to show, and less than a pipe holds.
         with suppress(OSError):  # it has died, which is told when it is asked
             os.write(self.child.stdin, json.dumps([name, vars(options)]).encode() + b"\n")
-
-

@@ -89,9 +89,9 @@ class SshAgent:
         """Cut every connection and wait until all are gone."""
         for early in self._early:
             early.close()
-        connector, self._connections = self._connections, None
-        if connector is not None:
-            await connector.close()
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            await connections.close()
 
 
 def config_line(text: str) -> str:

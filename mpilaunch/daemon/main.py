@@ -23,6 +23,10 @@ def main() -> None:
     """Run the daemon of this node; called by the boot line with the wire on stdin and stdout. Does not return."""
     wire = wire_in, wire_out = _take_wire()
     stands_by = sys.argv[2:] == [STANDBY]
+    if stands_by:
+        # What most jobs will need, and a daemon that does not stand by loads while the head is busy.
+        import mpilaunch.daemon.attach
+        import mpilaunch.daemon.pmix_search  # noqa: F401
     while True:
         if stands_by:
             _stand_by(wire_in, wire_out)
@@ -46,11 +50,6 @@ def _stand_by(wire_in: int, wire_out: int) -> None:
 
     What waits here is the guard of the daemons to come, which are forked one after the other, each for one job.
     """
-    # What most jobs will need, and a daemon that does not stand by loads while the head is busy.
-    import mpilaunch.daemon.attach
-    import mpilaunch.daemon.pmix_search  # noqa: F401
-
-    gc.freeze()  # what a daemon does not look at, it need not copy
     os.set_blocking(wire_out, True)
     try:
         os.write(wire_out, MARKER)

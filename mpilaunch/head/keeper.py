@@ -27,7 +27,7 @@ from mpilaunch.head.link import LAST_WORDS, NodeLink
 from mpilaunch.head.standby import DOWN, NO, TAKE, YES, Requests, socket_path, take_down
 from mpilaunch.head.survey import Silence
 from mpilaunch.jobspec import JobSpec
-from mpilaunch.relayed import CLOSED, STDERR, STDIN, STDOUT, Frames
+from mpilaunch.relayed import STDERR, STDIN, STDOUT, Frames
 from mpilaunch.wire.frames import MARKER, STANDBY
 
 RENEWAL_PATIENCE = 3.0
@@ -113,12 +113,14 @@ class StandbyLink(NodeLink):
 
     def data_received(self, data: bytes) -> None:
         """Wait for the daemon to stand by, or hand on what it says."""
-        self.banner = (self.banner + data[-LAST_WORDS:])[-LAST_WORDS:]
         if self.taker is None:
+            self.banner = (self.banner + data)[-LAST_WORDS:]
             if MARKER in self.banner and not self.first_news.done():
                 self.stands_by = True
                 self.first_news.set_result(None)
-        elif self.leaving:
+            return
+        self.banner = (self.banner + data[-len(MARKER) :])[-len(MARKER) :]
+        if self.leaving:
             self._see_off()
         else:
             self.taker.tell(STDOUT, data)
@@ -194,8 +196,7 @@ class Taker(Frames):
 
     def end(self, end: ChannelEnd) -> None:
         """Its daemon has gone, or stands by again."""
-        self.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
-        self.transport.close()
+        self.tell_end(end)
         self._keeper.served()
 
     def _refuse(self) -> None:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import os
-import socket
 import stat
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -160,12 +158,11 @@ def take_down() -> bool:
             return False
         except OSError:
             return False
-        peer = farewell.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, _, _ = farewell.peer
         farewell.tell(DOWN)
         try:
             await asyncio.wait_for(farewell.ended.wait(), DOWN_PATIENCE)
         except asyncio.TimeoutError:
-            pid = int.from_bytes(peer[:4], sys.byteorder)
             told = f"process {pid}, which keeps the daemons, does not answer"
             raise LaunchError("standby-failed", told, hint=f"end it: kill -9 {pid}; its daemons go too") from None
         return farewell.granted
