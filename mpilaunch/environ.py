@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.envfile import read_env_file
+from mpilaunch import envfile
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.mapping import Placement
@@ -67,7 +67,6 @@ for a part of that job."""
 LONGEST_VARIABLE = 131_071
 """Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 # What mpilaunch sets
@@ -226,7 +225,7 @@ def forwarded_environment(
         names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
         forwarded = {name: environ[name] for name in names if not is_scrubbed(name) and not _is_listed(name, OF_THIS_MACHINE)}
     for source, text in env_files:
-        for where, name, value in read_env_file(source, text):
+        for where, name, value in envfile.read_env_file(source, text):
             _check_name(name, where)
             forwarded[name] = value
     for export in exports:
@@ -236,13 +235,19 @@ def forwarded_environment(
     return forwarded
 
 
+def _is_name(text: str) -> bool:
+    """Say whether a text is a variable's name: ASCII letters, digits, `_`, and behind the first character `.` and `-`."""
+    plain = text[:1] + text[1:].replace(".", "_").replace("-", "_")
+    return text.isascii() and plain.isidentifier()
+
+
 def _matching(environ: Mapping[str, str], prefixes: str | tuple[str, ...]) -> list[str]:
     """Return the names that a prefix may forward; shell functions (`BASH_FUNC_f%%`) are no names."""
     return [
         name
         for name in environ
         if name.startswith(prefixes)
-        and _NAME.fullmatch(name)
+        and _is_name(name)
         and name not in RESERVED
         and not _is_listed(name, NEVER_FORWARDED)
     ]
@@ -303,7 +308,7 @@ def environment_edits(
 
 def _check_name(name: str, where: str) -> None:
     """Raise UsageError unless a user may set a variable of this name."""
-    if not _NAME.fullmatch(name):
+    if not _is_name(name):
         raise UsageError(
             "export-name",
             f"{where}: '{name}' is not a variable's name",

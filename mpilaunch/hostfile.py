@@ -212,7 +212,7 @@ def _refuse_foreign(host: Span) -> None:
         raise host.error("hostfile-exclude", f"'{host.text}' excludes a host, which is not supported", hint)
 
 
-_RELATIVE = re.compile(r"(?P<name>\+n[0-9]{1,6}|\+e:[1-9][0-9]{0,5}|\+e)(?::(?P<slots>.*))?", re.I)
+_RELATIVE = re.compile(r"(?P<name>\+n[0-9]{1,6}|\+e:[1-9][0-9]{0,5}|\+e)(?::(?P<slots>.*))?", re.IGNORECASE)
 
 
 def _read_relative(host: Span) -> dict[str, Any]:

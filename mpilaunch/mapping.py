@@ -22,10 +22,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, islice, repeat
 
+from mpilaunch import notenough
 from mpilaunch.allocation import LOCAL, MAX_SLOTS, Allocation, Node
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import Cpu
-from mpilaunch.notenough import not_enough, plural
 from mpilaunch.places import OBJECTS, Object, in_turn, mapped, objects_of, places_in
 from mpilaunch.records import dataclass
 
@@ -110,7 +110,7 @@ def map_ranks(
     ranks = _rank_count(nodes, policy, places)
     capacities = {node.index: _capacity(node, allocation, policy, places) for node in nodes}
     if not nodes or ranks > sum(capacities.values()):
-        raise not_enough(allocation, policy, ranks, places)
+        raise notenough.not_enough(allocation, policy, ranks, places)
     fixed = _fixed_ranks(nodes, ranks, capacities)
     free_ranks = [rank for rank in range(ranks) if rank not in fixed]
     if policy.listed and fixed:
@@ -144,7 +144,7 @@ def _rank_count(nodes: Sequence[Node], policy: MappingPolicy, places: Mapping[in
             raise UsageError("rank-count", f"{value} {what} asked for", hint="ask for 1 or more")
     ranks = policy.ranks
     if policy.listed and ranks is not None and ranks > len(policy.listed):
-        told = f"{plural(ranks, 'rank')} asked for, but only {len(policy.listed)} are listed"
+        told = f"{notenough.plural(ranks, 'rank')} asked for, but only {len(policy.listed)} are listed"
         raise UsageError("rank-count", told, hint="list a host for each rank, or lower -np")
     if ranks is None and policy.listed:
         ranks = len(policy.listed)
@@ -282,7 +282,7 @@ def _listed(
     chosen = policy.listed[:ranks]
     for node, count in Counter(chosen).items():
         if count > capacities.get(node, 0):
-            raise not_enough(allocation, policy, ranks)
+            raise notenough.not_enough(allocation, policy, ranks)
     return chosen
 
 

@@ -26,6 +26,7 @@ from mpilaunch.records import replace
 from mpilaunch.shares import Share, map_apps
 from mpilaunch.spelling import did_you_mean
 from mpilaunch.tags import parse_tag, tag_template
+from mpilaunch.values import is_whole_number
 from mpilaunch.words import Section, laid_over
 
 START_IN_POD = 300.0
@@ -166,7 +167,7 @@ def _stdin(settings: Settings, ranks: int | None) -> str:
         return "none"
     if who in ("all", "none"):
         return who
-    if not re.fullmatch("[0-9]{1,9}", who, re.ASCII):
+    if not is_whole_number(who, 9):
         near = did_you_mean(who, ("all", "none"))
         raise UsageError("stdin", f"--stdin: '{who}' is not a rank, all or none{near}")
     if ranks is not None:

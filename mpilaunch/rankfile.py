@@ -21,7 +21,9 @@ from mpilaunch.hostfile import code_lines, read_hosts
 from mpilaunch.nodeset import Span, parse_numbers_span
 from mpilaunch.records import dataclass
 
-_LINE = re.compile(r"""\s*rank\s+(?P<rank>\S+?)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<list>"[^"]*"|'[^']*'|\S.*?)\s*""", re.I)
+_LINE = re.compile(
+    r"""\s*rank\s+(?P<rank>\S+?)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<list>"[^"]*"|'[^']*'|\S.*?)\s*""", re.IGNORECASE
+)
 _HINT = "write a line for each rank, like 'rank 0=node01 slot=0-3' or 'rank 1=+n1 slot=1:0,1'"
 
 

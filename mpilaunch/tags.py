@@ -88,7 +88,8 @@ def parse_tag(text: str, option: str = "--tag") -> Tag:
         raise UsageError("tag-format", f"{option}: a template cannot have a line break in it")
     pieces: list[tuple[str, str]] = []
     end = 0
-    for match in re.finditer(_TOKEN, template):
+    # `re` is loaded for those who write a tag.
+    for match in re.finditer(_TOKEN, template) if template else ():
         pieces.append(("", template[end : match.start()]))
         end = match.end()
         pieces.append(_piece(template, match, option))

@@ -11,10 +11,14 @@ from mpilaunch.errors import UsageError
 from mpilaunch.options import Option, Value
 from mpilaunch.spelling import did_you_mean
 
-_NUMBER = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def is_whole_number(text: str, digits: int) -> bool:
+    """Say whether a text is nothing but ASCII digits, at most so many; to load `re` for that would take milliseconds."""
+    return len(text) <= digits and text.isascii() and text.isdecimal()
 
 
 def value_from_text(option: Option, text: str, said: str) -> Value:
@@ -24,7 +28,7 @@ def value_from_text(option: Option, text: str, said: str) -> Value:
             raise _wrong(option, said, f"'{text}' is neither yes nor no")
         return _FLAG_WORDS[text.lower()]
     if option.kind == "number":
-        if not _NUMBER.fullmatch(text):
+        if not is_whole_number(text.removeprefix("-"), 15):
             raise _wrong(option, said, f"'{text}' is not a whole number")
         return int(_in_range(option, int(text), said))
     if option.kind == "seconds":

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 from mpilaunch.daemon.pmix import PmixServer
 from mpilaunch.daemon.pmix_search import Libpmix, Program
+from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.spawn import encode
 
 SECONDS = 30.0
@@ -33,7 +33,7 @@ class Node:
     def __init__(self, nodes: Nodes, number: int, libpmix: Libpmix, directory: Path) -> None:
         self.nodes, self.number = nodes, number
         self.failed_with = ""
-        self.server = PmixServer(nodes.selector, self, libpmix, f"node{number}", str(directory))
+        self.server = PmixServer(nodes.poller, self, libpmix, f"node{number}", str(directory))
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
         self.nodes.registered(world, environments)
@@ -116,7 +116,7 @@ class Nodes:
     """
 
     def __init__(self, count: int, libpmix: Libpmix, directory: Path) -> None:
-        self.selector = selectors.DefaultSelector()
+        self.poller = Poller()
         self.log: list[tuple[Any, ...]] = []
         self.exits: dict[tuple[str, int], int] = {}
         self.worlds: dict[str, World] = {}
@@ -180,11 +180,11 @@ class Nodes:
         descriptor = os.pidfd_open(pid)
 
         def ready() -> None:
-            self.selector.unregister(descriptor)
+            self.poller.forget(descriptor)
             os.close(descriptor)
             ended()
 
-        self.selector.register(descriptor, selectors.EVENT_READ, ready)
+        self.poller.watch(descriptor, ready)
 
     def _rank_ended(self, world: str, rank: int) -> None:
         self.exits[world, rank] = self._ranks.pop((world, rank)).wait()
@@ -231,9 +231,7 @@ class Nodes:
         while not until():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.output()}\n{self.log}")
-            for key, _ in self.selector.select(1.0):
-                if self.selector.get_map().get(key.fd) == key:
-                    key.data()
+            self.poller.run(1.0)
 
     def run(self, *command: object, count: int) -> None:
         """Run a program as the ranks of one world until all ranks have ended."""

@@ -41,6 +41,32 @@ def test_a_module_that_is_there_already_is_not_put_off() -> None:
     assert told(code) == ["False False /"]
 
 
+def test_patterns_of_ours_and_of_json_are_compiled_when_something_is_matched() -> None:
+    code = """
+from mpilaunch.later import is_put_off, put_off_re
+put_off_re()
+import json, re
+__name__ = "mpilaunch.one"
+pattern = re.compile("(a+)b", re.IGNORECASE)
+match = pattern.fullmatch
+print(json.JSONDecoder().raw_decode(json.dumps({"a": [1.5, "\\n\\xe4"]}))[0], is_put_off("re"))
+print(match("AAb")[1], pattern.search("ccab")[0], pattern.search("cab").start(), is_put_off("re"))
+print(re.sub("a", "b", "a"), isinstance(re.compile("a"), re.Pattern))
+"""
+    assert told(code) == ["{'a': [1.5, '\\n\xe4']} True", "AA ab 1 False", "b True"]
+
+
+def test_patterns_of_others_are_what_they_expect() -> None:
+    code = """
+from mpilaunch.later import put_off_re
+put_off_re()
+import re
+pattern = re.compile("a", re.ASCII)
+print(re.sub(pattern, "b", "a"), pattern.pattern, isinstance(pattern, re.Pattern), pattern.flags == re.ASCII)
+"""
+    assert told(code) == ["b a True True"]
+
+
 def test_no_module_of_ours_needs_what_is_put_off_to_be_loaded() -> None:
     code = """
 from importlib import import_module

@@ -31,7 +31,7 @@ OURS = {
     "later": set(),
     "daemon": {"daemon", "wire", "later"},
     PURE: {PURE, "agent"},
-    "agent": {PURE, "agent"},
+    "agent": {PURE, "agent", "later"},
     "agents": {"agents", "agent", PURE},
     "config": {PURE},
     "console": {PURE},

@@ -21,6 +21,7 @@ import pytest
 from mpilaunch.daemon import segments
 from mpilaunch.daemon.pmix_channel import MAX_TEXT, Channel
 from mpilaunch.daemon.pmix_search import LIBPMIX, Libpmix
+from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.reaper import session_directory
 from mpilaunch.head import bundle
 from tests.pmix_nodes import Nodes, served
@@ -316,13 +317,14 @@ def test_the_helper_holds_nothing_of_its_parent(files: Path) -> None:
 
 def test_the_helper_runs_from_the_bundle_that_a_node_is_sent(files: Path) -> None:
     program = f"""
-import os, selectors, sys, zlib
+import os, sys, zlib
 bundle = os.memfd_create("bundle")
 os.write(bundle, zlib.decompress(sys.stdin.buffer.read()))
 sys.path.insert(0, "/proc/self/fd/%d" % bundle)
 from mpilaunch.daemon import modules
 modules.load("mpilaunch.daemon.pmix", lambda what, details, done: done({{"archive": sys.argv[1]}}), lambda: None)
 from mpilaunch.daemon import pmix, reaper
+from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.pmix_search import Libpmix
 class Events:
     def registered(self, world, environments):
@@ -331,12 +333,11 @@ class Events:
         os._exit(sys.stdout.flush() or 0)
     def failed(self, reason):
         sys.exit(reason)
-selector = selectors.DefaultSelector()
-server = pmix.PmixServer(selector, Events(), Libpmix([{LIBPMIX!r}]), "node0", reaper.session_directory())
+poller = Poller()
+server = pmix.PmixServer(poller, Events(), Libpmix([{LIBPMIX!r}]), "node0", reaper.session_directory())
 server.register({WORLD_OF_ONE!r})
 while True:
-    for key, _ in selector.select():
-        key.data()
+    poller.run(None)
 """
     command = [sys.executable, "-I", "-S", "-B", "-c", program, base64.b64encode(bundle.second_part()).decode()]
     done = subprocess.run(command, input=bundle.first_part(), capture_output=True, timeout=LIMIT, check=False)
@@ -348,9 +349,10 @@ while True:
 @pytest.mark.parametrize("killed", ["daemon", "guard"])
 def test_the_helper_and_its_directory_go_with_the_daemon(files: Path, killed: str) -> None:
     program = f"""
-import os, selectors, time
+import os, time
 from mpilaunch.daemon import guard
 from mpilaunch.daemon.pmix import PmixServer
+from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.pmix_search import Libpmix
 from mpilaunch.daemon.reaper import session_directory
 directory = session_directory()
@@ -361,13 +363,12 @@ alive, _ = guarded
 class Events:
     def registered(self, world, environments):
         print(os.getppid(), os.getpid(), server.pid, directory, flush=True)
-selector = selectors.DefaultSelector()
-selector.register(alive, selectors.EVENT_READ, lambda: (server.close(), os._exit(0)))
-server = PmixServer(selector, Events(), Libpmix([{LIBPMIX!r}]), "node0", directory)
+poller = Poller()
+poller.watch(alive, lambda: (server.close(), os._exit(0)))
+server = PmixServer(poller, Events(), Libpmix([{LIBPMIX!r}]), "node0", directory)
 server.register({WORLD_OF_ONE!r})
 while True:
-    for key, _ in selector.select():
-        key.data()
+    poller.run(None)
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -424,13 +425,11 @@ def test_a_helper_that_talks_nonsense_is_ended(files: Path, monkeypatch: pytest.
 
 
 def test_messages_arrive_whole_in_any_pieces(files: Path) -> None:
-    import selectors
-
     ours, theirs = socket.socketpair()
     got: list[tuple[Any, bytes]] = []
     lost: list[str] = []
-    with selectors.DefaultSelector() as selector, theirs:
-        channel = Channel(ours, selector, lambda words, data: got.append((words, data)), lost.append)
+    with theirs:
+        channel = Channel(ours, Poller(), lambda words, data: got.append((words, data)), lost.append)
         for byte in message({"a": "\udcff"}) + struct.pack(">II", 2, 3) + b"{}\0\1\2":
             theirs.sendall(bytes([byte]))
             channel.ready()

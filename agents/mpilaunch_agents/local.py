@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentOptions
-from mpilaunch.allocation import Node
 from mpilaunch_agents.child import Child, dismiss
 from mpilaunch_agents.process import ProcessAgent
+
+if TYPE_CHECKING:
+    from mpilaunch.allocation import Node
 
 
 class LocalAgent(ProcessAgent):

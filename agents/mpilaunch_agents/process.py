@@ -20,11 +20,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
-from mpilaunch.allocation import Node
 from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
     import asyncio
+
+    from mpilaunch.allocation import Node
 
 ABORT_SECONDS = 0.5
 """How long an abort looks for descendants: killed processes go at once, unless they sit in the kernel."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import _socket as socket  # as in `probe`
 import fcntl
 import os
-import selectors
 import struct
 
 from mpilaunch.wire.frames import WireError
@@ -19,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     # Names for the type checker only: loading typing would cost every node milliseconds.
     from collections.abc import Callable
+
+    from mpilaunch.daemon.poller import Poller
 
 _PEER = struct.Struct("3i")
 _DESCRIPTOR = struct.Struct("i")
@@ -86,13 +87,13 @@ class AttachSocket:
         attached: gets a channel that has said all; it is the receiver's to close.
     """
 
-    def __init__(self, name: str, selector: selectors.BaseSelector, attached: Callable[[Newcomer], None]) -> None:
-        self._selector, self._attached = selector, attached
+    def __init__(self, name: str, poller: Poller, attached: Callable[[Newcomer], None]) -> None:
+        self._poller, self._attached = poller, attached
         self._newcomer: Newcomer | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind("\0mpilaunch-" + name)
         self._listener.listen(4)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        poller.watch(self._listener, self._accept)
 
     def _accept(self) -> None:
         try:
@@ -107,15 +108,13 @@ class AttachSocket:
         if self._newcomer is not None:
             self._refuse(self._newcomer)
         self._newcomer = newcomer = Newcomer(connection)
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._greet(newcomer))
+        self._poller.watch(connection, lambda: self._greet(newcomer))
 
     def _greet(self, newcomer: Newcomer) -> None:
-        if newcomer is not self._newcomer:
-            return  # another took its place in the same turn of the loop
-        self._selector.unregister(newcomer.connection)
+        self._poller.forget(newcomer.connection)
         try:
             if newcomer.take_descriptors():
-                self._selector.register(newcomer.wire_in, selectors.EVENT_READ, lambda: self._listen(newcomer))
+                self._poller.watch(newcomer.wire_in, lambda: self._listen(newcomer))
                 newcomer.greeted = True
                 return
         except OSError:
@@ -124,19 +123,17 @@ class AttachSocket:
         newcomer.close()
 
     def _listen(self, newcomer: Newcomer) -> None:
-        if newcomer is not self._newcomer:
-            return
         try:
             if not newcomer.take_count():
                 return
         except (OSError, WireError):
             self._refuse(newcomer)
             return
-        self._selector.unregister(newcomer.wire_in)
+        self._poller.forget(newcomer.wire_in)
         self._newcomer = None
         self._attached(newcomer)
 
     def _refuse(self, newcomer: Newcomer) -> None:
-        self._selector.unregister(newcomer.wire_in if newcomer.greeted else newcomer.connection)
+        self._poller.forget(newcomer.wire_in if newcomer.greeted else newcomer.connection)
         newcomer.close()
         self._newcomer = None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import selectors
 import struct
 import termios
 
+from mpilaunch.daemon.poller import Poller
 from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, rank_of, stream_channel
 from mpilaunch.wire.session import Session
 
@@ -40,7 +40,7 @@ class Output:
             return
         session.send_data(self.channel, data)
         if not session.credit(self.channel):
-            self._forwarder.reading.unregister(self.descriptor)
+            self._forwarder.reading.forget(self.descriptor)
 
 
 class Input:
@@ -102,9 +102,9 @@ class Input:
         if waiting != self._waiting:
             self._waiting = waiting
             if waiting:
-                self._forwarder.selector.register(self._descriptor, selectors.EVENT_WRITE, self.write_ready)
+                self._forwarder.poller.watch(self._descriptor, self.write_ready, reading=False, writing=True)
             else:
-                self._forwarder.selector.unregister(self._descriptor)
+                self._forwarder.poller.forget(self._descriptor)
 
 
 class Forwarder:
@@ -112,15 +112,15 @@ class Forwarder:
 
     Args:
         session: the wire.
-        selector: the loop's selector.
+        poller: the loop's.
         drained: called when a rank's stdout and stderr have both ended.
     """
 
-    def __init__(self, session: Session, selector: selectors.BaseSelector, drained: Callable[[], None]) -> None:
+    def __init__(self, session: Session, poller: Poller, drained: Callable[[], None]) -> None:
         self.session = session
-        self.selector = selector
-        # The outputs' selector is itself one descriptor of the loop's: all reading pauses and resumes by one call.
-        self.reading = selectors.EpollSelector()
+        self.poller = poller
+        # The outputs' poller is itself one descriptor of the loop's: all reading pauses and resumes by one call.
+        self.reading = Poller()
         self._drained = drained
         self._outputs: dict[int, Output] = {}
         self._inputs: dict[int, Input] = {}
@@ -165,17 +165,17 @@ class Forwarder:
     def credit_added(self, channel: int) -> None:
         """Read a stream again that had run out of credit."""
         output = self._outputs.get(channel)
-        if output is not None and output.descriptor not in self.reading.get_map():
-            self.reading.register(output.descriptor, selectors.EVENT_READ, output)
+        if output is not None and output.descriptor not in self.reading:
+            self.reading.watch(output.descriptor, output.read_ready)
 
     def pause(self, paused: bool) -> None:
         """Stop or resume the reading of all outputs."""
         if paused != self._paused:
             self._paused = paused
             if paused:
-                self.selector.unregister(self.reading.fileno())
+                self.poller.forget(self.reading)
             else:
-                self.selector.register(self.reading.fileno(), selectors.EVENT_READ, self._read_ready)
+                self.poller.watch(self.reading, self._read_ready)
 
     def all_ended(self) -> bool:
         """Say whether every output of every rank has ended."""
@@ -183,8 +183,8 @@ class Forwarder:
 
     def close_output(self, output: Output) -> None:
         """End a stream; tells when it was the rank's last."""
-        if output.descriptor in self.reading.get_map():
-            self.reading.unregister(output.descriptor)
+        if output.descriptor in self.reading:
+            self.reading.forget(output.descriptor)
         os.close(output.descriptor)
         del self._outputs[output.channel]
         self.session.send_end(output.channel)
@@ -205,14 +205,12 @@ class Forwarder:
         except OSError:
             pass
         self.session.open_sending(channel, window)
-        self._outputs[channel] = Output(self, channel, ours)
-        self.reading.register(ours, selectors.EVENT_READ, self._outputs[channel])
+        self._outputs[channel] = output = Output(self, channel, ours)
+        self.reading.watch(ours, output.read_ready)
         return theirs
 
     def _read_ready(self) -> None:
-        for key, _ in self.reading.select(0):
-            if key.fd in self.reading.get_map():
-                key.data.read_ready()
+        self.reading.run(0)
 
 
 def _bytes_in_pipe(descriptor: int) -> int:

@@ -8,7 +8,6 @@ said goes nowhere.
 from __future__ import annotations
 
 import os
-import selectors
 import time
 
 from mpilaunch.daemon.timers import Timers
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpilaunch.daemon.attach import Newcomer
+    from mpilaunch.daemon.poller import Poller
 
 READ_SIZE = 256 << 10
 WRITE_SIZE = 1 << 20
@@ -40,7 +40,7 @@ class Lifeline:
 
     Args:
         wire_in, wire_out: descriptors of the first channel.
-        readable: called by the selector when there is something to receive.
+        readable: called by the poller when there is something to receive.
         head_lost: called once when the other side is gone.
     """
 
@@ -48,14 +48,14 @@ class Lifeline:
         self,
         wire_in: int,
         wire_out: int,
-        selector: selectors.BaseSelector,
+        poller: Poller,
         timers: Timers,
         readable: Callable[[], None],
         head_lost: Callable[[], None],
     ) -> None:
         self.session = Session()
         self.lost = self._awaited = False
-        self._selector, self._timers = selector, timers
+        self._poller, self._timers = poller, timers
         self._readable, self._head_lost = readable, head_lost
         self._silence = START_SILENCE
         self._attach: dict[str, Any] | None = None
@@ -143,7 +143,7 @@ class Lifeline:
         from mpilaunch.daemon.attach import AttachSocket
 
         assert self._attach is not None
-        AttachSocket(self._attach["name"], self._selector, self._come_back)
+        AttachSocket(self._attach["name"], self._poller, self._come_back)
 
     def _come_back(self, newcomer: Newcomer) -> None:
         """The head is there again: go on where it stopped to hear us."""
@@ -167,14 +167,14 @@ class Lifeline:
         for descriptor in (wire_in, wire_out):
             os.set_blocking(descriptor, False)
         self._wire_in, self._wire_out = wire_in, wire_out
-        self._selector.register(wire_in, selectors.EVENT_READ, self._readable)
+        self._poller.watch(wire_in, self._readable)
         self._hear()
 
     def _leave_channel(self) -> None:
         if self._wire_in < 0:
             return
         self._wait_to_write(False)
-        self._selector.unregister(self._wire_in)
+        self._poller.forget(self._wire_in)
         self._outgoing.clear()
         if self._channel is not None:
             self._channel.close()
@@ -191,6 +191,6 @@ class Lifeline:
             return
         self._waiting = waiting
         if waiting:
-            self._selector.register(self._wire_out, selectors.EVENT_WRITE, lambda: None)
+            self._poller.watch(self._wire_out, lambda: None, reading=False, writing=True)
         else:
-            self._selector.unregister(self._wire_out)
+            self._poller.forget(self._wire_out)

@@ -8,7 +8,6 @@ with them.
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import time
 
@@ -18,6 +17,7 @@ from mpilaunch.daemon.evidence import Evidence
 from mpilaunch.daemon.guard import Pulse
 from mpilaunch.daemon.iof import Forwarder
 from mpilaunch.daemon.lifeline import Lifeline
+from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.probe import probe
 from mpilaunch.daemon.timers import Timers
 from mpilaunch.daemon.wireup import WireUp
@@ -71,13 +71,13 @@ class Daemon:
     def __init__(self, wire_in: int, wire_out: int, guard: int, pulse: Pulse, directory: str) -> None:
         self._timers = Timers()
         self._pulse = pulse
-        self._selector = selectors.DefaultSelector()
+        self._poller = Poller()
         self._lifeline = Lifeline(
-            wire_in, wire_out, self._selector, self._timers, self._wire_ready, self._head_lost
+            wire_in, wire_out, self._poller, self._timers, self._wire_ready, self._head_lost
         )
         self._session = self._lifeline.session
         self._guard = guard
-        self._forwarder = Forwarder(self._session, self._selector, self._check_finished)
+        self._forwarder = Forwarder(self._session, self._poller, self._check_finished)
         self._state = "fresh"
         self._plan: dict[str, Any] = {}
         self._prepared: tuple[dict[str, Any], dict[int, spawn.App]] = ({}, {})
@@ -85,15 +85,15 @@ class Daemon:
         self._worlds = 0
         self._ranks: dict[int, int] = {}
         self._evidence: Evidence | None = None
-        self._wireup = WireUp(self._selector, self._session.send, self._abort, self._timers.set, directory)
+        self._wireup = WireUp(self._poller, self._session.send, self._abort, self._timers.set, directory)
         self._aborts: dict[int, tuple[int, float]] = {}
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._stopping = self._released = False
         self._swept: list[tuple[int, str]] = []
-        self._selector.register(guard, selectors.EVENT_READ, self._lifeline.lose)
+        self._poller.watch(guard, self._lifeline.lose)
         self._signals = _signal_pipe()
-        self._selector.register(self._signals, selectors.EVENT_READ, self._children_ended)
+        self._poller.watch(self._signals, self._children_ended)
 
     def run(self) -> bool:
         """Serve until the wire has ended and nothing of the job is left on this node; say whether the head released us."""
@@ -103,8 +103,7 @@ class Daemon:
         reaper.become_subreaper()
         self._wireup.load()
         while not self._lifeline.lost or self._state == "running":
-            for key, _ in self._selector.select(self._timers.seconds_left()):
-                key.data()
+            self._poller.run(self._timers.seconds_left())
             self._timers.run()
             self._flush()
         return self._released
@@ -143,7 +142,7 @@ class Daemon:
 
     def _head_lost(self) -> None:
         """Nobody reads us any more, and the ranks go too."""
-        self._selector.unregister(self._guard)
+        self._poller.forget(self._guard)
         self._forwarder.pause(True)
         self._to_launch = False
         if self._state == "running":

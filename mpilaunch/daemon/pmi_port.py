@@ -7,12 +7,13 @@ says. It has one line to say who it is, and is then served like the others.
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mpilaunch.daemon.poller import Poller
 
 MOST_UNNAMED = 64
 """Connections that have not said who they are; beyond them new ones are closed."""
@@ -31,20 +32,20 @@ class PmiPort:
     """
 
     def __init__(
-        self, size: int, selector: selectors.BaseSelector, opened: Callable[[int, socket.socket, bytes], bool]
+        self, size: int, poller: Poller, opened: Callable[[int, socket.socket, bytes], bool]
     ) -> None:
-        self._size, self._selector, self._opened = size, selector, opened
+        self._size, self._poller, self._opened = size, poller, opened
         self._unnamed: dict[socket.socket, bytes] = {}
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._listener.setblocking(False)
         self.address = "%s:%d" % self._listener.getsockname()
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        poller.watch(self._listener, self._accept)
 
     def close(self) -> None:
         """Take no more connections."""
         for connection in list(self._unnamed):
             self._drop(connection)
-        self._selector.unregister(self._listener)
+        self._poller.forget(self._listener)
         self._listener.close()
 
     def _accept(self) -> None:
@@ -56,11 +57,9 @@ class PmiPort:
             connection.close()
             return
         self._unnamed[connection] = b""
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(connection))
+        self._poller.watch(connection, lambda: self._read(connection))
 
     def _read(self, connection: socket.socket) -> None:
-        if connection not in self._unnamed:
-            return  # closed by an event of the same turn of the loop
         try:
             data = connection.recv(LONGEST_LINE, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -81,7 +80,7 @@ class PmiPort:
             self._drop(connection)
             return
         del self._unnamed[connection]
-        self._selector.unregister(connection)
+        self._poller.forget(connection)
         answer = "cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n" % (self._size, int(rank))
         try:
             connection.send(answer.encode("ascii"), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -93,7 +92,7 @@ class PmiPort:
 
     def _drop(self, connection: socket.socket) -> None:
         del self._unnamed[connection]
-        self._selector.unregister(connection)
+        self._poller.forget(connection)
         connection.close()
 
 

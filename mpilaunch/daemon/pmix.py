@@ -7,7 +7,6 @@ event. It serves ranks and may have been broken by one, so what it says is check
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import socket
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from mpilaunch.daemon.pmix_search import Libpmix
+    from mpilaunch.daemon.poller import Poller
 
     class PmixEvents(Protocol):
         """What the helper tells; called in the daemon's loop.
@@ -124,7 +124,7 @@ class PmixServer:
         pid: of the helper.
 
     Args:
-        selector: of the daemon's loop, which calls the data of a key when it is ready.
+        poller: of the daemon's loop.
         events: see PmixEvents.
         libpmix: that serves the ranks.
         hostname: this node's name in the worlds to come; two nodes never have the same.
@@ -136,13 +136,13 @@ class PmixServer:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        poller: Poller,
         events: PmixEvents,
         libpmix: Libpmix,
         hostname: str,
         directory: str,
     ) -> None:
-        self._selector = selector
+        self._poller = poller
         self._events = events
         self._directory = directory
         self._reason = ""
@@ -162,8 +162,8 @@ class PmixServer:
         theirs.close()
         os.close(words)
         os.set_blocking(self._words, False)
-        selector.register(self._words, selectors.EVENT_READ, self._read_words)
-        self._channel = Channel(ours, selector, self._take, self._lost)
+        poller.watch(self._words, self._read_words)
+        self._channel = Channel(ours, poller, self._take, self._lost)
 
     # To the helper; nothing happens once it has failed
 
@@ -275,7 +275,7 @@ class PmixServer:
 
     def _close_words(self) -> None:
         if self._words >= 0:
-            self._selector.unregister(self._words)
+            self._poller.forget(self._words)
             os.close(self._words)
             self._words = -1
 

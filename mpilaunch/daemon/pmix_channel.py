@@ -7,7 +7,6 @@ same class serves both sides.
 from __future__ import annotations
 
 import json
-import selectors
 import struct
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
     from typing import Any
+
+    from mpilaunch.daemon.poller import Poller
 
     Take = Callable[[dict[str, Any], bytes], None]
 
@@ -30,21 +31,22 @@ class Channel:
 
     Args:
         connection: this side's socket; it becomes the channel's.
-        selector: of the loop, which calls the data of a key when it is ready.
+        poller: of the loop.
         take: is given each message.
         lost: is called once when there is no other side any more, with the reason, "" for an orderly end.
     """
 
     def __init__(
-        self, connection: socket.socket, selector: selectors.BaseSelector, take: Take, lost: Callable[[str], None]
+        self, connection: socket.socket, poller: Poller, take: Take, lost: Callable[[str], None]
     ) -> None:
-        self._connection, self._selector = connection, selector
+        self._connection, self._poller = connection, poller
         self._take, self._lost = take, lost
         self._unread = bytearray()
         self._unsent = bytearray()
         self._open = True
+        self._writing = False
         connection.setblocking(False)
-        selector.register(connection, selectors.EVENT_READ, self.ready)
+        poller.watch(connection, self.ready)
 
     def send(self, message: dict[str, Any], data: bytes = b"", longest: int = MAX_TEXT) -> bool:
         """Send a message, now or when the other side reads; nothing once it is gone. False when it is longer than `longest`."""
@@ -83,7 +85,7 @@ class Channel:
         """Close this side without a word."""
         if self._open:
             self._open = False
-            self._selector.unregister(self._connection)
+            self._poller.forget(self._connection)
             self._connection.close()
 
     def _next(self) -> tuple[dict[str, Any], bytes] | None:
@@ -117,10 +119,9 @@ class Channel:
             pass
         except OSError:
             self._unsent.clear()  # reading tells the end, after what the other side has still said
-        if self._open:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-            if self._selector.get_key(self._connection).events != events:
-                self._selector.modify(self._connection, events, self.ready)
+        if self._open and self._writing != bool(self._unsent):
+            self._writing = bool(self._unsent)
+            self._poller.watch(self._connection, self.ready, writing=self._writing)
 
     def _end(self, reason: str) -> None:
         if self._open:

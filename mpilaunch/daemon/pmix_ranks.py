@@ -7,7 +7,6 @@ job are known to it, those without ranks here too: a rank may ask for any of the
 from __future__ import annotations
 
 import base64
-import selectors
 
 from mpilaunch.daemon.pmi import ABORTED, CONNECTED, FINALIZED, Upward
 from mpilaunch.daemon.pmix import PmixServer
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpilaunch.daemon.pmix_search import Libpmix
+    from mpilaunch.daemon.poller import Poller
 
 START_SECONDS = 10.0
 """How long the helper may take to load libpmix and to register a world before the ranks start without it."""
@@ -31,7 +31,7 @@ class PmixRanks:
         reason: why there is no PMIx here, "" when there is.
 
     Args:
-        selector, set_timer: the loop's.
+        poller, set_timer: the loop's.
         directory: for the helper's files; the guard knows it too.
         upward: to the head; ranks are named by (world, number).
         broken: called when ranks that need the helper have lost it, with the reason.
@@ -39,7 +39,7 @@ class PmixRanks:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        poller: Poller,
         set_timer: Callable[[str, float, Callable[[], None]], None],
         directory: str,
         upward: Upward,
@@ -48,7 +48,7 @@ class PmixRanks:
         connected: Callable[[str], None],
         broken: Callable[[str], None],
     ) -> None:
-        self._selector, self._set_timer, self._directory = selector, set_timer, directory
+        self._poller, self._set_timer, self._directory = poller, set_timer, directory
         self._upward, self._send = upward, send
         self._abort, self._connected, self._broken = abort, connected, broken
         self.states: dict[tuple[str, int], str] = {}
@@ -76,7 +76,7 @@ class PmixRanks:
         if self._server is None:
             self.reason = ""
             try:
-                self._server = PmixServer(self._selector, self, libpmix, hostname, self._directory)
+                self._server = PmixServer(self._poller, self, libpmix, hostname, self._directory)
             except OSError as error:
                 self.reason = "no process for PMIx: %s" % error
                 self._all_ready()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import os
-import selectors
 import signal
 import socket
 import time
@@ -19,6 +18,7 @@ from mpilaunch.daemon import pmix_library as pmix
 from mpilaunch.daemon import reaper
 from mpilaunch.daemon.pmix_channel import Channel
 from mpilaunch.daemon.pmix_upcalls import Upcalls, World
+from mpilaunch.daemon.poller import Poller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(connection: socket.socket, words: int, parent: int, libpmix: Libpmix, ho
     folders = [folder for folder in libpmix.library_path.split(":") if os.path.isabs(folder)]
     os.mkdir(directory, 0o700)
     try:
-        Helper(connection, selectors.DefaultSelector(), directory).run(libpmix.libraries, folders, hostname)
+        Helper(connection, Poller(), directory).run(libpmix.libraries, folders, hostname)
     finally:
         reaper.remove_directory(directory)
 
@@ -92,18 +92,18 @@ def _leave_daemon(keep: list[int], words: int, parent: int) -> None:
 class Helper:
     """The loop: messages of the daemon in, calls of libpmix out, and the reverse."""
 
-    def __init__(self, connection: socket.socket, selector: selectors.BaseSelector, directory: str) -> None:
-        self._selector = selector
+    def __init__(self, connection: socket.socket, poller: Poller, directory: str) -> None:
+        self._poller = poller
         self._directory = directory
         self._running = True
-        self._channel = Channel(connection, selector, self._take, self._daemon_gone)
+        self._channel = Channel(connection, poller, self._take, self._daemon_gone)
         self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
         self._waiting: dict[int, tuple[Answer, float]] = {}
         self._modex_tokens: dict[int, int] = {}
         self._count = 0
         self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
-        selector.register(self._woken, selectors.EVENT_READ, self._run_posted)
+        poller.watch(self._woken, self._run_posted)
         self._upcalls = Upcalls(self._post, self._channel.send, self._ask)
         self._modex_ready = pmix.ModexReady(self._modex_came)
         self._library: Any = None
@@ -113,8 +113,7 @@ class Helper:
         self._start(libraries, folders, hostname)
         while self._running:
             until = min((deadline for _, deadline in self._waiting.values()), default=float("inf"))
-            for key, _ in self._selector.select(max(0.0, until - time.monotonic()) if until < float("inf") else None):
-                key.data()
+            self._poller.run(until - time.monotonic() if until < float("inf") else None)
             if until < float("inf"):
                 self._time_out(time.monotonic())
         self._forget_worlds()

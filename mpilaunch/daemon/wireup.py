@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import _socket as socket  # as in `probe`
 import fcntl
-import selectors
-from functools import partial
 
 from mpilaunch.daemon import reaper
 from mpilaunch.daemon.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, PmiWorld, ProtocolError, Upward
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.pmi_port import PmiPort
     from mpilaunch.daemon.pmix_ranks import PmixRanks
+    from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.singletons import SingletonWatch
     from mpilaunch.daemon.spawn import App
 
@@ -35,7 +34,7 @@ class WireUp:
     """All worlds, as far as this node has to do with them. Ranks are named by their number in the job.
 
     Args:
-        selector: the loop's.
+        poller: the loop's.
         send: sends a control message to the head.
         abort: ends a rank that called MPI_Abort with this code.
         set_timer: (name, seconds, action) of the loop.
@@ -44,13 +43,13 @@ class WireUp:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        poller: Poller,
         send: Callable[[dict[str, Any]], None],
         abort: Callable[[int, int], None],
         set_timer: Callable[[str, float, Callable[[], None]], None],
         directory: str,
     ) -> None:
-        self._selector, self._send, self._abort_rank, self._set_timer = selector, send, abort, set_timer
+        self._poller, self._send, self._abort_rank, self._set_timer = poller, send, abort, set_timer
         self._directory = directory
         self._worlds: dict[str, PmiWorld] = {}
         self._descriptions: dict[str, dict[str, Any]] = {}
@@ -85,7 +84,7 @@ class WireUp:
         if description["port"] and specs:
             from mpilaunch.daemon.pmi_port import PmiPort
 
-            self._ports[name] = PmiPort(description["size"], self._selector, partial(self._came_by_port, first))
+            self._ports[name] = PmiPort(description["size"], self._poller, lambda *came: self._came_by_port(first, *came))
         if self._pmix is not None:
             self._pmix.know(description)
 
@@ -134,7 +133,7 @@ class WireUp:
         from mpilaunch.daemon.pmix_ranks import PmixRanks
 
         pmix = PmixRanks(
-            self._selector,
+            self._poller,
             self._set_timer,
             self._directory,
             Upward(self._collective, self._ask, lambda rank, code: None, lambda rank: None),
@@ -178,7 +177,7 @@ class WireUp:
         world = self._worlds[self._world_of[rank]]
         protocol = Pmi1(world, self._number(rank), lambda data: self._answer(rank, data))
         self._connections[rank] = connection, protocol
-        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read_ready(rank))
+        self._poller.watch(connection, lambda: self._read_ready(rank))
 
     def watch(self, pids: dict[int, int], program: bytes) -> None:
         """Look after ranks of one world that run this program: if it is an MPI program, they must come."""
@@ -310,8 +309,6 @@ class WireUp:
 
     def _read_ready(self, rank: int) -> None:
         """Serve what a rank has asked."""
-        if rank not in self._connections:
-            return  # closed by an event of the same turn of the loop
         try:
             data = self._connections[rank][0].recv(READ_SIZE, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -341,7 +338,7 @@ class WireUp:
     def _close(self, rank: int) -> None:
         if rank in self._connections:
             ours, _ = self._connections.pop(rank)
-            self._selector.unregister(ours)
+            self._poller.forget(ours)
             ours.close()
 
 

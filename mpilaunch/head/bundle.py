@@ -7,7 +7,6 @@ second, so it is done once and kept in the user's cache; without one, each launc
 
 from __future__ import annotations
 
-import binascii
 import os
 import sys
 from collections.abc import Callable
@@ -72,6 +71,8 @@ def _part(part: str, belongs: Callable[[str], bool]) -> bytes:
     """Return the modules that belong to a part, packed; what was packed once is kept for the launches to come."""
     top = os.path.dirname(os.path.abspath(mpilaunch.__file__))
     files = [name for name in _travelling(top) if belongs(os.path.basename(name)[:-3])]
+    import binascii  # a launch on this machine has none
+
     # Valid as long as these are the files, and the same Python packs them in the same way.
     sizes = [(name, os.stat(os.path.join(top, name))) for name in (*files, "head/bundle.py", "head/pack.py")]
     states = [(name, found.st_size, found.st_mtime_ns) for name, found in sizes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # the C half of `signal`
 import sys
 
-from mpilaunch.later import is_put_off, load, put_off
+from mpilaunch.later import is_put_off, load, put_off, put_off_re
 
 TYPE_CHECKING = False  # `typing` is one of these modules; type checkers take this name as true
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ TYPING = {
     "cast": lambda kind, value: value,
     "final": lambda kind: kind,
 }
+FOR_FEW = ("shlex", "mpilaunch.checkpoints", "mpilaunch.envfile", "mpilaunch.notenough", "mpilaunch.slotmap")
+"""What every launch imports and few use; whoever imports one of these writes `module.name`, for a name alone would load it."""
 FOR_ASYNCIO: dict[str, dict[str, Any]] = {
     "inspect": {},
     "traceback": {"extract_stack": lambda *given: load("traceback").extract_stack(*given)},
@@ -54,6 +56,9 @@ FOR_ASYNCIO: dict[str, dict[str, Any]] = {
 def put_off_what_everyone_imports() -> None:
     """Do it before anything else is loaded."""
     put_off("typing", TYPING)
+    put_off_re()
+    for name in FOR_FEW:
+        put_off(name, {})
     put_off("signal", {"__path__": (), **vars(_signal)})
 
 
