@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
+from mpilaunch.head import bytecode
 from mpilaunch.head.lazily import put_off_what_everyone_imports
 
 
 def entry() -> None:
     """Run the command; does not return."""
+    open_standard_descriptors()
+    gc.disable()  # loading makes hardly any garbage; the launch goes on with it
     put_off_what_everyone_imports()
+    bytecode.use()
     from mpilaunch import cli
 
     cli.entry()
+
+
+def open_standard_descriptors() -> None:
+    """See to it that 0, 1 and 2 are open: whoever closed them would get a socket or a file of ours in their place."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
 if __name__ == "__main__":

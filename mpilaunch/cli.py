@@ -5,7 +5,6 @@ What a step needs is imported when it comes to it: an error is quick, and so is 
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mpilaunch import __version__, config
 from mpilaunch.console import Console, printable
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
+from mpilaunch.head import bytecode
 from mpilaunch.words import DIALECTS, Command, read_command
 
 if TYPE_CHECKING:
@@ -59,26 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def entry() -> NoReturn:
     """Run as the command `mpilaunch`, and end the process without taking Python apart first.
 
-    That would cost a third of a short launch; there is nothing left to close, and what is printed is flushed here. For the
-    same reason nothing is collected before the launch runs: loading makes hardly any garbage.
+    That would cost a third of a short launch; there is nothing left to close, and what is printed is flushed here.
     """
-    gc.disable()
-    open_standard_descriptors()
     code = main()
     for stream in (sys.stdout, sys.stderr):
         # A stream that was closed before us is None.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
+    with suppress(KeyboardInterrupt):
+        bytecode.keep()
     os._exit(code)
-
-
-def open_standard_descriptors() -> None:
-    """See to it that 0, 1 and 2 are open: whoever closed them would get a socket or a file of ours in their place."""
-    for descriptor in (0, 1, 2):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
 
 
 def run(words: list[str], environ: Mapping[str, str], console: Console, name: str = "mpilaunch") -> int:

@@ -7,33 +7,58 @@ A file is used when it begins with the key that the caller expects: what is stal
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+
+
+def opened(name: str, key: bytes) -> int | None:
+    """Return a descriptor of what was kept under a name for this key, behind the key; None when it is not there."""
+    try:
+        file = os.open(os.path.join(_directory(), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        _check_private(os.fstat(file))
+        if os.read(file, len(key)) == key:
+            return file
+    except OSError:
+        pass
+    os.close(file)
+    return None
 
 
 def read(name: str, key: bytes) -> bytes | None:
     """Return what was kept under a name for this key, None when it is not there."""
-    with suppress(OSError):
-        file = os.open(os.path.join(_directory(), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(file, "rb") as opened:
-            _check_private(os.fstat(file))
-            found = opened.read()
-            return found[len(key) :] if found.startswith(key) else None
-    return None
+    file = opened(name, key)
+    if file is None:
+        return None
+    with open(file, "rb") as kept:
+        return kept.read()
+
+
+def is_there() -> bool:
+    """Say whether there is a directory to keep something in."""
+    try:
+        return bool(_directory())
+    except OSError:
+        return False
 
 
 def write(name: str, key: bytes, data: bytes) -> None:
     """Keep `data` for the next launch, where that can be."""
-    with suppress(OSError):
+    try:
         path = os.path.join(_directory(), name)
-        # Two launches at once each write a file of their own, and the later one stays.
-        mine = f"{path}.{os.getpid()}"
+    except OSError:
+        return
+    # Two launches at once each write a file of their own, and the later one stays.
+    mine = f"{path}.{os.getpid()}"
+    try:
+        with open(os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(key + data)
+        os.replace(mine, path)
+    except OSError:
         try:
-            with open(os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-                file.write(key + data)
-            os.replace(mine, path)
+            os.unlink(mine)
         except OSError:
-            with suppress(OSError):
-                os.unlink(mine)
+            pass
 
 
 def _directory() -> str:
