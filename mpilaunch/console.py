@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -188,6 +187,8 @@ class ProgressLine:
     """
 
     def __init__(self, make_console: Callable[[], rich.console.Console]) -> None:
+        import threading  # asyncio loads it too, and our daemon has been started by then
+
         self._make_console = make_console
         self._text = ""
         self._live: rich.live.Live | None = None
