@@ -10,11 +10,16 @@ from mpilaunch.head.lazily import put_off_what_everyone_imports
 
 
 def entry() -> None:
-    """Run the command; does not return."""
+    """Run the command `mpilaunch`; does not return."""
+    _run(kept=True)
+
+
+def _run(*, kept: bool) -> None:
     open_standard_descriptors()
     gc.disable()  # loading makes hardly any garbage; the launch goes on with it
     put_off_what_everyone_imports()
-    bytecode.use()
+    if kept:
+        bytecode.use()
     from mpilaunch import cli
 
     cli.entry()
@@ -30,4 +35,4 @@ def open_standard_descriptors() -> None:
 
 
 if __name__ == "__main__":
-    entry()
+    _run(kept=False)  # here the current directory comes first on the search path, and that may be any

@@ -66,7 +66,8 @@ def entry() -> NoReturn:
         # A stream that was closed before us is None.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    with suppress(KeyboardInterrupt):
+    # It is for the next launch: this one has ended as it has ended.
+    with suppress(Exception, KeyboardInterrupt):
         bytecode.keep()
     os._exit(code)
 

@@ -68,7 +68,6 @@ LONGEST_VARIABLE = 131_071
 """Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
 
-
 # What mpilaunch sets
 
 

@@ -7,11 +7,15 @@ that is never said; loading that would be a third of their time.
 from __future__ import annotations
 
 import sys
+from _thread import allocate_lock
 
 TYPE_CHECKING = False  # `typing` is one of these modules; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+
+_loading = allocate_lock()
 
 
 class _StandIn(type(sys)):  # type: ignore[misc]
@@ -24,13 +28,13 @@ class _StandIn(type(sys)):  # type: ignore[misc]
 class _Pattern:
     """A pattern that is compiled when something is first matched against it."""
 
-    def __init__(self, *given: Any) -> None:
-        self._given = given
+    def __init__(self, *given: Any, **more: Any) -> None:
+        self._given, self._more = given, more
 
     def __getattr__(self, method: str) -> Any:
-        def first(*given: Any) -> Any:
-            vars(self)[method] = compiled = getattr(load("re").compile(*self._given), method)
-            return compiled(*given)
+        def first(*given: Any, **more: Any) -> Any:
+            vars(self)[method] = compiled = getattr(load("re").compile(*self._given, **self._more), method)
+            return compiled(*given, **more)
 
         return first
 
@@ -50,10 +54,11 @@ def put_off_re() -> None:
     put_off("re", {"compile": _compile, "ASCII": 256, "DOTALL": 16, "IGNORECASE": 2, "MULTILINE": 8, "VERBOSE": 64})
 
 
-def _compile(*given: Any) -> Any:
+def _compile(*given: Any, **more: Any) -> Any:
     # Others may ask of a pattern what ours cannot answer. json matches nothing where its C half is there.
     user = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
-    return _Pattern(*given) if user in ("json", "mpilaunch", "mpilaunch_agents") else load("re").compile(*given)
+    compiled = _Pattern if user in ("json", "mpilaunch", "mpilaunch_agents") else load("re").compile
+    return compiled(*given, **more)
 
 
 def is_put_off(name: str) -> bool:
@@ -63,7 +68,8 @@ def is_put_off(name: str) -> bool:
 
 def load(name: str) -> Any:
     """Return a module that perhaps was put off; whoever has imported it before finds the whole of it from now on."""
-    stand_in = sys.modules.pop(name) if is_put_off(name) else None
+    with _loading:
+        stand_in = sys.modules.pop(name) if is_put_off(name) else None
     __import__(name)
     module = sys.modules[name]
     if stand_in is not None:

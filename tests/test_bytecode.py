@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import shutil
 import subprocess
@@ -27,12 +28,12 @@ class Installed:
             target = self.source / Path(package).name
             shutil.copytree(ROOT / package, target, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def run(self, *words: str, **environ: str) -> tuple[int, str, set[str], set[str]]:
+    def run(self, *words: str, code: str = RUN, **environ: str) -> tuple[int, str, set[str], set[str]]:
         """Run it; return its exit code, what it printed, and the modules that were kept and that Python has found."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         environment |= {"PYTHONPATH": str(self.source), "XDG_CACHE_HOME": str(self.cache), **environ}
         done = subprocess.run(
-            [sys.executable, "-v", "-c", RUN, *words],
+            [sys.executable, "-v", "-c", code, *words],
             env=environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -42,7 +43,7 @@ class Installed:
             check=False,
         )
         imports = [line.split("'")[1::2][:1] + [line] for line in done.stderr.splitlines() if line.startswith("import '")]
-        kept = {name for name, line in imports if "KeptModules" in line}
+        kept = {name for name, line in imports if "KeptLoader" in line}
         found = {name for name, line in imports if "SourceFileLoader" in line}
         return done.returncode, done.stdout + done.stderr, kept, found
 
@@ -101,17 +102,76 @@ def test_a_module_that_is_gone_is_not_taken_from_there(installed: Installed) -> 
     assert code == 1 and "ModuleNotFoundError: No module named 'mpilaunch.words'" in output
 
 
+def test_what_pythonpath_puts_in_front_is_found_there(installed: Installed, tmp_path: Path) -> None:
+    assert installed.run("-np", "1", "true")[0] == 0
+    front = tmp_path / "front"
+    (front / "mpilaunch_agents").mkdir(parents=True)
+    (front / "mpilaunch_agents/__init__.py").write_text("raise SystemExit('another one')\n")
+    for path, told in ((f"{front}:{installed.source}", True), (str(installed.source), False)):
+        output = installed.run("-np", "1", "true", PYTHONPATH=path)[1]
+        assert ("another one\n" in output) is told
+
+
+def test_only_the_newest_files_stay(installed: Installed, tmp_path: Path) -> None:
+    for number in range(bytecode.MOST_FILES + 2):
+        assert installed.run("--version", PYTHONPATH=f"{installed.source}:{tmp_path}/{number}")[0] == 0
+    assert len(list(installed.cache.glob("mpilaunch/code-*"))) == bytecode.MOST_FILES
+    _, _, kept, _ = installed.run("--version", PYTHONPATH=f"{installed.source}:{tmp_path}/{number}")
+    assert "mpilaunch.cli" in kept
+
+
+def test_nothing_is_kept_of_a_zip_file(installed: Installed, tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "zipped"), "zip", installed.source)
+    for _ in range(2):
+        code, output, kept, _ = installed.run("-np", "1", "true", PYTHONPATH=archive)
+        assert code == 0 and not {name for name in kept if name.startswith("mpilaunch")}, output
+    assert "asyncio" in kept
+
+
+def test_the_module_finds_itself_as_python_does(installed: Installed) -> None:
+    installed.run("-np", "1", "true")
+    run = "import runpy; runpy.run_module('mpilaunch', run_name='__main__')"
+    _, output, kept, found = installed.run("-np", "1", "true", code=run)
+    assert kept == set() and "mpilaunch.cli" in found, output
+
+
+def test_a_kept_module_is_like_any_other(installed: Installed) -> None:
+    look = """
+import atexit, inspect, pkgutil, sys
+sys.argv = ["mpilaunch", "--version"]
+from mpilaunch.head import bytecode
+bytecode.use()
+import mpilaunch.head.signals as one, asyncio
+from importlib import reload, resources
+assert type(one.__loader__).__name__ == "KeptLoader" == type(asyncio.__loader__).__name__
+assert "class SignalRelay" in inspect.getsource(one) and one.__cached__.endswith(".pyc")
+assert pkgutil.get_data("mpilaunch.head", "signals.py").startswith(b'""')
+assert resources.files("asyncio").joinpath("events.py").is_file()
+assert reload(one).SignalRelay.__module__ == "mpilaunch.head.signals"
+"""
+    installed.run("-np", "1", "true")
+    code, output, _, _ = installed.run(code=look)
+    assert code == 0, output
+
+
+def test_a_launch_has_ended_well_whatever_becomes_of_its_byte_code(installed: Installed) -> None:
+    trap = "import sys; sys.modules['weird'] = type('Weird', (), {'__getattr__': lambda self, name: 1 / 0})(); " + RUN
+    code, output, _, _ = installed.run("-np", "1", "true", code=trap)
+    assert code == 0 and "Traceback" not in output
+
+
 @pytest.mark.parametrize(
     "harm",
     [
         lambda data: b"",
         lambda data: data[: len(data) // 2],
-        lambda data: data[: data.index(b"\n") + 400],
+        lambda data: data[: data.index(b"]\n") + 400],
         lambda data: b"another version" + data,
         lambda data: data[:-4000] + bytes(4000),
+        lambda data: data[: data.index(b"]\n") + 2] + (2).to_bytes(8, "big") + marshal.dumps(None),
         lambda data: data.replace(b"mpilaunch.cli\0", b"mpilaunch.xli\0"),
     ],
-    ids=["empty", "cut off", "cut off in its table", "another's", "zeros at its end", "code of another module"],
+    ids=["empty", "cut off", "cut off in its table", "another's", "zeros at its end", "no table", "code of another module"],
 )
 def test_a_file_that_came_to_harm_does_none(installed: Installed, harm: Callable[[bytes], bytes]) -> None:
     installed.run("-np", "1", "true")
@@ -149,10 +209,10 @@ def test_a_file_that_was_closed_is_not_mistaken_for_the_next_one(
     file = cache.opened(bytecode.NAME, bytecode.KEY)
     assert file is not None
     kept.read(file)
-    assert kept.code("subprocess") is not None and kept.find_spec("subprocess") is not None
+    assert kept.bytes_of("subprocess") and kept.find_spec("subprocess") is not None
     os.close(file)
-    assert kept.code("subprocess") is None
+    assert kept.bytes_of("subprocess") == b""
     with (tmp_path / "other").open("wb+") as other:
         other.truncate(1 << 24)
         assert other.fileno() == file
-        assert kept.code("subprocess") is None and kept.find_spec("subprocess") is None
+        assert kept.bytes_of("subprocess") == b"" and kept.find_spec("subprocess") is None

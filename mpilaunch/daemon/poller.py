@@ -44,7 +44,7 @@ class Poller:
         self._callbacks[descriptor] = ready
 
     def forget(self, file: int | File) -> None:
-        """Call nothing for it any more; do it before it is closed."""
+        """Call nothing for it any more; raises KeyError or OSError for one that is closed, or was not watched."""
         descriptor = _descriptor(file)
         del self._callbacks[descriptor]
         self._epoll.unregister(descriptor)

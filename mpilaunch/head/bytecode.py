@@ -1,8 +1,9 @@
 """The byte code of what a launch loads, in one file: to find a hundred modules one by one takes longer than to run them.
 
-The file has modules of the standard library and of ours, where Python itself found them in launches before. As with Python's
-own `.pyc` files (PEP 3147), a module is taken from there as long as its source has the size and the time of change that it
-had; all others are found as ever, and are in the file the next time. `PYTHONDONTWRITEBYTECODE` keeps it from being written.
+The file has modules of the standard library, of ours and of those that we need, where Python itself found them in launches
+before. As with Python's own `.pyc` files (PEP 3147), a module is taken from there as long as its source has the size and the
+time of change that it had; all others are found as ever, and are in the file the next time. `PYTHONDONTWRITEBYTECODE` keeps
+it from being written. It is for one search path: what `PYTHONPATH` puts in front is found there.
 
 It begins with the key of its name in `cache`, and the length of the table: see `Place`. What the table tells of follows.
 """
@@ -13,98 +14,115 @@ import marshal
 import os
 import sys
 
+import mpilaunch
 from mpilaunch.head import cache
 
 TYPE_CHECKING = False  # `typing` is put off; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
+    from importlib.machinery import ModuleSpec, SourceFileLoader
+    from importlib.util import spec_from_file_location
+    from types import CodeType, ModuleType
 
     State = tuple[int, int]
     """Of a source: the time of its last change in nanoseconds, and its size in bytes."""
     Place = tuple[str, str, bool, State, int, int]
     """Of a module: origin, `.pyc` file, whether it is a package, state of its source, offset of its code, its length."""
 else:
-    ModuleSpec = type(sys.__spec__)
+    # What `importlib` gives out; to load that takes a millisecond.
+    from _frozen_importlib_external import SourceFileLoader, spec_from_file_location
+
+LIBRARY = os.path.dirname(os.__file__) + os.sep
+PACKAGES = ("mpilaunch", "mpilaunch_agents", "asyncssh", "cryptography", "click", "psutil", "rich", "yaml")
+MOST_FILES = 8
+"""Search paths, versions and machines with a home in common for which byte code is kept at a time."""
+FORMAT = 1
+LENGTH = 8
 
 
-def _state(origin: str) -> State:
+def state_of(source: str) -> State:
+    """Return the state of a source; a file that is not there has one too."""
     try:
-        found = os.stat(origin)
+        found = os.stat(source)
     except OSError:
         return 0, -1
     return found.st_mtime_ns, found.st_size
 
 
-LIBRARY = os.path.dirname(os.__file__) + os.sep
-PACKAGES = ("mpilaunch", "mpilaunch_agents")
-FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-NAME = f"code-{sys.implementation.cache_tag}-{_state(os.__file__)[0]:x}{FOLDER.replace(os.sep, '-')[-150:]}"
-"""Machines that share a home may have Pythons that were installed one after the other."""
-KEY = f"1 {sys.version} {sys.flags.optimize} {LIBRARY} {FOLDER}\n".encode("utf-8", "surrogateescape")
-"""The first number is that of the format."""
-LENGTH = 8
+# The first entry of the search path is the folder of the command itself.
+KEY = (
+    f"{FORMAT} {mpilaunch.__version__} {mpilaunch.__file__} {sys.version} {sys.flags.optimize} {state_of(os.__file__)}"
+    f" {sys.path[1:]}\n"
+).encode("utf-8", "surrogateescape")
+PREFIX = "code-"
+NAME = f"{PREFIX}{sys.implementation.cache_tag}-{int.from_bytes(KEY, 'big') % (2**61 - 1):x}"
+
+
+class KeptLoader(SourceFileLoader):
+    """Loads a module whose code is there already."""
+
+    def __init__(self, name: str, origin: str, code: CodeType) -> None:
+        super().__init__(name, origin)
+        self._code: CodeType | None = code
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the code, the first time without a look at any file."""
+        code, self._code = self._code, None
+        return code or super().get_code(fullname)
 
 
 class KeptModules:
-    """A finder and loader of modules (PEP 451) that were kept."""
+    """A finder (PEP 451) of modules that were kept."""
 
     def __init__(self) -> None:
         self.file = -1
-        self.places: dict[str, Place] = {}
         self.begin = 0
+        self.places: dict[str, Place] = {}
 
     def read(self, file: int) -> None:
-        """Take what is kept from a file that is open, which stays open."""
+        """Take what is kept from a file that is open, which stays open; one that came to harm is closed."""
         start = len(KEY) + LENGTH
         try:
             length = min(os.fstat(file).st_size, int.from_bytes(os.pread(file, LENGTH, len(KEY)), "big"))
             places = marshal.loads(os.pread(file, length, start))
-            self.file = file
-            self.places, self.begin = places, start + length
         except (OSError, ValueError, EOFError, TypeError):
-            os.close(file)  # somebody has cut it off: `keep` makes it anew
+            places = None
+        if isinstance(places, dict):
+            self.file, self.begin, self.places = file, start + length, places
+        else:
+            os.close(file)
 
-    def code(self, name: str) -> bytes | None:
-        """Return what `marshal` has made of the code of a module, None when it is not there any more."""
+    def bytes_of(self, name: str) -> bytes:
+        """Return what `marshal` has made of the code of a module; nothing when it is not there any more."""
         *_, begin, size = self.places[name]
         try:
             found = os.pread(self.file, size, self.begin + begin)
         except OSError:
-            return None
+            return b""
         # Whoever closes all that is open closes our file too, and the next one to be opened has its number.
         head = name.encode() + b"\0"
-        return found[len(head) :] if len(found) == size and found.startswith(head) else None
+        return found[len(head) :] if len(found) == size and found.startswith(head) else b""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return how to load a module, None when it is for others to find."""
         if name not in self.places:
             return None
         origin, cached, is_package, state, _, _ = self.places[name]
+        folder = os.path.dirname(origin)
+        if path is not None and (os.path.dirname(folder) if is_package else folder) not in path:
+            return None
         try:
-            code = marshal.loads(self.code(name) or b"") if _state(origin) == state else None
+            code = marshal.loads(self.bytes_of(name)) if state_of(origin) == state else None
         except (ValueError, EOFError, TypeError):
             code = None
         if code is None:
             del self.places[name]
             return None
-        spec = ModuleSpec(name, self, origin=origin, loader_state=code, is_package=is_package)  # type: ignore[arg-type]
-        spec.has_location = True
-        spec.cached = cached
-        if spec.submodule_search_locations is not None:
-            spec.submodule_search_locations.append(os.path.dirname(origin))
+        loader = KeptLoader(name, origin, code)
+        spec = spec_from_file_location(name, origin, loader=loader, submodule_search_locations=[folder] if is_package else None)
+        if spec is not None:
+            spec.cached = cached  # Python would ask for it, and make it of the origin
         return spec
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python."""
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the code of a module."""
-        spec = module.__spec__
-        assert spec is not None
-        code, spec.loader_state = spec.loader_state, None
-        exec(code, vars(module))
 
 
 _KEPT = KeptModules()
@@ -120,36 +138,34 @@ def use() -> None:
 
 def keep() -> None:
     """Keep what has been loaded by now and was not there, for the next launch."""
-    if _KEPT not in sys.meta_path or sys.dont_write_bytecode or not cache.is_there():
+    if _KEPT not in sys.meta_path or sys.dont_write_bytecode or not cache.can_be_written():
         return
-    new = {name: found for name, module in list(sys.modules.items()) if (found := _look_at(name, module)) is not None}
-    if not new:
+    modules = {name: found for name, module in list(sys.modules.items()) if (found := _look_at(name, module)) is not None}
+    if not modules:
         return
-    for name, place in _KEPT.places.items():
-        code = _KEPT.code(name)
-        if code is not None:
-            new[name] = (*place[:4], code)
+    for name, (origin, cached, is_package, state, _, _) in _KEPT.places.items():
+        if code := _KEPT.bytes_of(name):
+            modules[name] = origin, cached, is_package, state, code
     places, codes, begin = {}, [], 0
-    for name, (origin, cached, is_package, state, code) in new.items():
+    for name, (origin, cached, is_package, state, code) in modules.items():
         codes.append(name.encode() + b"\0" + code)
         places[name] = origin, cached, is_package, state, begin, len(codes[-1])
         begin += len(codes[-1])
     table = marshal.dumps(places)
     cache.write(NAME, KEY, len(table).to_bytes(LENGTH, "big") + table + b"".join(codes))
+    cache.keep_newest(PREFIX, MOST_FILES)
 
 
 def _look_at(name: str, module: ModuleType) -> tuple[str, str, bool, State, bytes] | None:
-    """Return what is to be kept of a module, None when it is there, another's, or has no byte code of its own."""
+    """Return what is to be kept of a module, None when it is there, another's, or was not found by Python in a file."""
     spec = getattr(module, "__spec__", None)
-    origin = getattr(spec, "origin", None) or ""
-    of_python = origin.startswith(LIBRARY) and "-packages" not in origin
-    if spec is None or name in _KEPT.places or not origin.endswith(".py"):
+    loader = getattr(spec, "loader", None)
+    if spec is None or name in _KEPT.places or type(loader) is not SourceFileLoader:
         return None
+    origin = loader.path
+    of_python = origin.startswith(LIBRARY) and "-packages" not in origin
     if not of_python and name.partition(".")[0] not in PACKAGES:
         return None
-    state = _state(origin)  # before its code: what changes meanwhile is found out next time
-    try:
-        code = spec.loader.get_code(name)
-    except (AttributeError, ImportError, OSError, SyntaxError):
-        return None
-    return origin, spec.cached or "", spec.submodule_search_locations is not None, state, marshal.dumps(code)
+    state = state_of(origin)  # before its code: what changes meanwhile is found out next time
+    code = marshal.dumps(loader.get_code(name))
+    return origin, spec.cached or "", spec.submodule_search_locations is not None, state, code

@@ -34,10 +34,10 @@ def read(name: str, key: bytes) -> bytes | None:
         return kept.read()
 
 
-def is_there() -> bool:
-    """Say whether there is a directory to keep something in."""
+def can_be_written() -> bool:
+    """Say whether something can be kept."""
     try:
-        return bool(_directory())
+        return os.access(_directory(), os.W_OK)
     except OSError:
         return False
 
@@ -59,6 +59,17 @@ def write(name: str, key: bytes, data: bytes) -> None:
             os.unlink(mine)
         except OSError:
             pass
+
+
+def keep_newest(prefix: str, count: int) -> None:
+    """Remove the oldest files whose names begin so, until there are so many."""
+    try:
+        with os.scandir(_directory()) as entries:
+            found = sorted((entry.stat().st_mtime, entry.path) for entry in entries if entry.name.startswith(prefix))
+        for _, path in found[:-count]:
+            os.unlink(path)
+    except OSError:
+        pass  # another launch does the same
 
 
 def _directory() -> str:

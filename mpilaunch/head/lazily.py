@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the C halves of `signal` and `socket`
-import _socket
+import _signal  # type: ignore[import-not-found]  # the C half of `signal`
 import sys
 
 from mpilaunch.later import is_put_off, load, put_off, put_off_re
@@ -34,13 +33,6 @@ class _Logger:
             self.__getattr__("debug")(*told, **more)
 
 
-class _Socket(_socket.socket):
-    """What `socket.socket` is when nobody has made one."""
-
-    def __new__(cls, *given: Any, **more: Any) -> Any:
-        return load("socket").socket(*given, **more)
-
-
 TYPING = {
     "__path__": (),  # every `from typing import` asks for it
     **dict.fromkeys(("Any", "NoReturn", "Optional", "Protocol", "TextIO", "Type"), _Kind),
@@ -56,8 +48,6 @@ FOR_ASYNCIO: dict[str, dict[str, Any]] = {
     "linecache": {},
     "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
     "logging": {"DEBUG": 10, "WARNING": 30, "getLogger": _Logger, "StreamHandler": _Kind},
-    # The loop makes itself a pair, to be woken by.
-    "socket": {**vars(_socket), "socket": _Socket, "socketpair": _socket.socketpair},
     "asyncio.sslproto": {},
     "asyncio.staggered": {},
 }
