@@ -32,7 +32,7 @@ OURS = {
     "daemon": {"daemon", "wire", "later"},
     PURE: {PURE, "agent"},
     "agent": {PURE, "agent", "later"},
-    "agents": {"agents", "agent", PURE},
+    "agents": {"agents", "agent", "later", PURE},
     "config": {PURE},
     "console": {PURE},
     "prepare": {PURE, "agent", "config", "prepare"},

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from mpilaunch import later
+
 LEADS_ELSEWHERE = re.compile(
     r"^\s*(?:match|hostname|port|proxyjump|proxycommand|bindaddress|bindinterface|addressfamily|canonicalizehostname)\b",
     re.IGNORECASE | re.MULTILINE,
@@ -88,25 +90,79 @@ def _close(task: asyncio.Task[socket.socket]) -> None:
 # The import
 
 
+STOOD_FOR = ("typing", "typing_extensions", "asyncssh.sftp", "asyncssh.scp")
+
+
+class _Kind:
+    """Stands for whatever `typing` has: something to be subscribed, to be called, and to inherit nothing from."""
+
+    def __init__(self, *given: object, **more: object) -> None:
+        pass
+
+    def __call__(self, decorated: object) -> object:
+        return decorated
+
+    def __class_getitem__(cls, item: object) -> type[_Kind]:
+        return cls
+
+
+class _Typing(ModuleType):
+    """A module, as far as what is only defined needs it: `typing` for thousands of annotations, or one that is never called."""
+
+    TYPE_CHECKING = False
+    NamedTuple = tuple
+    """Of X11, which nobody forwards here, are the only ones."""
+    ClassVar = type("ClassVar", (_Kind,), {})
+    """`dataclasses` asks whether something is one."""
+
+    @staticmethod
+    def cast(kind: object, value: object) -> object:
+        """Return the value."""
+        return value
+
+    @staticmethod
+    def overload(function: object) -> object:
+        """Return the function."""
+        return function
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Kind
+
+
 def load_asyncssh() -> None:
-    """Import asyncssh without what costs it half of its time: X.509, which OpenSSH does not have, and looking for libraries."""
-    import ctypes.util
+    """Import asyncssh without what takes most of that time and is of no use here.
+
+    That is X.509, which OpenSSH has not, file transfer, what annotations mean, and what it takes to look for libraries. What
+    stands for it stays with asyncssh; whoever imports these modules by themselves gets them as they are.
+    """
+    import ctypes
     import gc
 
-    search = ctypes.util.find_library
-    unknown = [name for name in ("asyncssh.crypto.x509",) if name not in sys.modules]
-    hidden: dict[str, ModuleType | None] = dict.fromkeys(unknown)
-    sys.modules.update(hidden)  # type: ignore[arg-type]  # "it is not there"
+    instead: dict[str, ModuleType | None] = {name: _Typing(name) for name in STOOD_FOR}
+    instead["asyncssh.crypto.x509"] = None  # "it is not there"
+    if os.path.exists(LOADER_CACHE) and "ctypes.util" not in sys.modules:
+        instead["ctypes.util"] = libraries = ModuleType("ctypes.util")
+        vars(libraries)["find_library"] = find_library
+        vars(ctypes)["util"] = libraries
+    before = {name: sys.modules[name] for name in instead if name in sys.modules}
+    if "asyncssh" not in sys.modules:
+        sys.modules.update(instead)  # type: ignore[arg-type]
+    if later.is_put_off("inspect"):
+        vars(sys.modules["inspect"])["signature"] = lambda cls: ""  # the documentation of a dataclass that has none
     # Loading makes hardly any garbage, and what it makes stays: neither now nor later is there anything to collect in it.
     gc.disable()
-    if os.path.exists(LOADER_CACHE):
-        ctypes.util.find_library = find_library
     try:
         import asyncssh  # noqa: F401
     finally:
-        ctypes.util.find_library = search
-        for name in unknown:
-            del sys.modules[name]
+        for name in instead:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+        if "ctypes.util" in instead:
+            del vars(ctypes)["util"]
+        if later.is_put_off("inspect"):
+            del vars(sys.modules["inspect"])["signature"]
         gc.freeze()
         gc.enable()
 

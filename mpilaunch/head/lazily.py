@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the C half of `signal`
 import sys
+from collections.abc import Awaitable
 
 from mpilaunch.later import is_put_off, load, put_off, put_off_re
 
@@ -43,10 +44,10 @@ TYPING = {
 FOR_FEW = ("shlex", "mpilaunch.checkpoints", "mpilaunch.envfile", "mpilaunch.notenough", "mpilaunch.slotmap")
 """What every launch imports and few use; whoever imports one of these writes `module.name`, for a name alone would load it."""
 FOR_ASYNCIO: dict[str, dict[str, Any]] = {
-    "inspect": {},
+    "inspect": {"isawaitable": lambda value: isinstance(value, Awaitable)},
     "traceback": {"extract_stack": lambda *given: load("traceback").extract_stack(*given)},
     "linecache": {},
-    "subprocess": {"PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
+    "subprocess": {"__path__": (), "PIPE": -1, "STDOUT": -2, "DEVNULL": -3},
     "logging": {"DEBUG": 10, "WARNING": 30, "getLogger": _Logger, "StreamHandler": _Kind},
     "asyncio.sslproto": {},
     "asyncio.staggered": {},
