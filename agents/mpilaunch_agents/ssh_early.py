@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from mpilaunch import later
@@ -91,6 +91,11 @@ def _close(task: asyncio.Task[socket.socket]) -> None:
 
 
 STOOD_FOR = ("typing", "typing_extensions", "asyncssh.sftp", "asyncssh.scp")
+ASKED_BY_DATACLASSES: dict[str, Callable[[type], object]] = {
+    "signature": lambda cls: "",  # for the documentation of a class that has none
+    "get_annotations": lambda cls: vars(cls).get("__annotations__", {}),
+}
+"""What `inspect` is asked for when a dataclass is made, and is loaded for otherwise."""
 
 
 class _Kind:
@@ -142,7 +147,7 @@ def load_asyncssh() -> None:
 
     instead: dict[str, ModuleType | None] = {name: _Typing(name) for name in STOOD_FOR}
     instead["asyncssh.crypto.x509"] = None  # "it is not there"
-    if os.path.exists(LOADER_CACHE) and "ctypes.util" not in sys.modules:
+    if os.path.exists(LOADER_CACHE):
         instead["ctypes.util"] = libraries = ModuleType("ctypes.util")
         vars(libraries)["find_library"] = find_library
         vars(ctypes)["util"] = libraries
@@ -150,7 +155,7 @@ def load_asyncssh() -> None:
     if "asyncssh" not in sys.modules:
         sys.modules.update(instead)  # type: ignore[arg-type]
     if later.is_put_off("inspect"):
-        vars(sys.modules["inspect"])["signature"] = lambda cls: ""  # the documentation of a dataclass that has none
+        vars(sys.modules["inspect"]).update(ASKED_BY_DATACLASSES)
     # Loading makes hardly any garbage, and what it makes stays: neither now nor later is there anything to collect in it.
     gc.disable()
     try:
@@ -159,10 +164,12 @@ def load_asyncssh() -> None:
         for name in instead:
             sys.modules.pop(name, None)
         sys.modules.update(before)
-        if "ctypes.util" in instead:
-            del vars(ctypes)["util"]
+        vars(ctypes).pop("util", None)
+        if "ctypes.util" in before:
+            vars(ctypes)["util"] = before["ctypes.util"]
         if later.is_put_off("inspect"):
-            del vars(sys.modules["inspect"])["signature"]
+            for name in ASKED_BY_DATACLASSES:
+                del vars(sys.modules["inspect"])[name]
         gc.freeze()
         gc.enable()
 

@@ -160,7 +160,8 @@ def _look_at(name: str, module: ModuleType) -> tuple[str, str, bool, State, byte
     """Return what is to be kept of a module, None when it is there, another's, or was not found by Python in a file."""
     spec = getattr(module, "__spec__", None)
     loader = getattr(spec, "loader", None)
-    if spec is None or name in _KEPT.places or type(loader) is not SourceFileLoader:
+    # `os.path` is `posixpath`, which is here too.
+    if spec is None or spec.name != name or name in _KEPT.places or type(loader) is not SourceFileLoader:
         return None
     origin = loader.path
     of_python = origin.startswith(LIBRARY) and "-packages" not in origin
