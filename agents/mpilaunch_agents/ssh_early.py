@@ -140,7 +140,8 @@ def load_asyncssh() -> None:
     """Import asyncssh without what takes most of that time and is of no use here.
 
     That is X.509, which OpenSSH has not, file transfer, what annotations mean, and what it takes to look for libraries. What
-    stands for it stays with asyncssh; whoever imports these modules by themselves gets them as they are.
+    stands for it stays with asyncssh. An agent of somebody else's that transfers files imports asyncssh when it is imported
+    itself, which is before this.
     """
     import ctypes
     import gc
