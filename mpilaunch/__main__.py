@@ -10,16 +10,11 @@ from mpilaunch.head.lazily import put_off_what_everyone_imports
 
 
 def entry() -> None:
-    """Run the command `mpilaunch`; does not return."""
-    _run(kept=True)
-
-
-def _run(*, kept: bool) -> None:
+    """Run the command; does not return."""
     open_standard_descriptors()
     gc.disable()  # loading makes hardly any garbage; the launch goes on with it
     put_off_what_everyone_imports()
-    if kept:
-        bytecode.use()
+    bytecode.use()
     from mpilaunch import cli
 
     cli.entry()
@@ -35,4 +30,4 @@ def open_standard_descriptors() -> None:
 
 
 if __name__ == "__main__":
-    _run(kept=False)  # here the current directory comes first on the search path, and that may be any
+    entry()

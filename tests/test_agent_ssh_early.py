@@ -170,3 +170,62 @@ print(ctypes.util.find_library is before, gc.isenabled(), "asyncssh.crypto.x509"
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, check=True
     )
     assert done.stdout == "True True False\n"
+
+
+def told(code: str) -> str:
+    """Return what some code prints in a process that loads asyncssh as a launch does."""
+    start = """
+import sys
+from mpilaunch.head import lazily
+lazily.put_off_what_everyone_imports()
+lazily.load_asyncio(tls=False)
+from mpilaunch_agents import ssh_early
+"""
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agents'}"}
+    done = subprocess.run([sys.executable, "-c", start + code], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_only_asyncssh_and_cryptography_get_less_of_typing() -> None:
+    other = """
+import typing
+from dataclasses import dataclass, fields
+from typing import ClassVar, Mapping, NamedTuple, Optional
+
+class Row(NamedTuple):
+    number: int
+
+@dataclass
+class Record:
+    shared: ClassVar[int] = 1
+    own: Optional[int] = None
+
+row, names, mapping, hints = Row(1), [field.name for field in fields(Record)], Mapping[str, int], typing.get_type_hints(Record)
+"""
+    code = f"""
+class Other:
+    def find_spec(self, name, path=None, target=None):
+        if name == "asyncssh.misc":
+            exec({other!r}, found)
+
+sys.modules["gssapi.raw"] = module = type(sys)("gssapi.raw")
+found = vars(module)
+sys.meta_path.insert(0, Other())
+ssh_early.load_asyncssh()
+import asyncssh, typing
+print(found["row"], found["names"], found["mapping"] == typing.Mapping[str, int], sorted(found["hints"]))
+print(asyncssh.connection.Optional is typing.Optional, lazily.is_put_off("typing"), typing is sys.modules["typing"])
+"""
+    assert told(code) == "Row(number=1) ['own'] True ['own', 'shared']\nFalse False True\n"
+
+
+def test_a_version_that_needs_more_is_loaded_whole() -> None:
+    code = """
+ssh_early.TYPING["Optional"] = None  # None[int]
+ssh_early.load_asyncssh()
+import asyncssh, asyncssh.sftp, typing
+print(asyncssh.connection.Optional is typing.Optional, asyncssh.SFTPClient is asyncssh.sftp.SFTPClient)
+print(issubclass(asyncssh.SFTPError, asyncssh.Error), "ctypes.util" in sys.modules)
+"""
+    assert told(code) == "True True\nTrue True\n"

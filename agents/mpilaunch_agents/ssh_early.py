@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from mpilaunch import later
 
@@ -90,7 +90,9 @@ def _close(task: asyncio.Task[socket.socket]) -> None:
 # The import
 
 
-STOOD_FOR = ("typing", "typing_extensions", "asyncssh.sftp", "asyncssh.scp")
+USERS = ("asyncssh", "cryptography")
+"""Packages of which we know what they need. Whatever else they load, gssapi or fido2 perhaps, gets every module as it is."""
+NEVER_CALLED = ("asyncssh.sftp", "asyncssh.scp", "asyncssh.x11")
 ASKED_BY_DATACLASSES: dict[str, Callable[[type], object]] = {
     "signature": lambda cls: "",  # for the documentation of a class that has none
     "get_annotations": lambda cls: vars(cls).get("__annotations__", {}),
@@ -99,80 +101,123 @@ ASKED_BY_DATACLASSES: dict[str, Callable[[type], object]] = {
 
 
 class _Kind:
-    """Stands for whatever `typing` has: something to be subscribed, to be called, and to inherit nothing from."""
-
-    def __init__(self, *given: object, **more: object) -> None:
-        pass
-
-    def __call__(self, decorated: object) -> object:
-        return decorated
+    """Stands for what is only defined, or only says what something is."""
 
     def __class_getitem__(cls, item: object) -> type[_Kind]:
         return cls
 
 
-class _Typing(ModuleType):
-    """A module, as far as what is only defined needs it: `typing` for thousands of annotations, or one that is never called."""
+class _NeverCalled(ModuleType):
+    """A module of asyncssh that no connection of ours has a use for."""
 
-    TYPE_CHECKING = False
-    NamedTuple = tuple
-    """Of X11, which nobody forwards here, are the only ones."""
-    ClassVar = type("ClassVar", (_Kind,), {})
-    """`dataclasses` asks whether something is one."""
-
-    @staticmethod
-    def cast(kind: object, value: object) -> object:
-        """Return the value."""
-        return value
-
-    @staticmethod
-    def overload(function: object) -> object:
-        """Return the function."""
-        return function
-
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> type[_Kind]:
         if name.startswith("__"):
             raise AttributeError(name)
         return _Kind
 
 
+KINDS = """
+    Any AnyStr AsyncContextManager AsyncGenerator AsyncIterable AsyncIterator Awaitable BinaryIO Callable ContextManager
+    Coroutine DefaultDict Deque Dict FrozenSet Generator Generic IO Iterable Iterator List Literal Mapping MutableMapping
+    NoReturn Optional Pattern Protocol Self Sequence Set SupportsBytes TextIO Tuple Type Union
+"""
+TYPING: dict[str, object] = {
+    **dict.fromkeys(KINDS.split(), _Kind),
+    "TYPE_CHECKING": False,
+    "TypeVar": lambda *given, **more: _Kind,
+    "cast": lambda kind, value: value,
+    "overload": lambda function: function,
+    # `dataclasses` asks what these are.
+    "ClassVar": type("ClassVar", (_Kind,), {}),
+    "_GenericAlias": type("_GenericAlias", (_Kind,), {}),
+}
+
+
+class _Typing(ModuleType):
+    """`typing` for those who only write annotations, thousands of them; all others, and all other names, get the real one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.real = sys.modules.get(name)
+        self._loaded = False
+
+    def __getattr__(self, name: str) -> object:
+        if name == "__path__":
+            raise AttributeError(name)  # every `from typing import` asks for it
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") == "dataclasses":
+            frame = frame.f_back
+        user = "" if frame is None else frame.f_globals.get("__name__", "").partition(".")[0]
+        return TYPING[name] if user in USERS and name in TYPING else getattr(self._load(), name)
+
+    def _load(self) -> ModuleType | None:
+        if not self._loaded:
+            ours = sys.modules.pop(self.__name__)
+            try:
+                if self.real is not None:
+                    sys.modules[self.__name__] = self.real
+                self.real = later.load(self.__name__)
+                self._loaded = True
+            finally:
+                sys.modules[self.__name__] = ours
+        return self.real
+
+
 def load_asyncssh() -> None:
     """Import asyncssh without what takes most of that time and is of no use here.
 
-    That is X.509, which OpenSSH has not, file transfer, what annotations mean, and what it takes to look for libraries. What
-    stands for it stays with asyncssh. An agent of somebody else's that transfers files imports asyncssh when it is imported
-    itself, which is before this.
+    That is X.509, which OpenSSH has not, X11, file transfer, what annotations mean, and what it takes to look for libraries.
+    What stands for it stays with asyncssh. An agent of somebody else's that transfers files imports asyncssh when it is
+    imported itself, which is before this.
     """
-    import ctypes
     import gc
 
-    instead: dict[str, ModuleType | None] = {name: _Typing(name) for name in STOOD_FOR}
+    # Loading makes hardly any garbage, and what it makes stays: neither now nor later is there anything to collect in it.
+    gc.disable()
+    try:
+        try:
+            if "asyncssh" not in sys.modules:
+                _load_less()
+        except Exception:
+            # A version that needs what we do not know of.
+            for name in [name for name in sys.modules if name.partition(".")[0] == "asyncssh"]:
+                del sys.modules[name]
+        import asyncssh  # noqa: F401
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _load_less() -> None:
+    import ctypes
+
+    typings = [_Typing(name) for name in ("typing", "typing_extensions")]
+    instead: dict[str, ModuleType | None] = {module.__name__: module for module in typings}
+    instead |= {name: _NeverCalled(name) for name in NEVER_CALLED}
     instead["asyncssh.crypto.x509"] = None  # "it is not there"
     if os.path.exists(LOADER_CACHE):
         instead["ctypes.util"] = libraries = ModuleType("ctypes.util")
         vars(libraries)["find_library"] = find_library
         vars(ctypes)["util"] = libraries
-    before = {name: sys.modules[name] for name in instead if name in sys.modules}
-    if "asyncssh" not in sys.modules:
-        sys.modules.update(instead)  # type: ignore[arg-type]
-    if later.is_put_off("inspect"):
+    before = {name: sys.modules.get(name) for name in instead}
+    sys.modules.update(instead)  # type: ignore[arg-type]
+    asked = later.is_put_off("inspect")
+    if asked:
         vars(sys.modules["inspect"]).update(ASKED_BY_DATACLASSES)
-    # Loading makes hardly any garbage, and what it makes stays: neither now nor later is there anything to collect in it.
-    gc.disable()
     try:
         import asyncssh  # noqa: F401
     finally:
-        for name in instead:
-            sys.modules.pop(name, None)
-        sys.modules.update(before)
+        for name, module in (before | {module.__name__: module.real for module in typings}).items():
+            if module is not None:
+                sys.modules[name] = module
+            else:
+                sys.modules.pop(name, None)
         vars(ctypes).pop("util", None)
-        if "ctypes.util" in before:
-            vars(ctypes)["util"] = before["ctypes.util"]
-        if later.is_put_off("inspect"):
+        if "ctypes.util" in sys.modules:
+            vars(ctypes)["util"] = sys.modules["ctypes.util"]
+        if asked and later.is_put_off("inspect"):
             for name in ASKED_BY_DATACLASSES:
                 del vars(sys.modules["inspect"])[name]
-        gc.freeze()
-        gc.enable()
 
 
 def find_library(name: str) -> str | None:

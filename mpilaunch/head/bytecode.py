@@ -2,8 +2,8 @@
 
 The file has modules of the standard library, of ours and of those that we need, where Python itself found them in launches
 before. As with Python's own `.pyc` files (PEP 3147), a module is taken from there as long as its source has the size and the
-time of change that it had; all others are found as ever, and are in the file the next time. `PYTHONDONTWRITEBYTECODE` keeps
-it from being written. It is for one search path: what `PYTHONPATH` puts in front is found there.
+time of change that it had and nothing of its name has come before it on the search path; all others are found as ever, and
+are in the file the next time. `PYTHONDONTWRITEBYTECODE` keeps it from being written.
 
 It begins with the key of its name in `cache`, and the length of the table: see `Place`. What the table tells of follows.
 """
@@ -35,7 +35,7 @@ else:
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 PACKAGES = ("mpilaunch", "mpilaunch_agents", "asyncssh", "cryptography", "click", "psutil", "rich", "yaml")
 MOST_FILES = 8
-"""Search paths, versions and machines with a home in common for which byte code is kept at a time."""
+"""Versions, installations and machines with a home in common for which byte code is kept at a time."""
 FORMAT = 1
 LENGTH = 8
 
@@ -49,10 +49,8 @@ def state_of(source: str) -> State:
     return found.st_mtime_ns, found.st_size
 
 
-# The first entry of the search path is the folder of the command itself.
 KEY = (
-    f"{FORMAT} {mpilaunch.__version__} {mpilaunch.__file__} {sys.version} {sys.flags.optimize} {state_of(os.__file__)}"
-    f" {sys.path[1:]}\n"
+    f"{FORMAT} {mpilaunch.__version__} {mpilaunch.__file__} {sys.version} {sys.flags.optimize} {state_of(os.__file__)}\n"
 ).encode("utf-8", "surrogateescape")
 PREFIX = "code-"
 NAME = f"{PREFIX}{sys.implementation.cache_tag}-{int.from_bytes(KEY, 'big') % (2**61 - 1):x}"
@@ -78,6 +76,7 @@ class KeptModules:
         self.file = -1
         self.begin = 0
         self.places: dict[str, Place] = {}
+        self._names: dict[str, set[str] | None] = {}
 
     def read(self, file: int) -> None:
         """Take what is kept from a file that is open, which stays open; one that came to harm is closed."""
@@ -109,7 +108,7 @@ class KeptModules:
             return None
         origin, cached, is_package, state, _, _ = self.places[name]
         folder = os.path.dirname(origin)
-        if path is not None and (os.path.dirname(folder) if is_package else folder) not in path:
+        if not self._is_first(name, os.path.dirname(folder) if is_package else folder, path):
             return None
         try:
             code = marshal.loads(self.bytes_of(name)) if state_of(origin) == state else None
@@ -123,6 +122,27 @@ class KeptModules:
         if spec is not None:
             spec.cached = cached  # Python would ask for it, and make it of the origin
         return spec
+
+    def _is_first(self, name: str, folder: str, path: Sequence[str] | None) -> bool:
+        """Say whether a search path leads to a folder, and to nothing of this name before."""
+        for entry in sys.path if path is None else path:
+            if entry == folder:
+                return True
+            names = self._names_in(entry)
+            if names is None or name.rpartition(".")[2] in names:
+                return False
+        return False
+
+    def _names_in(self, entry: str) -> set[str] | None:
+        """Return what modules in a folder might be called, None when that cannot be told, as of a zip file."""
+        if entry not in self._names:
+            try:
+                self._names[entry] = {name.partition(".")[0] for name in os.listdir(entry or ".")}
+            except FileNotFoundError:
+                self._names[entry] = set()
+            except OSError:
+                self._names[entry] = None
+        return self._names[entry]
 
 
 _KEPT = KeptModules()
@@ -168,5 +188,8 @@ def _look_at(name: str, module: ModuleType) -> tuple[str, str, bool, State, byte
     if not of_python and name.partition(".")[0] not in PACKAGES:
         return None
     state = state_of(origin)  # before its code: what changes meanwhile is found out next time
-    code = marshal.dumps(loader.get_code(name))
+    try:
+        code = marshal.dumps(loader.get_code(name))
+    except (ImportError, OSError, SyntaxError):
+        return None  # it has been taken away meanwhile
     return origin, spec.cached or "", spec.submodule_search_locations is not None, state, code

@@ -7,6 +7,10 @@ A file is used when it begins with the key that the caller expects: what is stal
 from __future__ import annotations
 
 import os
+import time
+
+DAY = 86400.0
+"""Seconds after which a file that is used is marked as one that is."""
 
 
 def opened(name: str, key: bytes) -> int | None:
@@ -16,8 +20,11 @@ def opened(name: str, key: bytes) -> int | None:
     except OSError:
         return None
     try:
-        _check_private(os.fstat(file))
+        found = os.fstat(file)
+        _check_private(found)
         if os.read(file, len(key)) == key:
+            if time.time() - found.st_mtime > DAY:
+                os.utime(file)
             return file
     except OSError:
         pass
@@ -62,7 +69,7 @@ def write(name: str, key: bytes, data: bytes) -> None:
 
 
 def keep_newest(prefix: str, count: int) -> None:
-    """Remove the oldest files whose names begin so, until there are so many."""
+    """Remove the files whose names begin so and that have not been used for longest, until there are so many."""
     try:
         with os.scandir(_directory()) as entries:
             found = sorted((entry.stat().st_mtime, entry.path) for entry in entries if entry.name.startswith(prefix))
