@@ -115,6 +115,16 @@ def test_what_the_search_path_puts_in_front_is_found_there(installed: Installed,
         assert ("another one\n" in output) is told and "mpilaunch.cli" in kept
 
 
+def test_what_was_installed_anew_in_front_is_kept_from_then_on(installed: Installed, tmp_path: Path) -> None:
+    assert installed.run("-np", "1", "true")[0] == 0
+    front = shutil.copytree(installed.source / "mpilaunch_agents", tmp_path / "front/mpilaunch_agents")
+    local = front / "local.py"
+    local.write_text(local.read_text() + "print('the one in front')\n")
+    for number in range(2):
+        _, output, kept, _ = installed.run("-np", "1", "true", PYTHONPATH=f"{tmp_path}/front:{installed.source}")
+        assert "the one in front\n" in output and ("mpilaunch_agents.local" in kept) is (number == 1), output
+
+
 def test_only_the_files_that_were_used_last_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_directory", lambda: str(tmp_path))
     for number in range(6):

@@ -164,7 +164,7 @@ def keep() -> None:
     if not modules:
         return
     for name, (origin, cached, is_package, state, _, _) in _KEPT.places.items():
-        if code := _KEPT.bytes_of(name):
+        if name not in modules and (code := _KEPT.bytes_of(name)):
             modules[name] = origin, cached, is_package, state, code
     places, codes, begin = {}, [], 0
     for name, (origin, cached, is_package, state, code) in modules.items():
@@ -181,9 +181,11 @@ def _look_at(name: str, module: ModuleType) -> tuple[str, str, bool, State, byte
     spec = getattr(module, "__spec__", None)
     loader = getattr(spec, "loader", None)
     # `os.path` is `posixpath`, which is here too.
-    if spec is None or spec.name != name or name in _KEPT.places or type(loader) is not SourceFileLoader:
+    if spec is None or spec.name != name or type(loader) is not SourceFileLoader:
         return None
     origin = loader.path
+    if name in _KEPT.places and _KEPT.places[name][0] == origin:
+        return None
     of_python = origin.startswith(LIBRARY) and "-packages" not in origin
     if not of_python and name.partition(".")[0] not in PACKAGES:
         return None
