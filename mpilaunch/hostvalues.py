@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 
 from mpilaunch.nodeset import MAX_ITEMS, Span, parse_numbers_span
+from mpilaunch.values import is_whole_number
 
-COUNT = r"[0-9]{1,9}"
 _GPU = r"(?:GPU|MIG)-[\w./-]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
 
@@ -25,7 +25,7 @@ def read_text(value: Span) -> str:
 def read_count(value: Span) -> int:
     """Return a number of slots, 0 or more."""
     text = read_text(value)
-    if not re.fullmatch(COUNT, text):
+    if not is_whole_number(text, 9):
         told = f"'{text}' is not a number of slots" if text else "the number of slots is missing"
         raise _visible(value).error("hostfile-slots", told, "write a whole number, 0 or more, like slots=4 or node01:4")
     if int(text) > MAX_ITEMS:
@@ -43,7 +43,7 @@ def read_limit(value: Span) -> int:
 def read_port(value: Span) -> int:
     """Return a port, 1..65535."""
     text = read_text(value)
-    if not re.fullmatch(COUNT, text) or not 1 <= int(text) <= 65535:
+    if not is_whole_number(text, 9) or not 1 <= int(text) <= 65535:
         raise value.error("hostfile-port", f"'{text}' is not a port", "a port is a number from 1 to 65535")
     return int(text)
 

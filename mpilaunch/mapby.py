@@ -24,6 +24,7 @@ from mpilaunch.options import Settings
 from mpilaunch.places import OBJECTS
 from mpilaunch.records import dataclass, field
 from mpilaunch.spelling import did_you_mean
+from mpilaunch.values import is_whole_number
 
 _MAP_HINT = "--map-by is slot, node, an object like core, numa or socket, ppr:N:OBJECT, seq or rankfile; see docs/mapping.md"
 _BIND_HINT = "--bind-to is none, an object like core, numa or socket, cpu-list, rr or user:LIST; see docs/mapping.md"
@@ -273,7 +274,7 @@ def _read_lists(text: str) -> tuple[tuple[int, ...], ...]:
     for one in whole.split():
         numbers = list(one.split("+"))
         for part in numbers:
-            if not re.fullmatch("[0-9]{1,5}", part.text, re.ASCII):
+            if not is_whole_number(part.text, 5):
                 wrong = part if part.text else whole
                 raise wrong.error("bind-to", f"'{part.text}' is not a CPU number", "like user:0+2,1+4,3,2")
         lists.append(tuple(int(part.text) for part in numbers))

@@ -20,6 +20,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import code_lines, read_hosts
 from mpilaunch.nodeset import Span, parse_numbers_span
 from mpilaunch.records import dataclass
+from mpilaunch.values import is_whole_number
 
 _LINE = re.compile(
     r"""\s*rank\s+(?P<rank>\S+?)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<list>"[^"]*"|'[^']*'|\S.*?)\s*""", re.IGNORECASE
@@ -44,7 +45,7 @@ def parse_rankfile(text: str, source: str) -> tuple[RankLine, ...]:
         if match is None:
             raise line.strip().error("rankfile", f"'{code.strip()}' is not a line of a rankfile", _HINT)
         rank = line.part(*match.span("rank"))
-        if not re.fullmatch("[0-9]{1,7}", rank.text, re.ASCII):
+        if not is_whole_number(rank.text, 7):
             raise rank.error("rankfile", f"'{rank.text}' is not a rank", _HINT)
         number = int(rank.text)
         if number in lines:
@@ -75,7 +76,7 @@ def _read_cores(value: Span) -> Iterator[Cores]:
         if not colon:
             yield Cores(None, parse_numbers_span(item))
             continue
-        if not re.fullmatch("[0-9]{1,5}", socket, re.ASCII):
+        if not is_whole_number(socket, 5):
             raise item.error("rankfile", f"'{socket}' is not the number of a socket", _HINT)
         rest = item.part(len(socket) + 1).strip()
         yield Cores(int(socket), () if rest.text == "*" else parse_numbers_span(rest))

@@ -14,6 +14,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.nodeset import Span
 from mpilaunch.records import replace
+from mpilaunch.values import is_whole_number
 
 ReadText = Callable[[str], str]
 
@@ -40,7 +41,7 @@ def parse_pe_hostfile(text: str, source: str) -> list[HostEntry]:
         fields = line.split()
         if len(fields) < 2:
             continue
-        if not re.fullmatch(_NUMBER, fields[1]):
+        if not is_whole_number(fields[1], 9):
             start = line.index(fields[1], line.index(fields[0]) + len(fields[0]))
             spot = Span.of(line, source, number).part(start, start + len(fields[1]))
             raise spot.error("scheduler-variable", f"'{fields[1]}' is not a number of slots", "a line is 'host slots ...'")
@@ -48,7 +49,6 @@ def parse_pe_hostfile(text: str, source: str) -> list[HostEntry]:
     return entries
 
 
-_NUMBER = r"[0-9]{1,9}"
 _REPEATED = r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?"
 
 
@@ -127,7 +127,7 @@ def _flux(environ: Mapping[str, str], variable: str, read_text: ReadText) -> lis
 
 
 def _number(text: str, variable: str) -> int:
-    if not re.fullmatch(_NUMBER, text):
+    if not is_whole_number(text, 9):
         raise UsageError("scheduler-variable", f"{variable} says '{text}' where a number belongs", hint=_INSTEAD)
     return int(text)
 
