@@ -14,6 +14,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from types import FrameType, ModuleType
 
 from mpilaunch import later
@@ -92,12 +93,26 @@ def _close(task: asyncio.Task[socket.socket]) -> None:
 
 USERS = ("asyncssh", "cryptography")
 """Packages of which we know what they need. Whatever else they load, gssapi or fido2 perhaps, gets every module as it is."""
-NEVER_CALLED = ("asyncssh.sftp", "asyncssh.scp", "asyncssh.x11")
+NEVER_CALLED = [
+    f"asyncssh.{name}"
+    for name in "auth_keys editor process scp sftp socks sshsig stream subprocess tuntap x11".split()
+]
+"""What file transfers, servers, terminals and programs that are talked to by asyncssh's own streams need."""
 ASKED_BY_DATACLASSES: dict[str, Callable[[type], object]] = {
     "signature": lambda cls: "",  # for the documentation of a class that has none
     "get_annotations": lambda cls: vars(cls).get("__annotations__", {}),
 }
 """What `inspect` is asked for when a dataclass is made, and is loaded for otherwise."""
+
+
+PUT_OFF: dict[str, dict[str, object]] = {
+    "tempfile": {},  # for a forwarded agent's socket
+    "urllib.parse": {
+        "__path__": (),  # every `from ... import` asks for it
+        "quote_from_bytes": lambda *given, **more: later.load("urllib.parse").quote_from_bytes(*given, **more),
+    },
+}
+"""What asyncssh and `pathlib` import and hardly ever use."""
 
 
 class _Kind:
@@ -115,6 +130,28 @@ class _NeverCalled(ModuleType):
             raise AttributeError(name)
         return _Kind
 
+
+class _Silent:
+    """Stands for asyncssh's loggers, which work for every message whether or not anybody wants it; nobody does."""
+
+    def get_child(self, child: str = "", context: str = "") -> _Silent:
+        return self
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        return _say_nothing
+
+
+def _say_nothing(*said: object, **more: object) -> None:
+    pass
+
+
+LOGGING = {
+    "SSHLogger": _Silent,
+    "logger": _Silent(),
+    "sftp_logger": _Silent(),
+    **dict.fromkeys(("set_log_level", "set_sftp_log_level", "set_debug_level"), _say_nothing),
+}
+"""What there is in `asyncssh.logging`."""
 
 KINDS = """
     Any AnyStr AsyncContextManager AsyncGenerator AsyncIterable AsyncIterator Awaitable BinaryIO Callable ContextManager
@@ -195,10 +232,14 @@ def _load_less() -> None:
     instead: dict[str, ModuleType | None] = {module.__name__: module for module in typings}
     instead |= {name: _NeverCalled(name) for name in NEVER_CALLED}
     instead["asyncssh.crypto.x509"] = None  # "it is not there"
+    instead["asyncssh.logging"] = silence = ModuleType("asyncssh.logging")
+    vars(silence).update(LOGGING)
     if os.path.exists(LOADER_CACHE):
         instead["ctypes.util"] = libraries = ModuleType("ctypes.util")
         vars(libraries)["find_library"] = find_library
         vars(ctypes)["util"] = libraries
+    for name, known in PUT_OFF.items():
+        later.put_off(name, known)
     before = {name: sys.modules.get(name) for name in instead}
     sys.modules.update(instead)  # type: ignore[arg-type]
     asked = later.is_put_off("inspect")
@@ -222,6 +263,14 @@ def _load_less() -> None:
 
 def find_library(name: str) -> str | None:
     """Find a library in the loader's own cache; `ctypes.util.find_library` runs up to four programs for that."""
+    begin = f"lib{name}.so".encode()
+    found = [text.partition(b"\0")[0] for text in _loader_cache().split(b"\0" + begin)[1:]]
+    versions = [version for version in found if not version.strip(b".0123456789")]
+    return (begin + max(versions, key=len)).decode() if versions else None
+
+
+@lru_cache(None)
+def _loader_cache() -> bytes:
     with open(LOADER_CACHE, "rb") as file:
-        found = re.findall(rb"[/\0](lib%s\.so[.0-9]*)(?=\0)" % re.escape(name.encode()), file.read())
-    return max(found, key=len).decode("ascii") if found else None
+        # Names and paths, each with a zero behind it; a name may be the end of its path (elf/cache.c in glibc).
+        return file.read().replace(b"/", b"\0")
