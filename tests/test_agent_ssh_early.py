@@ -1,13 +1,9 @@
-"""What the agent `ssh` does before asyncssh is there: when it connects, what becomes of that, and the quick import."""
+"""What the agent `ssh` does before asyncssh is there: when it connects, and what becomes of that."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes.util
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +12,9 @@ import pytest
 from mpilaunch.agent import AgentFailure, AgentOptions, load
 from mpilaunch.allocation import Node
 from mpilaunch_agents.conformance import Recorder
-from mpilaunch_agents.ssh_early import EarlyConnection, find_library, leads_elsewhere
+from mpilaunch_agents.ssh_early import EarlyConnection, leads_elsewhere
 from tests.hosts import Hosts
 from tests.test_agent_ssh import ask
-
-ROOT = Path(__file__).parent.parent
 
 # When
 
@@ -145,87 +139,3 @@ def test_a_node_is_connected_to_once(server: socket.socket, tmp_path: Path, monk
 
     asyncio.run(launch())
     assert len(accepted) == 1
-
-
-# The import
-
-
-@pytest.mark.parametrize("name", ["c", "z", "crypto", "no-such-library"])
-def test_libraries_are_found_as_ctypes_finds_them(name: str) -> None:
-    assert find_library(name) == ctypes.util.find_library(name)
-
-
-def test_the_import_starts_no_program_and_leaves_nothing_behind() -> None:
-    code = """
-import ctypes.util, gc, sys
-before = ctypes.util.find_library
-sys.addaudithook(lambda event, arguments: print(event) if event in ("subprocess.Popen", "os.posix_spawn", "os.fork") else None)
-from mpilaunch_agents.ssh_early import load_asyncssh
-load_asyncssh()
-import asyncssh
-print(ctypes.util.find_library is before, gc.isenabled(), "asyncssh.crypto.x509" in sys.modules)
-"""
-    folders = f"{ROOT}:{ROOT / 'agents'}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "True True False\n"
-
-
-def told(code: str) -> str:
-    """Return what some code prints in a process that loads asyncssh as a launch does."""
-    start = """
-import sys
-from mpilaunch.head import lazily
-lazily.put_off_what_everyone_imports()
-lazily.load_asyncio(tls=False)
-from mpilaunch_agents import ssh_early
-"""
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'agents'}"}
-    done = subprocess.run([sys.executable, "-c", start + code], env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_only_asyncssh_and_cryptography_get_less_of_typing() -> None:
-    other = """
-import typing
-from dataclasses import dataclass, fields
-from typing import ClassVar, Mapping, NamedTuple, Optional
-
-class Row(NamedTuple):
-    number: int
-
-@dataclass
-class Record:
-    shared: ClassVar[int] = 1
-    own: Optional[int] = None
-
-row, names, mapping, hints = Row(1), [field.name for field in fields(Record)], Mapping[str, int], typing.get_type_hints(Record)
-"""
-    code = f"""
-class Other:
-    def find_spec(self, name, path=None, target=None):
-        if name == "asyncssh.misc":
-            exec({other!r}, found)
-
-sys.modules["gssapi.raw"] = module = type(sys)("gssapi.raw")
-found = vars(module)
-sys.meta_path.insert(0, Other())
-ssh_early.load_asyncssh()
-import asyncssh, typing
-print(found["row"], found["names"], found["mapping"] == typing.Mapping[str, int], sorted(found["hints"]))
-print(asyncssh.connection.Optional is typing.Optional, lazily.is_put_off("typing"), typing is sys.modules["typing"])
-"""
-    assert told(code) == "Row(number=1) ['own'] True ['own', 'shared']\nFalse False True\n"
-
-
-def test_a_version_that_needs_more_is_loaded_whole() -> None:
-    code = """
-ssh_early.TYPING["Optional"] = None  # None[int]
-ssh_early.load_asyncssh()
-import asyncssh, asyncssh.sftp, typing
-print(asyncssh.connection.Optional is typing.Optional, asyncssh.SFTPClient is asyncssh.sftp.SFTPClient)
-print(issubclass(asyncssh.SFTPError, asyncssh.Error), "ctypes.util" in sys.modules)
-"""
-    assert told(code) == "True True\nTrue True\n"

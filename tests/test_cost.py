@@ -117,7 +117,7 @@ import sys
 from mpilaunch.head import lazily
 lazily.put_off_what_everyone_imports()
 lazily.load_asyncio(tls=False)
-from mpilaunch_agents.ssh_early import load_asyncssh
+from mpilaunch_agents.ssh_import import load_asyncssh
 load_asyncssh()
 import mpilaunch_agents.ssh_connection
 print(*(name for name in sys.modules if not lazily.is_put_off(name)))

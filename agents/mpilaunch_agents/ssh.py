@@ -56,7 +56,7 @@ class SshAgent:
         if self._connections is None:
             early = await self._connect_early(node)
         if self._connections is None:
-            from mpilaunch_agents.ssh_early import load_asyncssh
+            from mpilaunch_agents.ssh_import import load_asyncssh
 
             load_asyncssh()
             from mpilaunch_agents.ssh_connection import Connections

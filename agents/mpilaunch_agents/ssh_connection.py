@@ -22,6 +22,8 @@ from typing import Any, cast
 import asyncssh
 from asyncssh.config import SSHClientConfig
 from asyncssh.constants import MSG_IGNORE
+from asyncssh.encryption import get_default_encryption_algs, get_encryption_algs
+from asyncssh.kex import get_default_kex_algs, get_kex_algs
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
@@ -39,12 +41,10 @@ WINDOW = 4 << 20
 KEEPALIVE_SECONDS = 15
 KEEPALIVE_COUNT = 4
 
-FAST_ALGORITHMS = (
-    ("kex_algs", "KexAlgorithms", "^curve25519-sha256,curve25519-sha256@libssh.org"),
-    ("encryption_algs", "Ciphers", "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"),
-)
-"""asyncssh's setting, OpenSSH's setting, and what is tried first, unless the configuration says otherwise or this machine's
-OpenSSL has it not: above all not the post-quantum key exchanges, which cost the head far more CPU time."""
+FAST_KEX = (b"curve25519-sha256", b"curve25519-sha256@libssh.org")
+FAST_CIPHERS = (b"aes128-gcm@openssh.com", b"aes256-gcm@openssh.com")
+"""What is tried first, unless the configuration says otherwise or this machine's OpenSSL has it not: above all not the
+post-quantum key exchanges, which cost the head far more CPU time."""
 
 HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bracketed>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?")
 
@@ -101,8 +101,11 @@ class Connections:
         self._settings = os.memfd_create("ssh-options")
         os.write(self._settings, "".join(line + "\n" for line in settings).encode())
         # What asyncssh would look up for each connection is given to it instead; it takes the configuration from here.
-        self._base = _plain_options()
-        self._fast = [row for row in FAST_ALGORITHMS if _is_possible(row[0], row[2])]
+        self._base = asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None)
+        self._algorithms = {
+            "KexAlgorithms": ("kex_algs", _put_first(FAST_KEX, get_kex_algs(), get_default_kex_algs())),
+            "Ciphers": ("encryption_algs", _put_first(FAST_CIPHERS, get_encryption_algs(), get_default_encryption_algs())),
+        }
         self._files = [path for path in (Path(name).expanduser() for name in CONFIG_FILES) if os.access(path, os.R_OK)]
         self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], list[asyncssh.SSHKeyPair]] = {}
         self._known_hosts: dict[tuple[str, ...], asyncssh.SSHKnownHosts] = {}
@@ -181,7 +184,7 @@ class Connections:
                 kbdint_auth=False,
                 ignore_encrypted=True,
                 **self._identities(config),
-                **{setting: first for setting, name, first in self._fast if not config.get(name)},
+                **dict(offered for name, offered in self._algorithms.items() if not config.get(name)),
             )
         except asyncssh.HostKeyNotVerifiable as error:
             raise AgentFailure(client.refused or "host-key-unknown", one_line(error)) from error
@@ -262,17 +265,10 @@ def _direct_target(host: str, config: Any) -> tuple[str, int] | None:
     return str(config.get("Hostname") or host), int(config.get("Port") or SSH_PORT)
 
 
-def _plain_options(**settings: Any) -> asyncssh.SSHClientConnectionOptions:
-    return asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None, **settings)
-
-
-def _is_possible(setting: str, value: str) -> bool:
-    """Tell whether asyncssh can do this here."""
-    try:
-        _plain_options(**{setting: value})
-    except ValueError:
-        return False
-    return True
+def _put_first(wanted: Sequence[bytes], possible: Sequence[bytes], usual: Sequence[bytes]) -> list[str]:
+    """Return the algorithms to offer: those that are wanted and possible, then what asyncssh would offer."""
+    first = [name for name in wanted if name in possible]
+    return [name.decode() for name in (*first, *(name for name in usual if name not in first))]
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The first steps of the agent `ssh`, taken before asyncssh is there: connections to hosts, and a quicker import.
+"""The first steps of the agent `ssh`, taken before asyncssh is there: connections to hosts.
 
 Loading asyncssh takes longer than anything else that one host needs. Meanwhile sshd can get ready, if it is connected to first.
 Which host and port a node's name means is for the ssh configuration, which asyncssh reads: so the connection is made only where
@@ -12,18 +12,12 @@ import glob
 import os
 import re
 import socket
-import sys
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from types import FrameType, ModuleType
-
-from mpilaunch import later
+from collections.abc import Sequence
 
 LEADS_ELSEWHERE = re.compile(
     r"^\s*(?:match|hostname|port|proxyjump|proxycommand|bindaddress|bindinterface|addressfamily|canonicalizehostname)\b",
     re.IGNORECASE | re.MULTILINE,
 )
-LOADER_CACHE = "/etc/ld.so.cache"
 INCLUDE = re.compile(r"^\s*include\s+(.*\S)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -68,7 +62,9 @@ class EarlyConnection:
 async def _connect(host: str, port: int) -> socket.socket:
     loop = asyncio.get_running_loop()
     reasons: list[OSError] = []
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    # Python would load the tables of all scripts (RFC 3490) to find out that a name needs none of them.
+    name = host.encode() if host.isascii() else host
+    for family, kind, protocol, _, address in await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM):
         tried = socket.socket(family, kind, protocol)
         tried.setblocking(False)
         try:
@@ -86,191 +82,3 @@ async def _connect(host: str, port: int) -> socket.socket:
 def _close(task: asyncio.Task[socket.socket]) -> None:
     if not task.cancelled() and task.exception() is None:
         task.result().close()
-
-
-# The import
-
-
-USERS = ("asyncssh", "cryptography")
-"""Packages of which we know what they need. Whatever else they load, gssapi or fido2 perhaps, gets every module as it is."""
-NEVER_CALLED = [
-    f"asyncssh.{name}"
-    for name in "auth_keys editor process scp sftp socks sshsig stream subprocess tuntap x11".split()
-]
-"""What file transfers, servers, terminals and programs that are talked to by asyncssh's own streams need."""
-ASKED_BY_DATACLASSES: dict[str, Callable[[type], object]] = {
-    "signature": lambda cls: "",  # for the documentation of a class that has none
-    "get_annotations": lambda cls: vars(cls).get("__annotations__", {}),
-}
-"""What `inspect` is asked for when a dataclass is made, and is loaded for otherwise."""
-
-
-PUT_OFF: dict[str, dict[str, object]] = {
-    "tempfile": {},  # for a forwarded agent's socket
-    "urllib.parse": {
-        "__path__": (),  # every `from ... import` asks for it
-        "quote_from_bytes": lambda *given, **more: later.load("urllib.parse").quote_from_bytes(*given, **more),
-    },
-}
-"""What asyncssh and `pathlib` import and hardly ever use."""
-
-
-class _Kind:
-    """Stands for what is only defined, or only says what something is."""
-
-    def __class_getitem__(cls, item: object) -> type[_Kind]:
-        return cls
-
-
-class _NeverCalled(ModuleType):
-    """A module of asyncssh that no connection of ours has a use for."""
-
-    def __getattr__(self, name: str) -> type[_Kind]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Kind
-
-
-class _Silent:
-    """Stands for asyncssh's loggers, which work for every message whether or not anybody wants it; nobody does."""
-
-    def get_child(self, child: str = "", context: str = "") -> _Silent:
-        return self
-
-    def __getattr__(self, level: str) -> Callable[..., None]:
-        return _say_nothing
-
-
-def _say_nothing(*said: object, **more: object) -> None:
-    pass
-
-
-LOGGING = {
-    "SSHLogger": _Silent,
-    "logger": _Silent(),
-    "sftp_logger": _Silent(),
-    **dict.fromkeys(("set_log_level", "set_sftp_log_level", "set_debug_level"), _say_nothing),
-}
-"""What there is in `asyncssh.logging`."""
-
-KINDS = """
-    Any AnyStr AsyncContextManager AsyncGenerator AsyncIterable AsyncIterator Awaitable BinaryIO Callable ContextManager
-    Coroutine DefaultDict Deque Dict FrozenSet Generator Generic IO Iterable Iterator List Literal Mapping MutableMapping
-    NoReturn Optional Pattern Protocol Self Sequence Set SupportsBytes TextIO Tuple Type Union
-"""
-TYPING: dict[str, object] = {
-    **dict.fromkeys(KINDS.split(), _Kind),
-    "TYPE_CHECKING": False,
-    "TypeVar": lambda *given, **more: _Kind,
-    "cast": lambda kind, value: value,
-    "overload": lambda function: function,
-    # `dataclasses` asks what these are.
-    "ClassVar": type("ClassVar", (_Kind,), {}),
-    "_GenericAlias": type("_GenericAlias", (_Kind,), {}),
-}
-
-
-class _Typing(ModuleType):
-    """`typing` for those who only write annotations, thousands of them; all others, and all other names, get the real one."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.real = sys.modules.get(name)
-        self._loaded = False
-
-    def __getattr__(self, name: str) -> object:
-        if name == "__path__":
-            raise AttributeError(name)  # every `from typing import` asks for it
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_globals.get("__name__") == "dataclasses":
-            frame = frame.f_back
-        user = "" if frame is None else frame.f_globals.get("__name__", "").partition(".")[0]
-        return TYPING[name] if user in USERS and name in TYPING else getattr(self._load(), name)
-
-    def _load(self) -> ModuleType | None:
-        if not self._loaded:
-            ours = sys.modules.pop(self.__name__)
-            try:
-                if self.real is not None:
-                    sys.modules[self.__name__] = self.real
-                self.real = later.load(self.__name__)
-                self._loaded = True
-            finally:
-                sys.modules[self.__name__] = ours
-        return self.real
-
-
-def load_asyncssh() -> None:
-    """Import asyncssh without what takes most of that time and is of no use here.
-
-    That is X.509, which OpenSSH has not, X11, file transfer, what annotations mean, and what it takes to look for libraries.
-    What stands for it stays with asyncssh. An agent of somebody else's that transfers files imports asyncssh when it is
-    imported itself, which is before this.
-    """
-    import gc
-
-    # Loading makes hardly any garbage, and what it makes stays: neither now nor later is there anything to collect in it.
-    gc.disable()
-    try:
-        try:
-            if "asyncssh" not in sys.modules:
-                _load_less()
-        except Exception:
-            # A version that needs what we do not know of.
-            for name in [name for name in sys.modules if name.partition(".")[0] == "asyncssh"]:
-                del sys.modules[name]
-        import asyncssh  # noqa: F401
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def _load_less() -> None:
-    import ctypes
-
-    typings = [_Typing(name) for name in ("typing", "typing_extensions")]
-    instead: dict[str, ModuleType | None] = {module.__name__: module for module in typings}
-    instead |= {name: _NeverCalled(name) for name in NEVER_CALLED}
-    instead["asyncssh.crypto.x509"] = None  # "it is not there"
-    instead["asyncssh.logging"] = silence = ModuleType("asyncssh.logging")
-    vars(silence).update(LOGGING)
-    if os.path.exists(LOADER_CACHE):
-        instead["ctypes.util"] = libraries = ModuleType("ctypes.util")
-        vars(libraries)["find_library"] = find_library
-        vars(ctypes)["util"] = libraries
-    for name, known in PUT_OFF.items():
-        later.put_off(name, known)
-    before = {name: sys.modules.get(name) for name in instead}
-    sys.modules.update(instead)  # type: ignore[arg-type]
-    asked = later.is_put_off("inspect")
-    if asked:
-        vars(sys.modules["inspect"]).update(ASKED_BY_DATACLASSES)
-    try:
-        import asyncssh  # noqa: F401
-    finally:
-        for name, module in (before | {module.__name__: module.real for module in typings}).items():
-            if module is not None:
-                sys.modules[name] = module
-            else:
-                sys.modules.pop(name, None)
-        vars(ctypes).pop("util", None)
-        if "ctypes.util" in sys.modules:
-            vars(ctypes)["util"] = sys.modules["ctypes.util"]
-        if asked and later.is_put_off("inspect"):
-            for name in ASKED_BY_DATACLASSES:
-                del vars(sys.modules["inspect"])[name]
-
-
-def find_library(name: str) -> str | None:
-    """Find a library in the loader's own cache; `ctypes.util.find_library` runs up to four programs for that."""
-    begin = f"lib{name}.so".encode()
-    found = [text.partition(b"\0")[0] for text in _loader_cache().split(b"\0" + begin)[1:]]
-    versions = [version for version in found if not version.strip(b".0123456789")]
-    return (begin + max(versions, key=len)).decode() if versions else None
-
-
-@lru_cache(None)
-def _loader_cache() -> bytes:
-    with open(LOADER_CACHE, "rb") as file:
-        # Names and paths, each with a zero behind it; a name may be the end of its path (elf/cache.c in glibc).
-        return file.read().replace(b"/", b"\0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the C half of `signal`
 import sys
-from collections.abc import Awaitable
+from _collections_abc import Awaitable  # `collections` has more, and is quicker to load a little later
 
 from mpilaunch.later import is_put_off, load, put_off, put_off_re
 
