@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from mpilaunch import environ, offers
 from mpilaunch.jobspec import App, JobSpec
 from mpilaunch.nodeset import fold_numbers
 from mpilaunch.options import Setting, Settings, Value
+from mpilaunch.records import asdict
 
 SCHEMA = "mpilaunch.plan/1"
 AT_LAUNCH = "<chosen at launch>"

@@ -1,8 +1,8 @@
 """Records: the standard library's dataclasses, without the price of making them.
 
 `dataclasses` writes and compiles the methods of each class as it is loaded: a millisecond for each, in every launch. Here all
-classes share methods that are there already. `frozen`, `eq`, `field(default_factory=...)`, `replace` and their errors are as in
-the standard library, whose `fields`, `asdict` and `replace` take these classes too. What is not offered is a TypeError.
+classes share methods that are there already. `frozen`, `eq`, `field(default_factory=...)`, `replace`, `asdict` and their errors
+are as in the standard library, whose `fields`, `asdict` and `replace` take these classes too. All else is a TypeError.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from dataclasses import asdict as asdict
     from dataclasses import dataclass as dataclass
     from dataclasses import field as field
     from dataclasses import replace as replace
@@ -31,8 +32,23 @@ def _replace(record: Any, /, **changes: Any) -> Any:
     return type(record)(**{**record.__dict__, **changes})
 
 
+def _asdict(record: Any) -> dict[str, Any]:
+    """Return the members of a record by name, and of the records in them: see `dataclasses.asdict`."""
+    return {name: _as_data(value) for name, value in record.__dict__.items()}
+
+
+def _as_data(value: Any) -> Any:
+    if hasattr(type(value), "_members"):
+        return _asdict(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)([_as_data(item) for item in value])
+    if isinstance(value, dict):
+        return {_as_data(key): _as_data(item) for key, item in value.items()}
+    return value
+
+
 if not TYPE_CHECKING:
-    dataclass, field, replace = _dataclass, _field, _replace
+    asdict, dataclass, field, replace = _asdict, _dataclass, _field, _replace
 
 
 _set = object.__setattr__
@@ -55,6 +71,7 @@ class _Fields:
             made = {"default_factory": default.make} if isinstance(default, _Factory) else {"default": default}
             members.append((name, kind, dataclasses.field(**made)))
         fields: dict[str, Any] = dataclasses.make_dataclass(cls.__name__, members).__dict__["__dataclass_fields__"]
+        cls.__dataclass_fields__ = fields
         return fields
 
 

@@ -35,7 +35,7 @@ class Thing:
 
 
 def classes(module: Any) -> dict[str, Any]:
-    names: dict[str, Any] = {"dataclass": module.dataclass, "field": module.field, "__name__": __name__}
+    names: dict[str, Any] = {name: getattr(module, name) for name in ("asdict", "dataclass", "field")} | {"__name__": __name__}
     exec(compile(TEXT, "<text>", "exec", flags=annotations.compiler_flag), names)
     return names
 
@@ -65,6 +65,9 @@ USES: list[Callable[[dict[str, Any]], Any]] = [
     lambda m: [counter := m["Counter"](), setattr(counter, "count", 4), counter][-1].count,
     lambda m: repr(copy.deepcopy(m["Point"](1, 2, [[3]]))),
     lambda m: dataclasses.asdict(m["Point"](1)),
+    lambda m: m["asdict"](m["Point"](1, m["Point"](2), [(3, m["Counter"](4)), {m["Point"](5, 6, ()): m["Counter"]()}])),
+    lambda m: m["asdict"](m["Point"](1, 2, made := [3]))["tags"] is made,
+    lambda m: dataclasses.fields(m["Point"])[0] is dataclasses.fields(m["Point"])[0],
     lambda m: [(one.name, one.type, one.default) for one in dataclasses.fields(m["Point"])],
     lambda m: repr(dataclasses.replace(m["Point"](1), y=4)),
     lambda m: dataclasses.is_dataclass(m["Thing"]),

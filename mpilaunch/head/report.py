@@ -5,7 +5,6 @@ Written once, at the end, into a new file that takes the old one's place: a read
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, Verdict
 from mpilaunch.plan import plan_as_json
+from mpilaunch.records import asdict
 
 SCHEMA = "mpilaunch.report/1"
 
@@ -76,7 +76,7 @@ def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
             "python": facts.python,
             "addresses": list(facts.addresses),
             "cpus": len(facts.cpus),
-            "gpus": [dataclasses.asdict(gpu) for gpu in facts.gpus],
+            "gpus": [asdict(gpu) for gpu in facts.gpus],
         }
     return known
 
