@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.daemon import probe as probe_module
-from mpilaunch.daemon.probe import find_addresses, find_free_port, probe
+from mpilaunch.daemon.probe import find_addresses, find_free_port, probe, probe_hardware
 from mpilaunch.facts import Cpu, Gpu, NodeFacts
 from tests import trees
 
@@ -44,6 +44,22 @@ def test_a_fake_node_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert facts.ssh_connection == ("10.0.0.1", "50000", "10.0.0.2", "22")
     assert facts.addresses == ()
     assert message["notes"] == ["CUDA_VISIBLE_DEVICES=1,5: '5' names no GPU here, the list ends before it"]
+
+
+def test_known_hardware_is_asked_again_only_when_other_cpus_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees.cpus(tmp_path / "then", sockets=1, cores=2, threads=1)
+    trees.cpus(tmp_path / "now", sockets=2, cores=1, threads=1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    known = probe_hardware(str(tmp_path / "then"))
+
+    def sockets() -> list[int]:
+        return [cpu.socket for cpu in NodeFacts.from_message(probe(str(tmp_path / "now"), {}, known)).cpus]
+
+    assert sockets() == [0, 0]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1})
+    assert sockets() == [1]
 
 
 @pytest.mark.parametrize("value", ["", "10.0.0.1 50000", "a b c d e"])

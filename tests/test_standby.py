@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -15,14 +16,18 @@ from pathlib import Path
 
 import pytest
 
+from mpilaunch.agent import ChannelEnd
+from mpilaunch.allocation import Node
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.bundle import local_command
+from mpilaunch.head.link import NodeLink
 from mpilaunch.head.standby import DOWN, NO, TAKE
-from mpilaunch.relayed import HEADER
+from mpilaunch.head.survey import Silence
+from mpilaunch.relayed import HEADER, RelayedChannel
 from mpilaunch.wire.frames import GO, MARKER, STANDBY
 from mpilaunch.wire.session import Session
 from tests.hosts import Hosts
-from tests.launching import Launched, finish, launch, launching, living, script, sh, wait_for_files, wait_until
+from tests.launching import Launched, children, finish, launch, launching, living, script, sh, wait_for_files, wait_until
 
 AGENT = """#!/bin/sh
 echo "$PPID $$" >>"$(dirname "$0")/started"
@@ -49,9 +54,14 @@ class Place:
 
     @property
     def started(self) -> list[tuple[int, int]]:
-        """Who started each agent, and the agent's process id, which is that of its daemon."""
+        """Who started each agent, and the agent's process id, which is that of the guard of its daemons."""
         lines = (self.folder / "started").read_text().splitlines()
         return [(int(parent), int(own)) for parent, own in map(str.split, lines)]
+
+    @property
+    def standing(self) -> list[int]:
+        """The process ids of the guards, and behind each that of its daemon."""
+        return [pid for _, guard in self.started for pid in (guard, *children(guard))]
 
     @property
     def socket(self) -> Path:
@@ -99,8 +109,9 @@ def test_every_launch_gets_the_daemons_that_stand_by(place: Place) -> None:
         assert place.launch(*sh("echo $RANK")).lines == ["0", "1", "2", "3"], "at once"
     assert {parent for parent, _ in place.started} == {keeper}, "no launch has started one by itself"
     assert len(place.started) == 2, "nor was another started"
+    standing = wait_until(lambda: len(found := place.standing) == 4 and found, "a daemon stands by behind each guard again")
     assert place.down() == b"note: no daemon stands by any more\n"
-    assert not any(living(own) for _, own in place.started)
+    assert not any(map(living, standing))
     wait_until(lambda: not living(keeper), "the keeper has gone", 1)
     assert place.down() == b"note: no daemon stood by\n"
 
@@ -160,8 +171,9 @@ def test_a_job_goes_on_when_nothing_is_to_stand_by_any_more(place: Place, tmp_pa
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_end_of_the_keeper_leaves_nothing(place: Place, number: int) -> None:
     keeper = place.up()
+    standing = place.standing
     os.kill(keeper, number)
-    wait_until(lambda: not any(living(own) for _, own in place.started), "the daemons have gone")
+    wait_until(lambda: not any(map(living, standing)), "the daemons have gone")
     done = place.launch(*sh("echo $RANK"))
     assert (done.code, done.lines, done.err) == (0, ["0", "1", "2", "3"], b""), "a socket that nobody listens at is no reason"
     assert place.up() != keeper
@@ -191,14 +203,15 @@ def test_a_killed_launch_ends_its_daemons_and_ranks(place: Place, tmp_path: Path
 
 
 def test_nothing_passes_from_a_job_to_the_next(place: Place, tmp_path: Path) -> None:
+    show = sh("pwd; umask; ulimit -n; echo ${LEFT-none}; ls /proc/self/fd | wc -l")
+    usual = launch("-H", "local:4", *show)
     keeper = place.up()
     leave = f"umask 0; cd /; (sleep 100 & echo $! >{tmp_path}/left-$RANK); ulimit -n 20; echo $$; echo $PPID"
     first = place.launch("-x", "LEFT=behind", "--wdir", "/", *sh(leave))
     assert first.code == 0
     left = [int(text) for text in wait_for_files(*(tmp_path / f"left-{rank}" for rank in range(4)))]
     assert not any(map(living, left)), "it was swept, as at the end of any job"
-    show = sh("pwd; umask; ulimit -n; echo ${LEFT-none}; ls /proc/self/fd | wc -l")
-    assert place.launch(*show).lines == launch("-H", "local:4", *show).lines
+    assert place.launch(*show).lines == usual.lines
     assert {parent for parent, _ in place.started} == {keeper}
 
 
@@ -226,6 +239,30 @@ def test_what_stands_by_forks_again_only_after_a_release() -> None:
         assert process.wait(20) == 1, "nobody knows what would be said next"
 
 
+def test_a_launch_does_not_wait_for_the_end_of_a_daemon_that_stood_by() -> None:
+    class Taken(RelayedChannel):
+        said = b""
+
+        def __init__(self, link: NodeLink) -> None:
+            super().__init__(link, "")
+
+        def tell(self, kind: int, data: bytes = b"") -> None:
+            self.said += data or b"<end>"
+
+    async def main() -> None:
+        for first, ended in ((GO, True), (b"a bundle", False)):
+            link = NodeLink(Node(0, "a", (), "ssh"), Silence())
+            channel = Taken(link)
+            link.opened(channel, first)
+            link.release()
+            assert (link.ended.done(), link.living) == (ended, not ended)
+            assert (b'"release"' in channel.said, channel.said.endswith(b"<end>")) == (ended, True)
+            link.closed(ChannelEnd(7))
+            assert link.end == ChannelEnd(0 if ended else 7)
+
+    asyncio.run(main())
+
+
 def test_a_daemon_that_dies_in_a_job_is_replaced(place: Place, tmp_path: Path) -> None:
     keeper = place.up()
     words = ("--reconnect-timeout", "0", *sh(f"echo $PPID >{tmp_path}/up-$RANK; sleep 60"))
@@ -238,12 +275,14 @@ def test_a_daemon_that_dies_in_a_job_is_replaced(place: Place, tmp_path: Path) -
     assert {parent for parent, _ in place.started} == {keeper}
 
 
-def test_a_daemon_that_was_lost_or_hangs_is_not_missed(place: Place) -> None:
+@pytest.mark.parametrize("behind", [0, 1], ids=["guard", "daemon"])
+def test_a_daemon_that_was_lost_or_hangs_is_not_missed(place: Place, behind: int) -> None:
     keeper = place.up()
-    (_, lost), (_, hanging) = place.started
+    standing = place.standing
+    lost, hanging = standing[behind::2]
     os.kill(lost, signal.SIGKILL)
     os.kill(hanging, signal.SIGSTOP)
-    wait_until(lambda: not living(lost), "it has gone")
+    wait_until(lambda: not any(map(living, standing[:2])), "it has gone, and so has the other of the two")
     done = place.launch(*sh("echo $RANK"))
     assert (done.code, done.lines, done.err) == (0, ["0", "1", "2", "3"], b"")
     assert place.started[2][0] != keeper, "the launch has started one by itself for the first, and did not wait"
@@ -252,8 +291,9 @@ def test_a_daemon_that_was_lost_or_hangs_is_not_missed(place: Place) -> None:
 
 def test_nobody_stands_by_for_ever(place: Place) -> None:
     keeper = place.up("--up-idle", "1")
+    standing = place.standing
     wait_until(lambda: not living(keeper), "it has gone")
-    assert not any(living(own) for _, own in place.started)
+    assert not any(map(living, standing))
 
 
 def test_a_keeper_that_does_not_move_holds_up_no_launch(place: Place) -> None:
@@ -347,7 +387,7 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
     words = ("--agent", agent, "-H", "node[01-03]", "--wdir", "/")
 
     def standing(name: str) -> list[int]:
-        return [pid for pid, argv in hosts.processes(name) if argv[-1:] == [STANDBY]]
+        return sorted(pid for pid, argv in hosts.processes(name) if argv[-1:] == [STANDBY])
 
     with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
         runtime = {"XDG_RUNTIME_DIR": folder}
@@ -355,12 +395,12 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
             told = hosts.launch("--up", *words, env=runtime)
             assert (told.returncode, "stand by on 3 nodes" in told.stderr) == (0, True)
             first = {name: standing(name) for name in hosts.names[:3]}
-            assert all(first.values())
+            assert [len(pids) for pids in first.values()] == [2, 2, 2], "a daemon, and its guard before it"
             hosts.stop_sshd("node02")  # nobody logs in there any more, and nobody needs to
             done = hosts.launch(*words, "hostname", env=runtime)
             hosts.start_sshd("node02")
             assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, hosts.names[:3], "")
-            assert {name: standing(name) for name in first} == first, "they stand by again"
+            assert [standing(name)[0] for name in first] == [pids[0] for pids in first.values()], "they stand by again"
         finally:
             told = hosts.launch("--down", env=runtime)
         assert (told.returncode, told.stderr) == (0, "note: no daemon stands by any more\n")

@@ -59,7 +59,7 @@ class Lifeline:
         self._readable, self._head_lost = readable, head_lost
         self._silence = START_SILENCE
         self._attach: dict[str, Any] | None = None
-        self._outgoing = bytearray()
+        self._outgoing = bytearray(MARKER)  # before all frames of a channel
         self._waiting = False
         self._channel: Newcomer | None = None
         self._wire_in = self._wire_out = -1

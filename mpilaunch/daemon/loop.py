@@ -95,9 +95,13 @@ class Daemon:
         self._signals = _signal_pipe()
         self._poller.watch(self._signals, self._children_ended)
 
-    def run(self) -> bool:
-        """Serve until the wire has ended and nothing of the job is left on this node; say whether the head released us."""
-        self._session.send({"type": "hello", "version": mpilaunch.__version__, "clock": time.monotonic(), "facts": probe()})
+    def run(self, hardware: dict[str, Any] | None) -> bool:
+        """Serve until the wire has ended and nothing of the job is left on this node; say whether the head released us.
+
+        `hardware` is as for `probe`.
+        """
+        facts = probe(hardware=hardware)
+        self._session.send({"type": "hello", "version": mpilaunch.__version__, "clock": time.monotonic(), "facts": facts})
         self._flush()
         # This takes milliseconds: the head works on our hello meanwhile.
         reaper.become_subreaper()

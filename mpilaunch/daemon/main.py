@@ -13,10 +13,18 @@ import sys
 
 from mpilaunch.daemon import guard, reaper, spawn
 from mpilaunch.daemon.loop import Daemon
+from mpilaunch.daemon.probe import probe_hardware
 from mpilaunch.wire.frames import MARKER, STANDBY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    # Names for the type checker only: loading typing would cost every node milliseconds.
+    from typing import Any
 
 LONGEST_STANDBY = 3600.0
 """Seconds that a daemon stands by: one whose wire has died without a word must not stay for ever. It is replaced."""
+NOT_CALLED = 3
+"""Exit code of a daemon that stood by, and that nobody will call any more."""
 
 
 def main() -> None:
@@ -28,37 +36,41 @@ def main() -> None:
         import mpilaunch.daemon.attach
         import mpilaunch.daemon.pmix_search  # noqa: F401
     while True:
-        if stands_by:
-            _stand_by(wire_in, wire_out)
         directory = reaper.session_directory()
         guarded = guard.stand_behind(wire, directory, again=stands_by)
         if isinstance(guarded, tuple):
             break
         if guarded or not stands_by:
-            os._exit(guarded)
+            os._exit(0 if guarded == NOT_CALLED else guarded)
     gc.freeze()  # what has been loaded stays
     gc.enable()
-    os.write(wire_out, MARKER)
     spawn.raise_file_limit()
-    released = Daemon(wire_in, wire_out, *guarded, directory).run()
+    hardware = _stand_by(wire_in, wire_out, *guarded) if stands_by else None
+    released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
     # One that lost its head leaves a wire on which nobody knows what is said next.
     os._exit(1 if stands_by and not released else 0)
 
 
-def _stand_by(wire_in: int, wire_out: int) -> None:
-    """Say that we are loaded, and wait for the first byte: there is a job then. Nothing else is done, or known, before.
+def _stand_by(wire_in: int, wire_out: int, alive: int, pulse: guard.Pulse) -> dict[str, Any]:
+    """Say that we are there, and wait for the first byte: there is a job then. Nothing is done for it, or known of it, before.
 
-    What waits here is the guard of the daemons to come, which are forked one after the other, each for one job.
+    Our guard will fork the next daemon when we have ended: each is for one job.
+
+    Returns:
+        what `probe_hardware` does.
     """
+    pulse.beat(2 * LONGEST_STANDBY)
+    hardware = probe_hardware()
     os.set_blocking(wire_out, True)
     try:
         os.write(wire_out, MARKER)
-        ready, _, _ = select.select([wire_in], [], [], LONGEST_STANDBY)
-        called = bool(ready and os.read(wire_in, 1))
+        ready, _, _ = select.select([wire_in, alive], [], [], LONGEST_STANDBY)
+        called = ready == [wire_in] and os.read(wire_in, 1)
     except OSError:
-        called = False  # the wire has gone with the last job
+        called = b""  # the wire has gone with the last job
     if not called:
-        os._exit(0)
+        os._exit(NOT_CALLED)
+    return hardware
 
 
 def _take_wire() -> tuple[int, int]:

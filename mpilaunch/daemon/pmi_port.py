@@ -100,7 +100,7 @@ def is_ours(connection: socket.socket) -> bool:
     """Say whether the other end of a connection within this machine belongs to our own user (/proc/net/tcp, proc(5))."""
     try:
         wanted = [_hexadecimal(*connection.getpeername()), _hexadecimal(*connection.getsockname())]
-        with open("/proc/net/tcp", encoding="ascii") as file:
+        with open("/proc/net/tcp", encoding="utf-8") as file:
             for line in file:
                 words = line.split()
                 if words[1:3] == wanted:

@@ -16,29 +16,42 @@ from mpilaunch.daemon.topology import read_text, shared_caches, usable_cpus
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
 PORT_TRIES = 64
 LOWEST_PORT = 20000  # services of a cluster live below
 DEFAULT_LOCAL_PORTS = (32768, 60999)  # the kernel's own default
 
 
-def probe(root: str = "/", environ: Mapping[str, str] | None = None) -> dict[str, object]:
-    """Return the facts as docs/wire.md lists them, and `notes`: what was left out or may surprise, a line each."""
+def probe(
+    root: str = "/", environ: Mapping[str, str] | None = None, hardware: dict[str, Any] | None = None
+) -> dict[str, object]:
+    """Return the facts as docs/wire.md lists them, and `notes`: what was left out or may surprise, a line each.
+
+    Args:
+        hardware: what `probe_hardware` has returned before; it is asked again if we may not use the same CPUs any more.
+    """
     environ = os.environ if environ is None else environ
     notes: list[str] = []
-    cpus = usable_cpus(root)
+    if hardware is None or {cpu[0] for cpu in hardware["cpus"]} != os.sched_getaffinity(0):
+        hardware = probe_hardware(root)
     return {
         "hostname": os.uname()[1],
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable,
-        "cpus": cpus,
-        "caches": shared_caches(cpus, root),
+        **hardware,
         "gpus": find_gpus(root, environ, notes),
         "addresses": find_addresses(root),
         "ssh_connection": _ssh_connection(environ),
         "free_port": find_free_port(root),
         "notes": notes,
     }
+
+
+def probe_hardware(root: str = "/") -> dict[str, Any]:
+    """Return `cpus` and `caches`, which take longer than all other facts, and change only with the CPUs that we may use."""
+    cpus = usable_cpus(root)
+    return {"cpus": cpus, "caches": shared_caches(cpus, root)}
 
 
 def find_addresses(root: str = "/") -> list[str]:

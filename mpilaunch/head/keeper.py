@@ -23,7 +23,7 @@ from mpilaunch.head import bundle
 from mpilaunch.head.begin import load_agents
 from mpilaunch.head.daemons import ENDING, Daemons
 from mpilaunch.head.limits import raise_file_limit
-from mpilaunch.head.link import LAST_WORDS, NodeLink
+from mpilaunch.head.link import LAST_WORDS, NodeLink, settle
 from mpilaunch.head.standby import DOWN, NO, TAKE, YES, Requests, socket_path, take_down
 from mpilaunch.head.survey import Silence
 from mpilaunch.jobspec import JobSpec
@@ -105,25 +105,30 @@ class StandbyLink(NodeLink):
 
     taker: Taker | None = None
     stands_by = leaving = False
+    _overdue: asyncio.TimerHandle | None = None
+
+    def __init__(self, node: Node, keeper: Keeper) -> None:
+        super().__init__(node, keeper)
+        self._keeper = keeper
 
     @property
     def reported(self) -> bool:
         """It is there when it has said so much."""
         return self.stands_by
 
+    @property
+    def free(self) -> bool:
+        """It stands by now."""
+        return self.stands_by and self.living and self.taker is None and not self.leaving
+
     def data_received(self, data: bytes) -> None:
-        """Wait for the daemon to stand by, or hand on what it says."""
-        if self.taker is None:
-            self.banner = (self.banner + data)[-LAST_WORDS:]
-            if MARKER in self.banner and not self.first_news.done():
-                self.stands_by = True
-                self.first_news.set_result(None)
-            return
-        self.banner = (self.banner + data[-len(MARKER) :])[-len(MARKER) :]
-        if self.leaving:
-            self._see_off()
-        else:
+        """Hand on what the daemon says, or wait for it to stand by."""
+        if self.taker is not None:
+            self.banner = (self.banner + data[-len(MARKER) :])[-len(MARKER) :]
             self.taker.tell(STDOUT, data)
+        else:
+            self.banner = (self.banner + data)[-LAST_WORDS:]
+            self._stand_by()
 
     def stderr_received(self, data: bytes) -> None:
         """Keep the last words, or hand them on."""
@@ -140,25 +145,35 @@ class StandbyLink(NodeLink):
 
     def hand(self, data: bytes) -> None:
         """Give the daemon what the launch says; nothing is the end, of which the launch has told the daemon itself."""
-        if not data:
-            self.leaving = True
-            self._see_off()  # it may have been quicker than this word
-        elif not self.leaving and self._channel is not None and self.end is None:
+        if data and self._channel is not None and self.end is None:
             self._channel.write(data)
-
-    def _see_off(self) -> None:
-        """Tell the launch that its daemon has gone, once the next one is waited for."""
-        if self.taker is not None and self.banner.endswith(MARKER):
-            taker, self.taker, self.leaving = self.taker, None, False
+        elif not data and self.taker is not None:
+            taker, self.taker, self.leaving = self.taker, None, True
+            self._overdue = asyncio.get_running_loop().call_later(ENDING, self.give_up, "its daemon did not end")
             taker.end(ChannelEnd(0))
+            self._stand_by()  # it may have been quicker than this word
+
+    def _stand_by(self) -> None:
+        """Take note if the daemon has said that it stands by, for the first time or again."""
+        if not self.banner.endswith(MARKER):
+            return
+        if self._overdue is not None:
+            self._overdue.cancel()
+        self.stands_by, self.leaving = True, False
+        settle(self.first_news)
+        self._keeper.served()
 
 
 class StandbyDaemons(Daemons):
     """Daemons that stand by once they are loaded."""
 
+    def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Mapping[str, Agent], keeper: Keeper) -> None:
+        self._keeper = keeper
+        super().__init__(job, nodes, agents, keeper, standby=False)
+
     def make_link(self, node: Node) -> NodeLink:
         """Return a link that hands on."""
-        return StandbyLink(node, self._events)
+        return StandbyLink(node, self._keeper)
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
         """Start the daemon of a node, which is to stand by; raises AgentFailure."""
@@ -240,7 +255,7 @@ class Keeper(Silence):
             loop.add_signal_handler(number, self._stopping.set)
         raise_file_limit(self._job)
         self._agents = load_agents(self._job, [node.index for node in self._nodes])
-        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self, standby=False)
+        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self)
         path = socket_path()
         try:
             if not await self._started():
@@ -333,7 +348,7 @@ class Keeper(Silence):
         until = self._used + RENEWAL_PATIENCE
         while not self._stopping.is_set():
             for link in self._links():
-                if link.node.index in indexes and link.stands_by and link.living and link.taker is None:
+                if link.node.index in indexes and link.free:
                     link.taker, link.banner = taker, b""
                     return link
             leaving = {link.node.index for link in self._links() if link.leaving}
@@ -361,7 +376,7 @@ class Keeper(Silence):
         """A daemon was lost: another takes its place."""
         assert isinstance(link, StandbyLink)
         if link.stands_by and not self._stopping.is_set():
-            if link.taker is not None:
+            if link.taker is not None or link.leaving:
                 self._soon.add(link.node.index)
             self._renewals[link.node.index] = asyncio.ensure_future(self._renew(link.node))
 

@@ -181,12 +181,18 @@ class NodeLink:
         return node_clock + self._offset
 
     def release(self) -> None:
-        """Let the daemon go: the end of its stdin ends its lifeline; one that would wait for us, or stood by, is told."""
-        if self._channel is not None and self.end is None:
-            if self._keeps or self._stood_by:
-                self.send({"type": "release"})
-            self._channel.write_eof()
-        self._keeps = False
+        """Let the daemon go: the end of its stdin ends its lifeline; one that would wait for us, or stood by, is told.
+
+        How one that stood by goes is for whoever keeps it to see: for us, it has gone.
+        """
+        keeps, self._keeps = self._keeps, False
+        if self._channel is None or self.end is not None:
+            return
+        if keeps or self._stood_by:
+            self.send({"type": "release"})
+        self._channel.write_eof()
+        if self._stood_by:
+            self.closed(ChannelEnd(0))
 
     def lose(self, reason: str) -> None:
         """End the channel, which does not answer any more; another may answer."""
@@ -276,7 +282,9 @@ class NodeLink:
         """Nothing to do, as in `pause_writing`."""
 
     def closed(self, end: ChannelEnd) -> None:
-        """The channel has ended."""
+        """The channel has ended, or is of no interest to us any more."""
+        if self.end is not None:
+            return
         self.end = end
         settle(self.ended)
         why, self._why_lost = self._why_lost or end.error, ""
