@@ -347,20 +347,24 @@ class Keeper(Silence):
         self._used = loop.time()
         until = self._used + RENEWAL_PATIENCE
         while not self._stopping.is_set():
-            for link in self._links():
-                if link.node.index in indexes and link.free:
+            asked = self._links(indexes)
+            for link in asked:
+                if link.free:
                     link.taker, link.banner = taker, b""
                     return link
-            leaving = {link.node.index for link in self._links() if link.leaving}
-            if not (self._soon | leaving) & set(indexes) or loop.time() >= until:
+            soon = any(link.leaving for link in asked) or not self._soon.isdisjoint(indexes)
+            if not soon or loop.time() >= until:
                 break
             self._renewed.clear()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._renewed.wait(), until - loop.time())
         return None
 
-    def _links(self) -> list[StandbyLink]:
-        return [link for link in self._daemons.links.values() if isinstance(link, StandbyLink)]
+    def _links(self, indexes: Sequence[int] | None = None) -> list[StandbyLink]:
+        """Return the links of these nodes, or of all."""
+        links = self._daemons.links
+        found = map(links.get, links if indexes is None else indexes)
+        return [link for link in found if isinstance(link, StandbyLink)]
 
     # What the links tell
 
