@@ -125,6 +125,18 @@ print(lazily.is_put_off("logging"), "asyncssh.logging" in sys.modules)
     assert told(code) == "True False\n"
 
 
+def test_who_needs_what_is_not_loaded_is_told_what_to_do() -> None:
+    code = """
+ssh_import.load_asyncssh()
+import asyncssh
+try:
+    asyncssh.SSHClientProcess()
+except RuntimeError as error:
+    print(error)
+"""
+    assert "imports asyncssh at the top of its own module" in told(code)
+
+
 # What a connection sends
 
 

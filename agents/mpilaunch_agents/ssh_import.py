@@ -34,13 +34,23 @@ class _Kind:
         return cls
 
 
+class _NotLoaded(_Kind):
+    """Stands for what nobody is to call."""
+
+    def __init__(self, *given: object, **more: object) -> None:
+        raise RuntimeError(
+            "mpilaunch has loaded asyncssh without this: an agent that needs file transfer, processes or streams of asyncssh "
+            "imports asyncssh at the top of its own module"
+        )
+
+
 class _NeverCalled(ModuleType):
     """A module that no connection of ours has a use for."""
 
     def __getattr__(self, name: str) -> type[_Kind]:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Kind
+        return _NotLoaded
 
 
 class _SystemRandom:
@@ -132,9 +142,9 @@ class _Typing(ModuleType):
 def load_asyncssh() -> None:
     """Import asyncssh without what takes most of that time and is of no use here.
 
-    That is X.509, which OpenSSH has not, X11, file transfer, what annotations mean, and what it takes to look for libraries.
-    What stands for it stays with asyncssh. An agent of somebody else's that transfers files imports asyncssh when it is
-    imported itself, which is before this.
+    That is X.509, which OpenSSH has not, X11, file transfer, processes and streams, loggers, what annotations mean, and what it
+    takes to look for libraries. An agent of somebody else's that needs any of it imports asyncssh when it is imported itself,
+    which is before this.
     """
     import gc
 
