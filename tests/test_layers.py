@@ -15,6 +15,7 @@ LAYERS = ("mpilaunch.wire", "mpilaunch.daemon", "mpilaunch.head", "mpilaunch_age
 PURE = "pure"
 NAMED = {
     "mpilaunch.later": "later",
+    "mpilaunch.bundled": "later",
     "mpilaunch.agent": "agent",
     "mpilaunch.relayed": "agent",
     "mpilaunch.config": "config",

@@ -19,6 +19,9 @@ from mpilaunch.head import cache
 NO_BUNDLE = "mpilaunch: the bundle broke off"
 """What BOOT says when stdin ends too early: most agents that lose it never had it."""
 
+FRONT = 8192
+"""Bytes before the zip file, in which the byte code of `bundled` and the places of the modules have room."""
+
 BOOT = (
     "import os,sys\n"
     + CHECK_PYTHON
@@ -29,6 +32,11 @@ BOOT = (
     f" if not data:sys.exit({NO_BUNDLE!r})\n"
     " os.write(bundle,unpack.decompress(data));left-=len(data)\n"
     "sys.path.insert(0,'/proc/self/fd/%d'%bundle)\n"
+    "from _frozen_importlib_external import MAGIC_NUMBER\n"
+    f"front=os.pread(bundle,{FRONT},0)\n"
+    "if front[:4]==MAGIC_NUMBER:\n"
+    " import marshal\n"
+    " loader,places=marshal.loads(front[4:]);names={'__name__':''};exec(loader,names);names['use'](bundle,places)\n"
     "from mpilaunch.daemon.main import main\n"
     "main()"
 )
@@ -74,7 +82,7 @@ def _part(part: str, belongs: Callable[[str], bool]) -> bytes:
     import binascii  # a launch on this machine has none
 
     # Valid as long as these are the files, and the same Python packs them in the same way.
-    sizes = [(name, os.stat(os.path.join(top, name))) for name in (*files, "head/bundle.py", "head/pack.py")]
+    sizes = [(name, os.stat(os.path.join(top, name))) for name in (*files, "bundled.py", "head/bundle.py", "head/pack.py")]
     states = [(name, found.st_size, found.st_mtime_ns) for name, found in sizes]
     key = repr((mpilaunch.__version__, top, sys.hexversion, states)).encode() + b"\n"
     kept = f"{part}-{sys.implementation.cache_tag}-{binascii.crc32(top.encode()):08x}"

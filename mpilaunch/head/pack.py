@@ -1,5 +1,7 @@
 """Pack modules for the nodes: a compressed zip file of their source and byte code, without what no node reads.
 
+Before the zip file, in what Python takes no notice of, stands where the byte code of each module is: see `bundled`.
+
 Docstrings, lines of comment, annotations and blocks for the type checker go; every line keeps its number, so that a traceback
 from a node says where it happened. The byte code is for the head's own version of Python and saves a node of the same version
 the compiling; another version passes over it and takes the source. It is the archive that is compressed, and not each file in
@@ -15,9 +17,16 @@ import marshal
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-UNCHECKED_HASH = b"\1\0\0\0" + bytes(8)
-"""Flags and hash field of byte code that is to be used without a look at its source (PEP 552)."""
+from mpilaunch import bundled
+from mpilaunch.head.bundle import FRONT
+
+if TYPE_CHECKING:
+    from mpilaunch.bundled import Places
+
+PYC_HEADER = importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + bytes(8)
+"""Of byte code that is to be used without a look at its source (PEP 552)."""
 
 Place = tuple[int, int]
 """A line, from 1, and bytes into it."""
@@ -25,29 +34,45 @@ Place = tuple[int, int]
 
 def pack(modules: Iterable[tuple[str, str]]) -> bytes:
     """Return modules as a zip file, compressed by zlib; each is given as its path there and its file."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as opened:
+    archive = io.BytesIO(bytes(FRONT))
+    places: Places = {}
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_STORED) as opened:
         for name, path in modules:
-            with open(path, "rb") as file:
-                source = strip(file.read())
+            source = _stripped(path)
+            code = byte_code(name, source)
             opened.writestr(zipfile.ZipInfo(name), source)
-            opened.writestr(zipfile.ZipInfo(name + "c"), byte_code(name, source))
+            opened.writestr(zipfile.ZipInfo(name + "c"), PYC_HEADER + code)
+            module = name.removesuffix(".py").replace("/", ".")
+            is_package = module.endswith(".__init__")
+            places[module.removesuffix(".__init__")] = is_package, archive.tell() - len(code), len(code)
+    loader = marshal.loads(byte_code("mpilaunch/bundled.py", _stripped(bundled.__file__)))
+    front = importlib.util.MAGIC_NUMBER + marshal.dumps((loader, places))
+    assert len(front) <= FRONT
+    archive.getbuffer()[: len(front)] = front
     return zlib.compress(archive.getvalue(), 9)
 
 
+def _stripped(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return strip(file.read())
+
+
 def byte_code(path: str, source: bytes) -> bytes:
-    """Return the content of a .pyc file; it knows lines and no columns, which are a fifth of it."""
+    """Return marshalled code; it knows lines and no columns, which are a fifth of it."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.stmt, ast.expr)):
             node.col_offset = node.end_col_offset = 0
             node.end_lineno = node.lineno
     code = compile(tree, path, "exec", dont_inherit=True)
-    return importlib.util.MAGIC_NUMBER + UNCHECKED_HASH + marshal.dumps(code)
+    return marshal.dumps(code)
 
 
 def strip(source: bytes) -> bytes:
-    """Return source without docstrings, lines of comment, annotations and `if TYPE_CHECKING:` blocks, on the same lines."""
+    """Return source without docstrings, comment lines, annotations and their `__future__`, `if TYPE_CHECKING:` blocks.
+
+    All else stays on its line.
+    """
     lines = source.split(b"\n")
     cuts = sorted(_unread(ast.parse(source), lines))
     for (first, start), (last, end), instead in reversed(cuts):
@@ -61,6 +86,8 @@ def _unread(tree: ast.Module, lines: list[bytes]) -> Iterator[tuple[Place, Place
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             yield _start(node), _end(node), b"pass"
+        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            yield _start(node), _end(node), b"pass"  # how annotations are read, of which none is left
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield _start(node), _end(node), b"''"
         elif isinstance(node, ast.AnnAssign):
