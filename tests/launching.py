@@ -265,6 +265,7 @@ class WireToDaemon:
             "pulse": 60.0,
             "attach": None,
             "mpi": None,
+            "node": 0,
             "ranks": specs,
             **members,
         }

@@ -30,7 +30,7 @@ def test_the_last_node_releases_all_with_what_all_gave() -> None:
     complete = job.enter(3, message(2, {"b": "2"}))
     assert complete is not None and complete.nodes == {0: 2, 3: 2}
     parts = [{"a": "1"}, {"b": "2"}]
-    assert complete.answer() == {"type": "collective", "kind": "pmi", "members": WORLD, "number": 1, "parts": parts}
+    assert complete.answer() == {"kind": "pmi", "members": WORLD, "number": 1, "parts": parts}
     assert list(job.waiting()) == []
 
 

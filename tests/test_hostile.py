@@ -57,7 +57,7 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
 RANK = {"rank": 0, "app": 0, "environment": {"A": "b"}, "unset": ["C"], "cpus": [0], "stdin": True}
 APP = {"program": ["true"], "directory": "/", "directory_required": True, "environment": {}}
 MPI = {
-    "world": "j", "first": 0, "size": 1, "universe_size": 1, "hosts": ["n"], "node": 0, "blocks": [[0, 1, 1]], "app_sizes": [1],
+    "world": "j", "first": 0, "size": 1, "universe_size": 1, "hosts": ["n"], "blocks": [[0, 1, 1]], "app_sizes": [1],
     "parent": "", "pairs": {}, "offer": ["pmi"], "library": None, "pmix_defaults": {}, "descriptor": 60, "port": False,
     "tell_after": 30.0,
 }  # fmt: skip
@@ -65,7 +65,7 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
     "prepare": {
         "job": "0123456789abcdef", "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "defaults": {}, "scrub": [],
         "merge_stderr": False, "window": 65536, "drain": 0.1, "silence": 60.0, "pulse": 60.0,
-        "attach": {"name": "0f", "seconds": 0.1}, "mpi": MPI, "ranks": [RANK],
+        "attach": {"name": "0f", "seconds": 0.1}, "mpi": MPI, "node": 0, "ranks": [RANK],
     },
     "launch": {},
     "signal": {"signal": 18},

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from mpilaunch.errors import ExitCode
 from mpilaunch.head.reconnect import ATTACH, NO_DAEMON
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, WireError
 from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unheard, resume_count, resume_frame
-from mpilaunch.wire.session import Session
+from mpilaunch.wire.session import Session, encode_shared
 from tests.launching import WireToDaemon, finish, launching, living, script, sh, wait_for_files, wait_until
 
 # The wire
@@ -30,8 +31,8 @@ from tests.launching import WireToDaemon, finish, launching, living, script, sh,
 
 def test_what_was_not_heard_is_kept_and_no_more() -> None:
     unheard = Unheard()
-    unheard.add(b"abc")
-    unheard.add(b"defg")
+    unheard.add([b"abc"])
+    unheard.add([b"de", b"", b"fg"])
     unheard.heard(3)
     assert [unheard.since(count) for count in (3, 5, 7)] == [b"defg", b"fg", b""]
     for count in (2, 8):
@@ -39,6 +40,22 @@ def test_what_was_not_heard_is_kept_and_no_more() -> None:
             unheard.since(count)
     with pytest.raises(WireError):
         unheard.heard(8)
+
+
+def test_what_all_nodes_are_sent_is_kept_once() -> None:
+    shared = encode_shared({"parts": ["x" * 1_000_000]})
+    sessions = [Session() for _ in range(20)]
+    tracemalloc.start()
+    try:
+        for session in sessions:
+            session.keep()
+            session.send({"type": "collective"}, shared)
+            sent = session.data_to_send()
+            assert session.resend(0) == sent
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 3_000_000  # the last `sent`, and little more
 
 
 @pytest.mark.parametrize("said", [b"\0" * RESUME_SIZE, MARKER.ljust(RESUME_SIZE), b"ML\1" + b"\0" * 17])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mpilaunch.wire import frames
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, KINDS, PING, PONG, FrameReader, WireError, frame
-from mpilaunch.wire.session import Session
+from mpilaunch.wire.session import Session, encode_shared
 
 FRAMES = [
     (CONTROL, 0, b'{"type":"launch"}'),
@@ -158,6 +158,15 @@ def test_control_messages_keep_every_text(members: dict[str, object]) -> None:
     pair = Pair()
     pair.head.send(message)
     assert pair.to_daemon() == [(CONTROL, 0, message)]
+
+
+@given(st.dictionaries(st.text(), st.text() | st.integers()), st.dictionaries(st.text(), st.text(), min_size=1))
+def test_members_that_were_encoded_once_are_members_like_others(own: dict[str, object], shared: dict[str, object]) -> None:
+    message = {**shared, **own, "type": "prepare"}
+    pair = Pair()
+    pair.head.send({**own, "type": "prepare"}, encode_shared(shared))
+    pair.head.send({"type": "launch"})
+    assert pair.to_daemon() == [(CONTROL, 0, message), (CONTROL, 0, {"type": "launch"})]
 
 
 def test_control_messages_keep_bytes_that_are_not_utf_8() -> None:

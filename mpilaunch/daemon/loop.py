@@ -181,8 +181,9 @@ class Daemon:
         if message["mpi"] is None:
             self._ready("")
         else:
-            self._wireup.open_world(message["mpi"], message["ranks"])
-            self._wireup.offer_pmix(message["mpi"], list(apps.values()), self._ready)
+            description = {**message["mpi"], "node": message["node"]}
+            self._wireup.open_world(description, message["ranks"])
+            self._wireup.offer_pmix(description, list(apps.values()), self._ready)
 
     def _ready(self, why_not: str) -> None:
         """All is there for the ranks that were prepared last, or not."""
@@ -243,7 +244,7 @@ class Daemon:
                 reaper.signal_group(pid, signal.SIGKILL)
 
     def _know(self, message: dict[str, Any]) -> None:
-        self._wireup.open_world(message["mpi"], [])
+        self._wireup.open_world({**message["mpi"], "node": None}, [])
 
     def _serve(self, message: dict[str, Any]) -> None:
         self._wireup.take(message)

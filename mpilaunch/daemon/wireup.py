@@ -70,7 +70,7 @@ class WireUp:
     # Worlds
 
     def open_world(self, description: dict[str, Any], specs: list[dict[str, Any]]) -> None:
-        """Make a world known: the `mpi` member of `prepare`, and those of its ranks that are here."""
+        """Make a world known: the `mpi` member of `prepare` with its `node`, and those of its ranks that are here."""
         name, first = description["world"], description["first"]
         self._descriptions[name] = description
         upward = Upward(

@@ -26,8 +26,8 @@ class Collective:
         self.parts: list[Any] = []
 
     def answer(self) -> dict[str, Any]:
-        """Return what every node that waits is told."""
-        return {"type": "collective", "kind": self.kind, "members": self.members, "number": self.number, "parts": self.parts}
+        """Return the members of the message that every node that waits is told."""
+        return {"kind": self.kind, "members": self.members, "number": self.number, "parts": self.parts}
 
 
 class Collectives:

@@ -109,9 +109,9 @@ class NodeLink:
         if bundle:
             channel.write(bundle)
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a control message."""
-        self._session.send(message)
+    def send(self, message: dict[str, Any], shared: bytes = b"") -> None:
+        """Send a control message; `shared` as for `Session.send`."""
+        self._session.send(message, shared)
         self.flush()
 
     def ping(self) -> None:

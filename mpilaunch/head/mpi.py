@@ -21,6 +21,7 @@ from mpilaunch.head.ranks import Ranks
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, RankEnd
 from mpilaunch.nodeset import fold, fold_numbers
+from mpilaunch.wire.session import encode_shared
 from mpilaunch.worlds import spawned_world
 
 
@@ -81,9 +82,9 @@ class MpiServices:
         elif kind == "collective":
             complete = self._collectives.enter(link.node.index, message)
             if complete is not None:
-                answer = complete.answer()
+                answer = encode_shared(complete.answer())
                 for index in complete.nodes:
-                    self._daemons.links[index].send(answer)
+                    self._daemons.links[index].send({"type": "collective"}, answer)
         elif kind == "ask":
             getattr(self, _SERVICES[message["what"]])(link, message)
         elif kind == "singleton":

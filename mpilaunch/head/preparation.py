@@ -1,6 +1,7 @@
 """What each node is told to prepare: the program, the environment in its layers, and its ranks.
 
-Pure: the job, the nodes' facts and the bindings give one message per node (docs/wire.md). `--show-env` lays the same layers.
+Pure: the job, the nodes' facts and the bindings give one message per node (docs/wire.md), and what is the same in all of them.
+`--show-env` lays the same layers.
 """
 
 from __future__ import annotations
@@ -28,14 +29,34 @@ FROZEN = 1.5
 """After so many heartbeat limits a guard kills a daemon that does not move: when the head has noticed, with its own words."""
 
 
+def preparation_of_all(job: JobSpec, world: World, facts: Mapping[int, NodeFacts], window: int) -> dict[str, Any]:
+    """Return the members of `prepare` that are the same for each node of a world.
+
+    Args:
+        window: credit that every stream begins with, in bytes.
+    """
+    hostnames = {facts[index].hostname for index in world.job_map.nodes}
+    return {
+        "job": job.job_id,
+        "apps": [_app(job, app) for app in world.apps],
+        "python": _pythons(job),
+        "scrub": environ.scrub_patterns(),
+        "merge_stderr": job.output.merge_stderr,
+        "window": window,
+        "drain": job.deadlines.drain,
+        "silence": job.deadlines.heartbeat * NODE_SILENCE,
+        "pulse": job.deadlines.heartbeat * FROZEN,
+        "mpi": mpi_description(job, world, one_machine=len(hostnames) < len(world.job_map.nodes)),
+    }
+
+
 def preparations(
-    job: JobSpec, world: World, facts: Mapping[int, NodeFacts], bindings: Mapping[int, RankBinding], window: int
+    job: JobSpec, world: World, facts: Mapping[int, NodeFacts], bindings: Mapping[int, RankBinding]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the index of each node of a world and the `prepare` message for it.
+    """Yield the index of each node of a world and the `prepare` message for it, without what is the same for all.
 
     Args:
         bindings: of each rank, by its number in the world.
-        window: credit that every stream begins with, in bytes.
     """
     job_map = world.job_map
     address, port = master(job, world, facts)
@@ -55,16 +76,12 @@ def preparations(
         **job.checkpoint_environment,
         **job.environment,
     }
-    hostnames = [facts[index].hostname for index in job_map.nodes]
-    one_machine = len(set(hostnames)) < len(hostnames)
     ranks_on = Counter(facts[place.node].hostname for place in job_map.placements)
     crosses = environ.cross_places(job_map.placements)
     places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
     for place in job_map.placements:
         places_of[place.node].append(place)
-    apps = [_app(job, app) for app in world.apps]
     pmi = offers.PMI in offers.mpi_offer(job.mpi)
-    described = mpi_description(job, world, one_machine)
     for node_rank, (index, places) in enumerate(places_of.items()):
         ranks = []
         for place in places:
@@ -97,24 +114,15 @@ def preparations(
             defaults |= offers.crowd_defaults(job.mpi)
         yield index, {
             "type": "prepare",
-            "job": job.job_id,
-            "apps": apps,
-            "python": _pythons(job),
             "environment": {**common, **environ.node_environment(node_rank=node_rank, local_size=len(places))},
             "defaults": defaults,
-            "scrub": environ.scrub_patterns(),
-            "merge_stderr": job.output.merge_stderr,
-            "window": window,
-            "drain": job.deadlines.drain,
-            "silence": job.deadlines.heartbeat * NODE_SILENCE,
-            "pulse": job.deadlines.heartbeat * FROZEN,
-            "mpi": None if described is None else {**described, "node": node_rank},
+            "node": node_rank,
             "ranks": ranks,
         }
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
-    """Return what every node is told of a world for the sake of MPI, and one without ranks of it just so; None for nothing.
+    """Return what every node is told of a world for the sake of MPI, with ranks of it or without; None for nothing.
 
     Args:
         one_machine: several nodes of the world are one machine.
@@ -130,7 +138,6 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "size": world.size,
         "universe_size": job.universe,
         "hosts": _host_names([job.allocation.nodes[node].name for node in nodes]),
-        "node": None,
         "blocks": process_blocks(world.job_map),
         "app_sizes": [counts[app] for app in range(len(world.apps))],
         "parent": world.parent,

@@ -16,12 +16,13 @@ from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.iof import OutputForwarder
 from mpilaunch.head.link import NodeLink
-from mpilaunch.head.preparation import mpi_description, preparations
+from mpilaunch.head.preparation import mpi_description, preparation_of_all, preparations
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState
 from mpilaunch.mapping import Placement
 from mpilaunch.nodeset import fold
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, stream_channel
+from mpilaunch.wire.session import encode_shared
 from mpilaunch.worlds import World
 
 
@@ -49,7 +50,7 @@ class Ranks:
         self._state = state
         self._say = say
         self._places: list[Placement] = []
-        self._descriptions: dict[str, dict[str, Any] | None] = {}
+        self._descriptions: dict[str, bytes] = {}
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._prepared: dict[int, list[tuple[int, bool]]] = {}
 
@@ -87,14 +88,15 @@ class Ranks:
         bindings = bind_ranks(job.allocation, world.job_map, facts, job.gpu, job.cpu)
         self._answers = {index: asyncio.get_running_loop().create_future() for index in world.job_map.nodes}
         self._prepared = {}
-        for index, message in preparations(job, world, facts, bindings, self._output.window):
+        shared = encode_shared(preparation_of_all(job, world, facts, self._output.window))
+        for index, message in preparations(job, world, facts, bindings):
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = self._daemons.links[index]
             self.pending[index] += 1
             if link.given_up:
                 self.gone(link, "its daemon ended")
             else:
-                link.send({**message, "attach": link.attach})
+                link.send({**message, "attach": link.attach}, shared)
         await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
         failures: list[NodeFailure] = []
         notes: dict[str, list[str]] = {}
@@ -134,10 +136,11 @@ class Ranks:
 
     def _tell_of(self, link: NodeLink, world: World) -> None:
         if world.name not in self._descriptions:
-            self._descriptions[world.name] = mpi_description(self._job, world)
-        description = self._descriptions[world.name]
-        if description is not None:
-            link.send({"type": "world", "mpi": description})
+            description = mpi_description(self._job, world)
+            self._descriptions[world.name] = b"" if description is None else encode_shared({"mpi": description})
+        shared = self._descriptions[world.name]
+        if shared:
+            link.send({"type": "world"}, shared)
 
     def add(self, world: World) -> None:
         """Count the ranks of a world that is prepared among those of the job."""

@@ -92,7 +92,7 @@ def without_nul(value: Any) -> bool:
 
 _app = having(program=listed(without_nul), directory=without_nul, directory_required=flag, environment=named(without_nul))
 _mpi = having(
-    world=text, first=whole, size=whole, universe_size=whole, hosts=listed(text), node=maybe(whole),
+    world=text, first=whole, size=whole, universe_size=whole, hosts=listed(text),
     blocks=listed(row(whole, whole, whole)), app_sizes=listed(whole), parent=text, pairs=named(text), offer=listed(text),
     library=maybe(without_nul), pmix_defaults=named(without_nul), descriptor=maybe(whole), port=flag, tell_after=seconds,
 )  # fmt: skip
@@ -105,7 +105,8 @@ HEAD_SAYS = {
     "prepare": having(
         job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul), defaults=named(without_nul),
         scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds, pulse=seconds,
-        attach=maybe(having(name=without_nul, seconds=seconds)), mpi=maybe(_mpi), ranks=listed(_rank),
+        attach=maybe(having(name=without_nul, seconds=seconds)), mpi=maybe(_mpi), node=whole,
+        ranks=listed(_rank),
     ),
     "launch": having(),
     "signal": having(signal=number),

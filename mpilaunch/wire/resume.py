@@ -17,7 +17,7 @@ ACK_EVERY = 256 << 10
 
 
 class Unheard:
-    """What was sent, as it was written, until the other side has heard it.
+    """What was sent, in the pieces it was made of, until the other side has heard it.
 
     Args:
         sent: bytes that were sent before, of which nothing is kept.
@@ -27,10 +27,10 @@ class Unheard:
         self._chunks: list[bytes] = []
         self._first = self._end = sent
 
-    def add(self, data: bytes) -> None:
-        """Keep what is sent now."""
-        self._chunks.append(data)
-        self._end += len(data)
+    def add(self, pieces: list[bytes]) -> None:
+        """Keep what is sent now; a piece that many nodes are sent is there once."""
+        self._chunks += pieces
+        self._end += sum(map(len, pieces))
 
     def heard(self, count: int) -> None:
         """Forget what lies before the first `count` bytes; raises WireError when there were not so many."""

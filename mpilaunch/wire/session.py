@@ -83,9 +83,18 @@ class Session:
 
     # Messages
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a control message: a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept."""
-        self._out.append(frame(CONTROL, 0, _encode(message).encode("ascii")))
+    def send(self, message: dict[str, Any], shared: bytes = b"") -> None:
+        """Send a control message: a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept.
+
+        Args:
+            shared: further members of the message, as `encode_shared` returned them.
+        """
+        own = _encode(message).encode("ascii")
+        if shared:
+            # Three items, so that what is shared is copied only when the driver joins what it sends, and never to be kept.
+            self._out += (frames.HEADER.pack(frames.MAGIC, CONTROL, 0, len(shared) + len(own) - 1), shared, own[1:])
+        else:
+            self._out.append(frame(CONTROL, 0, own))
 
     def send_ping(self, clock: float) -> None:
         """Ask the other side for a PONG that gives back `clock`, this side's monotonic clock."""
@@ -96,10 +105,10 @@ class Session:
     def data_to_send(self) -> bytes:
         """Return, and forget, the bytes that the driver must write now."""
         data = b"".join(self._out)
-        self._out.clear()
         self._sent += len(data)
-        if data and self._unheard is not None:
-            self._unheard.add(data)
+        if self._unheard is not None:
+            self._unheard.add(self._out)
+        self._out.clear()
         return data
 
     def keep(self) -> None:
@@ -174,6 +183,11 @@ class Session:
         if self._unheard is not None:
             self._acknowledged = self.received
             self._out.append(frame(ACK, 0, COUNT.pack(self.received)))
+
+
+def encode_shared(members: dict[str, Any]) -> bytes:
+    """Return members that messages to many nodes have alike, for `Session.send`: what grows with the job is encoded once."""
+    return _encode(members)[:-1].encode("ascii") + b","
 
 
 def _message(payload: bytes) -> dict[str, Any]:
