@@ -41,7 +41,7 @@ help:
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
-	@echo 'make bench-scale  the head against up to 1,000 scripted nodes with 10,000 ranks: CPU time and memory'
+	@echo 'make bench-scale  the head with up to 1,000 nodes and 10,000 ranks: CPU time and memory'
 	@echo 'make wheel     build dist/mpilaunch-*.whl'
 	@echo 'make pictures  make docs/pictures/*.svg anew from real output (as root)'
 	@echo 'make clean     remove all that these have made'

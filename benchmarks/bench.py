@@ -301,8 +301,8 @@ def machine() -> str:
 
 
 def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
-    """Return what only mpilaunch has: the bytes that it sends to a node, and the time until all nodes have reported."""
-    from mpilaunch.head.bundle import first_part
+    """Return what only mpilaunch has: the bytes that a node is sent, its daemon's memory, the time until all have reported."""
+    from mpilaunch.head.bundle import first_part, second_part
 
     hello: dict[str, float] = {}
     for names in (hosts.names[:1], hosts.names):
@@ -314,7 +314,11 @@ def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
                 hosts.run(argv, env={"PYTHONPATH": ""}).check_returncode()
             times.append(json.loads(report.read_text())["phases"]["launch-daemons"])
         hello[str(len(names))] = statistics.median(times)
-    return {"bundle_bytes": len(first_part()), "hello_seconds": hello}
+    # A rank is a child of its node's daemon.
+    done = hosts.run([ours.command, "-H", hosts.names[0], "sh", "-c", "cat /proc/$PPID/status"], env={"PYTHONPATH": ""})
+    (kilobytes,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmRSS:"))
+    sizes = {"bundle_bytes": len(first_part()), "pmix_bytes": len(second_part()), "daemon_bytes": int(kilobytes) * 1024}
+    return {**sizes, "hello_seconds": hello}
 
 
 def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:

@@ -46,8 +46,9 @@ After `mpilaunch --up`, `hostname` on {hosts} ssh hosts takes **{ratio}** of the
 SCALE = """
 ## Scale
 
-The real head against scripted nodes in one process (`make bench-scale`): what the head alone takes, from command line to
-end, without loading, and how its CPU time grows. Memory is what the process grows by, with the little that the scripts keep.
+What the head alone takes, from command line to end, without loading, and how its CPU time grows (`make bench-scale`). Memory is
+what its process grows by. Scripted nodes are part of that process, and keep a little; their time is left out. Daemons on this
+machine share its cores with the head, and each runs a rank: their time to the end is that of the whole launch.
 
 {tables}
 """
@@ -67,11 +68,15 @@ def table_page(results: Mapping[str, Any]) -> str:
             taken = row["launchers"].get(name)
             for note in _notes(taken, row) if taken and row["key"] != "cpu-per-host" else ():
                 notes.append(f"- {row['title']}: {name} {note}.")
-    hello = [
-        [f"until {count} ssh host{'s have' if count != '1' else ' has'} reported", _time(seconds)]
-        for count, seconds in results["footprint"]["hello_seconds"].items()
+    footprint = results["footprint"]
+    lines = [
+        ["what", "mpilaunch"],
+        ["sent to each node", f"{footprint['bundle_bytes'] / 1000:.0f} kB"],
+        ["sent besides to a node that serves PMIx", f"{footprint['pmix_bytes'] / 1000:.0f} kB"],
+        ["memory of a daemon (resident)", f"{footprint['daemon_bytes'] / 1e6:.1f} MB"],
     ]
-    sent = ["sent to each node", f"{results['footprint']['bundle_bytes'] / 1000:.0f} kB"]
+    for count, seconds in footprint["hello_seconds"].items():
+        lines.append([f"until {count} ssh host{'s have' if count != '1' else ' has'} reported", _time(seconds)])
     missing = results["not_installed"]
     return PAGE.format(
         ratios=_table(ratios),
@@ -80,7 +85,7 @@ def table_page(results: Mapping[str, Any]) -> str:
         missing=f" Not installed: {', '.join(missing)}." if missing else "",
         medians=_table(medians),
         notes="".join(f"{note}\n" for note in notes) + ("\n" if notes else ""),
-        footprint=_table([["what", "mpilaunch"], sent, *hello]),
+        footprint=_table(lines),
         standby=_standby(results["standby"]),
         scale=_scale(results.get("scale", [])),
     ).replace("\n\n\n", "\n\n")
@@ -96,10 +101,13 @@ def _scale(curves: list[dict[str, Any]]) -> str:
     tables = []
     for curve in curves:
         unit = curve["unit"]
+        timed = "seconds" in curve["points"][0]
         rows = [["nodes", "ranks", "CPU time", f"for each {unit[:-1]}", "memory", f"for each {unit[:-1]}"]]
+        rows[0] += ["to the end"] if timed else []
         for point in curve["points"]:
             cpu, size, count = point["cpu"], point["bytes"], point[unit]
             each = [f"{cpu / count * 1e3:.2f} ms", f"{size / 1e6:.1f} MB", f"{size / count / 1e3:.1f} kB"]
+            each += [_time(point["seconds"])] if timed else []
             rows.append([f"{point['nodes']:,}", f"{point['ranks']:,}", f"{cpu * 1e3:.0f} ms", *each])
         power = f"CPU time grows with the power {curve['power']:.2f} of the {unit}."
         tables.append(f"{curve['title'].capitalize()}:\n\n{_table(rows)}\n\n{power}{_further_rank(curves, curve)}")

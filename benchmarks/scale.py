@@ -1,8 +1,9 @@
-"""The real head against scripted nodes in one process: what a node and a rank cost the head, and how that grows.
+"""The real head against many nodes: what a node and a rank cost the head, and how that grows.
 
-A scripted node answers as a daemon does whose ranks print nothing and end at once; with `--fence`, they fence once as an MPI
-program does when it starts. Nothing is started. The time that the scripts take is measured and left out, so what is told is the
-head's own: its CPU time, and its memory with the little that the scripts keep.
+The nodes are daemons of this machine, with which the head shares its cores, or scripts in the head's own process. A script
+answers as a daemon does whose ranks print nothing and end at once; those that fence do so once, as an MPI program does when it
+starts. The time that the scripts take is measured and left out, so what is told is the head's own: its CPU time, and its memory
+with the little that the scripts keep.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402
 from mpilaunch.allocation import Node  # noqa: E402
 from mpilaunch.console import Console  # noqa: E402
 from mpilaunch.head import bundle  # noqa: E402
+from mpilaunch.head.begin import load_agents  # noqa: E402
 from mpilaunch.head.launch import Launch  # noqa: E402
 from mpilaunch.head.signals import SignalRelay  # noqa: E402
 from mpilaunch.prepare import make_job  # noqa: E402
@@ -38,6 +40,7 @@ from mpilaunch.words import read_words  # noqa: E402
 NODES = (1, 10, 30, 100, 300, 1000)
 RANKS = (1, 10, 100, 1000, 3000, 10000)
 """Nodes with one rank each; ranks on one node in ten, at least one."""
+NATURES = SCRIPTS, FENCE, DAEMONS = "scripts", "scripts-that-fence", "daemons"
 
 FACTS = {
     "hostname": "",
@@ -144,24 +147,35 @@ class ScriptedNode:
             asyncio.get_running_loop().call_soon(self._events.data_received, data)
 
 
-def measure(nodes: int, ranks: int, fence: bool) -> dict[str, float]:
-    """Launch once; return the head's CPU seconds and the bytes that it grew by."""
+def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
+    """Launch once; return the head's CPU seconds, the bytes that it grew by, and the seconds that all took.
+
+    Args:
+        nature: of the nodes, one of NATURES.
+    """
     each = -(-ranks // nodes)
-    words = ["-H", f"node[0001-{nodes:04}]:{each}", "-np", str(ranks), "--fanout", str(nodes), "--mpi", "pmi1"]
+    hosts = ",".join([f"local:{each}"] * nodes) if nature == DAEMONS else f"node[0001-{nodes:04}]:{each}"
+    words = ["-H", hosts, "-np", str(ranks), "--mpi", "pmi1"]
     # What is asked of a node now and then would depend on how long this takes.
-    words += ["--heartbeat", "3600", "--start-timeout", "3600", "true"]
+    words += ["--heartbeat", "3600", "--start-timeout", "3600"]
+    words += ["true"] if nature == DAEMONS else ["--fanout", str(nodes), "true"]
     bundle.first_part()
     read_words(["true"])
     gc.collect()
-    before, begun = resident(), time.process_time()
+    before, begun, began = resident(), time.process_time(), time.monotonic()
     said, program = read_words(words)
     job = make_job(config.load_settings(said, {}), program, {})
-    agent = Scripts(fence)
+    scripts = Scripts(nature == FENCE)
 
     async def run() -> int:
-        launch = Launch(job, dict.fromkeys({node.agent for node in job.allocation.nodes}, agent), Console())
+        agents = load_agents(job, job.job_map.nodes)
+        if nature != DAEMONS:
+            agents = dict.fromkeys(agents, scripts)
+        launch = Launch(job, agents, Console())
         with SignalRelay(asyncio.get_running_loop()) as signals:
             verdict = await launch.run(signals)
+        for agent in agents.values():
+            await agent.close()
         nonlocal grown
         grown = resident() - before
         return verdict.exit_code
@@ -169,7 +183,11 @@ def measure(nodes: int, ranks: int, fence: bool) -> dict[str, float]:
     grown = 0
     code = asyncio.run(run())
     assert code == 0, f"the launch ended with {code}"
-    return {"cpu": time.process_time() - begun - agent.seconds, "bytes": grown}
+    return {
+        "cpu": time.process_time() - begun - scripts.seconds,
+        "bytes": grown,
+        "seconds": time.monotonic() - began,
+    }
 
 
 def resident() -> int:
@@ -177,9 +195,9 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def in_own_process(nodes: int, ranks: int, fence: bool) -> dict[str, float]:
+def in_own_process(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     """Measure in a process of its own, the best of three."""
-    words = [sys.executable, __file__, "--one", str(nodes), str(ranks), *(["--fence"] if fence else [])]
+    words = [sys.executable, __file__, "--one", str(nodes), str(ranks), "--nodes-are", nature]
     found = [json.loads(subprocess.run(words, capture_output=True, check=True).stdout) for _ in range(3)]
     return {name: min(one[name] for one in found) for name in found[0]}
 
@@ -194,14 +212,18 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
 def curves() -> list[dict[str, Any]]:
     """Measure all; return each curve with the power by which CPU time grows."""
     found = []
-    for title, unit, sizes, fence in (
-        ("one rank on each node", "nodes", [(count, count) for count in NODES], False),
-        ("ten ranks on each node", "ranks", [(max(1, count // 10), count) for count in RANKS], False),
-        ("ten ranks on each node, and a fence of all", "ranks", [(max(1, count // 10), count) for count in RANKS], True),
+    one_each, ten_each = [(count, count) for count in NODES], [(max(1, count // 10), count) for count in RANKS]
+    for title, unit, sizes, nature in (
+        ("scripted nodes with one rank each", "nodes", one_each, SCRIPTS),
+        ("scripted nodes with ten ranks each", "ranks", ten_each, SCRIPTS),
+        ("scripted nodes with ten ranks each, and a fence of all", "ranks", ten_each, FENCE),
+        ("daemons on this machine with one rank each", "nodes", one_each, DAEMONS),
     ):
         points = []
         for nodes, ranks in sizes:
-            points.append({"nodes": nodes, "ranks": ranks, **in_own_process(nodes, ranks, fence)})
+            points.append({"nodes": nodes, "ranks": ranks, **in_own_process(nodes, ranks, nature)})
+            if nature != DAEMONS:
+                del points[-1]["seconds"]  # the scripts took most of them
             print(f"scale, {title}: {points[-1]}", file=sys.stderr, flush=True)
         power = exponent([(point[unit], point["cpu"] - points[0]["cpu"]) for point in points[1:]])
         found.append({"title": title, "unit": unit, "points": points, "power": power})
@@ -210,12 +232,12 @@ def curves() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure one launch, or all, and then write them into the results and the page."""
-    parser = argparse.ArgumentParser(description="Measure the head against scripted nodes.")
+    parser = argparse.ArgumentParser(description="Measure the head against many nodes.")
     parser.add_argument("--one", nargs=2, type=int, metavar=("NODES", "RANKS"), help="one launch in this process, as JSON")
-    parser.add_argument("--fence", action="store_true", help="with --one: the ranks fence once")
+    parser.add_argument("--nodes-are", choices=NATURES, default=SCRIPTS, help="with --one; where they fence, ranks do so once")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measure(*arguments.one, arguments.fence)))
+        print(json.dumps(measure(*arguments.one, arguments.nodes_are)))
         return
     from page import table_page  # beside this file
 

@@ -210,20 +210,21 @@ def encode(value):
     return text
 
 real_encode, session._encode, encoded = session._encode, encode, 0
-scale.measure(2, 2, "fence" in sys.argv)  # what is done once is not counted: modules, and a bundle that has changed
+nature = sys.argv[1]
+scale.measure(2, 2, nature)  # what is done once is not counted: modules, and a bundle that has changed
 for nodes, ranks in ((2, 2), (60, 60), (300, 300), (2, 60), (2, 300)):
     steps = encoded = 0
     sys.settrace(trace)
-    scale.measure(nodes, ranks, "fence" in sys.argv)
+    scale.measure(nodes, ranks, nature)
     sys.settrace(None)
     print(steps, encoded)
 """
 """Counts the steps of the interpreter in our code for launches of several sizes, and the characters of JSON that are made."""
 
 
-@pytest.mark.parametrize("words", [[], ["fence"]])
-def test_five_times_the_nodes_or_ranks_take_the_head_five_times_the_steps(words: list[str]) -> None:
-    argv = [sys.executable, "-c", STEPS, str(ROOT / "benchmarks"), *words]
+@pytest.mark.parametrize("nature", ["scripts", "scripts-that-fence"])
+def test_five_times_the_nodes_or_ranks_take_the_head_five_times_the_steps(nature: str) -> None:
+    argv = [sys.executable, "-c", STEPS, str(ROOT / "benchmarks"), nature]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
     for least, *counts in zip(*(map(int, line.split()) for line in done.stdout.splitlines()), strict=True):
         few_nodes, many_nodes, few_ranks, many_ranks = (count - least for count in counts)
