@@ -201,7 +201,8 @@ def launch(case: Case, launcher: Launcher, hosts: Hosts) -> Sample:
             process: subprocess.Popen[Any] = hosts.popen(argv, env={"PYTHONPATH": ""}, **streams)
         else:
             process = subprocess.Popen(argv, **streams)
-        fault = "" if ends(process.pid, case.limit) else f"{HUNG} {case.limit:.0f} s"
+        why = " (MPICH 4.0.2 hangs there now and then, whoever starts it)" if case.hangs else ""
+        fault = "" if ends(process.pid, case.limit) else f"{HUNG} {case.limit:.0f} s{why}"
         if fault:
             os.killpg(process.pid, signal.SIGKILL)
         _, status, usage = os.wait4(process.pid, 0)

@@ -39,8 +39,3 @@ class BundledModules:
         """Run the module's code."""
         _, begin, size = self._places[module.__name__]
         exec(marshal.loads(os.pread(self._file, size, begin)), module.__dict__)
-
-
-def use(file: int, places: Places) -> None:
-    """From now on, take modules from there."""
-    sys.meta_path.insert(0, BundledModules(file, places))

@@ -12,6 +12,7 @@ from _thread import allocate_lock
 TYPE_CHECKING = False  # `typing` is one of these modules; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
     from typing import Any
 
 
@@ -45,8 +46,14 @@ def put_off(name: str, known: Mapping[str, Any]) -> None:
     `importlib.util.LazyLoader` is of no use: the next `import` looks at `__spec__`, and that loads it.
     """
     if name not in sys.modules:
-        sys.modules[name] = stand_in = _StandIn(name)
-        stand_in.__dict__.update({**known, "__name__": name})
+        sys.modules[name] = stand_in(name, known)
+
+
+def stand_in(name: str, known: Mapping[str, Any]) -> ModuleType:
+    """Return what `put_off` puts in a module's place; whoever has it keeps it, and whoever else imports it gets the module."""
+    module = _StandIn(name)
+    module.__dict__.update({**known, "__name__": name})
+    return module
 
 
 def put_off_re() -> None:
@@ -69,9 +76,9 @@ def is_put_off(name: str) -> bool:
 def load(name: str) -> Any:
     """Return a module that perhaps was put off; whoever has imported it before finds the whole of it from now on."""
     with _loading:
-        stand_in = sys.modules.pop(name) if is_put_off(name) else None
+        before = sys.modules.pop(name) if is_put_off(name) else None
     __import__(name)
     module = sys.modules[name]
-    if stand_in is not None:
-        stand_in.__dict__.update(module.__dict__)
+    if before is not None:
+        before.__dict__.update(module.__dict__)
     return module

@@ -1,8 +1,9 @@
 """Records: the standard library's dataclasses, without the price of making them.
 
 `dataclasses` writes and compiles the methods of each class as it is loaded: a millisecond for each, in every launch. Here all
-classes share methods that are there already. `frozen`, `eq`, `field(default_factory=...)`, `replace`, `asdict` and their errors
-are as in the standard library, whose `fields`, `asdict` and `replace` take these classes too. All else is a TypeError.
+classes share methods that are there already. `frozen`, `eq`, `field(default_factory=...)`, `replace` and their errors are as in
+the standard library, whose `fields`, `asdict` and `replace` take these classes too. All else is a TypeError. `asdict` copies
+what holds records, and nothing else.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.head import bundle, lazily
+from mpilaunch.head import lazily
 from tests.launching import launching, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -230,11 +230,3 @@ def test_five_times_the_nodes_or_ranks_take_the_head_five_times_the_steps(nature
         few_nodes, many_nodes, few_ranks, many_ranks = (count - least for count in counts)
         assert many_nodes < 5.5 * few_nodes, (few_nodes, many_nodes)
         assert many_ranks < 5.5 * few_ranks, (few_ranks, many_ranks)
-
-
-# Bytes
-
-
-def test_a_node_is_sent_the_bundle_and_not_much_else() -> None:
-    assert len(bundle.first_part()) < 126_000
-    assert sum(len(word) for word in bundle.boot_command("python3", b"")) < 1000

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -239,16 +240,20 @@ def test_what_stands_by_forks_again_only_after_a_release() -> None:
         assert process.wait(20) == 1, "nobody knows what would be said next"
 
 
+class Taken(RelayedChannel):
+    """A channel to a daemon that keeps what it is to tell."""
+
+    said = b""
+
+    def __init__(self, link: NodeLink) -> None:
+        super().__init__(link, "")
+
+    def tell(self, kind: int, data: bytes = b"") -> None:
+        """Keep it."""
+        self.said += data or b"<end>"
+
+
 def test_a_launch_does_not_wait_for_the_end_of_a_daemon_that_stood_by() -> None:
-    class Taken(RelayedChannel):
-        said = b""
-
-        def __init__(self, link: NodeLink) -> None:
-            super().__init__(link, "")
-
-        def tell(self, kind: int, data: bytes = b"") -> None:
-            self.said += data or b"<end>"
-
     async def main() -> None:
         for first, ended in ((GO, True), (b"a bundle", False)):
             link = NodeLink(Node(0, "a", (), "ssh"), Silence())
@@ -259,6 +264,21 @@ def test_a_launch_does_not_wait_for_the_end_of_a_daemon_that_stood_by() -> None:
             assert (b'"release"' in channel.said, channel.said.endswith(b"<end>")) == (ended, True)
             link.closed(ChannelEnd(7))
             assert link.end == ChannelEnd(0 if ended else 7)
+
+    asyncio.run(main())
+
+
+def test_a_launch_waits_for_the_end_of_a_daemon_that_it_has_reached_by_itself() -> None:
+    async def main() -> None:
+        link = NodeLink(Node(0, "a", (), "ssh"), Silence(), 10.0, lambda link, why: None)
+        link.opened(Taken(link), GO)
+        link.keep()
+        link.closed(ChannelEnd(None, error="the keeper has gone"))
+        link.resume(Taken(link), 0)
+        link.release()
+        assert link.living, "nobody else sees to it that it goes"
+        link.closed(ChannelEnd(0))
+        assert not link.living
 
     asyncio.run(main())
 
@@ -405,3 +425,26 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
             told = hosts.launch("--down", env=runtime)
         assert (told.returncode, told.stderr) == (0, "note: no daemon stands by any more\n")
         assert not any(standing(name) for name in hosts.names)
+
+
+@pytest.mark.testbed
+def test_a_job_on_real_hosts_whose_keeper_was_killed_leaves_no_daemon(hosts: Hosts) -> None:
+    words = ("--agent", "ssh", "-H", "node[01-03]", "--wdir", "/")
+    go = hosts.shared / "keeper-killed"  # hosts have a /tmp of their own
+    with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
+        runtime = {"XDG_RUNTIME_DIR": folder}
+        assert hosts.launch("--up", *words, env=runtime).returncode == 0
+        wait = sh(f"echo >{go}-$RANK; until [ -e {go} ]; do sleep 0.01; done; echo over")
+        with hosts.popen([sys.executable, "-m", "mpilaunch", *words, "--reconnect-timeout", "60", *wait], env=runtime) as job:
+            try:
+                wait_for_files(*(Path(f"{go}-{rank}") for rank in range(3)))
+            finally:
+                with socket.socket(socket.AF_UNIX) as keeper:
+                    keeper.connect(f"{folder}/mpilaunch/standby")
+                    pid, _, _ = struct.unpack("3i", keeper.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda: not living(pid), "the keeper has gone")
+                go.touch()
+            out, err = job.communicate(timeout=60)
+        left = [argv for name in hosts.names for _, argv in hosts.processes(name) if "mpilaunch" in "".join(argv)]
+        assert (job.returncode, out.split(), left) == (0, ["over"] * 3, []), err

@@ -1,10 +1,11 @@
 """asyncssh, loaded without what takes most of that time and is of no use to an agent that logs in and runs a command.
 
-What is not loaded has something in its place, which stays with asyncssh; nobody else gets to see it.
+What is not loaded has something in its place, which only asyncssh gets to see; all others import the modules as they are.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -17,9 +18,10 @@ LOADER_CACHE = "/etc/ld.so.cache"
 USERS = ("asyncssh", "cryptography")
 """Packages of which we know what they need. Whatever else they load, gssapi or fido2 perhaps, gets every module as it is."""
 MODULES = "auth_keys editor process scp sftp socks sshsig stream subprocess tuntap x11"
-NEVER_CALLED = (*(f"asyncssh.{name}" for name in MODULES.split()), "cryptography.hazmat.primitives.serialization.ssh")
-"""What file transfers, servers, terminals, and programs that are talked to by asyncssh's own streams need; and what
-cryptography knows of the keys of ssh, which asyncssh knows itself."""
+NEVER_CALLED = [f"asyncssh.{name}" for name in MODULES.split()]
+"""What file transfers, servers, terminals, and programs that are talked to by asyncssh's own streams need."""
+SSH_KEYS = "cryptography.hazmat.primitives.serialization.ssh"
+"""What cryptography knows of the keys of ssh, which asyncssh knows itself."""
 ASKED_BY_DATACLASSES: dict[str, Callable[[type], object]] = {
     "signature": lambda cls: "",  # for the documentation of a class that has none
     "get_annotations": lambda cls: vars(cls).get("__annotations__", {}),
@@ -51,6 +53,11 @@ class _NeverCalled(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return _NotLoaded
+
+
+def _load_ssh_key_function(name: str) -> object:
+    """Be the `__getattr__` of the package that would have imported SSH_KEYS."""
+    return getattr(importlib.import_module(SSH_KEYS), name)
 
 
 class _SystemRandom:
@@ -169,7 +176,8 @@ def _load_less() -> None:
 
     typings = [_Typing(name) for name in ("typing", "typing_extensions")]
     instead: dict[str, ModuleType | None] = {module.__name__: module for module in typings}
-    instead |= {name: _NeverCalled(name) for name in NEVER_CALLED}
+    instead |= {name: _NeverCalled(name) for name in (*NEVER_CALLED, SSH_KEYS)}
+    instead |= {name: later.stand_in(name, known) for name, known in PUT_OFF.items() if name not in sys.modules}
     instead["asyncssh.crypto.x509"] = None  # "it is not there"
     instead["asyncssh.logging"] = silence = ModuleType("asyncssh.logging")
     vars(silence).update(LOGGING)
@@ -177,8 +185,6 @@ def _load_less() -> None:
         instead["ctypes.util"] = libraries = ModuleType("ctypes.util")
         vars(libraries)["find_library"] = find_library
         vars(ctypes)["util"] = libraries
-    for name, known in PUT_OFF.items():
-        later.put_off(name, known)
     before = {name: sys.modules.get(name) for name in instead}
     sys.modules.update(instead)  # type: ignore[arg-type]
     asked = later.is_put_off("inspect")
@@ -190,8 +196,12 @@ def _load_less() -> None:
         for name, module in (before | {module.__name__: module.real for module in typings}).items():
             if module is not None:
                 sys.modules[name] = module
-            else:
-                sys.modules.pop(name, None)
+            elif sys.modules.get(name) is instead[name]:
+                sys.modules.pop(name, None)  # unless it was loaded after all
+        if (serialization := sys.modules.get(SSH_KEYS.rpartition(".")[0])) is not None:
+            for name in [name for name, value in vars(serialization).items() if value is _NotLoaded]:
+                delattr(serialization, name)
+            vars(serialization)["__getattr__"] = _load_ssh_key_function
         vars(ctypes).pop("util", None)
         if "ctypes.util" in sys.modules:
             vars(ctypes)["util"] = sys.modules["ctypes.util"]

@@ -36,7 +36,8 @@ BOOT = (
     f"front=os.pread(bundle,{FRONT},0)\n"
     "if front[:4]==MAGIC_NUMBER:\n"
     " import marshal\n"
-    " loader,places=marshal.loads(front[4:]);names={'__name__':''};exec(loader,names);names['use'](bundle,places)\n"
+    " loader,places=marshal.loads(front[4:]);names={'__name__':''};exec(loader,names)\n"
+    " sys.meta_path.insert(0,names['BundledModules'](bundle,places))\n"
     "from mpilaunch.daemon.main import main\n"
     "main()"
 )
@@ -62,21 +63,24 @@ def local_command() -> list[str]:
 @lru_cache(None)
 def first_part() -> bytes:
     """Return the bundle, which every node gets: all but the second part."""
-    return _part("first", lambda name: not _is_later(name))
+    return _part("first", lambda name: not _is_later(name), front=FRONT)
 
 
 @lru_cache(None)
 def second_part() -> bytes:
     """Return what a node asks for that serves PMIx, as one more archive."""
-    return _part("second", _is_later)
+    return _part("second", _is_later, front=0)
 
 
 def _is_later(name: str) -> bool:
     return name.startswith("pmix") and name != "pmix_search"
 
 
-def _part(part: str, belongs: Callable[[str], bool]) -> bytes:
-    """Return the modules that belong to a part, packed; what was packed once is kept for the launches to come."""
+def _part(part: str, belongs: Callable[[str], bool], front: int) -> bytes:
+    """Return the modules that belong to a part, packed; what was packed once is kept for the launches to come.
+
+    `front` is as for `pack`.
+    """
     top = os.path.dirname(os.path.abspath(mpilaunch.__file__))
     files = [name for name in _travelling(top) if belongs(os.path.basename(name)[:-3])]
     import binascii  # a launch on this machine has none
@@ -90,7 +94,7 @@ def _part(part: str, belongs: Callable[[str], bool]) -> bytes:
     if packed is None:
         from mpilaunch.head.pack import pack  # few launches come here
 
-        packed = pack(("mpilaunch/" + name, os.path.join(top, name)) for name in files)
+        packed = pack((("mpilaunch/" + name, os.path.join(top, name)) for name in files), front)
         cache.write(kept, key, packed)
     return packed
 

@@ -169,6 +169,7 @@ class NodeLink:
         """Go on over another channel, when the daemon has received `count` bytes; raises WireError."""
         unheard = self._session.resend(count)
         self._resumed_at = self._session.received
+        self._stood_by = False  # the channel is our own: nobody else sees to its end
         self._channel, self.end = channel, None
         self.ended = asyncio.get_running_loop().create_future()
         self.last_heard = time.monotonic()
@@ -192,7 +193,7 @@ class NodeLink:
             self.send({"type": "release"})
         self._channel.write_eof()
         if self._stood_by:
-            self.closed(ChannelEnd(0))
+            self._end_as(ChannelEnd(0))
 
     def lose(self, reason: str) -> None:
         """End the channel, which does not answer any more; another may answer."""
@@ -282,9 +283,14 @@ class NodeLink:
         """Nothing to do, as in `pause_writing`."""
 
     def closed(self, end: ChannelEnd) -> None:
-        """The channel has ended, or is of no interest to us any more."""
-        if self.end is not None:
-            return
+        """The channel has ended."""
+        if self.end is None:
+            self._end_as(end)
+
+    # Own affairs
+
+    def _end_as(self, end: ChannelEnd) -> None:
+        """Have no more to do with the channel."""
         self.end = end
         settle(self.ended)
         why, self._why_lost = self._why_lost or end.error, ""
@@ -294,8 +300,6 @@ class NodeLink:
             self._reconnect(self, why)
         else:
             self._go(why or self.how_ended)
-
-    # Own affairs
 
     def _take_message(self, message: dict[str, Any], now: float) -> None:
         check(message, DAEMON_SAYS)

@@ -1,6 +1,6 @@
 """Pack modules for the nodes: a compressed zip file of their source and byte code, without what no node reads.
 
-Before the zip file, in what Python takes no notice of, stands where the byte code of each module is: see `bundled`.
+Before the zip file, in what Python takes no notice of, may stand where the byte code of each module is: see `bundled`.
 
 Docstrings, lines of comment, annotations and blocks for the type checker go; every line keeps its number, so that a traceback
 from a node says where it happened. The byte code is for the head's own version of Python and saves a node of the same version
@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mpilaunch import bundled
-from mpilaunch.head.bundle import FRONT
 
 if TYPE_CHECKING:
     from mpilaunch.bundled import Places
@@ -32,9 +31,16 @@ Place = tuple[int, int]
 """A line, from 1, and bytes into it."""
 
 
-def pack(modules: Iterable[tuple[str, str]]) -> bytes:
-    """Return modules as a zip file, compressed by zlib; each is given as its path there and its file."""
-    archive = io.BytesIO(bytes(FRONT))
+def pack(modules: Iterable[tuple[str, str]], front: int) -> bytes:
+    """Return modules as a zip file, compressed by zlib; each is given as its path there and its file.
+
+    Args:
+        front: bytes that the places of the modules have before the zip file, 0 for none.
+
+    Raises:
+        OverflowError: these do not suffice.
+    """
+    archive = io.BytesIO(bytes(front))
     places: Places = {}
     with zipfile.ZipFile(archive, "a", zipfile.ZIP_STORED) as opened:
         for name, path in modules:
@@ -45,10 +51,12 @@ def pack(modules: Iterable[tuple[str, str]]) -> bytes:
             module = name.removesuffix(".py").replace("/", ".")
             is_package = module.endswith(".__init__")
             places[module.removesuffix(".__init__")] = is_package, archive.tell() - len(code), len(code)
-    loader = marshal.loads(byte_code("mpilaunch/bundled.py", _stripped(bundled.__file__)))
-    front = importlib.util.MAGIC_NUMBER + marshal.dumps((loader, places))
-    assert len(front) <= FRONT
-    archive.getbuffer()[: len(front)] = front
+    if front:
+        loader = marshal.loads(byte_code("mpilaunch/bundled.py", _stripped(bundled.__file__)))
+        begin = importlib.util.MAGIC_NUMBER + marshal.dumps((loader, places))
+        if len(begin) > front:
+            raise OverflowError(f"{len(begin)} bytes before a zip file that begins at {front}")
+        archive.getbuffer()[: len(begin)] = begin
     return zlib.compress(archive.getvalue(), 9)
 
 
