@@ -25,7 +25,6 @@ from tests.test_conformance import TEMPLATE
 NODE = Node(0, "somewhere", (), "command")
 
 
-
 def connectors_agent(count: int) -> ConnectorsAgent:
     return ConnectorsAgent(TEMPLATE, AgentOptions(), count)
 

@@ -100,6 +100,8 @@ def edit(environment: dict[bytes, bytes], edits: list[list[str]]) -> None:
             earlier = environment.get(encode(name), b"")
             parts = [encode(value), earlier] if verb == "prepend" else [earlier, encode(value)]
             environment[encode(name)] = encode(separator).join(part for part in parts if part)
+
+
 def check_file_limit(message: dict[str, Any]) -> None:
     """See that this process may open as many files as its ranks need; raises Problem."""
     descriptor = None if message["mpi"] is None else message["mpi"]["descriptor"]

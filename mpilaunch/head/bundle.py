@@ -49,6 +49,7 @@ LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main
 LOCAL = "local"
 """The agent of this machine: there the daemon runs from the files that are installed, and nothing is sent."""
 
+
 def boot_command(python: str, bundle: bytes) -> list[str]:
     """Return the argument list that starts the daemon; the caller sends `bundle` on its stdin."""
     return [python, "-I", "-S", "-B", "-c", BOOT, str(len(bundle))]

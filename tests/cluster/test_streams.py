@@ -19,6 +19,7 @@ GO = "/tmp/go"
 PROGRAM = f"rm -f {GO}; n=0; until [ -e {GO} ]; do echo $(hostname) $n; n=$((n + 1)); sleep 0.05; done; echo end"
 """Counts until the test lets it end."""
 
+
 def restart_server(jobs: Jobs) -> None:
     """Kill the API server, and with it all streams; start it again."""
     jobs.cluster.kill_api_server()
