@@ -12,6 +12,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: DDP imports it too, and what it defines keeps the group of that time
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,10 +27,8 @@ def samples(count, generator):
     return points, torch.sin(3 * x) * torch.cos(2 * y)
 
 
-def main():
-    dist.init_process_group("gloo")
-    rank, size = dist.get_rank(), dist.get_world_size()
-
+def train(rank, size):
+    """Return the network and whether all ranks hold the same one."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     model = DistributedDataParallel(network)
@@ -54,16 +53,23 @@ def main():
     mine = nn.utils.parameters_to_vector(network.parameters()).detach()
     everyones = [torch.empty_like(mine) for _ in range(size)]
     dist.all_gather(everyones, mine)
-    same = all(torch.equal(mine, other) for other in everyones)
+    return network, all(torch.equal(mine, other) for other in everyones)
+
+
+def main():
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    network, same = train(rank, size)
+    dist.barrier()
+    # Now that the model is gone, which holds the group, this waits for gloo's threads: a rank that exits under them can abort.
+    dist.destroy_process_group()
+
     with torch.no_grad():
         points, truth = samples(10000, torch.Generator().manual_seed(1))
         final = nn.functional.mse_loss(network(points), truth).item()
-    # Nobody leaves while gloo's threads still hold tensors of the last collective: a rank that exits under them can abort.
-    dist.barrier()
-    dist.destroy_process_group()
-
     if rank == 0:
-        print(f"{size} ranks: loss {final:.4f} on new samples, the same {mine.numel()} parameters on all: {same}", flush=True)
+        count = sum(parameter.numel() for parameter in network.parameters())
+        print(f"{size} ranks: loss {final:.4f} on new samples, the same {count} parameters on all: {same}", flush=True)
     if not same:
         sys.exit(f"rank {rank}: the ranks do not hold the same network")
     if final > ENOUGH:

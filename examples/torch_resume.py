@@ -12,6 +12,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: DDP imports it too, and what it defines keeps the group of that time
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -46,13 +47,8 @@ def save(path, step, network, optimizer):
     os.replace(partial, path)
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: torch_resume.py CHECKPOINT")
-    path = sys.argv[1]
-    dist.init_process_group("gloo")
+def train(path):
     rank, size = dist.get_rank(), dist.get_world_size()
-
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
@@ -75,8 +71,14 @@ def main():
             if step % EVERY == 0 or step == STEPS:
                 save(path, step, network, optimizer)
 
-    # Nobody leaves while gloo's threads still hold tensors of the last collective: a rank that exits under them can abort.
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit("usage: torch_resume.py CHECKPOINT")
+    dist.init_process_group("gloo")
+    train(sys.argv[1])
     dist.barrier()
+    # Now that the model is gone, which holds the group, this waits for gloo's threads: a rank that exits under them can abort.
     dist.destroy_process_group()
 
 

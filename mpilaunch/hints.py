@@ -141,6 +141,12 @@ ROWS = (
         "errno 11 of Linux from fork and pthread_create; CPython; libgomp",
     ),
     Row(
+        "thread-at-end",
+        r"^terminate called without an active exception",
+        "a thread was at work when its process ended: with torch, let go of the model, then dist.destroy_process_group()",
+        "libstdc++, libsupc++/vterminate.cc: a std::thread that nobody joined, or one of gloo's that the end of CPython ends",
+    ),
+    Row(
         "peer-gone",
         r"Connection reset by peer|Broken pipe|Connection closed by peer|Socket closed|Transport endpoint is not connected",
         ANOTHER_FAILED,

@@ -225,6 +225,18 @@ def test_torch_learns_on_two_hosts(shared: Path, hosts: Hosts) -> None:
     check_learned(done.stdout.splitlines())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("torch_ddp.py",), ("torch_resume.py", "one.pt")], ids=lambda words: words[0])
+def test_no_thread_of_gloo_is_left_when_python_ends(words: tuple[str, ...], tmp_path: Path) -> None:
+    """One that is at work then, and meets the end of the interpreter, aborts its rank."""
+    names = "print('threads:', *[open(path).read().strip() for path in glob.glob('/proc/self/task/*/comm')])"
+    program = f"import glob, runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__'); {names}"
+    done = launch("-np", "2", torch_python(), "-c", program, EXAMPLES / words[0], *words[1:], cwd=tmp_path)
+    assert done.code == 0, done.words
+    assert len(left := [line for line in done.lines if line.startswith("threads: ")]) == 2
+    assert "gloo" not in " ".join(left)
+
+
 @pytest.mark.testbed
 def test_ranks_on_hosts_save_on_a_signal_and_go_on(hosts: Hosts, shared: Path) -> None:
     options = ("-H", "node01:2,node02:1", "--checkpoint-prefix", "sets", "--checkpoint-interval", "1")
@@ -236,6 +248,8 @@ def test_ranks_on_hosts_save_on_a_signal_and_go_on(hosts: Hosts, shared: Path) -
     assert set(saved) == {"state-0", "state-1", "state-2"}
     lines = ran(hosts.launch(*words, str(max(saved.values()) + 5)))
     assert {f"rank {rank} begins at step {saved[f'state-{rank}']}" for rank in range(3)} <= set(lines)
+
+
 # torch_resume.py
 
 

@@ -186,6 +186,13 @@ def test_memory_that_a_limit_denies() -> None:
     assert "no more memory for the rank" in hint_of(*python(f"{text}bytearray({2 * limit})"))
 
 
+def test_a_thread_that_is_at_work_when_its_process_ends() -> None:
+    # What C++ calls then: the gcc that the other tests need has no C++ beside it.
+    text = "import ctypes, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+    hint = hint_of(*python(f"{text}ctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()"))
+    assert hint.startswith("a thread was at work when its process ended")
+
+
 @proves(
     "bus-error", REASONS, "a rank dies of SIGBUS", finder="its daemon: how much of /dev/shm is free",
     says="`hint: ... SIGBUS (/dev/shm of that node has 0 bytes free of 64.0 MiB now)`", code="135", within=10,
