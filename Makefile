@@ -37,7 +37,7 @@ help:
 	@echo 'make test      set up, and run the tests (as root: they make hosts out of network namespaces)'
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, a part of test-mpi (as root, 15 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
-	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about six minutes (as root)'
+	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about eight minutes (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
@@ -68,7 +68,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test-failures: $(VENV)/.test
+test-failures: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/failures.py
 
@@ -82,7 +82,7 @@ test-cluster: $(VENV)/.test
 	$(BIN)/python -m tests.cluster.build
 	$(BIN)/python -m pytest tests/cluster $(FLAGS)
 
-bench: $(VENV)/.project
+bench: $(VENV)/.project $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/bench.py
 

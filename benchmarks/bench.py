@@ -8,6 +8,7 @@ to the last line: mpilaunch giving a wrong result is the only thing that makes t
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -133,8 +134,8 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
     prints = Work((str(script),), 2, tagged=True)
     size = f"{lines * (len(LINE) + 1) / 1e6:.0f} MB of {len(LINE) + 1}-byte lines, tagged"
     return [
-        Case("local-2", "here, `-np 2 true`", Work(("true",), 2), 5 if quick else 25, 5.0),
-        Case("local-64", "here, `-np 64 true`", Work(("true",), 64), 3 if quick else 15, 5.0),
+        Case("local-2", "here, `-np 2 true`", Work(("true",), 2), 5 if quick else 25, 30.0),
+        Case("local-64", "here, `-np 64 true`", Work(("true",), 64), 3 if quick else 15, 30.0),
         Case("ssh-1", "1 ssh host, `hostname`", Work(("hostname",), 1, every[:1], prints=every[:1]), 3 if quick else 15, 30.0),
         Case(
             f"ssh-{len(every)}",
@@ -143,7 +144,7 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
             2 if quick else 5,
             60.0,
         ),
-        Case("output-local", f"2 ranks here, each {size}", prints, 2 if quick else 3, 120.0, lines),
+        Case("output-local", f"2 ranks here, each {size}", prints, 2 if quick else 3, 120.0, lines, without=("torchrun",)),
         Case(
             "output-ssh",
             f"2 ssh hosts, each {size}",
@@ -154,6 +155,7 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
             without=("clush",),
         ),
         *mpi_cases(hosts, quick),
+        *torch_cases(quick),
     ]
 
 
@@ -176,12 +178,21 @@ def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
             yield Case(f"mpi-{key}-ssh", there, two, rounds, 30.0, without=without, hangs=hangs)
 
 
+def torch_cases(quick: bool) -> Iterator[Case]:
+    """Yield a PyTorch program, started by mpilaunch and by torchrun, where this Python has torch."""
+    if importlib.util.find_spec("torch"):
+        program = (sys.executable, str(CHECKOUT / "tests" / "programs" / "torch_allreduce.py"))
+        work = Work(program, 2, prints=("2 ranks agree",))
+        title = "PyTorch's init_process_group + all-reduce, 2 ranks here"
+        yield Case("torch-local", title, work, 2 if quick else 7, 60.0, without=("mpirun", "Hydra"))
+
+
 # Measuring
 
 
 def measure(case: Case, hosts: Hosts, everyone: Sequence[Launcher]) -> Iterator[Round]:
     """Yield rounds; who begins changes from round to round."""
-    able = [launcher for launcher in everyone if (case.work.hosts or launcher.local) and launcher.name not in case.without]
+    able = [launcher for launcher in everyone if launcher.can(bool(case.work.hosts)) and launcher.name not in case.without]
     for number in range(case.rounds + 1):
         turn = number % len(able)
         samples = {launcher.name: launch(case, launcher, hosts) for launcher in able[turn:] + able[:turn]}

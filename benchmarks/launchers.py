@@ -45,8 +45,9 @@ class Launcher:
         name: in the tables.
         command: its program.
         argv: the argument list for a work, without the program.
-        tag: what it puts before each line, with {rank} and {host}.
+        tag: what it puts before each line, with {rank} and {host}; "" where it puts nothing.
         local: it starts several ranks on this machine, without ssh.
+        remote: it starts ranks on hosts, by ssh.
         version: the arguments that print its version.
     """
 
@@ -55,11 +56,16 @@ class Launcher:
     argv: Callable[[Work], list[str]]
     tag: str
     local: bool = True
+    remote: bool = True
     version: tuple[str, ...] = ("--version",)
 
     def installed(self) -> bool:
         """Whether it can be run here."""
         return shutil.which(self.command) is not None
+
+    def can(self, on_hosts: bool) -> bool:
+        """Whether it starts several ranks there, on hosts or on this machine."""
+        return self.remote if on_hosts else self.local
 
     def version_text(self) -> str:
         """Return the number of its version."""
@@ -104,20 +110,29 @@ def _clush(work: Work) -> list[str]:
     return ["-S", *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
 
 
-def _mpilaunch_command() -> str:
-    script = Path(sys.executable).parent / "mpilaunch"
-    if not script.exists():
-        raise SystemExit(f"bench: {script} is missing: python -m pip install --editable .")
-    return str(script)
+def _torchrun(work: Work) -> list[str]:
+    return ["--standalone", "--nproc-per-node", str(work.ranks), "--no-python", *work.program]
+
+
+TORCH_VERSION = (*_torchrun(Work((sys.executable, "-c", "import torch; print(torch.__version__)"), 1)),)
+"""For torchrun, which has no option that prints it."""
+
+
+def _beside_python(name: str) -> str:
+    """Return the path of a command of this Python's environment."""
+    return str(Path(sys.executable).parent / name)
 
 
 def launchers() -> tuple[Launcher, Sequence[Launcher], Sequence[Launcher]]:
     """Return mpilaunch, the peers that are installed, and those that are not."""
-    ours = Launcher("mpilaunch", _mpilaunch_command(), _mpilaunch, "[1,{rank}]<stdout>:")
+    ours = Launcher("mpilaunch", _beside_python("mpilaunch"), _mpilaunch, "[1,{rank}]<stdout>:")
+    if not ours.installed():
+        raise SystemExit(f"bench: {ours.command} is missing: python -m pip install --editable .")
     peers = (
         Launcher("mpirun", "mpirun.openmpi", _mpirun, "[1,{rank}]<stdout>:"),
         Launcher("Hydra", "mpiexec.hydra", _hydra, "[{rank}] "),
         Launcher("pdsh", "pdsh", _pdsh, "{host}: ", local=False, version=("-V",)),
         Launcher("clush", "clush", _clush, "{host}: ", local=False),
+        Launcher("torchrun", _beside_python("torchrun"), _torchrun, "", remote=False, version=TORCH_VERSION),
     )
     return ours, [peer for peer in peers if peer.installed()], [peer for peer in peers if not peer.installed()]
