@@ -108,7 +108,7 @@ def run(words: list[str], environ: Mapping[str, str], console: Console, name: st
         console.remark("no daemon stands by any more" if take_down() else "no daemon stood by")
         return ExitCode.OK
     if settings["up"]:
-        return keep_up(settings, command, environ, console)
+        return keep_up(settings, environ, console)
     if not command.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="say it after the options: mpilaunch -np 4 train.py")
     return run_programs(settings, command, environ, console)
@@ -168,7 +168,7 @@ def alone(settings: Settings, command: Command) -> None:
         raise UsageError("option-conflict", f"{option} and {others[-1]} cannot be said together")
 
 
-def keep_up(settings: Settings, command: Command, environ: Mapping[str, str], console: Console) -> int:
+def keep_up(settings: Settings, environ: Mapping[str, str], console: Console) -> int:
     """Let daemons stand by on the nodes; return the exit code."""
     from mpilaunch.head.keeper import up
     from mpilaunch.prepare import make_job
@@ -207,4 +207,7 @@ def _print(text: str) -> int:
     except BrokenPipeError:
         # Python flushes stdout again at its exit: let that find an open descriptor.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        told = f"what was asked for cannot be written to stdout: {error.strerror}"
+        raise LaunchError("output-lost", told, exit_code=ExitCode.OUTPUT_LOST) from error
     return ExitCode.OK

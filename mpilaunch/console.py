@@ -151,8 +151,8 @@ class Console:
 
     def _write(self, lines: Sequence[tuple[str, str]]) -> None:
         """Write lines; the first word of a line that has a kind is coloured."""
-        # Nobody is left to be told that stderr is gone.
-        with suppress(BrokenPipeError):
+        # Nobody is left to be told that stderr is gone, or full: the exit code tells how the job ended.
+        with suppress(OSError):
             if self._colour and any(kind for kind, _ in lines):
                 from rich.text import Text
 

@@ -44,6 +44,15 @@ def test_a_configuration_that_may_lead_elsewhere(tmp_path: Path, text: str, else
     assert leads_elsewhere([], [str(config), str(tmp_path / "no-such-file")]) is elsewhere
 
 
+def test_a_file_of_the_home_directory_may_lead_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "config").write_text("Include ~/more.d/*")
+    assert not leads_elsewhere([], ["~/config"])
+    (tmp_path / "more.d").mkdir()
+    (tmp_path / "more.d" / "one").write_text("Host *\n  ProxyJump gate\n")
+    assert leads_elsewhere([], ["~/config"])
+
+
 def test_settings_of_the_command_line_count_too() -> None:
     assert leads_elsewhere(["Compression yes", "Port 2222"], [])
     assert not leads_elsewhere(["Compression yes"], [])

@@ -180,6 +180,21 @@ def test_only_the_first_channels_get_large_pipes(monkeypatch: pytest.MonkeyPatch
     run(test)
 
 
+def test_an_agent_waits_for_nobody_whose_last_words_were_too_much(caplog: pytest.LogCaptureFixture) -> None:
+    class Choking(Recorder):
+        def data_received(self, data: bytes) -> None:
+            raise ValueError("what is that?")
+
+    async def choke(agent: ProcessAgent) -> None:
+        channel = await agent.open(NODE, ["sh", "-c", "head -c 900000 /dev/zero; exec sleep 100"], Choking())
+        time.sleep(0.3)  # the loop is late, and finds more than it takes at once
+        channel.abort()
+        await asyncio.wait_for(channel.ended.wait(), 10)
+        await asyncio.wait_for(agent.close(), 10)
+
+    run(choke)
+
+
 def test_without_pidfd_a_thread_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(pid: int) -> int:
         raise OSError("not in this kernel")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from tests.failures import LIMITS, NODES, RANKS, SIGNALS, STRAYS, proves
 from tests.launching import (
     MPILAUNCH,
+    children,
     environment,
     finish,
     guard_and_daemon,
@@ -395,6 +398,45 @@ def test_after_the_grace_time_a_rank_is_killed(tmp_path: Path) -> None:
     seconds = time.monotonic() - began
     assert done.code == 4 and "rank 1 stopped after it" in done.words
     assert 0.5 <= seconds < 5
+
+
+HOLD = """
+import ctypes, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+PTRACE_SEIZE = 0x4206
+sys.exit(libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None) or print("held", flush=True) or time.sleep(float(sys.argv[2])))
+"""
+"""Be a debugger of a process for a while: it is not gone before, whatever kills it."""
+
+
+def test_the_end_of_a_rank_that_is_slow_to_go_is_told(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    words = ("-np", "2", "--timeout", "2", "--grace", "0.2", "--report", report)
+    with launching(*words, *sh(STAY), cwd=tmp_path) as process:
+        (rank, _) = pids(tmp_path, "pid-0", "pid-1")
+        hold = subprocess.Popen([sys.executable, "-c", HOLD, str(rank), "5"], stdout=subprocess.PIPE)
+        with hold:
+            assert hold.stdout is not None and hold.stdout.readline() == b"held\n"
+            done = finish(process)
+            assert hold.wait() == 0
+    assert (done.code, done.words) == (124, "error[timeout]: the time limit of 2 s is over\n    ranks 0-1 stopped\n")
+    # A debugger is asked before SIGTERM acts.
+    assert [one["signal"] for one in json.loads(report.read_text())["ranks"]] == [9, 15]
+
+
+def test_a_signal_ends_a_job_whose_output_nobody_reads(tmp_path: Path) -> None:
+    with launching("-np", "1", *sh("echo $$ > pid-0; exec head -c 300000 /dev/zero"), cwd=tmp_path) as process:
+        wait_gone(*pids(tmp_path, "pid-0"))
+        wait_until(lambda: not children(process.pid), "all has gone but mpilaunch")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 143
+
+
+@pytest.mark.slow
+def test_a_time_limit_ends_a_job_whose_output_nobody_reads(tmp_path: Path) -> None:
+    with launching("-np", "2", "--timeout", "1", "--grace", "0.3", "yes", cwd=tmp_path) as process:
+        assert process.wait(20) == 124
+        assert not children(process.pid)
 
 
 # Keeping going

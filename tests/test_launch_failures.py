@@ -191,6 +191,13 @@ def test_too_few_files_for_the_head() -> None:
     assert "hint: raise it: ulimit -n" in done.stderr
 
 
+def test_too_few_files_for_the_nodes_that_are_asked_first() -> None:
+    done = limited(256, "--agent", "fake", "-H", "node[1-100]", "--map-by", "ppr:1:socket", "touch", "ran")
+    assert done.returncode == 1
+    needs = "limit of open files too low: 100 nodes need 432 open files, the limit is 256\n"
+    assert done.stderr.startswith(f"error[start-file-limit]: this machine: {needs}")
+
+
 def test_just_enough_files_are_enough() -> None:
     assert limited(32 + 10 * 4, "--agent", "fake", "-H", "node[1-10]", "--mpi", "none", "true").returncode == 0
     assert limited(233, "-np", "64", "--oversubscribe", "true").returncode == 0

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from tests.launching import (
     wait_for_files,
     wait_until,
 )
+from tests.test_launch_failures import limited
 
 SOURCES = Path(__file__).parent / "programs"
 OVER_TCP = ("-x", "UCX_TLS=tcp,self")
@@ -371,6 +373,53 @@ def test_what_cannot_be_spawned_is_told_and_the_job_goes_on() -> None:
     assert "0 cmd=spawn_result rc=-1 msg=could_not_spawn errcodes=1" in done.lines
     assert "0 cmd=spawn_result rc=0 msg=success errcodes=0,0" in done.lines
     assert sum(line.startswith("child ") for line in done.lines) == 2
+
+
+@pytest.mark.parametrize("nodes", ["local:1,other:1", "other:1,local:1"])
+def test_a_rank_starts_others_where_another_agent_leads(tmp_path: Path, nodes: str) -> None:
+    report = tmp_path / "report.json"
+    words = ("-H", nodes, "--remote-agent", "fake", "-np", "1")
+    done = launch(*words, *SAY, spawning((1, CHILD)))
+    assert (done.code, done.err) == (0, b"") and "child 0 of 1, spawned 1, app , slot on 0" in done.lines
+    assert launch(*words, "--report", report, *SAY, spawning((1, CHILD))).code == 0
+    assert [rank["node"] for rank in json.loads(report.read_text())["ranks"]] == [0, 1]
+
+
+def test_files_that_cannot_be_opened_for_spawned_ranks_are_told_and_the_job_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    program = [*sh(f'rm -r {out}; touch {out}; exec "$@"'), "sh", *SAY, spawning((1, CHILD))]
+    done = launch("--output-filename", out, "-H", "local:2", "-np", "1", *program)
+    assert (done.code, done.lines) == (0, ["0 cmd=spawn_result rc=-1 msg=could_not_spawn errcodes=1"]), done.words
+    assert f"note: MPI_Comm_spawn failed: {out}/rank-0001.out: the ranks' output cannot go there: " in done.words
+
+
+def test_a_spawn_that_is_cut_off_holds_up_no_end(tmp_path: Path) -> None:
+    text = "echo $PPID > daemon-$RANK; echo $$ > pid-$RANK; until [ -e go ]; do sleep 0.01; done; [ $RANK = 0 ] || exec sleep 100"
+    program = [*sh(f'{text}; exec "$@"'), "sh", *SAY, spawning((2, ["no-such-program"]))]
+    nodes = ("-H", "local:2,local:2", "--map-by", "node", "-np", "2")
+    with launching("--heartbeat", "1", *nodes, *program, cwd=tmp_path) as process:
+        rank, _, frozen = wait_for_files(*(tmp_path / name for name in ("pid-0", "pid-1", "daemon-1")))
+        os.kill(int(frozen), signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        time.sleep(0.5)  # the first node refuses the program meanwhile, and the second says nothing
+        os.kill(int(rank), signal.SIGKILL)
+        done = finish(process)
+    assert done.code == 137, done.words
+
+
+def test_nothing_is_spawned_when_the_job_ends() -> None:
+    program = [*sh('trap \'exec "$@"\' TERM; while :; do sleep 0.02; done'), "sh", *SAY, spawning((1, CHILD))]
+    done = launch("-H", "local:2", "-np", "1", "--timeout", "0.5", *program)
+    assert (done.code, done.lines) == (124, ["0 cmd=spawn_result rc=-1 msg=could_not_spawn errcodes=1"])
+
+
+def test_a_node_that_is_at_its_limit_of_files_says_so_when_ranks_are_spawned() -> None:
+    # The second world alone would have room.
+    worlds = [f"0:{spawning((40, list(sh(program))))}" for program in ("sleep 2", "true")]
+    done = limited(180, "-H", "local:100", "-np", "1", *SAY, *worlds)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("msg=success") == done.stdout.count("msg=could_not_spawn") == 1
+    assert "note: MPI_Comm_spawn failed: local: limit of open files too low: 40 ranks need " in done.stderr
 
 
 def test_a_spawned_rank_that_fails_ends_the_job() -> None:

@@ -275,6 +275,16 @@ def test_a_full_disk_is_told_and_the_job_goes_on(tmp_path: Path) -> None:
     assert wait_for_files(tmp_path / "ran-0", tmp_path / "ran-1") == ["0\n", "1\n"]
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [("-np 1 sh -c 'exit 7' 2>/dev/full", 7), ("-np 1 echo x >/dev/full 2>&1", 74), ("--help >/dev/full 2>/dev/null", 74)],
+)
+def test_the_exit_code_is_kept_where_nothing_can_be_said(words: str, code: int) -> None:
+    command = f"{' '.join(MPILAUNCH)} {words}"
+    done = subprocess.run(["sh", "-c", command], env=environment(), capture_output=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+
+
 def test_closed_output_is_no_fault(tmp_path: Path) -> None:
     words = " ".join(MPILAUNCH)
     done = subprocess.run(

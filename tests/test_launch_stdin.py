@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.launching import MPILAUNCH, environment, finish, launch, launching, sh, wait_for_files
+from tests.launching import MPILAUNCH, Launched, environment, finish, launch, launching, sh, wait_for_files
 
 READ = "read line; echo $RANK:$line"
 LARGE = random.Random(2).randbytes(3_000_000)
@@ -74,6 +75,17 @@ def test_a_rank_that_does_not_read_holds_up_nobody() -> None:
 def test_a_rank_that_closes_its_stdin_goes_on() -> None:
     done = launch("-np", "1", *sh("exec < /dev/null; echo closed; exit 0"), stdin=LARGE)
     assert (done.code, done.out, done.err) == (0, b"closed\n", b"")
+
+
+def test_a_node_that_is_lost_holds_up_nobody(tmp_path: Path) -> None:
+    program = sh("echo $PPID > daemon-$RANK; [ $RANK = 0 ] && exec sleep 100; sha256sum > sum")
+    words = ("--continue-on-error", "--stdin", "all", "-H", "local:1,local:1")
+    with launching(*words, *program, stdin=subprocess.PIPE, cwd=tmp_path) as process:
+        daemon, _ = wait_for_files(tmp_path / "daemon-0", tmp_path / "daemon-1")
+        os.kill(int(daemon), signal.SIGKILL)
+        done = Launched(0, *process.communicate(LARGE, timeout=20))
+    assert process.returncode == 125, done.words
+    assert (tmp_path / "sum").read_text().split()[0] == hashlib.sha256(LARGE).hexdigest()
 
 
 def test_the_end_of_a_job_does_not_wait_for_stdin() -> None:

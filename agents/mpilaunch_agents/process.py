@@ -256,14 +256,16 @@ class ProcessChannel:
         # The leader is still a zombie: its process id, and so the group's, cannot have become somebody else's.
         self._kill_group()
         code = self._process.wait()
-        for descriptor, take in list(self._readers.items()):
-            self._loop.remove_reader(descriptor)
-            for data in _rest(descriptor):
-                take(data)
-        self._close_stdin()
-        for descriptor in (self._process.stdout, self._process.stderr):
-            os.close(descriptor)
-        self._agent.forget(self)
+        try:
+            for descriptor, take in list(self._readers.items()):
+                self._loop.remove_reader(descriptor)
+                for data in _rest(descriptor):
+                    take(data)
+        finally:  # whatever they make of the rest, the agent waits for nobody who has gone
+            self._close_stdin()
+            for descriptor in (self._process.stdout, self._process.stderr):
+                os.close(descriptor)
+            self._agent.forget(self)
         words = self._last_words.decode("utf-8", "replace")
         self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
 

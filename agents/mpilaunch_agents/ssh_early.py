@@ -33,7 +33,7 @@ def leads_elsewhere(settings: Sequence[str], files: Sequence[str]) -> bool:
             except OSError:
                 return True
             patterns = " ".join(INCLUDE.findall(text)).replace('"', " ").split()
-            if any(glob.glob(os.path.join(os.path.dirname(path), pattern)) for pattern in patterns):
+            if any(glob.glob(os.path.join(os.path.dirname(path), os.path.expanduser(pattern))) for pattern in patterns):
                 return True
     return LEADS_ELSEWHERE.search(text) is not None
 

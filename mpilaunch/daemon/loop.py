@@ -163,7 +163,7 @@ class Daemon:
         problems = []
         for number in sorted({spec["app"] for spec in message["ranks"]}):
             try:
-                spawn.check_file_limit(message)
+                spawn.check_file_limit(message, bool(self._ranks))
                 apps[number] = spawn.prepare_app(message["apps"][number], environment, message["python"])
             except spawn.Problem as problem:
                 problems.append({"cause": problem.cause, "detail": problem.detail})
@@ -353,6 +353,10 @@ class Daemon:
 
     def _sweep(self) -> None:
         if self._steps and self._ending():
+            return
+        if self._ranks and not self._lifeline.lost:
+            # Killed, and held by the kernel or a debugger: the head is to be told how it ended, and that is an event.
+            self._timers.set("sweep", self._plan["drain"], self._sweep)
             return
         self._kill_descendants()
         if self._lifeline.lost:

@@ -102,11 +102,13 @@ def edit(environment: dict[bytes, bytes], edits: list[list[str]]) -> None:
             environment[encode(name)] = encode(separator).join(part for part in parts if part)
 
 
-def check_file_limit(message: dict[str, Any]) -> None:
-    """See that this process may open as many files as its ranks need; raises Problem."""
+def check_file_limit(message: dict[str, Any], others: bool) -> None:
+    """See that this process may open as many files as its ranks need, beside `others` that run; raises Problem."""
     descriptor = None if message["mpi"] is None else message["mpi"]["descriptor"]
     each = (1 if message["merge_stderr"] else 2) + (descriptor is not None)
     needed = OWN_FILES + sum(each + bool(spec["stdin"]) for spec in message["ranks"])
+    if others:
+        needed += len(os.listdir("/proc/self/fd"))
     if descriptor is not None:
         needed = max(needed, descriptor + OWN_FILES)
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

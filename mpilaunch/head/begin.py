@@ -75,7 +75,7 @@ async def _launch(job: JobSpec, agents: Mapping[str, agent.Agent], observer: Obs
     import asyncio
 
     loop = asyncio.get_running_loop()
-    if set(agents) != {bundle.LOCAL}:
+    if any(node.agent != bundle.LOCAL for node in job.allocation.nodes):
         from mpilaunch.head.threads import Threads  # a local launch asks nobody
 
         loop.set_default_executor(Threads())
@@ -91,10 +91,22 @@ async def _launch(job: JobSpec, agents: Mapping[str, agent.Agent], observer: Obs
             await one.close()
 
 
-def load_agents(job: JobSpec, indexes: Iterable[int]) -> dict[str, agent.Agent]:
-    """Return the agents of these nodes of the allocation, by name; raises UsageError."""
-    names = [job.allocation.nodes[index].agent for index in indexes]
-    return {name: agent.load(name, job.agent, names.count(name)) for name in dict.fromkeys(names)}
+class Agents(dict[str, "agent.Agent"]):
+    """The agents of a job by their names; one that only nodes for spawned ranks need is loaded then."""
+
+    def __init__(self, job: JobSpec, indexes: Iterable[int]) -> None:
+        self._options = job.agent
+        names = [job.allocation.nodes[index].agent for index in indexes]
+        super().__init__((name, agent.load(name, job.agent, names.count(name))) for name in dict.fromkeys(names))
+
+    def __missing__(self, name: str) -> agent.Agent:
+        self[name] = loaded = agent.load(name, self._options)
+        return loaded
+
+
+def load_agents(job: JobSpec, indexes: Iterable[int]) -> Agents:
+    """Return the agents of these nodes of the allocation; raises UsageError."""
+    return Agents(job, indexes)
 
 
 def make_room(job: JobSpec) -> None:

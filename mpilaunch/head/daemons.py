@@ -129,6 +129,24 @@ class Daemons:
         if failures:
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
 
+    async def beat(self) -> None:
+        """Ask every node for a sign of life, and give up the silent ones; does not return."""
+        silence = self._deadlines.heartbeat
+        pause = silence / 4
+        while True:
+            slept_at = time.monotonic()
+            await asyncio.sleep(pause)
+            now = time.monotonic()
+            if now - slept_at > 2 * pause:
+                continue  # it was us who slept: stopped, or a machine at its limit
+            for link in list(self.links.values()):
+                if not link.living:
+                    continue
+                if now - link.last_heard > silence:
+                    link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
+                else:
+                    link.ping()
+
     async def end(self) -> None:
         """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
         for task in self._reconnecting:

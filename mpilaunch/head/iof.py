@@ -6,6 +6,7 @@ lost or piled up. A job of one rank without a tag passes its bytes as they are: 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import time
@@ -28,6 +29,8 @@ WINDOWS = 64 << 20
 LEAST_WINDOW, MOST_WINDOW = 8 << 10, 1 << 20
 KEPT = 8 << 10
 """Bytes of each rank's stderr that are kept to explain its failure."""
+LAST_WRITES = 1.0
+"""Seconds that are left for output whose reader nobody waits for any longer."""
 MOST_FOLDED = 64 << 20
 """Bytes that --fold keeps; beyond them output is printed as it comes."""
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
@@ -50,6 +53,10 @@ class Stream(LineJoiner):
 class OutputForwarder:
     """All output of a job.
 
+    Attributes:
+        lost: why some of it could not be written, if so.
+        draining: the ranks have ended, and what they wrote is waited for.
+
     Args:
         job: the job.
         broken: called once when stdout or stderr cannot be written any more.
@@ -60,6 +67,8 @@ class OutputForwarder:
         self._count = count = len(job.job_map.placements)
         self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * count)))
         self.lost: OSError | None = None
+        self.draining = False
+        self._loop = asyncio.get_running_loop()
         self._broken = broken
         stdout = Writer(self._write_failed)
         # The same file behind both: one writer, or a line of one could land inside a line of the other.
@@ -161,7 +170,8 @@ class OutputForwarder:
         return tuple(lines)
 
     async def drain(self) -> None:
-        """Print what is folded or unfinished, and return when all of it is out."""
+        """Print what is folded or unfinished, and return when all of it is out, or `abandon` was called."""
+        self.draining = True
         for channel, stream in self._streams.items():
             if stream.open:
                 self.end(channel)
@@ -171,6 +181,11 @@ class OutputForwarder:
             live.close()
         for writer in set(self._writers.values()):
             await writer.drain()
+
+    def abandon(self) -> None:
+        """Wait for whoever reads the output no longer than LAST_WRITES."""
+        for writer in set(self._writers.values()):
+            self._loop.call_later(LAST_WRITES, writer.abandon)
 
     # Own affairs
 

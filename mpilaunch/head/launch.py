@@ -37,6 +37,8 @@ from mpilaunch.worlds import first_world
 
 OVERDUE = 5.0
 """Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
+ASKED_FOR = ("interrupted", "preempted", "timeout")
+"""Causes of an end that somebody asked for: it does not wait for ever for those who read the output."""
 
 
 class Launch:
@@ -58,7 +60,7 @@ class Launch:
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
-        raise_file_limit(job)
+        raise_file_limit(job, nodes)
         self._output = OutputForwarder(job, self._output_broken)
         self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
         self._ranks.add(first_world(job))
@@ -145,7 +147,7 @@ class Launch:
         """Wait until every rank is finished and every node has swept, within the time limits."""
         self._timeline.begin("run")
         self._stdin = StdinForwarder(self._stdin_targets())
-        heartbeat = self._loop.create_task(self._beat())
+        heartbeat = self._loop.create_task(self._daemons.beat())
         self._checkpoints.begin()
         limit = self._job.deadlines.timeout
         try:
@@ -161,24 +163,6 @@ class Launch:
         if self._error is not None:
             raise self._error
         self._timeline.begin("end")
-
-    async def _beat(self) -> None:
-        """Ask every node for a sign of life, and give up the silent ones."""
-        silence = self._job.deadlines.heartbeat
-        pause = silence / 4
-        while True:
-            slept_at = time.monotonic()
-            await asyncio.sleep(pause)
-            now = time.monotonic()
-            if now - slept_at > 2 * pause:
-                continue  # it was us who slept: stopped, or a machine at its limit
-            for link in self._links:
-                if not link.living:
-                    continue
-                if now - link.last_heard > silence:
-                    link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
-                else:
-                    link.ping()
 
     def _conclude(self) -> Verdict:
         verdict = verdict_of_ranks(self._state)
@@ -208,12 +192,14 @@ class Launch:
         kind = message["type"]
         if kind in ("ready", "refused"):
             self._ranks.answered(link, message)
+            self._check_done()
         elif kind == "started":
             self._check_ranks(link, [rank for rank, *_ in message["ranks"] + message["failed"]])
             for rank, _pid, clock in message["ranks"]:
                 self._timeline.rank_started(rank, link.head_clock(clock))
                 self._state.happened(rank, "started")
             for rank, number, clock in message["failed"]:
+                self._reads_no_more(rank, 0)
                 self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
         elif kind == "exited":
             self._check_ranks(link, [message["rank"]])
@@ -262,6 +248,7 @@ class Launch:
         self._lost_nodes.add(index)
         for rank in self._ranks.of_node(index):
             self._state.happened(rank, "lost")
+            self._reads_no_more(rank, None)
             self._mpi.rank_lost(rank)
         words = f"\n{link.last_words}" if link.last_words else ""
         detail = f"{link.node.name}: lost: {reason}{words}"
@@ -287,6 +274,10 @@ class Launch:
         detail = f"{signal_name(number)} to mpilaunch"
         first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
         outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
+        if self._output.draining:
+            self._outcome = self._outcome or outcome
+            self._output.abandon()
+            return
         if preempted and self._checkpoints.save_first(lambda: self.stop_job(outcome, first)):
             return
         if times == 1:
@@ -319,22 +310,27 @@ class Launch:
         wait = self._job.deadlines.grace / max(1, len(signals))
         for link in self._links:
             link.send({"type": "stop", "steps": [[int(number), wait] for number in signals]})
-        # Whoever asked for the end at once is not kept waiting for output that nobody takes either.
-        self._loop.call_later(wait * len(signals) + OVERDUE, self._give_up_overdue, not signals)
+        asked = not signals or (self._outcome is not None and self._outcome.cause in ASKED_FOR)
+        self._loop.call_later(wait * len(signals) + OVERDUE, self._give_up_overdue, asked)
 
-    def _give_up_overdue(self, at_once: bool) -> None:
-        """Give up the nodes that should have ended their ranks by now; `at_once`: that have not finished."""
+    def _give_up_overdue(self, asked: bool) -> None:
+        """Give up the nodes that should have ended their ranks by now; `asked`: all that have not finished, and the output."""
+        if asked:
+            self._output.abandon()
         for link in self._links:
             if self._node_done(link.node.index):
                 continue
-            if at_once or any(self._state.lives(rank) for rank in self._ranks.of_node(link.node.index)):
+            if asked or any(self._state.lives(rank) for rank in self._ranks.of_node(link.node.index)):
                 link.give_up("its daemon did not end the ranks in time")
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
-        rank = message["rank"]
-        if self._stdin is not None:
-            self._stdin.rank_ended(rank, message["stdin_read"])
+        self._reads_no_more(message["rank"], message["stdin_read"])
         self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
+
+    def _reads_no_more(self, rank: int, consumed: int | None) -> None:
+        """A rank has gone, having read so many bytes of stdin; None: nobody knows."""
+        if self._stdin is not None:
+            self._stdin.rank_ended(rank, consumed)
 
     def _exited(self, end: RankEnd) -> None:
         self._state.happened(end.rank, "exited", end)
@@ -367,7 +363,7 @@ class Launch:
 
     def _node_done(self, index: int) -> bool:
         """Say whether nothing is to come from a node; one that has been told to prepare another world is not at its end."""
-        return index in self._lost_nodes or self._finished.get(index, 0) == self._ranks.pending[index]
+        return index in self._lost_nodes or self._finished.get(index, 0) == self._ranks.worlds_told[index]
 
     def _output_broken(self, error: OSError) -> None:
         """Nobody reads our stdout any more: as for any filter, that ends the job, without a word."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
 
+from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.failures import HINTS
 from mpilaunch.jobspec import JobSpec
@@ -15,15 +17,15 @@ FILES_OF_AGENTS = {"ssh": 1}
 FILES_OF_PROCESS = 4
 
 
-def raise_file_limit(job: JobSpec) -> None:
-    """Let the head open as many files as it may; raises LaunchError where they cannot be enough."""
+def raise_file_limit(job: JobSpec, nodes: Sequence[Node]) -> None:
+    """Let this process open as many files as it may; raises LaunchError where they cannot be enough for these nodes."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
     needed = OWN_FILES + sum(FILES_OF_AGENTS.get(node.agent, FILES_OF_PROCESS) for node in nodes)
     if job.output.directory is not None:
         needed += len(job.job_map.placements) * (1 if job.output.merge_stderr else 2)
     if hard < needed:
-        what = f"{len(nodes)} nodes and {len(job.job_map.placements)} ranks"
+        ranks = len(job.job_map.placements)
+        what = f"{len(nodes)} nodes and {ranks} ranks" if ranks else f"{len(nodes)} nodes"
         message = f"this machine: limit of open files too low: {what} need {needed} open files, the limit is {hard}"
         raise LaunchError("start-file-limit", message, hint=HINTS["file-limit"])

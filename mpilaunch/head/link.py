@@ -257,13 +257,15 @@ class NodeLink:
             for kind, channel, value in self._session.receive_data(data, now):
                 if kind == DATA:
                     self._events.data(self, channel, value)
-                elif kind == CONTROL:
+                elif kind in (CONTROL, END):
                     try:
-                        self._take_message(value, now)
+                        if kind == CONTROL:
+                            self._take_message(value, now)
+                        else:
+                            self._events.end(self, channel)
                     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-                        raise WireError(f"{value['type']!r} does not fit: {error!r}") from error
-                elif kind == END:
-                    self._events.end(self, channel)
+                        what = repr(value["type"]) if kind == CONTROL else f"the end of channel {channel}"
+                        raise WireError(f"{what} does not fit: {error!r}") from error
                 elif kind == CREDIT:
                     self._events.credit(self, channel)
                 elif kind == PONG:

@@ -64,10 +64,12 @@ class MpiServices:
         self._told: set[str] = set()
         self._absent: dict[tuple[str, int], list[int]] = {}
         self._spawning = asyncio.Lock()
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         """The job ends: start nothing more."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
 
@@ -122,6 +124,9 @@ class MpiServices:
     # New worlds
 
     def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        if self._closed:
+            _answer(link, ask, error="the job ends")
+            return
         task = self._loop.create_task(self._spawn_world(link, ask))
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
@@ -144,11 +149,11 @@ class MpiServices:
                 await self._daemons.join(nodes, self._job.deadlines.start)
                 ranks.introduce(world)
                 await ranks.prepare(world)
+                ranks.add(world)
             except LaunchError as error:
                 self._say(f"MPI_Comm_spawn failed: {error}")
                 _answer(link, ask, error=str(error))
                 return
-            ranks.add(world)
             ranks.launch()
             _answer(link, ask, world=world.name, size=world.size)
 

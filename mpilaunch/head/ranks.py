@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mpilaunch.binding import RankBinding, bind_ranks
+from mpilaunch.errors import LaunchError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.failures import NodeFailure, fold_failures
@@ -32,7 +33,7 @@ class Ranks:
     Attributes:
         worlds: those that were started, in order.
         bindings: what each rank is bound to.
-        pending: how many worlds each node has been told to prepare, by the node's index.
+        worlds_told: how many worlds each node has been told to prepare and has not refused, by the node's index.
 
     Args:
         say: tells the user something.
@@ -43,7 +44,7 @@ class Ranks:
     ) -> None:
         self.worlds: list[World] = []
         self.bindings: dict[int, RankBinding] = {}
-        self.pending: Counter[int] = Counter()
+        self.worlds_told: Counter[int] = Counter()
         self._job = job
         self._daemons = daemons
         self._output = output
@@ -92,7 +93,7 @@ class Ranks:
         for index, message in preparations(job, world, facts, bindings):
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = self._daemons.links[index]
-            self.pending[index] += 1
+            self.worlds_told[index] += 1
             if link.given_up:
                 self.gone(link, "its daemon ended")
             else:
@@ -108,7 +109,6 @@ class Ranks:
                 # It was lost while others still prepared.
                 failures.append(NodeFailure(name, "daemon-failed", self._daemons.links[index].last_words, 0.0, index))
             elif answer.result()["type"] == "refused":
-                self.pending[index] -= 1
                 for problem in answer.result()["problems"]:
                     failures.append(NodeFailure(name, problem["cause"], problem["detail"], 0.0, index))
             else:
@@ -118,8 +118,7 @@ class Ranks:
                 for note in told:
                     notes.setdefault(note, []).append(name)
         if failures:
-            for index in self._prepared:
-                self._daemons.links[index].send({"type": "cancel"})
+            self._cancel()
             raise fold_failures(failures, len(self._answers))
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
@@ -128,7 +127,7 @@ class Ranks:
     def introduce(self, world: World) -> None:
         """Make a world known to the nodes that have no rank of it; those that come later are told of all others."""
         for index, link in self._daemons.links.items():
-            if not self.pending[index]:
+            if not self.worlds_told[index]:
                 for known in self.worlds:
                     self._tell_of(link, known)
             if index not in world.job_map.nodes:
@@ -143,11 +142,20 @@ class Ranks:
             link.send({"type": "world"}, shared)
 
     def add(self, world: World) -> None:
-        """Count the ranks of a world that is prepared among those of the job."""
+        """Count the ranks of a prepared world among those of the job; raises LaunchError when their files cannot be made."""
+        try:
+            self._output.add_world(world)
+        except LaunchError:
+            self._cancel()
+            raise
         self.worlds.append(world)
         self._places += world.job_map.placements
         self._state.add(range(world.first, world.first + world.size))
-        self._output.add_world(world)
+
+    def _cancel(self) -> None:
+        """Start nothing of what was prepared last."""
+        for index in self._prepared:
+            self._daemons.links[index].send({"type": "cancel"})
 
     def launch(self) -> None:
         """Start the ranks that were prepared last."""
@@ -170,6 +178,8 @@ class Ranks:
         """Take `ready` or `refused`."""
         answer = self._answers.get(link.node.index)
         if answer is not None and not answer.done():
+            if message["type"] == "refused":
+                self.worlds_told[link.node.index] -= 1
             answer.set_result(message)
 
     def gone(self, link: NodeLink, reason: str) -> None:

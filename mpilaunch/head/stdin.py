@@ -42,11 +42,11 @@ class StdinForwarder:
                 # A file is always ready, and the kernel does not poll it.
                 self._read()
 
-    def rank_ended(self, rank: int, consumed: int) -> None:
-        """A rank has exited and had read so many bytes."""
+    def rank_ended(self, rank: int, consumed: int | None) -> None:
+        """A rank has gone and had read so many bytes; None: it was lost, and nobody knows."""
         if self._targets.pop(stream_channel(rank, STDIN), None) is None:
             return
-        if self._start is not None and self._single:
+        if self._start is not None and self._single and consumed is not None:
             os.lseek(0, self._start + consumed, os.SEEK_SET)
         if self._targets:
             self.more_credit()

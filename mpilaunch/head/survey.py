@@ -31,8 +31,8 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
 
 
 async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
-    raise_file_limit(job)
     nodes = [node for node in job.allocation.nodes if node.slots]
+    raise_file_limit(job, nodes)
     agents = load_agents(job, [node.index for node in nodes])
     daemons = Daemons(job, nodes, agents, Silence())
 

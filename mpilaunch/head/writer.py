@@ -33,6 +33,7 @@ class Writer:
         self._queue: collections.deque[tuple[int, bytes, Written | None]] = collections.deque()
         self._wake = threading.Semaphore(0)
         self._error: OSError | None = None
+        self._drained = asyncio.Event()
         self._thread: threading.Thread | None = None
 
     def write(self, descriptor: int, block: bytes, written: Written | None = None) -> None:
@@ -45,11 +46,14 @@ class Writer:
         self._wake.release()
 
     async def drain(self) -> None:
-        """Return when all that was queued is written or has failed."""
+        """Return when all that was queued is written, has failed or was abandoned; once, at the end."""
         if self._thread is not None:
-            done = asyncio.Event()
-            self.write(-1, b"", done.set)
-            await done.wait()
+            self.write(-1, b"", self._drained.set)
+            await self._drained.wait()
+
+    def abandon(self) -> None:
+        """Let nobody wait for what is queued; what can be written still is."""
+        self._drained.set()
 
     def _run(self) -> None:
         while True:
