@@ -343,7 +343,10 @@ def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:
         try:
             for number in range(rounds + 1):
                 for kind in ("cold", "warm") if number % 2 else ("warm", "cold"):
+                    deadline = time.monotonic() + 60
                     while not all(any(argv[-1:] == [STANDBY] for _, argv in hosts.processes(name)) for name in hosts.names):
+                        if time.monotonic() > deadline:
+                            raise SystemExit("bench: mpilaunch is wrong: a daemon does not stand by")
                         time.sleep(0.1)
                     time.sleep(0.5)  # what was started for the next launch is not to be measured
                     begun = time.monotonic()

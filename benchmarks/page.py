@@ -110,14 +110,15 @@ def _scale(curves: list[dict[str, Any]]) -> str:
             each += [_time(point["seconds"])] if timed else []
             rows.append([f"{point['nodes']:,}", f"{point['ranks']:,}", f"{cpu * 1e3:.0f} ms", *each])
         power = f"CPU time grows with the power {curve['power']:.2f} of the {unit}."
-        tables.append(f"{curve['title'].capitalize()}:\n\n{_table(rows)}\n\n{power}{_further_rank(curves, curve)}")
+        further = _further_rank(*curves[:2]) if curve is curves[1] else ""
+        tables.append(f"{curve['title'].capitalize()}:\n\n{_table(rows)}\n\n{power}{further}")
     return SCALE.format(tables="\n\n".join(tables)) if tables else ""
 
 
-def _further_rank(curves: list[dict[str, Any]], curve: dict[str, Any]) -> str:
+def _further_rank(one_each: dict[str, Any], ten_each: dict[str, Any]) -> str:
     """Return what one more rank takes on a node that is there: the same nodes with ten ranks, less those with one."""
-    alone = next((point for point in curves[0]["points"] if point["nodes"] == curve["points"][-1]["nodes"]), None)
-    many = curve["points"][-1]
+    many = ten_each["points"][-1]
+    alone = next((point for point in one_each["points"] if point["nodes"] == many["nodes"]), None)
     if alone is None or many["ranks"] == alone["ranks"]:
         return ""
     more = many["ranks"] - alone["ranks"]

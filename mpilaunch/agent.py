@@ -152,7 +152,7 @@ CAUSES = {
     "cluster-login": "the cluster does not know who we are",
     "cluster-forbidden": "not allowed by the cluster's RBAC",
 }
-"""Why a node did not start, as words for the user; `head.report` folds nodes by these keys and adds the hints."""
+"""Why a node did not start, as words for the user; `head.failures` folds nodes by these keys and adds the hints."""
 
 PYTHON_TOO_OLD = 97
 CHECK_PYTHON = (

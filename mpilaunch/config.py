@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Setting, Settings
 from mpilaunch.spelling import did_you_mean
 from mpilaunch.values import value_from_data, value_from_text
@@ -112,8 +112,8 @@ def read_text(path: str, what: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read()
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError("file-unreadable", f"cannot read {what} '{path}': {reason}", hint=_nearest_file(path)) from error
+        told = f"cannot read {what} '{path}': {reason_of(error)}"
+        raise UsageError("file-unreadable", told, hint=_nearest_file(path)) from error
     except UnicodeDecodeError as error:
         raise UsageError("file-unreadable", f"cannot read {what} '{path}': it is not UTF-8 text") from error
 

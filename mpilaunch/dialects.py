@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from mpilaunch import foreign, mca
 from mpilaunch.errors import UsageError
 from mpilaunch.foreign import ReadFile, Translation, words_of
-from mpilaunch.options import BY_FLAG
 from mpilaunch.records import dataclass
 
 __all__ = ["ROWS", "Row", "Translation", "find", "flags", "translate"]
@@ -314,9 +313,3 @@ def meaning(row: Row) -> str:
         everywhere = "for all programs" if row.everywhere and words else ""
         return ", ".join(part for part in (shown, row.text, everywhere) if part)
     return {NEEDLESS: "not needed: ", IGNORED: "does nothing: ", REFUSED: "not supported: "}[row.kind] + row.text
-
-
-def missing_targets() -> set[str]:
-    """Return the flags of ours that a row names and that do not exist."""
-    means = [word.partition("=")[0] for row in ROWS if isinstance(row.means, str) for word in row.means.split()]
-    return {word for word in means if word.startswith("-") and word not in BY_FLAG}

@@ -23,6 +23,11 @@ class ExitCode(enum.IntEnum):
     NODE_LOST = 125
 
 
+def reason_of(error: OSError) -> str:
+    """Return what the system says of an error, to stand behind a colon."""
+    return (error.strerror or str(error)).lower()
+
+
 class LaunchError(Exception):
     """Something that ends a launch, told so that the reader can act on it.
 

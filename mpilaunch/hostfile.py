@@ -31,7 +31,7 @@ from mpilaunch.hostvalues import (
     read_text,
     read_user,
 )
-from mpilaunch.nodeset import Line, Span, expand_span, fold_numbers
+from mpilaunch.nodeset import Line, Span, expand_span
 from mpilaunch.records import dataclass
 from mpilaunch.spelling import near
 
@@ -82,11 +82,6 @@ def parse_hostfile(text: str, source: str) -> list[HostEntry]:
 def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
     """Return the entries of a comma list like `a:2,b,node[01-16]:4`, in its order; raises UsageError."""
     return [HostEntry(origin=source, **fields) for fields in read_hosts(Span.of(text, source))]
-
-
-def format_hostfile(entries: Sequence[HostEntry]) -> str:
-    """Return a hostfile that `parse_hostfile` reads as the same entries, but for their origin."""
-    return "".join(" ".join((entry.name, *_format_keys(entry))) + "\n" for entry in entries)
 
 
 # Lines
@@ -292,21 +287,3 @@ def _find_key(key: Span) -> tuple[str, Callable[[Span], object]]:
         hint = f"did you mean {meant}=?" if meant else "the keys are " + ", ".join(_FIELDS)
         raise key.error("hostfile-key", f"unknown key '{key.text}'", hint)
     return known
-
-
-def _format_keys(entry: HostEntry) -> Iterator[str]:
-    """Return `key=value` for all that the entry says."""
-    for field in _FIELDS:
-        value = getattr(entry, field)
-        if value is None:
-            continue
-        if field == "gpus":
-            value = ",".join(value) or "none"
-        elif field == "cpus":
-            value = fold_numbers(value) if list(value) == sorted(value) else ",".join(map(str, value))
-        yield f"{field}={_quoted(str(value))}"
-
-
-def _quoted(text: str) -> str:
-    plain = text and not re.search(r"""[\s"'#]|//|/\*""", text)
-    return text if plain else '"' + text.replace('"', '""') + '"'

@@ -118,11 +118,6 @@ def expand_span(span: Span) -> list[str]:
         offset = closing + 1
 
 
-def split_list(text: str) -> list[str]:
-    """Split at commas that are not inside brackets: `a,n[1,3]` is `a` and `n[1,3]`."""
-    return [span.text for span in Span.of(text, "").split()]
-
-
 def parse_numbers(text: str, source: str, line: int = 1) -> tuple[int, ...]:
     """Return the numbers that a list like `0-3,8` or `0-14/2` names, in the order written; raises UsageError."""
     return parse_numbers_span(Span.of(text, source, line))

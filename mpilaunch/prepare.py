@@ -16,7 +16,7 @@ from mpilaunch.allocation import Allocation
 from mpilaunch.binding import GpuPolicy
 from mpilaunch.config import read_text
 from mpilaunch.environ import environment_edits, forwarded_environment
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.jobspec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
 from mpilaunch.mapby import mapping_and_cpus
 from mpilaunch.mapping import JobMap, MappingPolicy
@@ -252,8 +252,7 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
     except FileNotFoundError:
         restart = None
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason}") from error
+        raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason_of(error)}") from error
     return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])
 
 

@@ -43,11 +43,6 @@ class Tag:
 
     pieces: tuple[tuple[str, str], ...]
 
-    @property
-    def needs_time(self) -> bool:
-        """Whether its bytes change with the clock."""
-        return any(name == "time" for name, _ in self.pieces)
-
     def bind(self, *, rank: int, local_rank: int, node_rank: int, host: str, stream: str, job: str) -> BoundTag:
         """Return the tag of one stream ("stdout" or "stderr") of one rank."""
         fields: dict[str, int | str] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hostfile import HostEntry, format_hostfile, parse_host_list, parse_hostfile
+from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
+from mpilaunch.nodeset import fold_numbers
 
 
 def read(text: str) -> list[HostEntry]:
@@ -193,6 +196,32 @@ def test_host_list_refuses(text: str, reference: str, column: int) -> None:
         parse_host_list(text)
     assert caught.value.reference == reference
     assert caught.value.message.startswith(f"--host:1:{column}: ")
+
+
+FIELDS = ("slots", "max_slots", "user", "port", "agent", "gpus", "cpus")
+
+
+def format_hostfile(entries: Sequence[HostEntry]) -> str:
+    """Return a hostfile that `parse_hostfile` reads as the same entries, but for their origin."""
+    return "".join(" ".join((entry.name, *format_keys(entry))) + "\n" for entry in entries)
+
+
+def format_keys(entry: HostEntry) -> Iterator[str]:
+    """Return `key=value` for all that the entry says."""
+    for field in FIELDS:
+        value = getattr(entry, field)
+        if value is None:
+            continue
+        if field == "gpus":
+            value = ",".join(value) or "none"
+        elif field == "cpus":
+            value = fold_numbers(value) if list(value) == sorted(value) else ",".join(map(str, value))
+        yield f"{field}={quoted(str(value))}"
+
+
+def quoted(text: str) -> str:
+    plain = text and not re.search(r"""[\s"'#]|//|/\*""", text)
+    return text if plain else '"' + text.replace('"', '""') + '"'
 
 
 def test_format_hostfile() -> None:

@@ -394,7 +394,7 @@ def test_files_that_cannot_be_opened_for_spawned_ranks_are_told_and_the_job_goes
 
 
 def test_a_spawn_that_is_cut_off_holds_up_no_end(tmp_path: Path) -> None:
-    text = "echo $PPID > daemon-$RANK; echo $$ > pid-$RANK; until [ -e go ]; do sleep 0.01; done; [ $RANK = 0 ] || exec sleep 100"
+    text = "echo $PPID > daemon-$RANK; echo $$ > pid-$RANK; until [ -e go ]; do :; done; [ $RANK = 0 ] || exec sleep 99"
     program = [*sh(f'{text}; exec "$@"'), "sh", *SAY, spawning((2, ["no-such-program"]))]
     nodes = ("-H", "local:2,local:2", "--map-by", "node", "-np", "2")
     with launching("--heartbeat", "1", *nodes, *program, cwd=tmp_path) as process:

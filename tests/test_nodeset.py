@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.nodeset import MAX_ITEMS, Span, expand, fold, fold_numbers, parse_numbers, split_list
+from mpilaunch.nodeset import MAX_ITEMS, Span, expand, fold, fold_numbers, parse_numbers
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_expand_reaches_its_bound() -> None:
     ],
 )
 def test_split_list(text: str, items: list[str]) -> None:
-    assert split_list(text) == items
+    assert [span.text for span in Span.of(text, "").split()] == items
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ NAMES = st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,3}(-[a-z][0-9]{1,2})?", fullm
 
 @given(NAMES)
 def test_fold_is_the_inverse_of_expand(names: list[str]) -> None:
-    folded = [name for item in split_list(fold(names)) if item for name in expand(item, "folded", 1)]
+    folded = [name for item in Span.of(fold(names), "").split() if item.text for name in expand(item.text, "folded", 1)]
     assert sorted(folded) == sorted(set(names))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.tags import FIELDS, PRESETS, parse_tag, tag_template
+from mpilaunch.tags import FIELDS, parse_tag, tag_template
 
 NOW = 1_700_000_000.123456
 
@@ -59,9 +59,6 @@ def test_the_clock_moves_by_milliseconds() -> None:
     assert texts == [b"2023-11-14T22:13:20.%s|" % text for text in (b"000", b"001", b"002", b"999")]
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_only_the_time_needs_the_clock(name: str) -> None:
-    assert parse_tag(name).needs_time == (name == "time")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
+from mpilaunch.errors import reason_of
 from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class ProcessAgent:
         try:
             process = self.start(argv)
         except (FileNotFoundError, PermissionError) as error:
-            raise AgentFailure("agent-missing", f"{argv[0]}: {(error.strerror or str(error)).lower()}") from error
+            raise AgentFailure("agent-missing", f"{argv[0]}: {reason_of(error)}") from error
         except OSError as error:
             raise AgentFailure("agent-failed", f"{argv[0]}: {error.strerror or error}") from error
         channel = ProcessChannel(process, events, self, large_pipes=len(self._channels) < LARGE_PIPES)

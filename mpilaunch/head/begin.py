@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from mpilaunch import agent
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.head import bundle
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def make_room(job: JobSpec) -> None:
         try:
             os.makedirs(job.checkpoint_directory)
         except OSError as error:
-            told = f"--checkpoint-prefix {job.checkpoint_directory}: {(error.strerror or str(error)).lower()}"
+            told = f"--checkpoint-prefix {job.checkpoint_directory}: {reason_of(error)}"
             raise UsageError("checkpoint-prefix", told) from error
     if job.report_file is not None:
         folder = os.path.dirname(os.path.abspath(job.report_file))

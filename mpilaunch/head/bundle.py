@@ -41,7 +41,7 @@ BOOT = (
     "from mpilaunch.daemon.main import main\n"
     "main()"
 )
-"""Run by `python3 -I -S -B -c`, with the bundle's length as the only argument and the bundle on stdin."""
+"""Run by `python3 -I -S -B -c`, with the bundle's length as argument, STANDBY behind it or not, and the bundle on stdin."""
 
 LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main import main;main()"
 """The same without a bundle; our folder goes behind the standard library, whose names others there may bear too."""

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from mpilaunch import checkpoints
+from mpilaunch.errors import reason_of
 from mpilaunch.jobspec import CheckpointPolicy, JobSpec
 from mpilaunch.nodeset import fold_numbers
 
@@ -61,7 +62,7 @@ class Checkpoints:
         """Before a scheduler ends the job, let the ranks save within the grace time; tell whether `then` will be called."""
         if self._directory is None:
             return False
-        self._say("SIGTERM to mpilaunch: the ranks are asked to save before they end; once more ends them now")
+        self._say("SIGTERM to mpilaunch: the ranks are asked to save before they end; SIGINT kills them now")
         self._start(self._save_last(then))
         return True
 
@@ -126,7 +127,7 @@ class Checkpoints:
         try:
             path = number_set(self._policy.prefix, self._directory)
         except OSError as error:
-            self._say(f"the checkpoint in {self._directory} cannot get its number: {(error.strerror or str(error)).lower()}")
+            self._say(f"the checkpoint in {self._directory} cannot get its number: {reason_of(error)}")
         else:
             self._say(f"checkpoint {path} is whole")
 

@@ -102,12 +102,12 @@ class NodeLink:
 
     # What the launch asks for
 
-    def opened(self, channel: Channel, bundle: bytes) -> None:
-        """Send the bundle that the daemon is made of, or the word that calls one that stood by."""
+    def opened(self, channel: Channel, first: bytes) -> None:
+        """Send what comes first: the bundle that the daemon is made of, or the word that calls one that stood by."""
         self._channel = channel
-        self._stood_by = bundle == GO
-        if bundle:
-            channel.write(bundle)
+        self._stood_by = first == GO
+        if first:
+            channel.write(first)
 
     def send(self, message: dict[str, Any], shared: bytes = b"") -> None:
         """Send a control message; `shared` as for `Session.send`."""

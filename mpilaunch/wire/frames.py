@@ -1,7 +1,7 @@
 """Frames: the bytes of the wire, told apart.
 
 No I/O. Bytes come in as they arrive, whole frames come out. A frame that breaks a rule raises WireError, and nothing after
-it is read. Every limit is an argument. It runs on Python 3.8 and imports only the standard library.
+it is read. It runs on Python 3.8 and imports only the standard library.
 """
 
 from __future__ import annotations

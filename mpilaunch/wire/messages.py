@@ -1,7 +1,7 @@
 """Control messages, held to docs/wire.md: what is no message of the protocol never reaches those who act on it.
 
 No I/O. A table says for each type which members it has and what they may be; members that are not named pass, and so do types
-that are not, for the other side may be newer. It runs on Python 3.8 and imports nothing.
+that are not, for the other side may be newer. It runs on Python 3.8 and imports only the error that it raises.
 """
 
 from __future__ import annotations

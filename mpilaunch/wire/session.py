@@ -1,6 +1,6 @@
 """One side of the wire: frames, credits and control messages, without I/O.
 
-The same object stands under the head's asyncio driver and under the daemon's selectors loop. The driver gives it what it
+The same object stands under the head's asyncio driver and under the daemon's loop. The driver gives it what it
 read (`receive_data`) and writes what it has to say (`data_to_send`). The session keeps the credits of every stream, in both
 directions; it knows nothing of what control messages mean. When the channel below is lost, another may take its place: from
 `keep` on the session keeps what the other side has perhaps not received.
