@@ -15,7 +15,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO
+from typing import TYPE_CHECKING
 
 from mpilaunch.agent import Agent
 from mpilaunch.allocation import Node
@@ -29,6 +29,9 @@ from mpilaunch.head.link import NodeLink
 from mpilaunch.head.standby import YES, Requests, socket_path, take_down
 from mpilaunch.head.survey import Silence
 from mpilaunch.jobspec import JobSpec
+
+if TYPE_CHECKING:
+    from typing import IO
 
 RENEWAL_PATIENCE = 3.0
 """Seconds that a launch waits for a daemon that takes the place of another."""
