@@ -29,7 +29,7 @@ from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402
 from mpilaunch.allocation import Node  # noqa: E402
 from mpilaunch.console import Console  # noqa: E402
 from mpilaunch.head import bundle  # noqa: E402
-from mpilaunch.head.begin import load_agents  # noqa: E402
+from mpilaunch.head.begin import Agents  # noqa: E402
 from mpilaunch.head.launch import Launch  # noqa: E402
 from mpilaunch.head.signals import SignalRelay  # noqa: E402
 from mpilaunch.prepare import make_job  # noqa: E402
@@ -168,7 +168,7 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     scripts = Scripts(nature == FENCE)
 
     async def run() -> int:
-        agents = load_agents(job, job.job_map.nodes)
+        agents = Agents(job, job.job_map.nodes)
         if nature != DAEMONS:
             agents = dict.fromkeys(agents, scripts)
         launch = Launch(job, agents, Console())

@@ -113,6 +113,10 @@ class Console:
 
     def verdict(self, verdict: Verdict) -> None:
         """Say how the job ended, the first failure first; a job that went well is no news."""
+        if verdict.unread:
+            if not self._is_read():
+                return
+            self.warning("output that nobody read was not printed")
         if verdict.cause == "ok":
             self.remark(f"all ranks ended well after {verdict.seconds:.1f} s", level=1)
         elif verdict.exit_code != NOBODY_READS:
@@ -164,6 +168,14 @@ class Console:
             else:
                 self._stream.write("".join(f"{line}\n" for _, line in lines))
             self._stream.flush()
+
+    def _is_read(self) -> bool:
+        """Say whether what we write now will not wait for a reader."""
+        import select
+
+        with suppress(OSError, ValueError):  # it is no file
+            return bool(select.select([], [self._stream.fileno()], [], 0)[1])
+        return True
 
     def _rich(self) -> rich.console.Console:
         from rich.console import Console as RichConsole

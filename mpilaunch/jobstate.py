@@ -155,6 +155,7 @@ class Verdict:
         swept: processes that ranks had left behind and that were ended: (node name, process id, command name).
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
         earlier: what became of the attempts before this one, and why there is no other; a line each.
+        unread: an end that was asked for has left output that nobody read.
     """
 
     exit_code: int
@@ -171,6 +172,7 @@ class Verdict:
     swept: tuple[tuple[str, int, str], ...] = ()
     seconds: float = 0.0
     earlier: tuple[str, ...] = ()
+    unread: bool = False
 
     @property
     def headline(self) -> str:

@@ -186,11 +186,11 @@ def test_an_agent_waits_for_nobody_whose_last_words_were_too_much(caplog: pytest
             raise ValueError("what is that?")
 
     async def choke(agent: ProcessAgent) -> None:
-        channel = await agent.open(NODE, ["sh", "-c", "head -c 900000 /dev/zero; exec sleep 100"], Choking())
+        choking = Choking()
+        channel = await agent.open(NODE, ["sh", "-c", "head -c 900000 /dev/zero; exec sleep 100"], choking)
         time.sleep(0.3)  # the loop is late, and finds more than it takes at once
         channel.abort()
-        await asyncio.wait_for(channel.ended.wait(), 10)
-        await asyncio.wait_for(agent.close(), 10)
+        await asyncio.wait_for(choking.ended(), 10)
 
     run(choke)
 

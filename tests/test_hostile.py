@@ -186,7 +186,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
         links[1].data_received(MARKER + frame(CONTROL, 0, json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()))
         if running:
             launch._running = True
-            launch._ranks.pending.update(link.node.index for link in links)
+            launch._ranks.worlds_told.update(link.node.index for link in links)
         else:
             launch._ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
         links[0].data_received(MARKER)

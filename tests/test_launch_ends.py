@@ -409,6 +409,7 @@ sys.exit(libc.ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None) or print("held"
 """Be a debugger of a process for a while: it is not gone before, whatever kills it."""
 
 
+@pytest.mark.testbed  # as root: others may not debug what is no child of theirs (Yama)
 def test_the_end_of_a_rank_that_is_slow_to_go_is_told(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     words = ("-np", "2", "--timeout", "2", "--grace", "0.2", "--report", report)
@@ -424,19 +425,44 @@ def test_the_end_of_a_rank_that_is_slow_to_go_is_told(tmp_path: Path) -> None:
     assert [one["signal"] for one in json.loads(report.read_text())["ranks"]] == [9, 15]
 
 
-def test_a_signal_ends_a_job_whose_output_nobody_reads(tmp_path: Path) -> None:
-    with launching("-np", "1", *sh("echo $$ > pid-0; exec head -c 300000 /dev/zero"), cwd=tmp_path) as process:
+UNREAD = "echo $$ > pid-0; head -c 300000 /dev/zero"
+"""More than a pipe holds, and less than may be on its way: the rank has gone before anybody has read it."""
+
+
+@pytest.mark.parametrize("streams", [{}, {"stderr": subprocess.STDOUT}], ids=["apart", "one pipe"])
+@pytest.mark.parametrize(("program", "code"), [("exit 0", 143), ("exit 7", 7)])
+def test_a_signal_ends_a_job_whose_output_nobody_reads(
+    tmp_path: Path, streams: dict[str, int], program: str, code: int
+) -> None:
+    with launching("-np", "1", *sh(f"{UNREAD}; {program}"), cwd=tmp_path, **streams) as process:
         wait_gone(*pids(tmp_path, "pid-0"))
         wait_until(lambda: not children(process.pid), "all has gone but mpilaunch")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 143
+        assert process.wait(10) == code
+        if not streams:
+            assert process.stderr is not None
+            assert process.stderr.read().startswith(b"warning: output that nobody read was not printed\nerror[")
+
+
+@pytest.mark.parametrize("end", ["0", "7"])
+def test_a_time_limit_ends_a_job_whose_output_nobody_reads(tmp_path: Path, end: str) -> None:
+    with launching("-np", "1", "--timeout", "1", *sh(f"{UNREAD}; exit {end}"), cwd=tmp_path) as process:
+        assert process.wait(10) == (124 if end == "0" else 7)
 
 
 @pytest.mark.slow
-def test_a_time_limit_ends_a_job_whose_output_nobody_reads(tmp_path: Path) -> None:
+def test_a_time_limit_ends_ranks_that_wait_for_a_reader(tmp_path: Path) -> None:
     with launching("-np", "2", "--timeout", "1", "--grace", "0.3", "yes", cwd=tmp_path) as process:
         assert process.wait(20) == 124
         assert not children(process.pid)
+
+
+def test_a_reader_that_reads_gets_all_also_after_a_signal(tmp_path: Path) -> None:
+    with launching("-np", "1", *sh(UNREAD), cwd=tmp_path) as process:
+        wait_gone(*pids(tmp_path, "pid-0"))
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None and len(process.stdout.read()) == 300000
+        assert process.wait(10) == 143
 
 
 # Keeping going

@@ -27,6 +27,7 @@ from tests.launching import (
     kill_hard,
     launch,
     launching,
+    living,
     script,
     sh,
     wait_for_files,
@@ -407,6 +408,22 @@ def test_a_spawn_that_is_cut_off_holds_up_no_end(tmp_path: Path) -> None:
     assert done.code == 137, done.words
 
 
+def test_a_spawn_that_is_cut_off_on_a_node_whose_ranks_have_ended_holds_up_no_end(tmp_path: Path) -> None:
+    text = f"echo $PPID > daemon-$RANK; echo $$ > pid-$RANK; [ $RANK = 0 ] || exec {' '.join(SAY)}; until [ -e go ]; do :; done"
+    program = [*sh(f'{text}; exec "$@"'), "sh", *SAY, spawning((2, CHILD))]
+    nodes = ("-H", "local:1,local:2", "--map-by", "node", "-np", "2")
+    with launching("--heartbeat", "1", *nodes, *program, cwd=tmp_path) as process:
+        rank, ended, frozen = wait_for_files(*(tmp_path / name for name in ("pid-0", "pid-1", "daemon-1")))
+        wait_until(lambda: not living(int(ended)), "the rank has gone")
+        time.sleep(0.3)  # and its daemon has said so
+        os.kill(int(frozen), signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        time.sleep(0.3)  # the spawn waits for it
+        os.kill(int(rank), signal.SIGKILL)
+        done = finish(process)
+    assert done.code == 137, done.words
+
+
 def test_nothing_is_spawned_when_the_job_ends() -> None:
     program = [*sh('trap \'exec "$@"\' TERM; while :; do sleep 0.02; done'), "sh", *SAY, spawning((1, CHILD))]
     done = launch("-H", "local:2", "-np", "1", "--timeout", "0.5", *program)
@@ -416,7 +433,7 @@ def test_nothing_is_spawned_when_the_job_ends() -> None:
 def test_a_node_that_is_at_its_limit_of_files_says_so_when_ranks_are_spawned() -> None:
     # The second world alone would have room.
     worlds = [f"0:{spawning((40, list(sh(program))))}" for program in ("sleep 2", "true")]
-    done = limited(180, "-H", "local:100", "-np", "1", *SAY, *worlds)
+    done = limited(240, "-H", "local:100", "-np", "1", *SAY, *worlds)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("msg=success") == done.stdout.count("msg=could_not_spawn") == 1
     assert "note: MPI_Comm_spawn failed: local: limit of open files too low: 40 ranks need " in done.stderr

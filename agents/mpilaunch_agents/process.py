@@ -262,13 +262,13 @@ class ProcessChannel:
                 self._loop.remove_reader(descriptor)
                 for data in _rest(descriptor):
                     take(data)
-        finally:  # whatever they make of the rest, the agent waits for nobody who has gone
+        finally:  # whatever they make of the rest, nobody waits any longer for who has gone
             self._close_stdin()
             for descriptor in (self._process.stdout, self._process.stderr):
                 os.close(descriptor)
             self._agent.forget(self)
-        words = self._last_words.decode("utf-8", "replace")
-        self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
+            words = self._last_words.decode("utf-8", "replace")
+            self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
 
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -72,9 +72,7 @@ class Daemon:
         self._timers = Timers()
         self._pulse = pulse
         self._poller = Poller()
-        self._lifeline = Lifeline(
-            wire_in, wire_out, self._poller, self._timers, self._wire_ready, self._head_lost
-        )
+        self._lifeline = Lifeline(wire_in, wire_out, self._poller, self._timers, self._wire_ready, self._head_lost)
         self._session = self._lifeline.session
         self._guard = guard
         self._forwarder = Forwarder(self._session, self._poller, self._check_finished)
@@ -186,7 +184,9 @@ class Daemon:
             self._wireup.offer_pmix(description, list(apps.values()), self._ready)
 
     def _ready(self, why_not: str) -> None:
-        """All is there for the ranks that were prepared last, or not."""
+        """All is there for the ranks that were prepared last, or not; nobody wants to know once a stop has come between."""
+        if not self._to_launch:
+            return
         if why_not:
             self._session.send({"type": "refused", "problems": [{"cause": "pmix-missing", "detail": why_not}]})
             self._worlds -= 1
@@ -354,16 +354,15 @@ class Daemon:
     def _sweep(self) -> None:
         if self._steps and self._ending():
             return
-        if self._ranks and not self._lifeline.lost:
-            # Killed, and held by the kernel or a debugger: the head is to be told how it ended, and that is an event.
-            self._timers.set("sweep", self._plan["drain"], self._sweep)
-            return
-        self._kill_descendants()
         if self._lifeline.lost:
+            self._kill_descendants()
             self._finish()
             return
-        self._forwarder.close_idle_outputs()
-        self._check_finished()
+        # Killed, and held by the kernel or a debugger: the head is to be told how it ended, and that is an event.
+        if not self._ranks:
+            self._kill_descendants()
+            self._forwarder.close_idle_outputs()
+            self._check_finished()
         if self._state == "running":
             self._timers.set("sweep", self._plan["drain"], self._sweep)
 

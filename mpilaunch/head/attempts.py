@@ -12,14 +12,13 @@ import random
 import signal
 import stat
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from mpilaunch import agent, checkpoints, restarts
+from mpilaunch import checkpoints, restarts
 from mpilaunch.allocation import allocate
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
-from mpilaunch.head.begin import load_agents, make_room
+from mpilaunch.head.begin import Agents, make_room
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.observer import Observer
 from mpilaunch.head.signals import SignalRelay
@@ -34,8 +33,6 @@ DISCOVERY_SECONDS = 30.0
 """How long the host discovery script may take."""
 EARLIER_SHOWN = 5
 """Earlier attempts of which the report at the end tells."""
-
-Agents = Mapping[str, agent.Agent]
 
 
 @dataclass(frozen=True)
@@ -108,7 +105,7 @@ class Attempts:
 
     async def _launch_once(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
         if agents is None:
-            agents = load_agents(self._job, self._job.job_map.nodes)
+            agents = Agents(self._job, self._job.job_map.nodes)
         try:
             self._launch = Launch(self._job, agents, self._observer)
             return await self._launch.run(signals)

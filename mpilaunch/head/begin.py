@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
@@ -42,7 +42,7 @@ def launch(job: JobSpec, observer: Observer, local: agent.Eager) -> Verdict:
     """
     make_room(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
-    agents = load_agents(job, job.job_map.nodes)
+    agents = Agents(job, job.job_map.nodes)
     if bundle.LOCAL in agents and bundle.LOCAL not in job.agent.call_back:
         agents[bundle.LOCAL] = local
         count = sum(node.agent == bundle.LOCAL for node in nodes)
@@ -66,7 +66,7 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-async def _launch(job: JobSpec, agents: Mapping[str, agent.Agent], observer: Observer) -> Verdict:
+async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
     from mpilaunch.head.launch import Launch
     from mpilaunch.head.signals import SignalRelay
 
@@ -92,7 +92,10 @@ async def _launch(job: JobSpec, agents: Mapping[str, agent.Agent], observer: Obs
 
 
 class Agents(dict[str, "agent.Agent"]):
-    """The agents of a job by their names; one that only nodes for spawned ranks need is loaded then."""
+    """The agents of these nodes of the allocation, by their names; another, for spawned ranks, is loaded when it is looked up.
+
+    Both raise UsageError when there is no such agent.
+    """
 
     def __init__(self, job: JobSpec, indexes: Iterable[int]) -> None:
         self._options = job.agent
@@ -102,11 +105,6 @@ class Agents(dict[str, "agent.Agent"]):
     def __missing__(self, name: str) -> agent.Agent:
         self[name] = loaded = agent.load(name, self._options)
         return loaded
-
-
-def load_agents(job: JobSpec, indexes: Iterable[int]) -> Agents:
-    """Return the agents of these nodes of the allocation; raises UsageError."""
-    return Agents(job, indexes)
 
 
 def make_room(job: JobSpec) -> None:

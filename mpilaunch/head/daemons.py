@@ -86,8 +86,10 @@ class Daemons:
         await self._start(list(self.links), self._began + deadline, progress)
 
     async def join(self, nodes: Sequence[Node], deadline: float) -> None:
-        """Start daemons on further nodes, as `start` does; nodes that have one are left alone."""
+        """Start daemons on further nodes, as `start` does; raises UsageError too. Nodes that have one are left alone."""
         new = [node for node in nodes if node.index not in self.links]
+        for name in {node.agent for node in new}:
+            self._agents[name]  # one that cannot be loaded is one error, and not one for each node
         self.links.update({node.index: self.make_link(node) for node in new})
         if not new:
             return

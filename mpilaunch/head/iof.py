@@ -29,8 +29,8 @@ WINDOWS = 64 << 20
 LEAST_WINDOW, MOST_WINDOW = 8 << 10, 1 << 20
 KEPT = 8 << 10
 """Bytes of each rank's stderr that are kept to explain its failure."""
-LAST_WRITES = 1.0
-"""Seconds that are left for output whose reader nobody waits for any longer."""
+LAST_WRITES = 2.0
+"""Seconds in which a reader has to take of the output, once the end was asked for; one block of a `Writer` is enough."""
 MOST_FOLDED = 64 << 20
 """Bytes that --fold keeps; beyond them output is printed as it comes."""
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
@@ -55,7 +55,7 @@ class OutputForwarder:
 
     Attributes:
         lost: why some of it could not be written, if so.
-        draining: the ranks have ended, and what they wrote is waited for.
+        unread: some of it was left because nobody read it.
 
     Args:
         job: the job.
@@ -67,8 +67,7 @@ class OutputForwarder:
         self._count = count = len(job.job_map.placements)
         self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * count)))
         self.lost: OSError | None = None
-        self.draining = False
-        self._loop = asyncio.get_running_loop()
+        self.unread = self._abandoned = False
         self._broken = broken
         stdout = Writer(self._write_failed)
         # The same file behind both: one writer, or a line of one could land inside a line of the other.
@@ -170,8 +169,7 @@ class OutputForwarder:
         return tuple(lines)
 
     async def drain(self) -> None:
-        """Print what is folded or unfinished, and return when all of it is out, or `abandon` was called."""
-        self.draining = True
+        """Print what is folded or unfinished, and return when all of it is out, or nobody reads it and `abandon` was called."""
         for channel, stream in self._streams.items():
             if stream.open:
                 self.end(channel)
@@ -179,13 +177,18 @@ class OutputForwarder:
             self._print_folded()
         for live in self._live.values():
             live.close()
-        for writer in set(self._writers.values()):
-            await writer.drain()
+        writers = set(self._writers.values())
+        left = {asyncio.ensure_future(writer.drain()) for writer in writers}
+        while left and not self.unread:
+            written = sum(writer.written for writer in writers)
+            _, left = await asyncio.wait(left, timeout=LAST_WRITES)
+            self.unread = self._abandoned and bool(left) and written == sum(writer.written for writer in writers)
+        for task in left:
+            task.cancel()
 
     def abandon(self) -> None:
-        """Wait for whoever reads the output no longer than LAST_WRITES."""
-        for writer in set(self._writers.values()):
-            self._loop.call_later(LAST_WRITES, writer.abandon)
+        """Do not wait any longer for readers who do not read."""
+        self._abandoned = True
 
     # Own affairs
 

@@ -21,7 +21,7 @@ from mpilaunch.agent import Agent
 from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head import bundle
-from mpilaunch.head.begin import load_agents
+from mpilaunch.head.begin import Agents
 from mpilaunch.head.daemons import ENDING
 from mpilaunch.head.kept import StandbyDaemons, StandbyLink, Taker
 from mpilaunch.head.limits import raise_file_limit
@@ -126,7 +126,7 @@ class Keeper(Silence):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         raise_file_limit(self._job, self._nodes)
-        self._agents = load_agents(self._job, [node.index for node in self._nodes])
+        self._agents = Agents(self._job, [node.index for node in self._nodes])
         self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self)
         path = socket_path()
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -37,8 +36,6 @@ from mpilaunch.worlds import first_world
 
 OVERDUE = 5.0
 """Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
-ASKED_FOR = ("interrupted", "preempted", "timeout")
-"""Causes of an end that somebody asked for: it does not wait for ever for those who read the output."""
 
 
 class Launch:
@@ -53,8 +50,8 @@ class Launch:
         self._finished: dict[int, int] = {}
         self._lost_nodes: set[int] = set()
         self._swept: list[tuple[str, int, str]] = []
-        self._running = False
-        self._stopping = False
+        self._running = self._stopping = self._asked = self._leaving = False
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
@@ -77,12 +74,15 @@ class Launch:
             await signals.until_interrupted(self._start())
             await self._run_ranks()
         finally:
+            self._leaving = True
             self._mpi.close()
             await self._daemons.end()
             if self._stdin is not None:
                 self._stdin.close()
             self._checkpoints.close()
             await self._output.drain()
+            for timer in self._timers.values():
+                timer.cancel()
             signals.receiver = None
         return self._conclude()
 
@@ -149,14 +149,11 @@ class Launch:
         self._stdin = StdinForwarder(self._stdin_targets())
         heartbeat = self._loop.create_task(self._daemons.beat())
         self._checkpoints.begin()
-        limit = self._job.deadlines.timeout
+        limit, spent = self._job.deadlines.timeout, self._job.time_spent
+        if limit is not None:
+            over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"the time limit of {limit:g} s is over")
+            self._timers["limit"] = self._loop.call_later(limit - spent, self._end_for, over, [signal.SIGTERM])
         try:
-            if limit is not None:
-                try:
-                    await asyncio.wait_for(self._done.wait(), limit - self._job.time_spent)
-                except asyncio.TimeoutError:
-                    detail = f"the time limit of {limit:g} s is over"
-                    self.stop_job(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail), [signal.SIGTERM])
             await self._done.wait()
         finally:
             heartbeat.cancel()
@@ -179,11 +176,9 @@ class Launch:
         elif verdict.first is None and self._output.lost is not None:
             verdict = replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost")
         self._timeline.begin("")
-        ended = max((end.clock for end in self._state.ends.values()), default=time.monotonic())
-        if verdict.first is not None:
-            ended = verdict.first.clock
-        seconds = round(max(0.0, ended - self._timeline.first_start()), 6)
-        return replace(verdict, swept=tuple(self._swept), seconds=seconds)
+        ends = self._state.ends.values() if verdict.first is None else [verdict.first]
+        seconds = self._timeline.seconds_to(end.clock for end in ends)
+        return replace(verdict, swept=tuple(self._swept), seconds=seconds, unread=self._output.unread)
 
     # LinkEvents
 
@@ -244,6 +239,8 @@ class Launch:
         index = link.node.index
         self._ranks.gone(link, reason)
         if not self._running or self._node_done(index):
+            if not self._done.is_set():
+                self._check_done()  # it may have been its answer that was waited for
             return
         self._lost_nodes.add(index)
         for rank in self._ranks.of_node(index):
@@ -269,21 +266,16 @@ class Launch:
         Schedulers and timeout(1) may say SIGTERM twice, and have promised the ranks the whole grace time: it hurries nobody.
         """
         preempted = number == signal.SIGTERM
-        if preempted and times > 1:
-            return
         detail = f"{signal_name(number)} to mpilaunch"
         first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
         outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
-        if self._output.draining:
-            self._outcome = self._outcome or outcome
-            self._output.abandon()
-            return
-        if preempted and self._checkpoints.save_first(lambda: self.stop_job(outcome, first)):
-            return
-        if times == 1:
+        if times == 1 and not self._leaving:
+            if preempted and self._checkpoints.save_first(lambda: self._end_for(outcome, first)):
+                return
             again = "SIGINT" if preempted else "once more"
             self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; {again} kills them now")
-        self.stop_job(outcome, first if times == 1 else [], again=True)
+        if times == 1 or self._leaving or not preempted:
+            self._end_for(outcome, first if times == 1 else [], again=True)
 
     def forward(self, number: int) -> None:
         """Pass a signal on to every rank."""
@@ -293,6 +285,17 @@ class Launch:
     def _tell_all(self, message: dict[str, Any]) -> None:
         for link in self._links:
             link.send(message)
+
+    def _end_for(self, outcome: Verdict, signals: Sequence[int], *, again: bool = False) -> None:
+        """Somebody asks for the end: it does not wait for ever for whoever reads the output. The arguments are `stop_job`'s."""
+        self._asked = True
+        if self._leaving:
+            self._outcome = self._outcome if self._stopping else outcome
+            self._output.abandon()
+        elif self._stopping and not again:
+            self._timers["asked"] = self._overdue_after(signals)
+        else:
+            self.stop_job(outcome, signals, again=again)
 
     def stop_job(self, outcome: Verdict | None, signals: Sequence[int], *, again: bool = False) -> None:
         """End every rank: the signals one after the other, with the grace time shared among them, then SIGKILL.
@@ -310,17 +313,21 @@ class Launch:
         wait = self._job.deadlines.grace / max(1, len(signals))
         for link in self._links:
             link.send({"type": "stop", "steps": [[int(number), wait] for number in signals]})
-        asked = not signals or (self._outcome is not None and self._outcome.cause in ASKED_FOR)
-        self._loop.call_later(wait * len(signals) + OVERDUE, self._give_up_overdue, asked)
+        if "stop" in self._timers:
+            self._timers["stop"].cancel()
+        self._timers["stop"] = self._overdue_after(signals)
 
-    def _give_up_overdue(self, asked: bool) -> None:
-        """Give up the nodes that should have ended their ranks by now; `asked`: all that have not finished, and the output."""
-        if asked:
+    def _overdue_after(self, signals: Sequence[int]) -> asyncio.TimerHandle:
+        return self._loop.call_later((self._job.deadlines.grace if signals else 0.0) + OVERDUE, self._give_up_overdue)
+
+    def _give_up_overdue(self) -> None:
+        """Give up the nodes that should have ended their ranks; where the end was asked for, all that are left, and output."""
+        if self._asked:
             self._output.abandon()
         for link in self._links:
             if self._node_done(link.node.index):
                 continue
-            if asked or any(self._state.lives(rank) for rank in self._ranks.of_node(link.node.index)):
+            if self._asked or any(self._state.lives(rank) for rank in self._ranks.of_node(link.node.index)):
                 link.give_up("its daemon did not end the ranks in time")
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from mpilaunch.facts import NodeFacts
-from mpilaunch.head.begin import load_agents
+from mpilaunch.head.begin import Agents
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import NodeLink
@@ -33,7 +33,7 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
 async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     nodes = [node for node in job.allocation.nodes if node.slots]
     raise_file_limit(job, nodes)
-    agents = load_agents(job, [node.index for node in nodes])
+    agents = Agents(job, [node.index for node in nodes])
     daemons = Daemons(job, nodes, agents, Silence())
 
     def progress(waiting: Collection[str]) -> None:

@@ -6,6 +6,7 @@ It only notes; `report` tells. One look at the wall clock maps all times, so tha
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 
 class Timeline:
@@ -29,9 +30,10 @@ class Timeline:
         pairs = zip(self._phases, self._phases[1:], strict=False)
         return {name: round(after - begun, 6) for (name, begun), (_, after) in pairs}
 
-    def first_start(self) -> float:
-        """Return when the first rank started, in monotonic seconds; now when none has."""
-        return min(self._rank_starts.values(), default=time.monotonic())
+    def seconds_to(self, ends: Iterable[float]) -> float:
+        """Return the seconds from the first start of a rank to the latest of these monotonic times, now if there is none."""
+        now = time.monotonic()
+        return round(max(0.0, max(ends, default=now) - min(self._rank_starts.values(), default=now)), 6)
 
     def started_at(self, rank: int) -> float | None:
         """Return when a rank started, as seconds since 1970; None when it did not."""

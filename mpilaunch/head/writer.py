@@ -23,6 +23,9 @@ JOIN = 1 << 20
 class Writer:
     """Write blocks to descriptors of one file, in order.
 
+    Attributes:
+        written: bytes so far.
+
     Args:
         broken: called in the loop once, with the error, when a write fails; later blocks are dropped and count as written.
     """
@@ -33,7 +36,7 @@ class Writer:
         self._queue: collections.deque[tuple[int, bytes, Written | None]] = collections.deque()
         self._wake = threading.Semaphore(0)
         self._error: OSError | None = None
-        self._drained = asyncio.Event()
+        self.written = 0
         self._thread: threading.Thread | None = None
 
     def write(self, descriptor: int, block: bytes, written: Written | None = None) -> None:
@@ -46,14 +49,11 @@ class Writer:
         self._wake.release()
 
     async def drain(self) -> None:
-        """Return when all that was queued is written, has failed or was abandoned; once, at the end."""
+        """Return when all that was queued is written or has failed."""
         if self._thread is not None:
-            self.write(-1, b"", self._drained.set)
-            await self._drained.wait()
-
-    def abandon(self) -> None:
-        """Let nobody wait for what is queued; what can be written still is."""
-        self._drained.set()
+            done = asyncio.Event()
+            self.write(-1, b"", done.set)
+            await done.wait()
 
     def _run(self) -> None:
         while True:
@@ -76,7 +76,9 @@ class Writer:
         view = memoryview(data)
         while view and self._error is None:
             try:
-                view = view[os.write(descriptor, view) :]
+                size = os.write(descriptor, view)
+                view = view[size:]
+                self.written += size
             except BlockingIOError:
                 # Somebody else made the descriptor non-blocking; this thread may wait.
                 select.select([], [descriptor], [])
