@@ -167,7 +167,7 @@ def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
         if compiler := shutil.which(f"mpicc.{key}"):
             program = str(hosts.shared / f"allreduce.{key}")
             subprocess.run([compiler, "-O2", "-o", program, CHECKOUT / "tests" / "programs" / "allreduce.c"], check=True)
-            without = tuple({"mpirun", "Hydra", "pdsh", "clush"} - {own})
+            without = tuple({"mpirun", "Hydra", "pdsh", "clush", "torchrun"} - {own})
 
             def work(ranks: int, *names: str, program: str = program) -> Work:
                 return Work((program, str(ranks)), ranks, names, prints=(f"{ranks} ranks agree",))
