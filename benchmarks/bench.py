@@ -52,8 +52,8 @@ class Case:
     limit: float
     lines: int = 0
     """Of LINE, that each rank prints; 0 for rows that do not measure output."""
-    without: tuple[str, ...] = ()
-    """Launchers that this would take minutes."""
+    peers: tuple[str, ...] | None = None
+    """Those that it is measured with, where that is not all who can."""
     hangs: bool = False
     """The program itself hangs now and then, whoever launches it."""
 
@@ -144,7 +144,7 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
             2 if quick else 5,
             60.0,
         ),
-        Case("output-local", f"2 ranks here, each {size}", prints, 2 if quick else 3, 120.0, lines, without=("torchrun",)),
+        Case("output-local", f"2 ranks here, each {size}", prints, 2 if quick else 3, 120.0, lines, ("mpirun", "Hydra")),
         Case(
             "output-ssh",
             f"2 ssh hosts, each {size}",
@@ -152,7 +152,7 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
             2 if quick else 3,
             120.0,
             lines,
-            without=("clush",),
+            ("mpirun", "Hydra", "pdsh"),
         ),
         *mpi_cases(hosts, quick),
         *torch_cases(quick),
@@ -167,15 +167,14 @@ def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
         if compiler := shutil.which(f"mpicc.{key}"):
             program = str(hosts.shared / f"allreduce.{key}")
             subprocess.run([compiler, "-O2", "-o", program, CHECKOUT / "tests" / "programs" / "allreduce.c"], check=True)
-            without = tuple({"mpirun", "Hydra", "pdsh", "clush", "torchrun"} - {own})
 
             def work(ranks: int, *names: str, program: str = program) -> Work:
                 return Work((program, str(ranks)), ranks, names, prints=(f"{ranks} ranks agree",))
 
             name, two, hangs = f"{title}: {library}", work(ranks, *hosts.names[:2]), key == "mpich"
-            yield Case(f"mpi-{key}-local", f"{name}, 8 ranks here", work(8), rounds, 30.0, without=without)
+            yield Case(f"mpi-{key}-local", f"{name}, 8 ranks here", work(8), rounds, 30.0, peers=(own,))
             there = f"{name}, {ranks} ranks on 2 ssh hosts"
-            yield Case(f"mpi-{key}-ssh", there, two, rounds, 30.0, without=without, hangs=hangs)
+            yield Case(f"mpi-{key}-ssh", there, two, rounds, 30.0, peers=(own,), hangs=hangs)
 
 
 def torch_cases(quick: bool) -> Iterator[Case]:
@@ -184,7 +183,7 @@ def torch_cases(quick: bool) -> Iterator[Case]:
         program = (sys.executable, str(CHECKOUT / "tests" / "programs" / "torch_allreduce.py"))
         work = Work(program, 2, prints=("2 ranks agree",))
         title = "PyTorch's init_process_group + all-reduce, 2 ranks here"
-        yield Case("torch-local", title, work, 2 if quick else 7, 60.0, without=("mpirun", "Hydra"))
+        yield Case("torch-local", title, work, 2 if quick else 7, 60.0, peers=("torchrun",))
 
 
 # Measuring
@@ -192,7 +191,9 @@ def torch_cases(quick: bool) -> Iterator[Case]:
 
 def measure(case: Case, hosts: Hosts, everyone: Sequence[Launcher]) -> Iterator[Round]:
     """Yield rounds; who begins changes from round to round."""
-    able = [launcher for launcher in everyone if launcher.can(bool(case.work.hosts)) and launcher.name not in case.without]
+    ours, *others = everyone
+    peers = [peer for peer in others if peer.can(bool(case.work.hosts)) and (case.peers is None or peer.name in case.peers)]
+    able = [ours, *peers]
     for number in range(case.rounds + 1):
         turn = number % len(able)
         samples = {launcher.name: launch(case, launcher, hosts) for launcher in able[turn:] + able[:turn]}

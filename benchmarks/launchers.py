@@ -114,7 +114,7 @@ def _torchrun(work: Work) -> list[str]:
     return ["--standalone", "--nproc-per-node", str(work.ranks), "--no-python", *work.program]
 
 
-TORCH_VERSION = (*_torchrun(Work((sys.executable, "-c", "import torch; print(torch.__version__)"), 1)),)
+TORCH_VERSION = tuple(_torchrun(Work((sys.executable, "-c", "import torch; print(torch.__version__)"), 1)))
 """For torchrun, which has no option that prints it."""
 
 

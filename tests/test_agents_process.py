@@ -180,7 +180,7 @@ def test_only_the_first_channels_get_large_pipes(monkeypatch: pytest.MonkeyPatch
     run(test)
 
 
-def test_an_agent_waits_for_nobody_whose_last_words_were_too_much(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_agent_waits_for_nobody_whose_last_words_were_too_much() -> None:
     class Choking(Recorder):
         def data_received(self, data: bytes) -> None:
             raise ValueError("what is that?")

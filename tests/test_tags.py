@@ -59,8 +59,6 @@ def test_the_clock_moves_by_milliseconds() -> None:
     assert texts == [b"2023-11-14T22:13:20.%s|" % text for text in (b"000", b"001", b"002", b"999")]
 
 
-
-
 @pytest.mark.parametrize(
     ("text", "timestamp", "template"),
     [

@@ -358,7 +358,7 @@ class Daemon:
             self._kill_descendants()
             self._finish()
             return
-        # Killed, and held by the kernel or a debugger: the head is to be told how it ended, and that is an event.
+        # A killed rank may be held by the kernel or a debugger: the head is to be told how it ended, which is an event.
         if not self._ranks:
             self._kill_descendants()
             self._forwarder.close_idle_outputs()

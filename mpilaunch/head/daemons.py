@@ -44,7 +44,7 @@ class Daemons:
     Args:
         job: says how.
         nodes: the nodes to start.
-        agents: the agents of all these nodes, by name.
+        agents: by name, the agents of all these nodes, and of those that join.
         events: gets everything that the links have to tell.
         say: tells the user something.
         standby: a daemon that stands by may be taken.
