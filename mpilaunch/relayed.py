@@ -37,9 +37,14 @@ class Frames(asyncio.Protocol):
         self.transport.write(HEADER.pack(kind, len(data)) + data)
 
     def tell_end(self, end: ChannelEnd) -> None:
-        """Say how the daemon's channel has ended, and hang up."""
+        """Say how the daemon's channel has ended, and nothing after it; the head hangs up when it has heard all.
+
+        Until then its words are taken, whatever they are: were the connection closed now, one that the head is about to say
+        would fail, and with it would go what it has not read.
+        """
         self.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
-        self.transport.close()
+        self.transport.write_eof()
+        self.transport.resume_reading()
 
     @property
     def peer(self) -> tuple[int, int, int]:

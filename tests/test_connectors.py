@@ -16,6 +16,7 @@ import pytest
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, connectors_for, load
 from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
+from mpilaunch_agents.child import Child
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.connectors import ConnectorsAgent
 from tests.hosts import Hosts
@@ -101,6 +102,42 @@ def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
     asyncio.run(main())
 
 
+def test_one_that_has_hung_up_and_is_not_yet_dead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        agent = connectors_agent(2)
+        try:
+            first, second = agent._connectors
+            os.kill(first.child.pid, signal.SIGKILL)
+            wait_until(lambda: first.child.ended, "it is dead")
+            early = iter([False] * 4)  # what a busy kernel says of one whose sockets it has closed already
+            monkeypatch.setattr(Child, "ended", property(lambda child: child is first.child and next(early, True)))
+            recorder = Recorder()
+            channel = await agent.open(NODE, ["echo", "here"], recorder)
+            channel.write_eof()
+            assert (await recorder.ended()).exit_code == 0
+            assert (first.given, second.given, next(early, None)) == (1, 1, None)
+        finally:
+            monkeypatch.undo()
+            await agent.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_hangs_up_and_lives_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        agent = connectors_agent(1)
+        try:
+            (connector,) = agent._connectors
+            connector.address = b"\0nobody is here"
+            with pytest.raises(AgentFailure, match=r"connection-closed: a process that makes connections: .*refused"):
+                await agent.open(NODE, ["true"], Recorder())
+        finally:
+            await agent.close()
+
+    monkeypatch.setattr("mpilaunch_agents.connectors.DYING", 0.05)
+    asyncio.run(main())
+
+
 def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpilaunch_agents.child.DISMISSAL", 0.2)
     agent = connectors_agent(1)
@@ -134,9 +171,9 @@ def test_nobody_else_is_served() -> None:
 def test_a_job_by_connectors_is_a_job(hosts: Hosts, shared: Path) -> None:
     where = ["--connectors", "2", "-H", ",".join(f"{name}:2" for name in hosts.names)]
     code = "echo out of $RANK; echo err of $RANK >&2; exit $((RANK == 5 ? 7 : 0))"
-    done = hosts.launch(*where, "--tag", "rank", "sh", "-c", code)
+    done = hosts.launch(*where, "--continue-on-error", "--tag", "rank", "sh", "-c", code)
     assert done.returncode == 7
-    assert {f"[{rank}] out of {rank}" for rank in range(5)} <= set(done.stdout.splitlines())
+    assert {f"[{rank}] out of {rank}" for rank in range(8)} == set(done.stdout.splitlines())
     assert f"rank 5 on {hosts.names[2]} exited with code 7" in done.stderr
     done = hosts.launch(*where, "sh", "-c", "seq 100000; cat")
     assert (done.returncode, done.stderr) == (0, "")

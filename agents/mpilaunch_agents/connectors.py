@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -19,6 +20,10 @@ from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, 
 from mpilaunch.allocation import Node
 from mpilaunch.records import replace
 from mpilaunch_agents.child import Child, dismiss
+
+DYING = 2.0
+"""Seconds that a connector has to be dead after it has hung up."""
+DYING_STEP = 0.01
 
 START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.connector import main; main()"
 
@@ -46,7 +51,7 @@ class ConnectorsAgent:
             try:
                 return await connect(connector.address, node, command, events)
             except ConnectorLost as lost:
-                if not connector.child.ended:
+                if not await connector.dies():
                     raise AgentFailure("connection-closed", f"a process that makes connections: {lost}") from None
         raise AgentFailure("agent-failed", "the processes that make the connections have died")
 
@@ -79,3 +84,14 @@ class _Connector:
         # Its stdin is also its lifeline. What it is told is for no list of processes to show, and less than a pipe holds.
         with suppress(OSError):  # it has died, which is told when it is asked
             os.write(self.child.stdin, json.dumps([name, vars(options)]).encode() + b"\n")
+
+    async def dies(self) -> bool:
+        """Return if it has died, where it has hung up: the kernel closes what a process had before it calls it dead."""
+        import asyncio  # it is loaded by now
+
+        until = time.monotonic() + DYING
+        while not self.child.ended:
+            if time.monotonic() > until:
+                return False
+            await asyncio.sleep(DYING_STEP)
+        return True
