@@ -213,7 +213,8 @@ def test_a_node_cannot_speak_for_the_ranks_of_another() -> None:
         {"type": "exited", **FROM_DAEMON["exited"], "rank": 1 << 40},
     ):
         launch = hear(True, [frame(CONTROL, 0, json.dumps(one).encode())])
-        assert not launch._state.ends and launch._outcome is not None and launch._outcome.cause == "node-lost"
+        assert not launch._state.ends
+        assert launch._stop.outcome is not None and launch._stop.outcome.cause == "node-lost"
 
 
 def test_a_node_that_is_lost_while_others_still_prepare_is_a_node_that_does_not_start() -> None:

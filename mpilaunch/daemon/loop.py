@@ -19,6 +19,7 @@ from mpilaunch.daemon.iof import Forwarder
 from mpilaunch.daemon.lifeline import Lifeline
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.probe import probe
+from mpilaunch.daemon.processes import Processes
 from mpilaunch.daemon.timers import Timers
 from mpilaunch.daemon.wireup import WireUp
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
@@ -81,13 +82,10 @@ class Daemon:
         self._prepared: tuple[dict[str, Any], dict[int, spawn.App]] = ({}, {})
         self._to_launch = False
         self._worlds = 0
-        self._ranks: dict[int, int] = {}
         self._evidence: Evidence | None = None
         self._wireup = WireUp(self._poller, self._session.send, self._abort, self._timers.set, directory)
-        self._aborts: dict[int, tuple[int, float]] = {}
-        self._groups: set[int] = set()
-        self._steps: list[list[float]] = []
-        self._stopping = self._released = False
+        self._processes = Processes(self._timers, self._wireup.note_memory, self._sweep_later)
+        self._released = False
         self._swept: list[tuple[int, str]] = []
         self._poller.watch(guard, self._lifeline.lose)
         self._signals = _signal_pipe()
@@ -148,7 +146,7 @@ class Daemon:
         self._forwarder.pause(True)
         self._to_launch = False
         if self._state == "running":
-            self._begin_steps([list(step) for step in LOST_HEAD_STEPS])
+            self._processes.end(LOST_HEAD_STEPS)
 
     # Messages
 
@@ -161,7 +159,7 @@ class Daemon:
         problems = []
         for number in sorted({spec["app"] for spec in message["ranks"]}):
             try:
-                spawn.check_file_limit(message, bool(self._ranks))
+                spawn.check_file_limit(message, bool(self._processes.ranks))
                 apps[number] = spawn.prepare_app(message["apps"][number], environment, message["python"])
             except spawn.Problem as problem:
                 problems.append({"cause": problem.cause, "detail": problem.detail})
@@ -223,8 +221,7 @@ class Daemon:
                 self._wireup.close_rank(rank)
             else:
                 started.append([rank, pid, time.monotonic()])
-                self._ranks[pid] = rank
-                self._groups.add(pid)
+                self._processes.started(pid, rank)
             finally:
                 for descriptor in descriptors.values():
                     os.close(descriptor)
@@ -235,13 +232,7 @@ class Daemon:
         self._after_exits()
 
     def _abort(self, rank: int, code: int) -> None:
-        """A rank has called MPI_Abort: end it now, and tell its code in place of the signal."""
-        # What this does to other ranks comes after it: the time is that of the call, and not that of the end.
-        self._aborts.setdefault(rank, (code, time.monotonic()))
-        for pid, number in self._ranks.items():
-            if number == rank:
-                self._wireup.note_memory([pid])
-                reaper.signal_group(pid, signal.SIGKILL)
+        self._processes.abort(rank, code)
 
     def _know(self, message: dict[str, Any]) -> None:
         self._wireup.open_world({**message["mpi"], "node": None}, [])
@@ -254,8 +245,7 @@ class Daemon:
         if message.get("caught"):
             reaper.signal_catchers(number)
             return
-        for pid in self._ranks:
-            reaper.signal_group(pid, number)
+        self._processes.signal(number)
         if number == signal.SIGSTOP:
             # The head is about to stop itself and will be silent; its next byte starts the clock again.
             self._timers.drop("silence")
@@ -278,53 +268,24 @@ class Daemon:
             self._cancel(message)
         else:
             self._to_launch = False
-            self._begin_steps(message["steps"])
+            self._processes.end(message["steps"])
 
     # The end of ranks
 
-    def _begin_steps(self, steps: list[list[float]]) -> None:
-        """Send the first signal, wait, send the next, and at last kill."""
-        self._stopping = True
-        self._steps = steps + [[signal.SIGKILL, 0.0]]
-        self._next_step()
-
-    def _next_step(self) -> None:
-        number, wait = self._steps.pop(0)
-        # Processes that a signal ends cannot remove the shared memory that MPI has made for them.
-        self._wireup.note_memory(reaper.descendants())
-        # A rank that was a shell may be gone, and what it ran goes on in its group.
-        for pid in self._ranks.keys() | reaper.living_groups(self._groups):
-            reaper.signal_group(pid, int(number))
-            if number != signal.SIGKILL:
-                # A stopped process takes no signal but this one before it goes on.
-                reaper.signal_group(pid, signal.SIGCONT)
-        if self._steps:
-            self._timers.set("step", wait, self._next_step)
-        else:
-            # Killed processes go at once, and that is an event; this is for those that are stuck, or left their group.
-            self._timers.set("sweep", self._plan["drain"], self._sweep)
-
     def _busy(self) -> bool:
-        """Say whether ranks run or are about to, or processes of their groups were told to end and are not gone.
-
-        The end of each leads here again.
-        """
-        return bool(self._ranks) or self._to_launch or self._ending()
-
-    def _ending(self) -> bool:
-        return self._stopping and bool(reaper.living_groups(self._groups))
+        """Say whether ranks run or are about to, or some that were told to end are not gone."""
+        return bool(self._processes.ranks) or self._to_launch or self._processes.ending
 
     def _children_ended(self) -> None:
         os.read(self._signals, 4096)
         for pid, status in reaper.reap():
-            rank = self._ranks.pop(pid, None)
+            rank = self._processes.ranks.pop(pid, None)
             if rank is None:
                 self._wireup.child_ended(pid, status)
                 continue
             mpi = self._wireup.close_rank(rank)  # first: the last that it said may have been its code
-            own = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-            code, clock = self._aborts.get(rank, (own, time.monotonic()))
-            number = os.WTERMSIG(status) if code is None else None
+            code, number, clock = self._processes.how_ended(rank, status)
+            stopped = self._processes.stopping
             self._session.send(
                 {
                     "type": "exited",
@@ -332,9 +293,9 @@ class Daemon:
                     "code": code,
                     "signal": number,
                     "core": code is None and os.WCOREDUMP(status),
-                    "evidence": {} if self._stopping or self._evidence is None else self._evidence.of(pid, code, number),
+                    "evidence": {} if stopped or self._evidence is None else self._evidence.of(pid, code, number),
                     "clock": clock,
-                    "stopped": self._stopping,
+                    "stopped": stopped,
                     "stdin_read": self._forwarder.close_input(rank),
                     "mpi": mpi,
                 }
@@ -345,26 +306,30 @@ class Daemon:
         """Once the last rank has exited: output that is still open is somebody's whom a rank left behind."""
         if self._state == "running" and not self._busy():
             self._timers.drop("step")
-            if self._lifeline.lost or self._stopping:
+            if self._lifeline.lost or self._processes.stopping:
                 self._sweep()
             elif "sweep" not in self._timers:
-                self._timers.set("sweep", self._plan["drain"], self._sweep)
+                self._sweep_later()
                 self._check_finished()
 
+    def _sweep_later(self) -> None:
+        """Killed processes go at once, and that is an event; this is for those that are stuck, or have left their group."""
+        self._timers.set("sweep", self._plan["drain"], self._sweep)
+
     def _sweep(self) -> None:
-        if self._steps and self._ending():
+        if self._processes.will_be_told:
             return
         if self._lifeline.lost:
             self._kill_descendants()
             self._finish()
             return
         # A killed rank may be held by the kernel or a debugger: the head is to be told how it ended, which is an event.
-        if not self._ranks:
+        if not self._processes.ranks:
             self._kill_descendants()
             self._forwarder.close_idle_outputs()
             self._check_finished()
         if self._state == "running":
-            self._timers.set("sweep", self._plan["drain"], self._sweep)
+            self._sweep_later()
 
     def _check_finished(self) -> None:
         if self._state == "running" and not self._busy() and self._forwarder.all_ended():

@@ -27,15 +27,13 @@ from mpilaunch.head.preparation import master
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stdin import StdinForwarder
+from mpilaunch.head.stop import Stop
 from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
 from mpilaunch.records import replace
 from mpilaunch.wire.frames import rank_of
 from mpilaunch.worlds import first_world
-
-OVERDUE = 5.0
-"""Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
 
 
 class Launch:
@@ -46,12 +44,10 @@ class Launch:
         self._observer = observer
         self._timeline = Timeline()
         self._state = JobState({})
-        self._outcome: Verdict | None = None
         self._finished: dict[int, int] = {}
         self._lost_nodes: set[int] = set()
         self._swept: list[tuple[str, int, str]] = []
-        self._running = self._stopping = self._asked = self._leaving = False
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._running = False
         self._error: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
@@ -64,6 +60,7 @@ class Launch:
         self._mpi = MpiServices(
             job, self._daemons, self._ranks, self._state, self._say, self._warn, self._mpi_overdue, self._crashed
         )
+        self._stop = Stop(job, self._daemons, self._ranks, self._state, self._output, self._mpi.close, self._node_done)
         self._stdin: StdinForwarder | None = None
         self._checkpoints = Checkpoints(job, self._tell_all, self._say)
 
@@ -74,15 +71,14 @@ class Launch:
             await signals.until_interrupted(self._start())
             await self._run_ranks()
         finally:
-            self._leaving = True
+            self._stop.leaving = True
             self._mpi.close()
             await self._daemons.end()
             if self._stdin is not None:
                 self._stdin.close()
             self._checkpoints.close()
             await self._output.drain()
-            for timer in self._timers.values():
-                timer.cancel()
+            self._stop.close()
             signals.receiver = None
         return self._conclude()
 
@@ -149,10 +145,7 @@ class Launch:
         self._stdin = StdinForwarder(self._stdin_targets())
         heartbeat = self._loop.create_task(self._daemons.beat())
         self._checkpoints.begin()
-        limit, spent = self._job.deadlines.timeout, self._job.time_spent
-        if limit is not None:
-            over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"the time limit of {limit:g} s is over")
-            self._timers["limit"] = self._loop.call_later(limit - spent, self._end_for, over, [signal.SIGTERM])
+        self._stop.limit_time()
         try:
             await self._done.wait()
         finally:
@@ -167,9 +160,9 @@ class Launch:
             from mpilaunch.head.explain import explain  # only a failure pays for it
 
             verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks.node_name)
-        if self._outcome is not None:
+        if self._stop.outcome is not None:
             failed, stopped, finished = self._state.sort_out(None)
-            verdict = replace(self._outcome, stopped=stopped, finished=finished)
+            verdict = replace(self._stop.outcome, stopped=stopped, finished=finished)
             if self._job.continue_on_error:
                 hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
                 verdict = replace(verdict, failed_after=failed, hosts=hosts)
@@ -205,7 +198,7 @@ class Launch:
             self._check_missed()
         elif kind == "broken":
             detail = f"{link.node.name}: {message['text']}"
-            self.stop_job(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail), [signal.SIGTERM])
+            self._stop.begin(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
         elif kind == "note":
             self._say(f"{link.node.name}: {message['text']}")
         elif kind == "finished" and not self._node_done(link.node.index):
@@ -251,14 +244,14 @@ class Launch:
         detail = f"{link.node.name}: lost: {reason}{words}"
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=link.node.name, detail=detail)
         if self._job.continue_on_error:
-            self._outcome = self._outcome or outcome
+            self._stop.outcome = self._stop.outcome or outcome
             self._say(f"{link.node.name}: lost: {reason}: the others go on")
             self._check_missed()
         else:
-            self.stop_job(outcome, [signal.SIGTERM])
+            self._stop.begin(outcome)
         self._check_done()
 
-    # Signals and the end
+    # Signals
 
     def interrupt(self, number: int, times: int) -> None:
         """The user or a scheduler asked for the end; the second time, at once.
@@ -269,13 +262,13 @@ class Launch:
         detail = f"{signal_name(number)} to mpilaunch"
         first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
         outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
-        if times == 1 and not self._leaving:
-            if preempted and self._checkpoints.save_first(lambda: self._end_for(outcome, first)):
+        if times == 1 and not self._stop.leaving:
+            if preempted and self._checkpoints.save_first(lambda: self._stop.ask(outcome, first)):
                 return
             again = "SIGINT" if preempted else "once more"
             self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; {again} kills them now")
-        if times == 1 or self._leaving or not preempted:
-            self._end_for(outcome, first if times == 1 else [], again=True)
+        if times == 1 or self._stop.leaving or not preempted:
+            self._stop.ask(outcome, first if times == 1 else [], again=True)
 
     def forward(self, number: int) -> None:
         """Pass a signal on to every rank."""
@@ -286,49 +279,7 @@ class Launch:
         for link in self._links:
             link.send(message)
 
-    def _end_for(self, outcome: Verdict, signals: Sequence[int], *, again: bool = False) -> None:
-        """Somebody asks for the end: it does not wait for ever for whoever reads the output. The arguments are `stop_job`'s."""
-        self._asked = True
-        if self._leaving:
-            self._outcome = self._outcome if self._stopping else outcome
-            self._output.abandon()
-        elif self._stopping and not again:
-            self._timers["asked"] = self._overdue_after(signals)
-        else:
-            self.stop_job(outcome, signals, again=again)
-
-    def stop_job(self, outcome: Verdict | None, signals: Sequence[int], *, again: bool = False) -> None:
-        """End every rank: the signals one after the other, with the grace time shared among them, then SIGKILL.
-
-        Args:
-            outcome: the verdict when it is not for the ranks to give; the first one counts.
-            again: a stop that is under way is replaced.
-        """
-        if not self._stopping:
-            self._stopping = True
-            self._outcome = outcome or self._outcome
-            self._mpi.close()
-        elif not again:
-            return
-        wait = self._job.deadlines.grace / max(1, len(signals))
-        for link in self._links:
-            link.send({"type": "stop", "steps": [[int(number), wait] for number in signals]})
-        if "stop" in self._timers:
-            self._timers["stop"].cancel()
-        self._timers["stop"] = self._overdue_after(signals)
-
-    def _overdue_after(self, signals: Sequence[int]) -> asyncio.TimerHandle:
-        return self._loop.call_later((self._job.deadlines.grace if signals else 0.0) + OVERDUE, self._give_up_overdue)
-
-    def _give_up_overdue(self) -> None:
-        """Give up the nodes that should have ended their ranks; where the end was asked for, all that are left, and output."""
-        if self._asked:
-            self._output.abandon()
-        for link in self._links:
-            if self._node_done(link.node.index):
-                continue
-            if self._asked or any(self._state.lives(rank) for rank in self._ranks.of_node(link.node.index)):
-                link.give_up("its daemon did not end the ranks in time")
+    # The end of ranks, and of the job
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._reads_no_more(message["rank"], message["stdin_read"])
@@ -344,25 +295,25 @@ class Launch:
         self._mpi.rank_ended(end)
         # The others of an MPI job would wait for it for ever.
         if end.failed and not (self._job.continue_on_error and end.mpi in ("absent", "finalized")):
-            self.stop_job(None, [signal.SIGTERM])
+            self._stop.begin(None)
         self._check_missed()
         self._check_done()
 
     def _check_missed(self) -> None:
         """Ranks that wait in MPI for one that has ended would wait for ever."""
-        if self._stopping:
+        if self._stop.begun:
             return
         missed = self._mpi.missed()
         if missed:
             self._state.missed(missed)
-            self.stop_job(None, [signal.SIGTERM])
+            self._stop.begin(None)
 
     def _mpi_overdue(self, detail: str) -> None:
-        self.stop_job(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail), [signal.SIGTERM])
+        self._stop.begin(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail))
 
     def _crashed(self, error: BaseException) -> None:
         self._error = error
-        self.stop_job(None, [signal.SIGTERM])
+        self._stop.begin(None)
 
     def _check_done(self) -> None:
         if self._running and self._state.ended and all(map(self._node_done, self._daemons.links)):
@@ -375,8 +326,7 @@ class Launch:
     def _output_broken(self, error: OSError) -> None:
         """Nobody reads our stdout any more: as for any filter, that ends the job, without a word."""
         if error.errno == errno.EPIPE:
-            outcome = Verdict(128 + signal.SIGPIPE, "interrupted", detail="nobody reads the output any more")
-            self.stop_job(outcome, [signal.SIGTERM])
+            self._stop.begin(Verdict(128 + signal.SIGPIPE, "interrupted", detail="nobody reads the output any more"))
 
     # Small things
 

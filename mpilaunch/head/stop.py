@@ -1,0 +1,110 @@
+"""The stop of a job: signals to every rank, and what becomes of the nodes that do not end them in time.
+
+There is one, whoever wants it. That somebody outside the job has asked for the end is a fact of its own, and may come before a
+stop, in it or after it: from then on nothing waits for ever, output that nobody reads neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+
+from mpilaunch.errors import ExitCode
+from mpilaunch.head.daemons import Daemons
+from mpilaunch.head.iof import OutputForwarder
+from mpilaunch.head.ranks import Ranks
+from mpilaunch.jobspec import JobSpec
+from mpilaunch.jobstate import JobState, Verdict
+
+OVERDUE = 5.0
+"""Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
+
+
+class Stop:
+    """How a job is stopped, if it is.
+
+    Attributes:
+        begun: ranks are told to end.
+        outcome: the verdict where it is not for the ranks to give; the first one counts.
+        leaving: the ranks have ended, and only output may be left.
+
+    Args:
+        on_begin: called when it begins.
+        node_done: says of a node's place in the allocation that nothing is to come from there any more.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        daemons: Daemons,
+        ranks: Ranks,
+        state: JobState,
+        output: OutputForwarder,
+        on_begin: Callable[[], None],
+        node_done: Callable[[int], bool],
+    ) -> None:
+        self.begun = self.leaving = self._asked = False
+        self.outcome: Verdict | None = None
+        self._deadlines, self._spent = job.deadlines, job.time_spent
+        self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
+        self._on_begin, self._node_done = on_begin, node_done
+        self._loop = asyncio.get_running_loop()
+        self._overdue: asyncio.TimerHandle | None = None
+        self._limit: asyncio.TimerHandle | None = None
+
+    def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,)) -> None:
+        """End every rank: the signals one after the other, with the grace time shared among them, then SIGKILL."""
+        if not self.begun:
+            self.begun = True
+            self.outcome = outcome or self.outcome
+            self._on_begin()
+            self._send(signals)
+
+    def ask(self, outcome: Verdict, signals: Sequence[int] = (signal.SIGTERM,), *, again: bool = False) -> None:
+        """Begin, for somebody outside the job. `again`: signals of a stop that is under way are replaced by these."""
+        self._asked = True
+        if self.leaving:
+            if not self.begun:
+                self.outcome = outcome
+            self._output.abandon()
+        elif not self.begun:
+            self.begin(outcome, signals)
+        elif again:
+            self._send(signals)
+        else:
+            self._give_up_after(signals)
+
+    def limit_time(self) -> None:
+        """Ask for the end when the job's time is over, of which attempts before this one have spent some."""
+        limit = self._deadlines.timeout
+        if limit is not None:
+            over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"the time limit of {limit:g} s is over")
+            self._limit = self._loop.call_later(limit - self._spent, self.ask, over)
+
+    def close(self) -> None:
+        """Ask for nothing, and give up nothing, any more."""
+        for timer in (self._overdue, self._limit):
+            if timer is not None:
+                timer.cancel()
+
+    def _send(self, signals: Sequence[int]) -> None:
+        wait = self._deadlines.grace / max(1, len(signals))
+        for link in self._daemons.links.values():
+            link.send({"type": "stop", "steps": [[int(number), wait] for number in signals]})
+        self._give_up_after(signals)
+
+    def _give_up_after(self, signals: Sequence[int]) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+        self._overdue = self._loop.call_later((self._deadlines.grace if signals else 0.0) + OVERDUE, self._give_up)
+
+    def _give_up(self) -> None:
+        """Give up the nodes that should have ended their ranks; where the end was asked for, all that are left, and output."""
+        if self._asked:
+            self._output.abandon()
+        for index, link in list(self._daemons.links.items()):
+            if self._node_done(index):
+                continue
+            if self._asked or any(self._state.lives(rank) for rank in self._ranks.of_node(index)):
+                link.give_up("its daemon did not end the ranks in time")
