@@ -48,9 +48,8 @@ class OutputPolicy:
 class Deadlines:
     """Seconds. `timeout`: the ranks' run (None: no limit); `mpi_init`: a rank's wait in MPI_Init for the others (0: no limit);
     `grace`: between SIGTERM and SIGKILL; `start`: until every node has reported; `heartbeat`: silence after which a node is
-    lost; `drain`: for output held open by a process that its rank left behind. `fanout`: nodes contacted at a time. `patient`:
-    nodes that cannot be reached yet are tried again until `start`. `reconnect`: for a lost connection to be made again (None:
-    what suits the agent)."""
+    lost; `drain`: for output held open by a process that its rank left behind; `reconnect`: for a lost connection to be made
+    again (None: what suits the agent)."""
 
     timeout: float | None = None
     mpi_init: float = 600.0
@@ -58,8 +57,6 @@ class Deadlines:
     start: float = 60.0
     heartbeat: float = 30.0
     drain: float = 1.0
-    fanout: int = 64
-    patient: bool = False
     reconnect: float | None = None
 
     def reconnect_time(self, agent: str) -> float:
@@ -176,6 +173,8 @@ class JobSpec:
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         stdin: "all", "none" or a rank number as text; who gets the head's stdin.
         master_addr, master_port: fixed by the user, else None and chosen from the nodes' facts.
+        fanout: nodes contacted at a time.
+        patient: nodes that cannot be reached yet are tried again until `Deadlines.start`.
         mpi: what MPI programs are offered to find each other: "auto" (all there is), "pmi1", "pmi2", "pmix" or "none".
         pmi_port: ranks reach PMI by a port of their node and not by a descriptor.
         pmix_library: the libpmix that the nodes load, None for the one nearest to the program's.
@@ -205,6 +204,8 @@ class JobSpec:
     cpu: CpuPolicy = field(default_factory=CpuPolicy)
     output: OutputPolicy = field(default_factory=OutputPolicy)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    fanout: int = 64
+    patient: bool = False
     agent: AgentOptions = field(default_factory=AgentOptions)
     mpi: str = "auto"
     pmix_library: str | None = None

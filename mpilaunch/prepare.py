@@ -21,7 +21,7 @@ from mpilaunch.jobspec import App, CheckpointPolicy, Deadlines, JobSpec, OutputP
 from mpilaunch.mapby import mapping_and_cpus
 from mpilaunch.mapping import JobMap, MappingPolicy
 from mpilaunch.options import OPTIONS, RESTARTS, Settings
-from mpilaunch.prepare_nodes import allocate, found_agent, listed, local_names, own_values, rankfile_of
+from mpilaunch.prepare_nodes import choose_nodes, found_agent, listed, local_names, own_values, rankfile_of
 from mpilaunch.records import replace
 from mpilaunch.shares import Share, map_apps
 from mpilaunch.spelling import did_you_mean
@@ -47,7 +47,7 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
     mapping, cpu = mapping_and_cpus(settings)
     lines = rankfile_of(mapping)
     agent = found_agent(settings, environ)
-    nodes, own_slots = allocate(settings, sections, mapping, lines, environ, agent)
+    nodes, own_slots = choose_nodes(settings, sections, mapping, lines, environ, agent)
     mapping, cpu = listed(mapping, cpu, lines, settings, nodes)
     shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
     if len(sections) > 1:
@@ -108,10 +108,10 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
             grace=settings["grace"],
             start=_start_timeout(settings, environ),
             heartbeat=settings["heartbeat"],
-            fanout=settings["fanout"],
-            patient=operators.in_pod(environ),
             reconnect=settings["reconnect-timeout"],
         ),
+        fanout=settings["fanout"],
+        patient=operators.in_pod(environ),
         agent=AgentOptions(
             ssh_options=_ssh_options(settings) + (agent.ssh_options if agent else ()),
             insecure_host_keys=settings["insecure-host-keys"],

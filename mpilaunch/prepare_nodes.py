@@ -34,7 +34,7 @@ def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
     return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
 
 
-def allocate(
+def choose_nodes(
     settings: Settings,
     sections: Sequence[Section],
     mapping: MappingPolicy,

@@ -203,7 +203,7 @@ def test_the_rest_of_the_job() -> None:
     assert (made.gpu.per_rank, made.gpu.bind, made.gpu.oversubscribe) == (0, "node", True)
     assert (made.output.tag, made.output.directory) == ("{time} [{rank}] ", "o")
     assert (made.output.merge_stderr, made.output.fold, made.output.quiet, made.output.verbose) == (True, True, True, 1)
-    assert made.deadlines == Deadlines(timeout=300.0, grace=0.0, start=3.0, fanout=7)
+    assert (made.deadlines, made.fanout) == (Deadlines(timeout=300.0, grace=0.0, start=3.0), 7)
     assert (made.agent.ssh_options, made.agent.insecure_host_keys) == (("A=b", "C=d"), True)
     assert (made.report_file, made.report_bindings) == ("r", True)
 

@@ -46,7 +46,7 @@ def launch(job: JobSpec, observer: Observer, local: agent.Eager) -> Verdict:
     if bundle.LOCAL in agents and bundle.LOCAL not in job.agent.call_back:
         agents[bundle.LOCAL] = local
         count = sum(node.agent == bundle.LOCAL for node in nodes)
-        local.begin(bundle.local_command(), min(count, job.deadlines.fanout))
+        local.begin(bundle.local_command(), min(count, job.fanout))
     else:
         local.dismiss()
 

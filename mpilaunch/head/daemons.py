@@ -65,7 +65,7 @@ class Daemons:
         self._reconnecting: set[asyncio.Task[None]] = set()
         self._python = job.python or "python3"
         self._deadlines = job.deadlines
-        self._contacts = asyncio.Semaphore(job.deadlines.fanout)
+        self._contacts = asyncio.Semaphore(job.fanout)
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}
         self._events = events
@@ -76,7 +76,7 @@ class Daemons:
             from mpilaunch.head.standby import Standby  # daemons of this machine start at once
 
             self._standby = Standby.found(job.agent, *self.boot())
-        self._again = PATIENT_CAUSES if job.deadlines.patient else RETRY_CAUSES
+        self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
         """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
