@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import Hosts
-from tests.pods import Pods
+from tests.pods import NAMESPACE, Pods
+from tests.podserver import Pod
 from tests.processes import everything, left_behind, mark_environment
 
 CLUSTER = Path(__file__).parent / "cluster"
@@ -52,6 +53,22 @@ def pods(made_pods: Pods) -> Iterator[Pods]:
     made_pods.server.reset()
     yield made_pods
     made_pods.server.reset()
+
+
+@pytest.fixture
+def jobset(pods: Pods) -> Iterator[tuple[str, ...]]:
+    """Give the hosts of two pods of a JobSet, whose names have a suffix."""
+    names = tuple(f"train-node-0-{number}" for number in range(2))
+    made = {
+        (NAMESPACE, f"{name}-x{number}y"): Pod(
+            f"{name}-x{number}y", NAMESPACE, hostname=name, subdomain="train", host=f"job-worker-{number}"
+        )
+        for number, name in enumerate(names)
+    }
+    pods.server.pods.update(made)
+    yield tuple(f"{name}.train" for name in names)
+    for key in made:
+        del pods.server.pods[key]
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from mpilaunch_agents.pods import KUBECTL_WORDS, pod_and_namespace, pod_of_host
 from tests.hosts import HEAD
 from tests.launching import wait_until
 from tests.pods import NAMESPACE, Pods
-from tests.podserver import Pod, Refusal
+from tests.podserver import Refusal
 
 POD = "job-worker-0"
 
@@ -97,22 +97,6 @@ plain Running
 )
 def test_a_pod_is_known_by_the_name_of_its_host(host: str, pod: str | None) -> None:
     assert pod_of_host(host, LISTING) == pod
-
-
-@pytest.fixture
-def jobset(pods: Pods) -> Iterator[tuple[str, ...]]:
-    """Give the hosts of two pods of a JobSet, whose names have a suffix."""
-    names = tuple(f"train-node-0-{number}" for number in range(2))
-    made = {
-        (NAMESPACE, f"{name}-x{number}y"): Pod(
-            f"{name}-x{number}y", NAMESPACE, hostname=name, subdomain="train", host=f"job-worker-{number}"
-        )
-        for number, name in enumerate(names)
-    }
-    pods.server.pods.update(made)
-    yield tuple(f"{name}.train" for name in names)
-    for key in made:
-        del pods.server.pods[key]
 
 
 @pytest.mark.testbed

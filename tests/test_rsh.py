@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch_agents import rsh
 from mpilaunch_agents.rsh_process import NODE_SCRIPT
+from mpilaunch_agents.rsh_ways import choose
 from mpilaunch_agents.rsh_words import NO_AGENT, BadCall, Call, parse, rewrite
 from tests.hosts import Hosts
 from tests.launching import ROOT, script, wait_until
@@ -102,11 +102,11 @@ def test_a_tree_of_pods_is_refused_before_it_hangs() -> None:
 
 def test_the_way_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert rsh.choose("/x/mpilaunch-rsh", {}) == "ssh"
-    assert rsh.choose("/etc/mpi/kubexec.sh", {}) == "kubectl"
-    assert rsh.choose("/etc/mpi/kubexec.sh", {"MPILAUNCH_AGENT": "local"}) == "local"
+    assert choose("/x/mpilaunch-rsh", {}) == "ssh"
+    assert choose("/etc/mpi/kubexec.sh", {}) == "kubectl"
+    assert choose("/etc/mpi/kubexec.sh", {"MPILAUNCH_AGENT": "local"}) == "local"
     monkeypatch.setattr(os, "access", lambda path, mode: path == "/opt/kube/kubectl")
-    assert [rsh.choose(name, {}) for name in ("mpilaunch-rsh", "ssh", "rsh")] == ["kubectl", "ssh", "ssh"]
+    assert [choose(name, {}) for name in ("mpilaunch-rsh", "ssh", "rsh")] == ["kubectl", "ssh", "ssh"]
 
 
 # Its promises
@@ -260,6 +260,22 @@ def test_what_time_cures_is_tried_again(pods: Pods, shell: str) -> None:
     assert pods.run([shell, POD, "echo ran"], env=KUBECTL).stdout == "ran\n"
     pods.server.refusal = Refusal(1, 500, None, 'container not found ("main")')
     assert pods.run([shell, POD, "echo ran"], env=KUBECTL).stdout == "ran\n"
+
+
+@pytest.mark.slow
+@pytest.mark.testbed
+def test_a_pod_is_found_by_the_name_of_its_host(pods: Pods, jobset: tuple[str, ...], shell: str) -> None:
+    pods.server.verbs.add(("list", "pods"))
+    done = pods.run([shell, jobset[1], "hostname; exit 3"], env=KUBECTL)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "job-worker-1\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.testbed
+def test_a_pod_that_may_not_be_looked_for_is_unknown(pods: Pods, jobset: tuple[str, ...], shell: str) -> None:
+    done = pods.run([shell, jobset[0], "true"], env={**KUBECTL, "MPILAUNCH_START_TIMEOUT": "2"})
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"mpilaunch-rsh: {jobset[0]}: ") and 'pods "train-node-0-0" not found' in done.stderr
 
 
 @pytest.mark.slow

@@ -62,12 +62,13 @@ def exec_argv(
     return [kubectl_program(), "exec", "-i", pod, *_flags(namespace, container, context), "--", *command]
 
 
-def list_argv(*, namespace: str | None, context: str | None) -> list[str]:
-    """Return the call of kubectl that prints what `pod_of_host` reads."""
+def list_argv(*, namespace: str | None, context: str | None, host: str = "") -> list[str]:
+    """Return the call of kubectl that prints what `pod_of_host` reads; of one host, if it is named."""
+    items = f'?(@.spec.hostname=="{host.partition(".")[0]}")' if host else "*"
     shown = " ".join(f"{{{field}}}" for field in (".metadata.name", ".status.phase", ".spec.hostname", ".spec.subdomain"))
     return [
         *(kubectl_program(), "get", "pods", *_flags(namespace, None, context)),
-        f'--output=jsonpath={{range .items[*]}}{shown}{{"\\n"}}{{end}}',
+        f'--output=jsonpath={{range .items[{items}]}}{shown}{{"\\n"}}{{end}}',
     ]
 
 

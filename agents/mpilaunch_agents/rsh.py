@@ -13,11 +13,12 @@ import sys
 import time
 
 from mpilaunch_agents.rsh_process import NODE_SCRIPT, WATCH_SCRIPT, Remote, Signals, close_leaked, write
-from mpilaunch_agents.rsh_words import NO_AGENT, BadCall, Call, parse, rewrite
+from mpilaunch_agents.rsh_ways import Way, choose, way
+from mpilaunch_agents.rsh_words import BadCall, Call, parse, rewrite
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself takes 3 ms.
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from typing import NoReturn
 
 FAILED = 255
@@ -48,21 +49,12 @@ class Shell:
 
     Args:
         call: what is to run where.
-        argv: turns a command of the node into one that runs it there from here.
-        explain: turns an exit code and last words into a cause and the telling line.
+        way: to the node.
         environ: our settings.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        argv: Callable[[Sequence[str]], list[str]],
-        explain: Callable[[int, str], tuple[str, str]],
-        environ: Mapping[str, str],
-    ) -> None:
-        self._call = call
-        self._argv = argv
-        self._explain = explain
+    def __init__(self, call: Call, way: Way, environ: Mapping[str, str]) -> None:
+        self._call, self._way = call, way
         default = START_IN_POD if "KUBERNETES_SERVICE_HOST" in environ else START_TIMEOUT
         self._start_timeout = _seconds(environ, "MPILAUNCH_START_TIMEOUT", default)
         self._grace = _seconds(environ, "MPILAUNCH_GRACE", GRACE)
@@ -85,11 +77,25 @@ class Shell:
                 return self._end(remote)
             if code is None:
                 return self._failed(f"no answer within {self._start_timeout:g} s")
-            cause, said = self._explain(code, remote.words)
+            cause, said = self._way.explain(code, remote.words)
             # A stream that was lost at once gives kubectl's 0, and not a word.
             if (cause and cause not in RETRIED) or time.monotonic() + pause > deadline:
                 return self._failed(said or f"exit code {code}", code)
+            if cause == "pod-unknown":
+                self._search(deadline)
             pause = self._wait(pause)
+
+    def _search(self, deadline: float) -> None:
+        """Look for the node elsewhere than where it should be; what cannot be found may be there later."""
+        argv = self._way.search()
+        if argv is None:
+            return
+        remote = Remote(argv, self._token.encode(), self._signals.woken)
+        try:
+            if remote.run(lambda: 0.0 if self._signals.told else deadline - time.monotonic()) == 0:
+                self._way.searched(remote.stdout.before.decode("utf-8", "replace"))
+        finally:
+            remote.end()
 
     def _run_command(self, remote: Remote, deadline: float) -> int | None:
         """Send the command and hand on its output; return the exit code of our side, None when it did not end in time."""
@@ -131,7 +137,7 @@ class Shell:
             remote.end()
             if remote.stdout.exit is not None:
                 return remote.stdout.exit
-            if code and self._explain(code, remote.words)[0] in DEAD:
+            if code and self._way.explain(code, remote.words)[0] in DEAD:
                 return self._failed("the node has gone, and the daemon with it", GONE)
             pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else self._wait(pause)
         return 128 + self._signals.told[0]
@@ -142,75 +148,12 @@ class Shell:
         return min(2 * pause, LONGEST_PAUSE)
 
     def _remote(self, script: str, *arguments: str) -> Remote:
-        argv = self._argv(["/bin/sh", "-c", script, "sh", self._token, *arguments])
+        argv = self._way.argv(["/bin/sh", "-c", script, "sh", self._token, *arguments])
         return Remote(argv, self._token.encode(), self._signals.woken)
 
     def _failed(self, what: str, code: int = FAILED) -> int:
         _say(f"{self._call.host}: {what}")
         return code or FAILED
-
-
-# Ways to a node
-
-
-def choose(program: str, environ: Mapping[str, str]) -> str:
-    """Return the name of the way: MPILAUNCH_AGENT, or what we are called by, or kubectl where an operator has put one."""
-    if environ.get("MPILAUNCH_AGENT"):
-        return environ["MPILAUNCH_AGENT"]
-    name = os.path.basename(program)
-    delivered = name not in ("ssh", "rsh") and os.access("/opt/kube/kubectl", os.X_OK)
-    return "kubectl" if name == "kubexec.sh" or delivered else "ssh"
-
-
-def way(name: str, call: Call, environ: Mapping[str, str]) -> tuple[Callable[[Sequence[str]], list[str]], str]:
-    """Return what turns a command of the node into one of this machine, and the remote shell that nodes have."""
-    if name == "kubectl":
-        from mpilaunch_agents.pods import exec_argv, pod_and_namespace
-
-        said = {option: environ.get(f"MPILAUNCH_{option.upper()}") for option in ("namespace", "container", "context")}
-        pod, own = pod_and_namespace(call.host)
-        return lambda command: exec_argv(pod, command, **{**said, "namespace": own or said["namespace"]}), NO_AGENT
-    if name in ("ssh", "openssh"):
-        options = [option for option in call.options if option not in ("-n", "-f")]
-        for setting in environ.get("MPILAUNCH_SSH_OPTION", "").splitlines():
-            options += ["-o", setting]
-        host = f"{call.user}@{call.host}" if call.user else call.host
-        ssh = [_not_ourselves("ssh"), "-T", "-o", "BatchMode=yes", *options, "--", host]
-        return lambda command: [*ssh, " ".join(map(_quoted, command))], "ssh"
-    if name == "local":
-        return list, NO_AGENT
-    from mpilaunch.agent import AgentOptions
-    from mpilaunch.allocation import Node
-    from mpilaunch.errors import UsageError
-    from mpilaunch_agents.command import CommandAgent
-
-    try:
-        agent = CommandAgent(AgentOptions(template=name))
-    except UsageError as error:
-        raise BadCall(f"MPILAUNCH_AGENT: {error.message}; {error.hint}") from error
-    node = Node(0, call.host, (), name, user=call.user or None)
-    return lambda command: list(agent.argv(node, command)), NO_AGENT
-
-
-def explain(name: str, code: int, words: str) -> tuple[str, str]:
-    """Return why the command was not started, as a cause of `mpilaunch.agent.CAUSES`, and the line that says so."""
-    from mpilaunch_agents.pods import classify_kubectl_words, last_line
-
-    if name == "kubectl":
-        return (classify_kubectl_words(words) or "agent-failed") if code else "", last_line(words)
-    from mpilaunch_agents.openssh import classify_ssh_words, telling_line
-
-    cause = classify_ssh_words(words)
-    return (cause, telling_line(words, cause)) if cause else ("agent-failed" if code else "", last_line(words))
-
-
-def _not_ourselves(name: str) -> str:
-    """Return the program of this name in the PATH that is not this one under another name."""
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(folder, name)
-        if os.access(path, os.X_OK) and not (os.path.exists(sys.argv[0]) and os.path.samefile(path, sys.argv[0])):
-            return path
-    return name
 
 
 def _own_address() -> str:
@@ -232,10 +175,6 @@ def _seconds(environ: Mapping[str, str], variable: str, default: float) -> float
         raise BadCall(f"{variable}: '{text}' is not a time") from None
 
 
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\"'\"'") + "'"
-
-
 def _say(what: str) -> None:
     write(2, f"mpilaunch-rsh: {what}\n".encode("utf-8", "replace"))
 
@@ -243,14 +182,13 @@ def _say(what: str) -> None:
 def main() -> NoReturn:
     """Do what the arguments say."""
     close_leaked()
-    name = choose(sys.argv[0], os.environ)
     try:
         call = parse(sys.argv[1:])
-        argv, shell_of_nodes = way(name, call, os.environ)
-        rewrite(call, shell_of_nodes, os.uname().nodename, _own_address)
-        sys.exit(Shell(call, argv, lambda code, words: explain(name, code, words), os.environ).run())
+        chosen = way(choose(sys.argv[0], os.environ), call, os.environ)
+        rewrite(call, chosen.shell_of_nodes, os.uname().nodename, _own_address)
+        sys.exit(Shell(call, chosen, os.environ).run())
     except BadCall as error:
         _say(str(error))
     except OSError as error:
-        _say(f"{call.host}: {argv([])[0]}: {error.strerror}")
+        _say(f"{call.host}: {chosen.argv([])[0]}: {error.strerror}")
     sys.exit(FAILED)
