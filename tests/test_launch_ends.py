@@ -233,7 +233,9 @@ def test_a_node_that_is_lost_ends_the_others(tmp_path: Path) -> None:
 
 def test_a_daemon_that_is_frozen_is_given_up_and_killed_with_its_ranks(tmp_path: Path) -> None:
     program = sh(f"trap '' TERM; setsid sh -c 'echo $$ > stray; exec sleep 1000' & {STAY}")
-    with launching("-np", "1", "--heartbeat", "0.5", *program, cwd=tmp_path) as process:
+    files = tmp_path / "files"
+    files.mkdir()
+    with launching("-np", "1", "--heartbeat", "0.5", *program, cwd=tmp_path, env={"TMPDIR": str(files)}) as process:
         ranks = pids(tmp_path, "pid-0", "stray")
         guard, daemon = guard_and_daemon(process.pid)
         os.kill(daemon, signal.SIGSTOP)
@@ -242,6 +244,7 @@ def test_a_daemon_that_is_frozen_is_given_up_and_killed_with_its_ranks(tmp_path:
         assert "no sign of life for" in done.words
         # Nobody continues it.
         wait_gone(guard, daemon, *ranks)
+        assert not list(files.iterdir())
 
 
 def test_a_daemon_that_is_frozen_when_its_head_is_killed_leaves_nothing(tmp_path: Path) -> None:

@@ -50,8 +50,13 @@ class Place:
 
     @property
     def env(self) -> dict[str, str | bytes]:
-        """What leads to the socket."""
-        return {"XDG_RUNTIME_DIR": str(self.folder)}
+        """What leads to the socket, and where nodes put their files."""
+        return {"XDG_RUNTIME_DIR": str(self.folder), "TMPDIR": str(self.files)}
+
+    @property
+    def files(self) -> Path:
+        """What the daemons have made."""
+        return self.folder / "files"
 
     @property
     def started(self) -> list[tuple[int, int]]:
@@ -95,9 +100,11 @@ def place() -> Iterator[Place]:
     with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
         script(Path(folder, "agent"), AGENT)
         made = Place(Path(folder))
+        made.files.mkdir()
         yield made
         made.down()
         assert not made.socket.exists()
+        wait_until(lambda: not os.listdir(made.files), "the files of the jobs have gone")
 
 
 def test_every_launch_gets_the_daemons_that_stand_by(place: Place) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ABORT_SECONDS = 0.5
 """How long an abort looks for descendants: killed processes go at once, unless they sit in the kernel."""
+TIDYING = 0.5
+"""Seconds that an aborted process has to end by itself when all that descends from it is dead: a guard tidies up then."""
 STRAY_GRACE = 0.5
 """Seconds for which output is still taken after the process has exited and somebody else holds its pipes open."""
 
@@ -160,9 +162,10 @@ class ProcessChannel:
         if self.ended.is_set() or self._aborted:
             return
         self._aborted = True
-        if not self._exited:
-            _kill_strays(self.pid)
-        self._kill_group()
+        if not self._exited and _kill_strays(self.pid):
+            self._loop.call_later(TIDYING, self._kill_with_strays)
+        else:
+            self._kill_group()
         self._close_stdin()
         if self._stray_timer is not None:
             self._stray_timer.cancel()
@@ -270,19 +273,25 @@ class ProcessChannel:
             words = self._last_words.decode("utf-8", "replace")
             self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
 
+    def _kill_with_strays(self) -> None:
+        if not self.ended.is_set():
+            _kill_strays(self.pid)
+            self._kill_group()
+
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def _kill_strays(pid: int) -> None:
-    """Kill what descends from a group leader and has left its group, until nothing is seen.
+def _kill_strays(pid: int) -> bool:
+    """Kill what descends from a group leader and has left its group, until nothing is seen; say whether there was any.
 
     The leader lives on meanwhile: where it is the guard of a node, it inherits the orphans.
     """
     import psutil
 
     deadline = time.monotonic() + ABORT_SECONDS
+    found = False
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         while time.monotonic() < deadline:
@@ -293,8 +302,10 @@ def _kill_strays(pid: int) -> None:
                         one.kill()
                         killed = True
             if not killed:
-                return
+                break
+            found = True
             time.sleep(0.002)
+    return found
 
 
 def _rest(descriptor: int) -> list[bytes]:
