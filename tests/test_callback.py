@@ -113,14 +113,18 @@ def test_nothing_is_left_of_a_launch_that_is_ended(agent: str, tmp_path: Path, n
         wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
 
 
-def test_a_node_whose_connection_is_lost_is_named(agent: str, tmp_path: Path) -> None:
-    with launching("--agent", agent, *CALL, "-H", "a,b", *sh(f"echo $$ >{tmp_path}/up-$RANK; sleep 60")) as process:
+def test_a_node_whose_connection_is_lost_is_named_and_leaves_nothing(agent: str, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    program = sh(f"echo $$ >{tmp_path}/up-$RANK; sleep 60")
+    with launching("--agent", agent, *CALL, "-H", "a,b", *program, env={"TMPDIR": str(files)}) as process:
         wait_for_files(tmp_path / "up-0", tmp_path / "up-1")
         one, _ = relays()
         os.kill(one, signal.SIGKILL)
         done = finish(process)
     assert done.code == ExitCode.NODE_LOST
     assert "its connection back to the head was lost" in done.words
+    wait_until(lambda: not os.listdir(files), "the daemon whose guard was killed has removed its files")
 
 
 @pytest.mark.testbed

@@ -47,6 +47,7 @@ def main() -> None:
     spawn.raise_file_limit()
     hardware = _stand_by(wire_in, wire_out, *guarded) if stands_by else None
     released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
+    reaper.remove_directory(directory)  # the guard does so too, unless it was killed
     # One that lost its head leaves a wire on which nobody knows what is said next.
     os._exit(1 if stands_by and not released else 0)
 
