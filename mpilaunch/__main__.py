@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal itself loads enum
 import gc
 import os
 
@@ -12,11 +13,16 @@ from mpilaunch.head.lazily import put_off_what_everyone_imports
 def entry() -> None:
     """Run the command; does not return."""
     open_standard_descriptors()
+    interrupt = _signal.getsignal(_signal.SIGINT)
+    if interrupt is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until somebody can say in words that it came
     gc.disable()  # loading makes hardly any garbage; the launch goes on with it
     put_off_what_everyone_imports()
     bytecode.use()
     from mpilaunch import cli
 
+    if interrupt is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, interrupt)
     cli.entry()
 
 

@@ -202,6 +202,8 @@ def look(job: JobSpec, settings: Settings) -> int:
 
 def _print(text: str) -> int:
     """Print what was asked for on stdout, where it can be piped; a reader that goes away (`| head`) is no fault."""
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names may be in any script
     try:
         print("\n".join(printable(line) for line in text.splitlines()), flush=True)
     except BrokenPipeError:

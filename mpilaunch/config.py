@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import UsageError, reason_of
-from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Setting, Settings
+from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Option, Setting, Settings
 from mpilaunch.spelling import did_you_mean
 from mpilaunch.values import value_from_data, value_from_text
 
@@ -73,7 +73,29 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
         else:
             value = value_from_text(option, text, option.variable)
         found[option.name] = Setting(value, option.variable, layer=3)
+    _refuse_other_spellings(environ)
     return found
+
+
+def _refuse_other_spellings(environ: Mapping[str, str]) -> None:
+    """Refuse a variable that means an option and does not set it: MPILAUNCH_HOSTS, MPILAUNCH_DRY_RUN."""
+    unknown = {name for name in environ if name.startswith("MPILAUNCH_") and environ[name]}
+    unknown -= {option.variable for option in OPTIONS if option.configurable}
+    for name in sorted(unknown):
+        said = name.removeprefix("MPILAUNCH_").lower().replace("_", "-")
+        if said not in ("version", "help") and (hint := _right_spelling(said, "{0.variable}={1}".format)):
+            raise UsageError("config-key", f"the variable {name} sets nothing", hint=hint)
+
+
+def _right_spelling(said: str, write: Callable[[Option, str], str]) -> str | None:
+    """Return a hint for the flag of an option where only its first name counts, None where there is no such flag."""
+    for option in OPTIONS:
+        if said == option.name and not option.configurable:
+            return f"--{said} stands on the command line only"
+        if f"--{said}" in (*option.aliases, *option.shorthands):
+            value = option.shorthands.get(f"--{said}", "VALUE")
+            return f"say {write(option, 'no' if value is False else str(value))}"
+    return None
 
 
 def _from_file(path: str) -> dict[str, Setting]:
@@ -88,7 +110,7 @@ def _from_file(path: str) -> dict[str, Setting]:
         line, column = positions[(key,)]
         # What is right on the command line (map_by, as in Python) would be a new dialect here: one spelling, and a hint.
         if key not in known:
-            hint = "mpilaunch --show-config lists every key"
+            hint = _right_spelling(str(key), "{0.name}: {1}".format) or "mpilaunch --show-config lists every key"
             said = did_you_mean(str(key), known)
             raise UsageError("config-key", f"{path}:{line}:{column}: unknown key '{key}'{said}", hint=hint)
         option = BY_NAME[key]
@@ -110,7 +132,7 @@ def read_text(path: str, what: str) -> str:
     """Return the text of a file that the user named; raises UsageError "file-unreadable"."""
     try:
         with open(path, encoding="utf-8") as file:
-            return file.read()
+            return file.read().removeprefix("\ufeff")  # some editors put a mark of the byte order in front
     except OSError as error:
         told = f"cannot read {what} '{path}': {reason_of(error)}"
         raise UsageError("file-unreadable", told, hint=_nearest_file(path)) from error

@@ -119,7 +119,7 @@ class Console:
             self.warning("output that nobody read was not printed")
         if verdict.cause == "ok":
             self.remark(f"all ranks ended well after {verdict.seconds:.1f} s", level=1)
-        elif verdict.exit_code != NOBODY_READS:
+        elif (verdict.cause, verdict.exit_code) != ("interrupted", NOBODY_READS):
             self.error(verdict_error(verdict))
         for host, process, command in verdict.swept:
             self.warning(f"{host}: ended process {process} ({command}), which its rank had left behind")

@@ -99,6 +99,10 @@ def mapping_and_cpus(settings: Settings) -> tuple[MappingPolicy, CpuPolicy]:
         if bind.unit == said.place:
             # Who deals more ranks to the cores than there are wants them to share, as with mpirun.
             bind.flags.add("overload")
+    elif bind.unit == "cpu-list" and not said.cpu_list:
+        raise UsageError("bind-to", "--bind-to cpu-list: there is no list", hint="say --cpu-set LIST too, like --cpu-set 0-3")
+    elif bind.unit == "none" and said.cpu_list:
+        bind.unit = "cpu-list"  # the others are not to be used, whatever a rank is bound to
     if cpus > 1 and bind.unit not in ("none", "core", "hwthread"):
         told = f"{cpus} CPUs for each rank do not go with --bind-to {settings['bind-to']}"
         raise UsageError("option-conflict", told, hint="say --bind-to core or hwthread, or neither PE=N nor --cpus-per-rank")
@@ -123,7 +127,7 @@ def _unit_asked_for(said: _MapBy, cpus: int, unit: str) -> str:
         return "user"
     if said.cpu_list:
         return "cpu-list"
-    if cpus > 1:
+    if cpus > 1 or said.cpus is not None:
         return unit
     return said.place if said.place in OBJECTS else "none"
 

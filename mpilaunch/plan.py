@@ -28,8 +28,9 @@ _SECRET_VALUE = re.compile(
     r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.)"
 )
 """A URL with a password, and tokens that begin so that they are recognised (Hugging Face, GitHub, OpenAI, Slack, AWS, ...)."""
+_NEVER_A_COUNT = re.compile(r"(SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)", re.IGNORECASE)
 SHORTEST_SECRET = 8
-"""Characters: `--max-tokens 512` tells no secret."""
+"""Characters of what may as well be a number of them: `--max-tokens 512` tells no secret."""
 
 
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
@@ -181,21 +182,22 @@ def mask_secrets(variables: Mapping[str, str]) -> dict[str, str]:
 def mask_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a program's arguments with what looks like a secret hidden: `--token VALUE`, `api_key=VALUE`, known tokens."""
     shown = []
-    tells = False
+    flag = ""
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if equals and _SECRET_NAME.search(_as_name(name)) and len(value) >= SHORTEST_SECRET:
+        if equals and _is_secret(name, value):
             shown.append(f"{name}={MASKED}")
-        elif (tells and len(argument) >= SHORTEST_SECRET and not argument.startswith("-")) or _SECRET_VALUE.search(argument):
+        elif (flag and not argument.startswith("-") and _is_secret(flag, argument)) or _SECRET_VALUE.search(argument):
             shown.append(MASKED)
         else:
             shown.append(argument)
-        tells = not equals and argument.startswith("-") and bool(_SECRET_NAME.search(_as_name(argument)))
+        flag = argument if not equals and argument.startswith("-") else ""
     return shown
 
 
-def _as_name(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
+def _is_secret(flag: str, value: str) -> bool:
+    name = flag.lstrip("-").replace("-", "_")
+    return bool(_SECRET_NAME.search(name) and value and (len(value) >= SHORTEST_SECRET or _NEVER_A_COUNT.search(name)))
 
 
 def _program(job: JobSpec, app: App) -> list[str]:

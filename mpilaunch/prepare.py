@@ -210,11 +210,10 @@ def _parameters(items: Sequence[str], provenance: str) -> list[str]:
 
 def _directory(text: str | None) -> tuple[str | None, bool | None]:
     """Return the directory of --output-filename, and what mpirun's DIR:nocopy says of printing it too, None for nothing."""
-    path, *words = (text or "").split(":")
-    known = {"nocopy", "copy", "nojobid", "raw"}
-    if not words or not all(word.lower() in known for word in words):
+    path, colon, modifiers = (text or "").partition(":")
+    said = set(modifiers.lower().replace(":", ",").split(","))
+    if not colon or said - {"nocopy", "copy", "nojobid", "raw"}:
         return text, None
-    said = {word.lower() for word in words}
     return path, True if "copy" in said else False if "nocopy" in said else None
 
 

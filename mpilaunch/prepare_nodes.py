@@ -66,6 +66,8 @@ def choose_nodes(
         found = from_outside or from_slot_map
         if found is None and lines is not None and not any(line.host.startswith("+") for line in lines):
             found = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
+        if found is None and mapping.map_by == "seq" and mapping.file is not None:
+            found = parse_hostfile(read_text(mapping.file, "hostfile"), mapping.file), mapping.file
     per_node = mapping.per_node
     # What the user says of it stands above what an operator has put into the environment.
     inherited = agent if settings.layer("remote-agent") < 2 else None
@@ -113,11 +115,12 @@ def listed(
         chosen = tuple(line.cores for line in lines)
         return replace(mapping, listed=allocation.nodes_of(entries, nodes)), replace(cpu, chosen=chosen)
     if mapping.map_by == "seq":
-        files = (mapping.file,) if mapping.file else _named_hosts(settings)[0]
-        entries = [entry for path in files for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+        hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
+        entries = [entry for path in hostfiles for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+        entries = entries or [entry for text in host_lists for entry in parse_host_list(text)]
         if not entries:
-            hint = "say --hostfile FILE, or --map-by seq:file=FILE"
-            raise UsageError("map-by", "--map-by seq: no file lists the hosts of the ranks", hint=hint)
+            hint = "say --hostfile FILE, --host LIST, or --map-by seq:file=FILE"
+            raise UsageError("map-by", "--map-by seq: nothing lists the hosts of the ranks", hint=hint)
         return replace(mapping, listed=allocation.nodes_of(entries, nodes)), cpu
     return mapping, cpu
 

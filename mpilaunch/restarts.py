@@ -96,6 +96,7 @@ def restart_policy(
     if least != most and mapping.ranks is not None:
         hint = "leave -np out: there is a rank per slot, or -N on each node"
         raise UsageError("option-conflict", f"--nnodes {settings['nnodes']} with -np {mapping.ranks}", hint=hint)
+    excepted = _exit_codes(settings["no-restart-codes"])
     if not settings["max-restarts"] and not spares and most is None:
         return RestartPolicy()
     there = sum(bool(node.slots) for node in pool.nodes)
@@ -108,7 +109,7 @@ def restart_policy(
         most = min(most, (there - spares) // unit * unit)
     return RestartPolicy(
         limit=settings["max-restarts"],
-        excepted=_exit_codes(settings["no-restart-codes"]),
+        excepted=excepted,
         spares=spares,
         least=least,
         most=most,

@@ -407,6 +407,18 @@ def test_a_reader_of_stdout_that_goes_away_is_no_fault() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_stdout_that_is_not_utf_8_is_no_fault() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mpilaunch", "--dry-run", "-H", "hö", "true"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT / 'agents'}", "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"h\\xf6" in done.stdout
+
+
 def test_closed_descriptors_are_no_fault() -> None:
     done = run_python("-c", "import os, sys; os.execv(sys.executable, [sys.executable, '-m', 'mpilaunch', '--hlp'])")
     assert done.returncode == 2 and "--help" in done.stderr

@@ -81,8 +81,34 @@ def test_a_variable_has_one_value_per_line_and_empty_says_nothing(here: Path) ->
     assert (settings["np"], settings["quiet"]) == (None, True)
 
 
-def test_options_that_only_look_have_no_variable(here: Path) -> None:
-    assert load_settings({}, {"HOME": str(here), "MPILAUNCH_DRY_RUN": "1"})["dry-run"] is False
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("DRY_RUN", "--dry-run stands on the command line only"),
+        ("HOSTS", "say MPILAUNCH_HOST=VALUE"),
+        ("TAG_OUTPUT", "say MPILAUNCH_TAG=ompi"),
+        ("NO_COPY", "say MPILAUNCH_COPY=no"),
+    ],
+)
+def test_a_variable_that_means_an_option_and_sets_nothing_is_refused(here: Path, name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"the variable MPILAUNCH_{name} sets nothing") as raised:
+        load_settings({}, {"HOME": str(here), f"MPILAUNCH_{name}": "1"})
+    assert raised.value.hint == hint
+
+
+def test_variables_that_ranks_get_mean_no_option(here: Path) -> None:
+    own = ("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "JOB_ID", "RESTART_COUNT", "CHECKPOINT_DIR", "VERSION")
+    load_settings({}, {"HOME": str(here), **{f"MPILAUNCH_{name}": "1" for name in own}})
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"), [("no-copy", "say copy: no"), ("hosts", "say host: VALUE"), ("up", "--up stands on the command line only")]
+)
+def test_another_spelling_of_an_option_is_told_the_right_one(here: Path, key: str, hint: str) -> None:
+    (here / "a.yaml").write_text(f"{key}: yes\n")
+    with pytest.raises(UsageError, match=f"unknown key '{key}'") as raised:
+        load_settings(said(config="a.yaml"), {"HOME": str(here)})
+    assert raised.value.hint == hint
 
 
 def test_a_bad_variable_is_named(here: Path) -> None:

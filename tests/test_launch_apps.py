@@ -242,6 +242,7 @@ def test_ranks_share_a_file_line_by_line(tmp_path: Path) -> None:
     [
         (("--output-filename", "d"), True),
         (("--output-filename", "d:nocopy"), False),
+        (("--output-filename", "d:nocopy,nojobid"), False),
         (("--output-filename", "d", "--no-copy"), False),
         (("--output", "dir=d"), False),
         (("--output", "dir=d:copy"), True),

@@ -59,6 +59,8 @@ def wait_gone(*gone: int) -> None:
         ("kill -BUS $$", 135, r"killed by SIGBUS \(signal 7\)(, core dumped)?"),
         ("kill -KILL $$", 137, r"killed by SIGKILL \(signal 9\)"),
         ("kill -TERM $$", 143, r"killed by SIGTERM \(signal 15\)"),
+        ("kill -PIPE $$", 141, r"killed by SIGPIPE \(signal 13\)"),
+        ("exit 141", 141, "exited with code 141"),
     ],
 )
 @proves(

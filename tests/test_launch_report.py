@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import mpilaunch
-from tests.launching import launch, script, sh
+from tests.launching import finish, launch, launching, script, sh
 
 PAGE = (Path(__file__).parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
 
@@ -89,6 +89,28 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: 
 def test_an_old_report_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("old", encoding="utf-8")
     assert report_of(tmp_path, "-np", "1", "true")["verdict"]["cause"] == "ok"
+
+
+def test_what_is_no_file_or_leads_elsewhere_stays_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "real.json").touch(mode=0o600)
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert launch("-np", "1", "--report", "link.json", "true", cwd=tmp_path).code == 0
+    assert (tmp_path / "link.json").is_symlink() and (tmp_path / "real.json").stat().st_mode & 0o777 == 0o600
+    assert json.loads((tmp_path / "real.json").read_text())["verdict"]["cause"] == "ok"
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert launch("-np", "1", "--report", "pipe", "true", cwd=tmp_path).code == 0
+        assert json.loads(os.read(reader, 1 << 20))["verdict"]["cause"] == "ok"
+    finally:
+        os.close(reader)
+    done = launch("-np", "1", "--report", "pipe", "true", cwd=tmp_path)
+    assert "error[report-file]: --report pipe: " in done.words, "nobody reads it"
+    words = ("--report", "/dev/stdout", "-np", "1", "echo", "hi")
+    with (tmp_path / "out").open("wb") as out, launching(*words, stdout=out) as job:
+        assert finish(job).code == 0
+    assert (tmp_path / "out").read_text().startswith("hi\n{\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "out", "pipe", "real.json"]
 
 
 def test_a_timed_out_job_says_so(tmp_path: Path) -> None:

@@ -270,6 +270,15 @@ def test_what_is_not_started_again(code: int, words: list[str]) -> None:
     assert "attempt 2" not in done.words
 
 
+def test_the_files_of_an_attempt_hold_what_those_before_have_said(tmp_path: Path) -> None:
+    for stale in ("out.0", "err.0"):
+        (tmp_path / stale).write_text("of another job\n")
+    program = sh("n=$MPILAUNCH_RESTART_COUNT; echo $n; echo why $n >&2; exit $((3 - 3 * n))")
+    files = ("--output-file", "out.{rank}", "--error-file", "err.{rank}")
+    assert launch("-np", "1", "--max-restarts", "1", *files, *program, cwd=tmp_path).code == 0
+    assert [(tmp_path / name).read_text() for name in ("out.0", "err.0")] == ["0\n1\n", "why 0\nwhy 1\n"]
+
+
 def test_a_later_attempt_that_does_not_start_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "once.sh").write_text("#!/bin/sh\nrm once.sh\nexit 7\n")
     (tmp_path / "once.sh").chmod(0o755)

@@ -101,6 +101,7 @@ def test_what_the_user_says_wins_but_for_the_facts_of_the_map() -> None:
         ("train.py --hub ghp_AbCdEfGhIjKlMnOpQrSt", "train.py --hub <masked>"),
         ("train.py --db postgres://me:pw@db/x", "train.py --db <masked>"),
         ("train.py --password hunter2hunter2", "train.py --password <masked>"),
+        ("train.py --password=hunter2 --db-password pw", "train.py --password=<masked> --db-password <masked>"),
     ],
 )
 def test_secrets_among_the_arguments_of_the_program_are_masked(arguments: str, shown: str | None) -> None:

@@ -112,7 +112,7 @@ def test_without_hosts_the_rankfiles_are_the_nodes(here: Path) -> None:
         ("-H b -rf t", "2 ranks do not fit in 1 slot of 1 node"),
         ("-rf r --map-by socket", "--rankfile and --map-by socket say different things"),
         ("--map-by rankfile", "--map-by: 'rankfile' names no file"),
-        ("--map-by seq", "--map-by seq: no file lists the hosts of the ranks"),
+        ("--map-by seq", "--map-by seq: nothing lists the hosts of the ranks"),
     ],
 )
 def test_what_is_wrong_with_a_rankfile(here: Path, words: str, message: str) -> None:
@@ -137,6 +137,8 @@ def test_seq_takes_the_hostfile_line_by_line(here: Path) -> None:
     assert [place.node for place in job("-f h --map-by seq").job_map.placements] == [0, 1, 0, 2, 3]
     assert map_of("-f h --map-by seq -np 2") == "0@a 1@b"
     assert map_of("-H a:2,b:2 --map-by seq:FILE=s") == "0@b 1@a 2@b"
+    assert map_of("--map-by seq:FILE=s") == "0@b 1@a 2@b"
+    assert map_of("-H b,a,b --map-by seq") == "0@b 1@a 2@b"
 
 
 def test_a_rankmap_names_nodes_whatever_their_slots() -> None:

@@ -28,6 +28,7 @@ ERRNO_CAUSES = {
 }
 ERROR_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (socket.gaierror, "host-unknown"),
+    (UnicodeError, "host-unknown"),  # no name of the DNS: a part of it is empty, or too long
     (asyncio.TimeoutError, "timeout"),
     (asyncssh.HostKeyNotVerifiable, "host-key-unknown"),
     (asyncssh.PermissionDenied, "key-refused"),

@@ -123,7 +123,9 @@ def choose_directory(wanted: str, required: bool) -> tuple[bytes, str]:
     if os.path.isdir(path) and os.access(path, os.X_OK):
         return path, ""
     if required:
-        reason = "no permission to enter" if os.path.isdir(path) else "no such directory"
+        reason = "not a directory" if os.path.exists(path) else "no such directory"
+        if os.path.isdir(path):
+            reason = "no permission to enter"
         raise Problem(DIRECTORY_MISSING, "%s: %s" % (wanted, reason))
     home = os.path.expanduser(b"~")
     return (home if os.path.isdir(home) else b"/"), "no %s here: ranks start in the home directory" % wanted
@@ -239,4 +241,4 @@ def _first_python(pythons: list[str], search_path: bytes, directory: bytes) -> b
         path = _find(encode(python), search_path, directory)
         if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
             return path
-    raise Problem(PROGRAM_MISSING, "no Python for scripts: tried %s" % ", ".join(pythons))
+    raise Problem(INTERPRETER_MISSING, "no Python for scripts: tried %s" % ", ".join(pythons))

@@ -44,14 +44,17 @@ class RankFile:
 def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[int, RankFile]:
     """Open the file of each stream of a world's ranks that goes to one, by the stream's channel; raises UsageError.
 
+    A file that an earlier attempt has written is gone on with: why that one failed may stand nowhere else.
+
     Args:
         files: those of the job by path, to which new ones are added: worlds may share files.
     """
     paths = _paths(job, world)
+    anew = os.O_APPEND if job.restart else os.O_TRUNC
     for path, count in Counter(paths.values()).items():
         file = files.get(path)
         if file is None:
-            files[path] = RankFile(_create(path, os.O_TRUNC), count, count > 1)
+            files[path] = RankFile(_create(path, anew), count, count > 1)
         elif file.users:
             file.users += count
             file.shared = True

@@ -66,7 +66,7 @@ class OutputForwarder:
         self._job = job
         self._count = count = len(job.job_map.placements)
         self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * count)))
-        self.lost: OSError | None = None
+        self.lost = ""
         self.unread = self._abandoned = False
         self._broken = broken
         stdout = Writer(self._write_failed)
@@ -230,15 +230,15 @@ class OutputForwarder:
             stream.file.write(data)
         except OSError as error:
             self._file_error = error
-            self._lose(error, f"the file of rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
+            self._lose(f"the file of rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
 
     def _write_failed(self, error: OSError) -> None:
         if error.errno != errno.EPIPE:
-            self._lose(error, f"output cannot be written any more: {error.strerror}")
+            self._lose(f"output cannot be written any more: {error.strerror}")
         self._broken(error)
 
-    def _lose(self, error: OSError, text: str) -> None:
-        self.lost = error
+    def _lose(self, text: str) -> None:
+        self.lost = self.lost or text
         self.say(f"mpilaunch: warning: {text}\n")
 
     def _fold(self, stream: Stream, lines: bytes) -> None:

@@ -166,8 +166,8 @@ class Launch:
             if self._job.continue_on_error:
                 hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
                 verdict = replace(verdict, failed_after=failed, hosts=hosts)
-        elif verdict.first is None and self._output.lost is not None:
-            verdict = replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost")
+        elif verdict.first is None and self._output.lost:
+            verdict = replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
         self._timeline.begin("")
         ends = self._state.ends.values() if verdict.first is None else [verdict.first]
         seconds = self._timeline.seconds_to(end.clock for end in ends)
