@@ -16,6 +16,8 @@ def entry() -> None:
     interrupt = _signal.getsignal(_signal.SIGINT)
     if interrupt is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until somebody can say in words that it came
+    if _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN:
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # or nobody could tell how our children have ended
     gc.disable()  # loading makes hardly any garbage; the launch goes on with it
     put_off_what_everyone_imports()
     bytecode.use()

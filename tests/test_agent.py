@@ -145,6 +145,17 @@ Host key verification failed.
 """
 
 
+def test_a_user_without_a_name_needs_one_only_where_the_template_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", no_name)
+    node = Node(0, "node07", (), "command")
+    assert CommandAgent(AgentOptions(template="reach {host}")).argv(node, ["true"]) == ["reach", "node07", "true"]
+    with pytest.raises(UsageError, match="this machine has no name for the user who runs this"):
+        CommandAgent(AgentOptions(template="reach {user}@{host}")).argv(node, ["true"])
+
+
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
@@ -157,6 +168,7 @@ Host key verification failed.
          "host-key-unknown"),
         (CHANGED, "host-key-changed"),
         ("root@node01: Permission denied (publickey).", "key-refused"),
+        ("-bash: /opt/module.sh: Permission denied\nConnection to a closed by remote host.", "connection-closed"),
         ("Received disconnect from 10.0.0.2 port 22:2: Too many authentication failures\nDisconnected from 10.0.0.2 port 22",
          "key-refused"),
         ("kex_exchange_identification: read: Connection reset by peer\nConnection reset by 10.0.0.2 port 22",

@@ -16,6 +16,7 @@ from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch_agents import process
 from mpilaunch_agents.child import _close_inherited
+from mpilaunch_agents.command import CommandAgent
 from mpilaunch_agents.conformance import Recorder
 from mpilaunch_agents.fake import FakeAgent
 from mpilaunch_agents.local import LocalAgent
@@ -24,7 +25,7 @@ from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 NODE = Node(0, "local", (), "local")
 
 
-def run(test: Callable[[ProcessAgent], Awaitable[None]], agent: type[ProcessAgent] = LocalAgent) -> None:
+def run(test: Callable[[ProcessAgent], Awaitable[None]], agent: Callable[[AgentOptions], ProcessAgent] = LocalAgent) -> None:
     """Run a test with an agent; every descriptor, task and process must be gone after its close."""
 
     async def main() -> None:
@@ -115,6 +116,31 @@ def test_abort_kills_the_whole_group_even_when_it_ignores_everything() -> None:
         assert await dies(int(recorder.stdout))
 
     run(test)
+
+
+def test_a_killed_process_tells_nothing_of_what_it_ran() -> None:
+    async def test(agent: ProcessAgent) -> None:
+        end = (await complete(agent, ["sh", "-c", "kill -KILL $$"])).end
+        assert end is not None
+        assert (end.exit_code, end.error) == (137, "its connection was lost: the agent's process was killed by signal 9")
+
+    run(test, lambda options: CommandAgent(AgentOptions(template="sh -c 'eval exec \"$0\"' {command}")))
+
+
+def test_what_cannot_be_killed_holds_up_no_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpilaunch_agents.process.CLOSING", 0.1)
+
+    async def main() -> None:
+        made = LocalAgent(AgentOptions())
+        channel, recorder = await start(made, ["sleep", "60"])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "killpg", lambda pid, number: None)
+            await made.close()
+            assert recorder.end is None
+        os.killpg(channel.pid, signal.SIGKILL)
+        assert await recorder.ended() == ChannelEnd(128 + signal.SIGKILL)
+
+    asyncio.run(main())
 
 
 def test_end_does_not_wait_for_a_stray_process_that_holds_the_pipes() -> None:

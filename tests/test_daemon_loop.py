@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import struct
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from mpilaunch.daemon import reaper
+from mpilaunch.daemon.processes import Processes
+from mpilaunch.daemon.timers import Timers
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MAGIC, PING, STDERR, STDIN, STDOUT, frame, stream_channel
 from tests.launching import WireToDaemon, children, living, peak_memory, state, stopped, wait_for_files, wait_until
 
@@ -564,3 +568,26 @@ def test_the_guard_outlives_the_signals_of_an_agent(daemon: WireToDaemon, tmp_pa
     daemon.process.send_signal(number)
     ping(daemon)
     assert living(rank) and daemon.process.poll() is None
+
+
+# What cannot be killed
+
+
+def test_what_cannot_be_killed_is_left_and_not_called_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaper, "SWEEP_SECONDS", 0.05)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "kill", lambda pid, number: None)
+                assert process.pid not in dict(reaper.kill_descendants())
+            processes = Processes(Timers(), lambda pids: None, lambda: None)
+            processes.started(process.pid, 0)
+            monkeypatch.setattr(reaper, "living_groups", lambda groups: groups)
+            with monkeypatch.context() as patched:
+                patched.setattr(reaper, "signal_group", lambda pid, number: None)
+                processes.end([])
+            assert processes.ending and not processes.will_be_told
+            processes.leave()
+            assert not processes.ending
+        finally:
+            process.kill()

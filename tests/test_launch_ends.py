@@ -373,6 +373,42 @@ def test_a_stopped_job_stops_its_ranks_and_goes_on_with_them(tmp_path: Path) -> 
     assert (done.code, done.out, done.err) == (0, b"went on\nwent on\n", b"")
 
 
+@pytest.mark.parametrize("frozen", ["head", "all"])
+def test_ranks_that_say_nothing_after_a_freeze_go_on(tmp_path: Path, frozen: str) -> None:
+    program = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.01; done; echo went on"
+    with launching("-np", "1", "--heartbeat", "0.5", *sh(program), cwd=tmp_path) as process:
+        pids(tmp_path, "pid-0")
+        guard, daemon = guard_and_daemon(process.pid)
+        asleep = (process.pid, guard, daemon) if frozen == "all" else (process.pid,)
+        for pid in asleep:
+            os.kill(pid, signal.SIGSTOP)
+        # The daemon ends its ranks after four heartbeat limits without its head, if it has lived through them.
+        time.sleep(3.5 if frozen == "all" else 1.2)
+        for pid in asleep:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(1)  # beats come and go meanwhile
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert (done.code, done.out, done.err) == (0, b"went on\n", b"")
+
+
+def test_whoever_ignores_or_blocks_the_end_of_children_does_not_matter(tmp_path: Path) -> None:
+    for odd in ("signal(signal.SIGCHLD, signal.SIG_IGN)", "pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])"):
+        start = f"import os, signal, sys; signal.{odd}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+        argv = [sys.executable, "-c", start, "-m", "mpilaunch", "-H", "local:1,local:1", *sh("exit $((RANK * 3))")]
+        done = subprocess.run(argv, env=environment(), capture_output=True, timeout=20, check=False)
+        assert (done.returncode, b"rank 1 on local exited with code 3" in done.stderr) == (3, True)
+        argv[5:] = ["-np", "1", *sh(f"echo $PPID >{tmp_path}/daemon; echo $$ >{tmp_path}/rank; exec sleep 100")]
+        with subprocess.Popen(argv, env=environment(), stderr=subprocess.PIPE) as process:
+            daemon, rank = pids(tmp_path, "daemon", "rank")
+            os.kill(daemon, signal.SIGKILL)
+            _, told = process.communicate(timeout=20)
+            assert (process.returncode, b"Traceback" in told) == (125, False)
+            wait_gone(rank)
+        for name in ("daemon", "rank"):
+            (tmp_path / name).unlink()
+
+
 # Time limits
 
 

@@ -6,12 +6,14 @@ import os
 import resource
 import signal
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.launching import environment, launch, script, sh, wait_for_files
+from mpilaunch.daemon import modules
+from tests.launching import LIMIT, ROOT, environment, launch, script, sh, wait_for_files
 
 PLACE = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$GROUP_WORLD_SIZE"
 ARGUMENTS = "import os, sys\nprint([os.fsencode(word) for word in sys.argv[1:]])\n"
@@ -173,6 +175,42 @@ def test_a_rank_has_a_session_three_descriptors_and_default_signals() -> None:
     assert int(blocked.split()[1], 16) == 0
     # The C library keeps two signals for itself, and ignores them in every process that it spawns.
     assert not [number for number in signal.valid_signals() if int(ignored.split()[1], 16) >> (number - 1) & 1]
+
+
+OLD = """
+import os
+del os.memfd_create
+def refusing(spawn):
+    def refused(*arguments, setsid=False, **others):
+        if setsid:
+            raise NotImplementedError("posix_spawn: setsid unavailable on this platform")
+        return spawn(*arguments, **others)
+    return refused
+os.posix_spawn, os.posix_spawnp = refusing(os.posix_spawn), refusing(os.posix_spawnp)
+"""
+"""What a Python is like that was built for an old C library, glibc before 2.26, as uv's were until 2026."""
+
+
+def test_a_python_that_was_built_for_an_old_c_library(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(OLD)
+    begin = f"import os, sys; words = sys.argv[1:]; code = words.index('-c') + 1; words[code] = {OLD!r} + words[code]"
+    python = script(tmp_path / "python", f"#!{sys.executable} -I\n{begin}\nos.execv(sys.executable, ['python', *words])\n")
+    path = f"{tmp_path}:{ROOT}:{ROOT / 'agents'}"
+    show = "ls /proc/self/fd | tr '\\n' ' '; grep SigBlk /proc/self/status; cut -d ' ' -f 6 /proc/$$/stat; echo $$; exit 5"
+    words = ["--python", str(python), "-np", "1", *sh(show)]
+    argv = [sys.executable, "-m", "mpilaunch", *words]
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
+    descriptors, session, pid = done.stdout.splitlines()
+    assert (done.returncode, descriptors, session) == (5, "0 1 2 3 60 SigBlk:\t0000000000000000", pid), done.stderr
+
+
+def test_a_file_without_a_name_under_such_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    descriptor = modules._unnamed_file()
+    os.write(descriptor, b"here")
+    assert Path(f"/proc/self/fd/{descriptor}").read_bytes() == b"here"
+    os.close(descriptor)
 
 
 # The program

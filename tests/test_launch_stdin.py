@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,23 @@ def test_closed_stdin_is_an_end_of_file(who: str) -> None:
     shell = f"{' '.join(MPILAUNCH)} -np 2 --stdin {who} cat <&-; echo $?"
     done = subprocess.run(["sh", "-c", shell], capture_output=True, env=environment(), timeout=20, check=False)
     assert (done.stdout, done.stderr) == (b"0\n", b"")
+
+
+def test_heads_that_share_a_pipe_do_not_wait_for_what_another_has_read() -> None:
+    read, write = os.pipe()
+    try:
+        with launching("-np", "1", "cat", stdin=read) as one, launching("-np", "1", "cat", stdin=read) as two:
+            os.close(read)
+            read = -1
+            for number in range(50):
+                os.write(write, b"%d\n" % number)
+                time.sleep(0.01)
+            os.close(write)
+            write = -1
+            ends = [finish(one), finish(two)]
+    finally:
+        for descriptor in (read, write):
+            if descriptor >= 0:
+                os.close(descriptor)
+    assert [end.code for end in ends] == [0, 0]
+    assert sorted(int(line) for end in ends for line in end.lines) == list(range(50))

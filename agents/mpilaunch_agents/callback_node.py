@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import select
+import signal
 import socket
 import ssl
 import struct
@@ -173,5 +174,6 @@ class Relay:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the daemon's exit code along
     said = sys.argv[3] if sys.argv[3] != "-" else sys.stdin.readline().strip()
     Relay(call(*sys.argv[1:3]), sys.argv[4:]).run(said)

@@ -16,8 +16,8 @@ DISMISSAL = 2.0
 """Seconds in which children that are not wanted must have gone when their stdin ends."""
 DISMISSAL_STEP = 0.002
 
-IGNORED_BY_PYTHON = [signal.SIGPIPE, signal.SIGXFSZ]
-"""What an interpreter ignores, and programs do not expect to find so."""
+NOT_IGNORED = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
+"""What an interpreter ignores, or whoever has started it, and programs do not expect to find so."""
 
 
 class Child:
@@ -43,9 +43,12 @@ class Child:
             actions = [*((os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(its)), *_close_inherited()]
             if fourth is not None:
                 actions.append((os.POSIX_SPAWN_DUP2, fourth, 3))
-            self.pid = os.posix_spawnp(
-                argv[0], list(argv), os.environ, file_actions=actions, setsid=True, setsigdef=IGNORED_BY_PYTHON
-            )
+            try:
+                self.pid = os.posix_spawnp(
+                    argv[0], list(argv), os.environ, file_actions=actions, setsid=True, setsigdef=NOT_IGNORED
+                )
+            except NotImplementedError:
+                self.pid = _spawn_slowly(argv, actions)
             started = True
         finally:
             ours = (self.stdin, self.stdout, self.stderr) if started else ()
@@ -67,6 +70,25 @@ class Child:
         except ChildProcessError:
             return 0  # whoever started us lets the kernel reap: nobody knows
         return os.waitstatus_to_exitcode(status)
+
+
+def _spawn_slowly(argv: Sequence[str], actions: Sequence[tuple[int, ...]]) -> int:
+    """Do the same where Python was built for a C library whose posix_spawn makes no session, glibc before 2.26."""
+    import subprocess
+
+    def begin() -> None:
+        for action in actions:
+            with suppress(OSError):
+                if action[0] == os.POSIX_SPAWN_DUP2:
+                    os.dup2(action[1], action[2])
+                else:
+                    os.close(action[1])
+        for signal_number in NOT_IGNORED:
+            signal.signal(signal_number, signal.SIG_DFL)
+
+    process = subprocess.Popen(argv, close_fds=False, start_new_session=True, preexec_fn=begin)
+    process.returncode = 0  # its end is for `Child.wait`
+    return process.pid
 
 
 def dismiss(children: Iterable[Child]) -> None:

@@ -36,13 +36,14 @@ class CommandAgent(ProcessAgent):
     def __init__(self, options: AgentOptions) -> None:
         super().__init__(options)
         self._words = parse(options.template or "")
+        self._names_user = any(field == "user" for word in self._words for _, field in word)
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the template's words with the fields filled in."""
         values = {
             "host": node.name,
             "name": node.name,
-            "user": node.user or getpass.getuser(),
+            "user": node.user or (_own_name() if self._names_user else ""),
             "port": str(node.port or SSH_PORT),
             "command": shlex.join(command),
         }
@@ -51,6 +52,14 @@ class CommandAgent(ProcessAgent):
     def explain(self, exit_code: int, last_words: str) -> ChannelEnd:
         """Read ssh's words: most templates end in one."""
         return explain_ssh(exit_code, last_words)
+
+
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        told = "{user}: this machine has no name for the user who runs this"
+        raise UsageError("agent-template", told, hint="say USER@HOST, or set USER") from error
 
 
 def parse(template: str) -> list[Word]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mpilaunch.agent import AgentOptions
+from mpilaunch.agent import AgentOptions, ChannelEnd
 from mpilaunch_agents.child import Child, dismiss
 from mpilaunch_agents.process import ProcessAgent
 
@@ -44,6 +44,10 @@ class LocalAgent(ProcessAgent):
         """End what was begun and no channel was opened for."""
         dismiss(child for _, child in self._begun)
         self._begun.clear()
+
+    def killed(self, number: int) -> ChannelEnd:
+        """Return the end of the command itself."""
+        return ChannelEnd(128 + number)
 
     async def close(self) -> None:
         """Leave nothing."""

@@ -25,7 +25,7 @@ SSH_WORDS = (
     ("connection-refused", "Connection refused"),
     ("timeout", "timed out|Timeout, server .* not responding|Timeout before authentication"),
     ("unreachable", "No route to host|Network is unreachable|Network is down|Host is down"),
-    ("key-refused", "Permission denied|Too many authentication failures|no more authentication methods"),
+    ("key-refused", r"Permission denied (\(|for user)|Too many authentication failures|no more authentication methods"),
     ("connection-closed", "Exceeded MaxStartups|Not allowed at this time|(kex|ssh)_exchange_identification"),
     ("connection-closed", "Connection closed by|Connection reset by|Connection to .* closed|Broken pipe"),
     ("agent-failed", "Bad configuration option|no matching .* found|Bad owner or permissions|bad permissions"),

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ABORT_SECONDS = 0.5
 """How long an abort looks for descendants: killed processes go at once, unless they sit in the kernel."""
+CLOSING = 5.0
+"""Seconds that aborted processes have to go: one of another user cannot be killed, nor one that the kernel holds."""
 TIDYING = 0.5
 """Seconds that an aborted process has to end by itself when all that descends from it is dead: a guard tidies up then."""
 STRAY_GRACE = 0.5
@@ -72,6 +74,11 @@ class ProcessAgent:
         """Return how the channel ended, from the exit code of the process and the last that it wrote on stderr."""
         return ChannelEnd(exit_code)
 
+    def killed(self, number: int) -> ChannelEnd:
+        """Return how the channel ended when somebody else has killed the process: of what it ran, that tells nothing."""
+        told = f"its connection was lost: the agent's process was killed by signal {number}"
+        return ChannelEnd(128 + number, told, "connection-closed")
+
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
         """Start the process; raises AgentFailure when it cannot be started."""
         argv = self.argv(node, command)
@@ -86,11 +93,16 @@ class ProcessAgent:
         return channel
 
     async def close(self) -> None:
-        """Abort every channel and wait until its process is gone."""
+        """Abort every channel and wait until its process is gone, or cannot be killed."""
+        import asyncio
+
+        ends = [asyncio.ensure_future(channel.ended.wait()) for channel in self._channels]
         for channel in list(self._channels):
             channel.abort()
-        while self._channels:
-            await next(iter(self._channels)).ended.wait()
+        if ends:
+            _, left = await asyncio.wait(ends, timeout=CLOSING)
+            for end in left:
+                end.cancel()
 
     def forget(self, channel: ProcessChannel) -> None:
         """Be told by a channel that it has ended."""
@@ -236,7 +248,8 @@ class ProcessChannel:
             threading.Thread(target=self._wait_in_thread, name=f"wait-{self.pid}", daemon=True).start()
 
     def _wait_in_thread(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._process_exited)
 
@@ -271,7 +284,10 @@ class ProcessChannel:
                 os.close(descriptor)
             self._agent.forget(self)
             words = self._last_words.decode("utf-8", "replace")
-            self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
+            if code < 0 and not self._aborted:
+                self._events.closed(self._agent.killed(-code))
+            else:
+                self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
 
     def _kill_with_strays(self) -> None:
         if not self.ended.is_set():

@@ -170,6 +170,7 @@ class Signals:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda number, frame: self.told.append(number))
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit codes along
 
 
 def close_leaked() -> None:

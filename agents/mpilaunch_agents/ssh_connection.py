@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import socket
+import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -97,8 +98,14 @@ class Connections:
     def __init__(self, options: AgentOptions, settings: Sequence[str]) -> None:
         asyncssh.set_log_level("CRITICAL")
         self._options = options
-        # asyncssh reads configuration from files only; this one is on no disk.
-        self._settings = os.memfd_create("ssh-options")
+        # asyncssh reads configuration from files only; this one has no name.
+        try:
+            self._settings = os.memfd_create("ssh-options")
+        except AttributeError:  # Python was built for a C library without it, glibc before 2.27
+            import tempfile
+
+            with tempfile.TemporaryFile() as file:
+                self._settings = os.dup(file.fileno())
         os.write(self._settings, "".join(line + "\n" for line in settings).encode())
         # What asyncssh would look up for each connection is given to it instead; it takes the configuration from here.
         self._base = asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None)
@@ -110,6 +117,8 @@ class Connections:
         self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], list[asyncssh.SSHKeyPair]] = {}
         self._known_hosts: dict[tuple[str, ...], asyncssh.SSHKnownHosts] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
+        self._jumped_at: dict[str, float] = {}
+        self._given_up: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
         # One that is not closed yet is held by the loop, so none is lost from here too early.
         self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
 
@@ -117,11 +126,15 @@ class Connections:
         self, node: Node, command: Sequence[str], events: ChannelEvents, early: EarlyConnection | None = None
     ) -> SshChannel:
         """Connect, unless `early` is the connection, and start the command; raises AgentFailure."""
-        limit = self._options.connect_timeout
+        limit, began = self._options.connect_timeout, time.monotonic()
         try:
             config = self._config(node.name, node.user, node.port, [f"/proc/self/fd/{self._settings}", *self._files])
             limit = min(limit, config.get("ConnectTimeout") or limit)
-            return await asyncio.wait_for(self._open(node.name, config, command, events, early), limit)
+            try:
+                return await asyncio.wait_for(self._open(node.name, config, command, events, early), limit)
+            except (asyncio.TimeoutError, asyncio.CancelledError):
+                self._give_up_jumps(str(config.get("ProxyJump") or ""), began)
+                raise
         except asyncio.TimeoutError as error:
             raise AgentFailure("timeout", str(error) or f"no answer within {limit:g} s") from error
         except Exception as error:
@@ -129,9 +142,10 @@ class Connections:
 
     async def close(self) -> None:
         """Cut all connections and wait until they are gone; called once."""
-        for task in self._jumps.values():
+        jumps = [*self._jumps.values(), *self._given_up]
+        for task in jumps:
             task.cancel()
-        await asyncio.gather(*self._jumps.values(), return_exceptions=True)
+        await asyncio.gather(*jumps, return_exceptions=True)
         for connection in list(self._connections):
             connection.abort()
             await connection.wait_closed()
@@ -209,9 +223,16 @@ class Connections:
                 raise AgentFailure("agent-failed", f"ProxyJump {jump} leads back to itself")
             if path not in self._jumps or _has_failed(self._jumps[path]):
                 self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop.strip(), tunnel, (*under_way, path)))
+                self._jumped_at[path] = time.monotonic()
             # One host's time may be over while others still wait for the jump host.
             tunnel = await asyncio.shield(self._jumps[path])
         return tunnel
+
+    def _give_up_jumps(self, jump: str, before: float) -> None:
+        """Let the next attempt connect these jump hosts anew, if they were before: one that is cut off says nothing."""
+        for path in list(self._jumps):
+            if f"{jump},".replace(" ", "").startswith(f"{path},") and self._jumped_at[path] < before:
+                self._given_up.append(self._jumps.pop(path))
 
     async def _connect_hop(self, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         match = HOP.fullmatch(hop)

@@ -28,6 +28,8 @@ READ_SIZE = 256 << 10
 WRITE_SIZE = 1 << 20
 START_SILENCE = 600.0
 """Seconds that the head may say nothing before `prepare`; afterwards `prepare` says how long."""
+SILENT_STEPS = 4
+"""Silence is counted in so many steps."""
 
 
 class Lifeline:
@@ -58,6 +60,7 @@ class Lifeline:
         self._poller, self._timers = poller, timers
         self._readable, self._head_lost = readable, head_lost
         self._silence = START_SILENCE
+        self._silent_steps, self._step_ends = 0, 0.0
         self._attach: dict[str, Any] | None = None
         self._outgoing = bytearray(MARKER)  # before all frames of a channel
         self._waiting = False
@@ -184,7 +187,21 @@ class Lifeline:
         self._wire_in = self._wire_out = -1
 
     def _hear(self) -> None:
-        self._timers.set("silence", self._silence, self._lose_channel)
+        self._silent_steps = 0
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._step_ends = time.monotonic() + self._silence / SILENT_STEPS
+        self._timers.set("silence", self._silence / SILENT_STEPS, self._end_step)
+
+    def _end_step(self) -> None:
+        """Count only time that we have lived through: a node that was frozen as a whole goes on where it was."""
+        if time.monotonic() - self._step_ends < self._silence / SILENT_STEPS:
+            self._silent_steps += 1
+        if self._silent_steps < SILENT_STEPS:
+            self._begin_step()
+        else:
+            self._lose_channel()
 
     def _wait_to_write(self, waiting: bool) -> None:
         if waiting == self._waiting:

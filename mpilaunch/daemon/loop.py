@@ -326,6 +326,7 @@ class Daemon:
         # A killed rank may be held by the kernel or a debugger: the head is to be told how it ended, which is an event.
         if not self._processes.ranks:
             self._kill_descendants()
+            self._processes.leave()
             self._forwarder.close_idle_outputs()
             self._check_finished()
         if self._state == "running":

@@ -9,6 +9,7 @@ import fcntl
 import gc
 import os
 import select
+import signal
 import sys
 
 from mpilaunch.daemon import guard, reaper, spawn
@@ -30,6 +31,9 @@ NOT_CALLED = 3
 def main() -> None:
     """Run the daemon of this node; called by the boot line with the wire on stdin and stdout. Does not return."""
     wire = wire_in, wire_out = _take_wire()
+    # Whoever has started us may have ignored or blocked it, and then nobody would hear of the end of a child.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     stands_by = sys.argv[2:] == [STANDBY]
     if stands_by:
         # What most jobs will need, and a daemon that does not stand by loads while the head is busy.

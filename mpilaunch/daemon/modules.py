@@ -29,7 +29,7 @@ def load(name: str, ask: Callable[[str, dict[str, Any], Answered], None], then: 
     """
 
     def add(answer: dict[str, Any]) -> None:
-        archive = os.memfd_create("mpilaunch")
+        archive = _unnamed_file()
         with open(archive, "wb", closefd=False) as file:
             file.write(zlib.decompress(base64.b64decode(answer["archive"])))
         mpilaunch.daemon.__path__.append("/proc/self/fd/%d/mpilaunch/daemon" % archive)
@@ -39,3 +39,14 @@ def load(name: str, ask: Callable[[str, dict[str, Any], Answered], None], then: 
         ask("modules", {}, add)
     else:
         then()
+
+
+def _unnamed_file() -> int:
+    """Return a descriptor of a file that has no name, also where Python was built for a C library without memfd_create."""
+    try:
+        return os.memfd_create("mpilaunch")
+    except AttributeError:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            return os.dup(file.fileno())

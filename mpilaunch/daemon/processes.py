@@ -88,6 +88,10 @@ class Processes:
         """Another signal is due, and there is somebody to take it."""
         return bool(self._steps) and self.ending
 
+    def leave(self) -> None:
+        """Wait no longer for groups without a rank: what lives on after the last signal cannot be killed."""
+        self._groups.clear()
+
     def how_ended(self, rank: int, status: int) -> tuple[int | None, int | None, float]:
         """Return exit code, or else signal, and time of a rank's end, of which the kernel has said so much."""
         own = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)

@@ -103,7 +103,7 @@ def kill_descendants() -> list[tuple[int, str]]:
     """Kill every descendant and wait until it is gone.
 
     Returns:
-        (process id, command name) of each process that was killed.
+        (process id, command name) of each process that was killed; one that cannot be is not among them.
     """
     killed: dict[int, str] = {}
     deadline = time.monotonic() + SWEEP_SECONDS
@@ -117,7 +117,7 @@ def kill_descendants() -> list[tuple[int, str]]:
                 pass
         if not reap():
             time.sleep(PAUSE)
-    return sorted(killed.items())
+    return sorted((pid, name) for pid, name in killed.items() if _state(pid) in ("", "Z", "X"))
 
 
 def session_directory() -> str:

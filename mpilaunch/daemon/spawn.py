@@ -190,10 +190,33 @@ def start(
         return os.posix_spawn(
             app.path, app.arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
         )
+    except NotImplementedError:
+        return _spawn_slowly(app, environment, descriptors)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if ours is not None:
             os.sched_setaffinity(0, ours)
+
+
+def _spawn_slowly(app: App, environment: dict[bytes, bytes], descriptors: dict[int, int]) -> int:
+    """Do the same where Python was built for a C library whose posix_spawn makes no session, glibc before 2.26."""
+    import subprocess
+
+    def begin() -> None:
+        for number, descriptor in sorted(descriptors.items()):
+            os.dup2(descriptor, number)
+        for signal_number in _RESET_SIGNALS:
+            try:
+                signal.signal(signal_number, signal.SIG_DFL)
+            except OSError:
+                pass  # one of the C library's own
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    process = subprocess.Popen(
+        app.arguments, executable=app.path, env=environment, close_fds=False, start_new_session=True, preexec_fn=begin
+    )
+    process.returncode = 0  # its end is the reaper's
+    return process.pid
 
 
 def raise_file_limit() -> None:

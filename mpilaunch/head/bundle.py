@@ -26,7 +26,10 @@ BOOT = (
     "import os,sys\n"
     + CHECK_PYTHON
     + "import zlib\n"
-    "left=int(sys.argv[1]);unpack=zlib.decompressobj();bundle=os.memfd_create('mpilaunch')\n"
+    "left=int(sys.argv[1]);unpack=zlib.decompressobj()\n"
+    "try:bundle=os.memfd_create('mpilaunch')\n"
+    # Python was built for a C library without it, glibc before 2.27.
+    "except AttributeError:import tempfile;bundle=os.dup(tempfile.TemporaryFile().fileno())\n"
     "while left:\n"
     " data=os.read(0,min(left,65536))\n"
     f" if not data:sys.exit({NO_BUNDLE!r})\n"

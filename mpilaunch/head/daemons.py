@@ -139,11 +139,12 @@ class Daemons:
             slept_at = time.monotonic()
             await asyncio.sleep(pause)
             now = time.monotonic()
-            if now - slept_at > 2 * pause:
-                continue  # it was us who slept: stopped, or a machine at its limit
+            overslept = now - slept_at > 2 * pause  # it was us who were silent: stopped, or a machine at its limit
             for link in list(self.links.values()):
                 if not link.living:
                     continue
+                if overslept:
+                    link.last_heard = now
                 if now - link.last_heard > silence:
                     link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
                 else:

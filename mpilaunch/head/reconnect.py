@@ -87,7 +87,7 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
     try:
         channel = await agent.open(link.node, command, attachment)
     except AgentFailure as failure:
-        return failure.detail, failure.cause in HOPELESS
+        return failure.detail or failure.cause, failure.cause in HOPELESS
     try:
         channel.write(resume_frame(link.received))
         await asyncio.wait([attachment.decided])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from contextlib import suppress
 
 from mpilaunch.head.link import NodeLink
 from mpilaunch.wire.frames import MAX_DATA, STDIN, stream_channel
@@ -28,15 +29,21 @@ class StdinForwarder:
         self._polled = False
         self._ended = False
         self._start: int | None = None
-        if targets and stat.S_ISREG(os.fstat(0).st_mode):
+        self._source = 0
+        kind = os.fstat(0).st_mode if targets else 0
+        if stat.S_ISREG(kind):
             self._start = os.lseek(0, 0, os.SEEK_CUR)
+        elif stat.S_ISFIFO(kind):
+            # Others may read the same pipe, and what the kernel has announced to all is for the first.
+            with suppress(OSError):  # of another user
+                self._source = os.open("/proc/self/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.more_credit()
 
     def more_credit(self) -> None:
         """Read on: a rank may take more now."""
         while not self._ended and not self._polled and self._room():
             try:
-                self._loop.add_reader(0, self._read)
+                self._loop.add_reader(self._source, self._read)
                 self._polled = True
             except PermissionError:
                 # A file is always ready, and the kernel does not poll it.
@@ -57,6 +64,9 @@ class StdinForwarder:
         """Read no more."""
         self._ended = True
         self._stop_polling()
+        if self._source:
+            os.close(self._source)
+            self._source = 0
 
     def _room(self) -> int:
         credits = [link.input_credit(channel) for channel, link in self._targets.items()]
@@ -68,7 +78,7 @@ class StdinForwarder:
             self._stop_polling()
             return
         try:
-            data = os.read(0, size)
+            data = os.read(self._source, size)
         except BlockingIOError:
             return
         except OSError:
@@ -81,4 +91,4 @@ class StdinForwarder:
     def _stop_polling(self) -> None:
         if self._polled:
             self._polled = False
-            self._loop.remove_reader(0)
+            self._loop.remove_reader(self._source)
