@@ -22,6 +22,7 @@ from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
 from mpilaunch.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.ssh_channel import failure
+from mpilaunch_agents.ssh_connection import Connections
 from tests.hosts import Hosts
 
 pytestmark = pytest.mark.testbed
@@ -290,3 +291,37 @@ def test_reading_of_an_unreadable_configuration_is_told(hosts: Hosts) -> None:
     assert found == "agent-failed" and "config line" in words
 
 
+
+
+def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        """A connection that was cut off, and nobody has been told."""
+
+        def is_closed(self) -> bool:
+            return False
+
+    async def connect(self: Connections, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> Silent:
+        made.append(Silent())
+        return made[-1]
+
+    async def hang(self: Connections, host: str, config: Any, tunnel: Any, connected: Any = None) -> None:
+        used.append(tunnel)
+        await asyncio.sleep(60)
+
+    made: list[Silent] = []
+    used: list[Silent] = []
+    monkeypatch.setattr(Connections, "_connect_hop", connect)
+    monkeypatch.setattr(Connections, "_connect", hang)
+
+    async def main() -> None:
+        connections = Connections(AgentOptions(connect_timeout=0.05), ["ProxyJump one,two"])
+        for _ in range(3):
+            with pytest.raises(AgentFailure, match="timeout"):
+                await connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder())
+        with pytest.raises(asyncio.TimeoutError):
+            # Whoever connects again gives an attempt less time than the agent would.
+            await asyncio.wait_for(connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder()), 0.01)
+        await connections.close()
+
+    asyncio.run(main())
+    assert [made.index(one) for one in used] == [1, 1, 3, 3]

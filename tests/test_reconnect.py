@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import ExitCode
+from mpilaunch.head.daemons import cancel_all
 from mpilaunch.head.reconnect import ATTACH, NO_DAEMON
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, WireError
 from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unheard, resume_count, resume_frame
@@ -455,3 +457,21 @@ def test_an_interrupt_reaches_a_node_that_comes_back(lines: Lines, tmp_path: Pat
         done = finish(job)
     assert done.code == 130
     assert sorted(done.lines) == ["bye from 0", "bye from 1"]
+
+
+def test_a_task_that_keeps_its_cancellation_to_itself_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpilaunch.head.daemons.CANCEL_AGAIN", 0.01)
+
+    async def deaf() -> None:
+        with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for before Python 3.12, at a bad moment
+            await asyncio.sleep(60)
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(deaf()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await cancel_all(tasks)
+        assert all(task.cancelled() for task in tasks)
+        await cancel_all([])
+
+    asyncio.run(main())

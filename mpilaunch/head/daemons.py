@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel
 from mpilaunch.allocation import Node
@@ -36,6 +36,8 @@ STANDBY_PATIENCE = 3.0
 """Seconds that a daemon that stood by has to report, before one is started in its place."""
 ENDING = 5.0
 """Seconds that a released daemon has to go before its channel is cut."""
+CANCEL_AGAIN = 1.0
+"""Seconds that a task has to end, once it is cancelled, before it is cancelled again."""
 
 
 class Daemons:
@@ -120,10 +122,7 @@ class Daemons:
                     progress(waiting.values())
         finally:
             late = {index for index, task in tasks.items() if not task.done()}
-            for index in late:
-                tasks[index].cancel()
-            if late:
-                await asyncio.wait([tasks[index] for index in late])
+            await cancel_all(tasks[index] for index in late)
         failures = [failure for index in indexes if index not in late and (failure := tasks[index].result()) is not None]
         for index in late:
             cause, detail = self._refused.get(index, ("timeout", self.links[index].last_words))
@@ -152,10 +151,7 @@ class Daemons:
 
     async def end(self) -> None:
         """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
-        for task in self._reconnecting:
-            task.cancel()
-        if self._reconnecting:
-            await asyncio.wait(self._reconnecting)
+        await cancel_all(self._reconnecting)
         for link in self.links.values():
             if not link.reported:
                 link.give_up("it had not reported")
@@ -262,3 +258,12 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
     if code in (255, None) or (code == 0 and not words):
         return "connection-closed", words or (link.end.error if link.end is not None else "")
     return "agent-failed", words or f"exit code {code}"
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and return when they have ended; before Python 3.12, asyncio.wait_for may keep a cancellation to itself."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN)

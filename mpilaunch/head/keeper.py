@@ -22,7 +22,7 @@ from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head import bundle
 from mpilaunch.head.begin import Agents
-from mpilaunch.head.daemons import ENDING
+from mpilaunch.head.daemons import ENDING, cancel_all
 from mpilaunch.head.kept import StandbyDaemons, StandbyLink, Taker
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import NodeLink
@@ -174,10 +174,7 @@ class Keeper(Silence):
     async def _finish(self) -> None:
         """Let the daemons that stand by go, say so to who asked for it, and serve the launches under way to their end."""
         self._stopping.set()
-        for task in self._renewals.values():
-            task.cancel()
-        if self._renewals:
-            await asyncio.wait(self._renewals.values())
+        await cancel_all(self._renewals.values())
         standing = [link for link in self._links() if link.taker is None and link.living]
         for link in standing:
             link.release()
