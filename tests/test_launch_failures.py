@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -226,14 +227,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.testbed
 @proves(
     "disk-full-files", LIMITS, "the disk is full under `--output-filename`", finder="the head",
-    says="`--output-filename: rank 0: No space left on device: the files are incomplete from here on`, once",
+    says="`the file of rank 0: No space left on device: the files are incomplete from here on`, once, and at the end",
     code="74", within=10,
 )  # fmt: skip
 def test_a_full_disk_under_the_files_is_told_once_and_the_job_goes_on(small_disk: Path) -> None:
     lines = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo $RANK a line that fills the disk $i; done"
     done = launch("-np", "4", "--output-filename", str(small_disk / "out"), *sh(lines))
     assert done.code == 74
-    assert done.words.count("No space left on device: the files are incomplete from here on") == 1
+    told = r": the file of rank \d: No space left on device: the files are incomplete from here on\n"
+    assert len(re.findall("warning" + told, done.words)) == 1, "while it runs"
+    assert re.search(r"^error\[output-lost\]" + told, done.words, re.MULTILINE), "and at its end"
     assert len(done.lines) == 4 * 3000, "what goes to stdout is whole"
     assert "Traceback" not in done.words
 
