@@ -213,6 +213,14 @@ def test_settings_that_make_no_sense_are_told(local: str) -> None:
         assert run(local, "h", "true", env={**os.environ, **setting}) == (255, "", f"mpilaunch-rsh: {said}\n")
 
 
+def test_what_the_deadline_cuts_off_tells_less_than_the_attempt_before_it(tmp_path: Path, local: str) -> None:
+    missing = 'Error from server (NotFound): pods "h" not found'
+    text = f"#!/bin/sh\n[ ! -e {tmp_path}/asked ] || exec sleep 60\ntouch {tmp_path}/asked\necho '{missing}' >&2\nexit 1\n"
+    kubectl = str(script(tmp_path / "kubectl", text))
+    said = {"MPILAUNCH_AGENT": "kubectl", "MPILAUNCH_KUBECTL": kubectl, "MPILAUNCH_START_TIMEOUT": "1"}
+    assert run(local, "h", "true", env={**os.environ, **said}) == (1, "", f"mpilaunch-rsh: h: {missing}\n")
+
+
 def test_it_starts_within_15_ms_of_a_bare_interpreter(tmp_path: Path) -> None:
     commands = {"rsh": [str(remote_shell(tmp_path))], "bare": [sys.executable, "-c", "pass"]}
     quickest = dict.fromkeys(commands, math.inf)

@@ -64,7 +64,7 @@ class Shell:
     def run(self) -> int:
         """Return the exit code; raises OSError when our own side cannot be started."""
         deadline = time.monotonic() + self._start_timeout
-        pause = FIRST_PAUSE
+        pause, said, failed_with = FIRST_PAUSE, "", FAILED
         while True:
             remote = self._remote(NODE_SCRIPT, "keep" if self._call.has_lifeline else "end", str(int(self._grace)))
             try:
@@ -75,8 +75,9 @@ class Shell:
                 return 128 + self._signals.told[0]
             if remote.stdout.pid:
                 return self._end(remote)
-            if code is None:
-                return self._failed(f"no answer within {self._start_timeout:g} s")
+            if code is None:  # what the deadline cuts off tells less than the attempt before it
+                return self._failed(said or f"no answer within {self._start_timeout:g} s", failed_with)
+            failed_with = code
             cause, said = self._way.explain(code, remote.words)
             # A stream that was lost at once gives kubectl's 0, and not a word.
             if (cause and cause not in RETRIED) or time.monotonic() + pause > deadline:
