@@ -34,6 +34,10 @@ def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
     return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
 
 
+def _read_hostfile(path: str) -> list[HostEntry]:
+    return parse_hostfile(read_text(path, "hostfile"), path)
+
+
 def choose_nodes(
     settings: Settings,
     sections: Sequence[Section],
@@ -55,7 +59,7 @@ def choose_nodes(
     if own_files or own_lists:
         hostfiles, host_lists = tuple(dict.fromkeys(own_files)), () if own_files else tuple(own_lists)
     source = "--host" if own_lists else settings.provenance("host")
-    entries = [entry for path in hostfiles for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+    entries = [entry for path in hostfiles for entry in _read_hostfile(path)]
     named = [entry for text in host_lists for entry in parse_host_list(text, source)]
     slot_map = settings["slot-map"]
     data, positions = load_yaml(slot_map) if slot_map else (None, {})
@@ -67,7 +71,7 @@ def choose_nodes(
         if found is None and lines is not None and not any(line.host.startswith("+") for line in lines):
             found = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
         if found is None and mapping.map_by == "seq" and mapping.file is not None:
-            found = parse_hostfile(read_text(mapping.file, "hostfile"), mapping.file), mapping.file
+            found = _read_hostfile(mapping.file), mapping.file
     per_node = mapping.per_node
     # What the user says of it stands above what an operator has put into the environment.
     inherited = agent if settings.layer("remote-agent") < 2 else None
@@ -116,7 +120,7 @@ def listed(
         return replace(mapping, listed=allocation.nodes_of(entries, nodes)), replace(cpu, chosen=chosen)
     if mapping.map_by == "seq":
         hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
-        entries = [entry for path in hostfiles for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+        entries = [entry for path in hostfiles for entry in _read_hostfile(path)]
         entries = entries or [entry for text in host_lists for entry in parse_host_list(text)]
         if not entries:
             hint = "say --hostfile FILE, --host LIST, or --map-by seq:file=FILE"
@@ -142,7 +146,7 @@ def _own_slots(nodes: Allocation, section: Section, of_file: bool) -> dict[int, 
         chosen = {node.name: len(node.slots) for node in allocation.filter_by_host_list(nodes, entries).nodes}
         return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
     paths = own_values(section, "hostfile")
-    entries += [entry for path in paths for entry in parse_hostfile(read_text(path, "hostfile"), path)]
+    entries += [entry for path in paths for entry in _read_hostfile(path)]
     if not entries:
         return None
     slots: dict[str, int] = {}

@@ -75,6 +75,15 @@ def connectors(agent: ConnectorsAgent) -> list[int]:
     return [connector.child.pid for connector in agent._connectors]
 
 
+async def hear_of(agent: ConnectorsAgent) -> None:
+    """Run a command to its end."""
+    recorder = Recorder()
+    channel = await agent.open(NODE, ["echo", "here"], recorder)
+    channel.write_eof()
+    assert (await recorder.ended()).exit_code == 0
+    assert recorder.stdout == b"here\n"
+
+
 def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
     async def main() -> None:
         agent = connectors_agent(2)
@@ -87,11 +96,7 @@ def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
             end = await recorders[0].ended()
             assert (end.exit_code, end.error) == (None, "the process that made its connection has died")
             for _ in range(3):
-                recorder = Recorder()
-                channel = await agent.open(NODE, ["echo", "here"], recorder)
-                channel.write_eof()
-                assert (await recorder.ended()).exit_code == 0
-                assert recorder.stdout == b"here\n"
+                await hear_of(agent)
             os.kill(second, signal.SIGKILL)
             await recorders[1].ended()
             with pytest.raises(AgentFailure, match="agent-failed: the processes that make the connections have died"):
@@ -111,10 +116,7 @@ def test_one_that_has_hung_up_and_is_not_yet_dead_is_waited_for(monkeypatch: pyt
             wait_until(lambda: first.child.ended, "it is dead")
             early = iter([False] * 4)  # what a busy kernel says of one whose sockets it has closed already
             monkeypatch.setattr(Child, "ended", property(lambda child: child is first.child and next(early, True)))
-            recorder = Recorder()
-            channel = await agent.open(NODE, ["echo", "here"], recorder)
-            channel.write_eof()
-            assert (await recorder.ended()).exit_code == 0
+            await hear_of(agent)
             assert (first.given, second.given, next(early, None)) == (1, 1, None)
         finally:
             monkeypatch.undo()

@@ -5,6 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
+from mpilaunch_agents.pods import (
+    DELIVERED,
+    classify_kubectl_words,
+    exec_argv,
+    last_line,
+    list_argv,
+    pod_and_namespace,
+    pod_of_host,
+)
 from mpilaunch_agents.rsh_words import NO_AGENT, BadCall, Call
 
 TYPE_CHECKING = False
@@ -17,7 +26,7 @@ def choose(program: str, environ: Mapping[str, str]) -> str:
     if environ.get("MPILAUNCH_AGENT"):
         return environ["MPILAUNCH_AGENT"]
     name = os.path.basename(program)
-    delivered = name not in ("ssh", "rsh") and os.access("/opt/kube/kubectl", os.X_OK)
+    delivered = name not in ("ssh", "rsh") and os.access(DELIVERED, os.X_OK)
     return "kubectl" if name == "kubexec.sh" or delivered else "ssh"
 
 
@@ -48,7 +57,6 @@ class Way:
     def explain(self, code: int, words: str) -> tuple[str, str]:
         """Return why the command was not started, as a cause of `mpilaunch.agent.CAUSES`, and the line that says so."""
         from mpilaunch_agents.openssh import classify_ssh_words, telling_line
-        from mpilaunch_agents.pods import last_line
 
         cause = classify_ssh_words(words)
         return (cause, telling_line(words, cause)) if cause else ("agent-failed" if code else "", last_line(words))
@@ -102,8 +110,6 @@ class KubectlWay(Way):
     """`kubectl exec`. A node is called as a pod is, or, where there is none so called, as the host of one is."""
 
     def __init__(self, call: Call, environ: Mapping[str, str]) -> None:
-        from mpilaunch_agents.pods import pod_and_namespace
-
         self._host = call.host
         self._pod, own = pod_and_namespace(call.host)
         self._namespace = own or environ.get("MPILAUNCH_NAMESPACE")
@@ -111,26 +117,18 @@ class KubectlWay(Way):
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """Return the call of kubectl."""
-        from mpilaunch_agents.pods import exec_argv
-
         return exec_argv(self._pod, command, namespace=self._namespace, container=self._container, context=self._context)
 
     def explain(self, code: int, words: str) -> tuple[str, str]:
         """Read kubectl's words."""
-        from mpilaunch_agents.pods import classify_kubectl_words, last_line
-
         return (classify_kubectl_words(words) or "agent-failed") if code else "", last_line(words)
 
     def search(self) -> list[str]:
         """Return the call of kubectl that lists the pods of the host's name."""
-        from mpilaunch_agents.pods import list_argv
-
         return list_argv(namespace=self._namespace, context=self._context, host=self._host)
 
     def searched(self, printed: str) -> None:
         """Go on with the pod that was found, if one was."""
-        from mpilaunch_agents.pods import pod_of_host
-
         self._pod = pod_of_host(self._host, printed) or self._pod
 
 

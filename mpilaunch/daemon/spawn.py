@@ -123,9 +123,8 @@ def choose_directory(wanted: str, required: bool) -> tuple[bytes, str]:
     if os.path.isdir(path) and os.access(path, os.X_OK):
         return path, ""
     if required:
-        reason = "not a directory" if os.path.exists(path) else "no such directory"
-        if os.path.isdir(path):
-            reason = "no permission to enter"
+        kind = "not a directory" if os.path.exists(path) else "no such directory"
+        reason = "no permission to enter" if os.path.isdir(path) else kind
         raise Problem(DIRECTORY_MISSING, "%s: %s" % (wanted, reason))
     home = os.path.expanduser(b"~")
     return (home if os.path.isdir(home) else b"/"), "no %s here: ranks start in the home directory" % wanted

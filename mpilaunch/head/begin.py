@@ -121,7 +121,7 @@ def make_room(job: JobSpec) -> None:
             told = f"--checkpoint-prefix {job.checkpoint_directory}: {reason_of(error)}"
             raise UsageError("checkpoint-prefix", told) from error
     if job.report_file is not None:
-        path = os.path.realpath(job.report_file)
-        there = os.path.dirname(path), os.W_OK | os.X_OK
-        if os.path.isdir(path) or not (os.access(*there) or (os.path.exists(path) and os.access(path, os.W_OK))):
-            raise UsageError("report-file", f"--report {job.report_file}: no file can be written there")
+        path = job.report_file
+        folder = os.path.dirname(os.path.realpath(path))
+        if os.path.isdir(path) or not (os.access(folder, os.W_OK | os.X_OK) or os.access(path, os.W_OK)):
+            raise UsageError("report-file", f"--report {path}: no file can be written there")

@@ -114,7 +114,6 @@ class Taker(Frames):
         self._keeper = keeper
         self._link: StandbyLink | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._lost = False
 
     def frame(self, kind: int, data: bytes) -> None:
         """Take the request; after that, all is for the daemon."""
@@ -132,7 +131,7 @@ class Taker(Frames):
         self._link = await self._keeper.hand_out(request, self)
         if self._link is None:
             self._refuse()
-        elif self._lost:  # while a daemon was found: see `cancel_all`
+        elif self.transport.is_closing():  # while a daemon was found: see `cancel_all`
             self._link.give_up("the launch has gone")
         else:
             self.tell(YES)
@@ -148,7 +147,6 @@ class Taker(Frames):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The launch has gone: its daemon goes too."""
-        self._lost = True
         if self._asking is not None:
             self._asking.cancel()
         if self._link is not None and self._link.taker is self and self._link.living:
