@@ -1,15 +1,20 @@
 """Sets of checkpoints: how their directories are named, which of them is whole, and which is the newest.
 
-Pure. A launch saves into PREFIX/unfinished-JOB. A rank that has saved leaves a mark there, an empty file `rank-R.saved`; when
+All but `find_set` is pure. A launch saves into PREFIX/unfinished-JOB. A rank that has saved leaves a mark there, an empty file `rank-R.saved`; when
 all ranks have, the directory is renamed to PREFIX/000001, 000002, ..., and the next set begins in a new one of the first name.
 So a set is whole exactly when it has a number: renaming happens at once or not at all.
+
+Ranks run what a set tells them to (a pickle is a program), so a set that a third user may have put there is never handed to them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable
+
+from mpilaunch import trust
 
 _NUMBERED = re.compile("[0-9]{6,12}", re.ASCII)
 _MARK = re.compile(r"rank-([0-9]{1,9})\.saved", re.ASCII)
@@ -25,10 +30,19 @@ def newest(names: Iterable[str]) -> str | None:
     return max((name for name in names if _NUMBERED.fullmatch(name)), key=int, default=None)
 
 
-def to_restart_from(prefix: str, names: Iterable[str]) -> str | None:
-    """Return the path of the newest whole set among the names in the prefix, None where there is none."""
-    last = newest(names)
-    return None if last is None else os.path.join(prefix, last)
+def find_set(prefix: str) -> str | None:
+    """Return the path of the newest whole set in the prefix, None where there is none; raises OSError."""
+    try:
+        last = newest(os.listdir(prefix))
+    except FileNotFoundError:
+        return None
+    if last is None:
+        return None
+    path = os.path.join(prefix, last)
+    status = os.lstat(path)
+    if trust.is_public(os.stat(prefix)) and trust.is_foreign(status):
+        raise PermissionError(errno.EPERM, f"the set {last} belongs to {trust.owner_of(status)}, and every user may write there")
+    return path
 
 
 def next_name(names: Iterable[str]) -> str:

@@ -247,9 +247,7 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
         return None
     prefix = os.path.abspath(prefix)
     try:
-        restart = checkpoints.to_restart_from(prefix, os.listdir(prefix))
-    except FileNotFoundError:
-        restart = None
+        restart = checkpoints.find_set(prefix)
     except OSError as error:
         raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason_of(error)}") from error
     return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])

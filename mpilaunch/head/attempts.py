@@ -234,7 +234,7 @@ class Attempts:
 def renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
     """Return the policy with the newest set that there is now."""
     with suppress(OSError):
-        return replace(policy, restart=checkpoints.to_restart_from(policy.prefix, os.listdir(policy.prefix)))
+        return replace(policy, restart=checkpoints.find_set(policy.prefix))
     return policy
 
 

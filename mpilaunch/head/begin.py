@@ -7,7 +7,6 @@ machine is a node, a daemon starts before there is even a job; one that is not w
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from mpilaunch import agent
 from mpilaunch.errors import UsageError, reason_of
-from mpilaunch.head import bundle
+from mpilaunch.head import bundle, safe_files
 
 if TYPE_CHECKING:
     from mpilaunch.head.observer import Observer
@@ -111,17 +110,19 @@ def make_room(job: JobSpec) -> None:
     """See to it that what the job is to write can be written; raises UsageError before anything is started."""
     if job.output.directory is not None:
         try:
-            os.makedirs(job.output.directory, exist_ok=True)
+            safe_files.make_directory(job.output.directory)
         except OSError as error:
-            raise UsageError("output-directory", f"--output-filename {job.output.directory}: {error.strerror}") from error
+            told = f"--output-filename {job.output.directory}: {error.strerror}"
+            raise UsageError("output-directory", told, hint=safe_files.hint_of(error)) from error
     if job.checkpoint_directory is not None:
         try:
-            os.makedirs(job.checkpoint_directory)
+            safe_files.make_new_directory(job.checkpoint_directory)
         except OSError as error:
             told = f"--checkpoint-prefix {job.checkpoint_directory}: {reason_of(error)}"
-            raise UsageError("checkpoint-prefix", told) from error
+            raise UsageError("checkpoint-prefix", told, hint=safe_files.hint_of(error)) from error
     if job.report_file is not None:
-        path = job.report_file
-        folder = os.path.dirname(os.path.realpath(path))
-        if os.path.isdir(path) or not (os.access(folder, os.W_OK | os.X_OK) or os.access(path, os.W_OK)):
-            raise UsageError("report-file", f"--report {path}: no file can be written there")
+        try:
+            safe_files.check_file(job.report_file)
+        except OSError as error:
+            told = f"--report {job.report_file}: {error.strerror}"
+            raise UsageError("report-file", told, hint=safe_files.hint_of(error)) from error

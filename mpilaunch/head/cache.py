@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from mpilaunch.head import safe_files
 
 DAY = 86400.0
 """Seconds after which a file that is used is marked as one that is."""
@@ -16,7 +20,8 @@ DAY = 86400.0
 def opened(name: str, key: bytes) -> int | None:
     """Return a descriptor of what was kept under a name for this key, behind the key; None when it is not there."""
     try:
-        file = os.open(os.path.join(_directory(), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with _directory() as directory:
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return None
     try:
@@ -44,54 +49,50 @@ def read(name: str, key: bytes) -> bytes | None:
 def can_be_written() -> bool:
     """Say whether something can be kept."""
     try:
-        return os.access(_directory(), os.W_OK)
+        with _directory() as directory:
+            return os.access(".", os.W_OK, dir_fd=directory)
     except OSError:
         return False
 
 
 def write(name: str, key: bytes, data: bytes) -> None:
     """Keep `data` for the next launch, where that can be."""
-    try:
-        path = os.path.join(_directory(), name)
-    except OSError:
-        return
     # Two launches at once each write a file of their own, and the later one stays.
-    mine = f"{path}.{os.getpid()}"
-    try:
-        with open(os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
-            file.write(key + data)
-        os.replace(mine, path)
-    except OSError:
+    mine = f"{name}.{os.urandom(8).hex()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(OSError), _directory() as directory:
         try:
-            os.unlink(mine)
+            with open(os.open(mine, flags, 0o600, dir_fd=directory), "wb") as file:
+                file.write(key + data)
+            os.rename(mine, name, src_dir_fd=directory, dst_dir_fd=directory)
         except OSError:
-            pass
+            os.unlink(mine, dir_fd=directory)
 
 
 def keep_newest(prefix: str, count: int) -> None:
     """Remove the files whose names begin so and that have not been used for longest, until there are so many."""
-    try:
-        with os.scandir(_directory()) as entries:
-            found = sorted((entry.stat().st_mtime, entry.path) for entry in entries if entry.name.startswith(prefix))
-        for _, path in found[:-count]:
-            os.unlink(path)
-    except OSError:
-        pass  # another launch does the same
+    with suppress(OSError), _directory() as directory:  # another launch does the same
+        with os.scandir(directory) as entries:
+            found = sorted((entry.stat().st_mtime, entry.name) for entry in entries if entry.name.startswith(prefix))
+        for _, name in found[:-count]:
+            os.unlink(name, dir_fd=directory)
 
 
-def _directory() -> str:
-    """Return our directory in the user's cache, made if need be; raises OSError when there is none that is safe."""
+@contextmanager
+def _directory() -> Iterator[int]:
+    """Give a descriptor of our directory in the user's cache, made if need be; raises OSError when there is none that is safe."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.expanduser("~/.cache")
-    path = os.path.join(base, "mpilaunch")
-    for folder, mode in ((base, 0o777), (path, 0o700)):
-        if not os.path.isdir(folder):
-            _check_ours(os.stat(os.path.dirname(folder)))
-            os.mkdir(folder, mode)
-        _check_ours(os.stat(folder))
-    _check_private(os.stat(path))
-    return path
+    if not os.path.isdir(base):
+        _check_ours(os.stat(os.path.dirname(base)))
+    with safe_files.directory(base, make=True) as above:
+        _check_ours(os.fstat(above))
+        with suppress(FileExistsError):
+            os.mkdir("mpilaunch", 0o700, dir_fd=above)
+    with safe_files.directory(os.path.join(base, "mpilaunch")) as directory:
+        _check_private(os.fstat(directory))
+        yield directory
 
 
 def _check_ours(found: os.stat_result) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from mpilaunch import checkpoints
 from mpilaunch.errors import reason_of
+from mpilaunch.head import safe_files
 from mpilaunch.jobspec import CheckpointPolicy, JobSpec
 from mpilaunch.nodeset import fold_numbers
 
@@ -72,8 +73,8 @@ class Checkpoints:
             task.cancel()
         if self._directory is not None:
             self._look()
-            with suppress(OSError):
-                os.rmdir(self._directory)
+            with suppress(OSError), safe_files.directory(self._policy.prefix) as prefix:
+                os.rmdir(os.path.basename(self._directory), dir_fd=prefix)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.add(asyncio.get_running_loop().create_task(work))
@@ -111,9 +112,11 @@ class Checkpoints:
         self._tell({"type": "signal", "signal": self._signal, "caught": True})
 
     def _forget_marks(self) -> None:
-        for rank in set(range(self._size)) - set(self._missing()):
-            with suppress(OSError):
-                os.unlink(os.path.join(self._directory or "", checkpoints.mark(rank)))
+        saved = set(range(self._size)) - set(self._missing())
+        with suppress(OSError), safe_files.directory(self._directory or ".") as directory:
+            for rank in saved:
+                with suppress(OSError):
+                    os.unlink(checkpoints.mark(rank), dir_fd=directory)
 
     def _look(self) -> None:
         """Number the set if every rank has left its mark since it was asked."""
@@ -140,21 +143,24 @@ class Checkpoints:
 
     def _missing(self) -> list[int]:
         try:
-            return checkpoints.missing(os.listdir(self._directory or "."), self._size)
+            with safe_files.directory(self._directory or ".") as directory:
+                return checkpoints.missing(os.listdir(directory), self._size)
         except OSError:
             return list(range(self._size))
 
 
 def number_set(prefix: str, directory: str) -> str:
     """Give a set the next number and make an empty directory in its place; return the set's path; raises OSError."""
-    while True:
-        path = os.path.join(prefix, checkpoints.next_name(os.listdir(prefix)))
-        try:
-            # Renaming onto a directory with something in it fails: another launch has just taken the number.
-            os.rename(directory, path)
-        except OSError:
-            if not os.path.isdir(path):
-                raise
-            continue
-        os.mkdir(directory)
-        return path
+    unfinished = os.path.basename(directory)
+    with safe_files.directory(prefix) as folder:
+        while True:
+            name = checkpoints.next_name(os.listdir(folder))
+            try:
+                # Renaming onto a directory with something in it fails: another launch has just taken the number.
+                os.rename(unfinished, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                if name not in os.listdir(folder):
+                    raise
+                continue
+            os.mkdir(unfinished, safe_files.DIRECTORY_MODE, dir_fd=folder)
+            return os.path.join(prefix, name)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from mpilaunch.errors import UsageError
+from mpilaunch.head import safe_files
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.records import dataclass
 from mpilaunch.tags import parse_tag
@@ -30,9 +31,7 @@ class RankFile:
 
     def write(self, data: bytes) -> None:
         """Write bytes; raises OSError."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.descriptor, view) :]
+        safe_files.write_all(self.descriptor, data)
 
     def release(self) -> None:
         """One stream has ended; the last one closes the file."""
@@ -49,17 +48,16 @@ def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[i
     Args:
         files: those of the job by path, to which new ones are added: worlds may share files.
     """
-    paths = _paths(job, world)
-    anew = os.O_APPEND if job.restart else os.O_TRUNC
+    paths, named = _paths(job, world)
     for path, count in Counter(paths.values()).items():
         file = files.get(path)
         if file is None:
-            files[path] = RankFile(_create(path, anew), count, count > 1)
+            files[path] = RankFile(_open(path, job.restart > 0, path in named), count, count > 1)
         elif file.users:
             file.users += count
             file.shared = True
         else:
-            files[path] = RankFile(_create(path, os.O_APPEND), count, True)
+            files[path] = RankFile(_open(path, True, path in named), count, True)
     return {channel: files[path] for channel, path in paths.items()}
 
 
@@ -71,13 +69,14 @@ def is_printed(job: JobSpec, kind: int) -> bool:
     return output.copy is not False or output.directory is None
 
 
-def _paths(job: JobSpec, world: World) -> Mapping[int, str]:
+def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
+    """Return the path of each stream that goes to a file, by its channel, and those that the user named without any field."""
     output = job.output
     width = max(4, len(str(len(job.job_map.placements) - 1)))
     node_ranks = {node: place for place, node in enumerate(world.job_map.nodes)}
     templates = {STDOUT: output.stdout_file, STDERR: output.stderr_file}
     tags = {kind: parse_tag(text, "--output-file") for kind, text in templates.items() if text is not None}
-    paths = {}
+    paths, named = {}, set()
     for place in world.job_map.placements:
         rank = world.first + place.rank
         for kind in (STDOUT,) if output.merge_stderr else (STDOUT, STDERR):
@@ -92,18 +91,16 @@ def _paths(job: JobSpec, world: World) -> Mapping[int, str]:
                     job=job.job_id,
                 )
                 paths[channel] = os.fsdecode(bound.prefix(0.0))
+                if not any(field for field, _ in tags[kind].pieces):
+                    named.add(paths[channel])
             elif output.directory is not None:
                 paths[channel] = os.path.join(output.directory, f"rank-{rank:0{width}}.{SUFFIXES[kind]}")
-    return paths
+    return paths, named
 
 
-def _create(path: str, how: int) -> int:
+def _open(path: str, append: bool, named: bool) -> int:
     try:
-        if os.path.dirname(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Never through a link that somebody else put there.
-        flags = os.O_WRONLY | os.O_CREAT | how | os.O_NOFOLLOW | os.O_CLOEXEC
-        # /dev/null and its like are written as they are.
-        return os.open(path, flags if not path.startswith("/dev/") else os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        return safe_files.open_output(path, append=append, named=named)
     except OSError as error:
-        raise UsageError("output-directory", f"{path}: the ranks' output cannot go there: {error.strerror}") from error
+        told = f"{path}: the ranks' output cannot go there: {error.strerror}"
+        raise UsageError("output-directory", told, hint=safe_files.hint_of(error)) from error

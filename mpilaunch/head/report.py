@@ -7,15 +7,14 @@ a pipe or /dev/null, is written as it is.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import mpilaunch
 from mpilaunch.binding import RankBinding
 from mpilaunch.errors import LaunchError
 from mpilaunch.facts import NodeFacts
+from mpilaunch.head import safe_files
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
@@ -28,39 +27,10 @@ SCHEMA = "mpilaunch.report/1"
 
 def write_report(path: str, data: Mapping[str, Any]) -> None:
     """Write a report; raises LaunchError when it cannot."""
-    text = json.dumps(data, indent=2) + "\n"
     try:
-        if path.startswith("/dev/") or (os.path.exists(path) and not os.path.isfile(path)):
-            _write(path, os.O_APPEND, text)  # /dev/stdout may be a file that has more in it
-        elif os.path.exists(path) and not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK | os.X_OK):
-            _write(path, os.O_TRUNC, text)
-        else:
-            _replace(os.path.realpath(path), text)
+        safe_files.write_file(path, (json.dumps(data, indent=2) + "\n").encode())
     except OSError as error:
-        raise LaunchError("report-file", f"--report {path}: {error.strerror}") from error
-
-
-def _write(path: str, how: int, text: str) -> None:
-    """Write into what is there; a pipe that nobody reads is an error, and not a wait for ever."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | how)
-    os.set_blocking(descriptor, True)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def _replace(path: str, text: str) -> None:
-    """Put a file in the place of another, with the permissions of that."""
-    partial = f"{path}.{os.getpid()}.part"
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            with suppress(FileNotFoundError):
-                os.fchmod(descriptor, os.stat(path).st_mode & 0o7777)
-            file.write(text)
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
+        raise LaunchError("report-file", f"--report {path}: {error.strerror}", hint=safe_files.hint_of(error)) from error
 
 
 def report(

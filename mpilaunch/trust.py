@@ -1,0 +1,48 @@
+"""Whose files are trusted: decisions on what stat says of a file, a link or a directory. Nothing here opens anything.
+
+Root and the user who runs mpilaunch are trusted, and nobody else. Without the sticky bit, a directory that every user may write
+protects no file in it. A group is chosen by the directory's owner: it is no stranger.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def is_foreign(status: os.stat_result) -> bool:
+    """Say whether a third user owns it: neither root nor the one who runs mpilaunch."""
+    return status.st_uid not in (0, os.geteuid())
+
+
+def is_public(directory: os.stat_result) -> bool:
+    """Say whether every user may create files in a directory."""
+    return bool(directory.st_mode & stat.S_IWOTH)
+
+
+def is_unprotected(directory: os.stat_result) -> bool:
+    """Say whether every user may also rename and remove what others have in a directory."""
+    return is_public(directory) and not directory.st_mode & stat.S_ISVTX
+
+
+def owner_of(status: os.stat_result) -> str:
+    """Return the name and the number of an owner, for a message."""
+    import pwd  # for messages only
+
+    try:
+        return f"{pwd.getpwuid(status.st_uid).pw_name} (uid {status.st_uid})"
+    except KeyError:
+        return f"uid {status.st_uid}"
+
+
+def why_config_untrusted(status: os.stat_result, *, named: bool) -> str | None:
+    """Return why a file that can name commands must not be read, None when it may: OpenSSH's rule for ~/.ssh/config.
+
+    Args:
+        named: the user gave its path on the command line; then only a file that every user may write is refused.
+    """
+    if named:
+        return "every user may write it" if status.st_mode & stat.S_IWOTH else None
+    if is_foreign(status):
+        return f"it belongs to {owner_of(status)}"
+    return "others may write it" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
