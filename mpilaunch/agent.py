@@ -186,7 +186,7 @@ ENTRY_POINTS = "mpilaunch.agents"
 
 def is_built_in(name: str) -> bool:
     """Say whether an agent is one of ours, or a command template."""
-    return name in BUILT_IN or _is_template(name)
+    return name in BUILT_IN or is_template(name)
 
 
 def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
@@ -214,7 +214,7 @@ def connectors_for(said: int | None, nodes: int, cpus: int) -> int:
 
 
 def _load(name: str, options: AgentOptions) -> Agent:
-    if _is_template(name):
+    if is_template(name):
         name, options = "command", replace(options, template=name)
     if name in BUILT_IN:
         module, _, factory = BUILT_IN[name].partition(":")
@@ -222,7 +222,8 @@ def _load(name: str, options: AgentOptions) -> Agent:
     return _third_party(name)(options)
 
 
-def _is_template(name: str) -> bool:
+def is_template(name: str) -> bool:
+    """Say whether an agent is a command template."""
     return any(sign in name for sign in " \t\n{")
 
 

@@ -1,10 +1,13 @@
 """Sets of checkpoints: how their directories are named, which of them is whole, and which is the newest.
 
-All but `find_set` is pure. A launch saves into PREFIX/unfinished-JOB. A rank that has saved leaves a mark there, an empty file `rank-R.saved`; when
+All but `find_set` is pure.
+
+A launch saves into PREFIX/unfinished-JOB. A rank that has saved leaves a mark there, an empty file `rank-R.saved`; when
 all ranks have, the directory is renamed to PREFIX/000001, 000002, ..., and the next set begins in a new one of the first name.
 So a set is whole exactly when it has a number: renaming happens at once or not at all.
 
-Ranks run what a set tells them to (a pickle is a program), so a set that a third user may have put there is never handed to them.
+Ranks run what a set tells them to (a pickle is a program), so a set that a third user may have put there is never given
+to them.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ def find_set(prefix: str) -> str | None:
     path = os.path.join(prefix, last)
     status = os.lstat(path)
     if trust.is_public(os.stat(prefix)) and trust.is_foreign(status):
-        raise PermissionError(errno.EPERM, f"the set {last} belongs to {trust.owner_of(status)}, and every user may write there")
+        told = f"the set {last} belongs to {trust.owner_of(status)}, and every user may write there"
+        raise PermissionError(errno.EPERM, told)
     return path
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from mpilaunch import trust
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Option, Setting, Settings
 from mpilaunch.spelling import did_you_mean
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 20
 MAX_ITEMS = 100_000
+COMMANDS = (
+    *("agent", "remote-agent", "ssh-option", "host-discovery-script", "python", "pmix-library"),
+    *("export", "env-file", "prepend-env", "append-env"),
+)
+"""Keys of a config file that can name a command or a library, which runs as the user; LD_PRELOAD does by a variable."""
 
 Position = tuple[int, int]
 """Line and column, from 1."""
@@ -41,7 +48,7 @@ def load_settings(
     by_environment = _from_environment(environ)
     setting = said.get("config") or by_environment.get("config")
     path = str(setting.value) if setting else _personal_file(environ)
-    by_file = _from_file(path) if path else {}
+    by_file = _from_file(path, named="config" in said) if path else {}
     return Settings({**DEFAULTS, **_inherited(environ), **(habits or {}), **by_file, **by_environment, **said})
 
 
@@ -98,8 +105,14 @@ def _right_spelling(said: str, write: Callable[[Option, str], str]) -> str | Non
     return None
 
 
-def _from_file(path: str) -> dict[str, Setting]:
-    data, positions = load_yaml(path)
+def _from_file(path: str, named: bool) -> dict[str, Setting]:
+    """Read a config file.
+
+    Args:
+        named: the command line names it. A file that HOME or another variable leads to may be anybody's, as under `sudo -E`.
+    """
+    text, status = text_and_status(path, "YAML file", None if named else partial(check_trusted, path, named=False))
+    data, positions = _parse_yaml(path, text)
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -113,6 +126,8 @@ def _from_file(path: str) -> dict[str, Setting]:
             hint = _right_spelling(str(key), "{0.name}: {1}".format) or "mpilaunch --show-config lists every key"
             said = did_you_mean(str(key), known)
             raise UsageError("config-key", f"{path}:{line}:{column}: unknown key '{key}'{said}", hint=hint)
+        if key in COMMANDS:
+            check_trusted(f"{path}:{line}:{column}: {key}", status, named=named)
         option = BY_NAME[key]
         checked = value_from_data(option, value, f"{path}:{line}:{column}: {key}")
         if option.kind == "file":
@@ -128,16 +143,44 @@ def _beside(path: str, value: Any) -> Any:
     return os.path.join(os.path.dirname(path), os.path.expanduser(value))
 
 
+def check_trusted(where: str, status: os.stat_result, *, named: bool) -> None:
+    """Raise UsageError "file-untrusted" for a file whose commands another user may have written; `where` is for the message."""
+    reason = trust.why_config_untrusted(status, named=named)
+    if reason is not None:
+        hint = "make it yours and writable by you only (chown, chmod go-w)"
+        hint += "" if named else ", or name it on the command line if you trust its owner"
+        raise UsageError("file-untrusted", f"{where}: the file is not trusted: {reason}", hint=hint)
+
+
 def read_text(path: str, what: str) -> str:
     """Return the text of a file that the user named; raises UsageError "file-unreadable"."""
+    return text_and_status(path, what)[0]
+
+
+def text_and_status(
+    path: str, what: str, check: Callable[[os.stat_result], None] | None = None
+) -> tuple[str, os.stat_result]:
+    """Return the text of a file, and what stat says of the very file that was read; raises UsageError "file-unreadable".
+
+    Args:
+        check: is called before anything is read, and before anything is awaited: another user's pipe may never be written.
+    """
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().removeprefix("\ufeff")  # some editors put a mark of the byte order in front
+        with open(path, encoding="utf-8", opener=None if check is None else _open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if check is not None:
+                check(status)
+                os.set_blocking(file.fileno(), True)
+            return file.read().removeprefix("\ufeff"), status  # some editors put a mark of the byte order in front
     except OSError as error:
         told = f"cannot read {what} '{path}': {reason_of(error)}"
         raise UsageError("file-unreadable", told, hint=_nearest_file(path)) from error
     except UnicodeDecodeError as error:
         raise UsageError("file-unreadable", f"cannot read {what} '{path}': it is not UTF-8 text") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _nearest_file(path: str) -> str | None:
@@ -157,7 +200,10 @@ def load_yaml(path: str) -> tuple[Any, Positions]:
     Only plain data is read (no Python objects), a key that stands twice is an error, and so is a file over MAX_BYTES or with
     more than MAX_ITEMS items.
     """
-    text = read_text(path, "YAML file")
+    return _parse_yaml(path, read_text(path, "YAML file"))
+
+
+def _parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
     if len(text) > MAX_BYTES:
         raise UsageError("yaml-size", f"'{path}' has more than {MAX_BYTES >> 20} MiB")
     import yaml  # 15 ms, and only where a file is used

@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch import allocation, operators, scheduler, slotmap
+from mpilaunch.agent import is_template
 from mpilaunch.allocation import Allocation
-from mpilaunch.config import load_yaml, read_text
+from mpilaunch.config import check_trusted, load_yaml, read_text, text_and_status
 from mpilaunch.cpubinding import CpuPolicy
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from mpilaunch.rankfile import RankLine
 
 
+COMMAND_LINE = 4
+"""The layer of settings that the user gives on the command line: `options.Setting`."""
+
+
 def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
     """Return the lines of the rankfile that a policy names, None when it names none; raises UsageError."""
     if mapping.map_by != "rankfile" or mapping.file is None:
@@ -34,8 +39,34 @@ def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
     return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
 
 
-def _read_hostfile(path: str) -> list[HostEntry]:
-    return parse_hostfile(read_text(path, "hostfile"), path)
+def _read_hostfile(path: str, *, named: bool) -> list[HostEntry]:
+    """Return the entries of a hostfile; `named`: the command line names it."""
+    text, status = text_and_status(path, "hostfile")
+    entries = parse_hostfile(text, path)
+    _check_agents(entries, status, named=named)
+    return entries
+
+
+def _check_agents(entries: Sequence[HostEntry], status: os.stat_result, *, named: bool) -> None:
+    """Raise UsageError for commands in a file that another user may have written."""
+    for entry in entries:
+        if entry.agent is not None and is_template(entry.agent):
+            check_trusted(f"{entry.origin}: agent", status, named=named)
+
+
+def _discover(environ: Mapping[str, str]) -> tuple[list[HostEntry], str] | None:
+    """Return the hosts that a scheduler or an operator names, and its name; the environment says which files list them."""
+    read: list[os.stat_result] = []
+
+    def read_noted(path: str) -> str:
+        with open(path, encoding="utf-8") as file:
+            read.append(os.fstat(file.fileno()))
+            return file.read()
+
+    found = scheduler.discover(environ, read_noted) or operators.find_hosts(environ, read_noted, os.listdir)
+    for status in read:
+        _check_agents(found[0] if found is not None else (), status, named=False)
+    return found
 
 
 def choose_nodes(
@@ -59,19 +90,19 @@ def choose_nodes(
     if own_files or own_lists:
         hostfiles, host_lists = tuple(dict.fromkeys(own_files)), () if own_files else tuple(own_lists)
     source = "--host" if own_lists else settings.provenance("host")
-    entries = [entry for path in hostfiles for entry in _read_hostfile(path)]
+    on_command_line = bool(own_files) or settings.layer("hostfile") == COMMAND_LINE
+    entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
     named = [entry for text in host_lists for entry in parse_host_list(text, source)]
     slot_map = settings["slot-map"]
     data, positions = load_yaml(slot_map) if slot_map else (None, {})
     found = None
     if not (hostfiles or host_lists) or allocation.names_places([*entries, *named]):
         from_slot_map = (slotmap.hosts(data, slot_map, positions), slot_map) if slot_map else None
-        from_outside = scheduler.discover(environ, plain_text) or operators.find_hosts(environ, plain_text, os.listdir)
-        found = from_outside or from_slot_map
+        found = _discover(environ) or from_slot_map
         if found is None and lines is not None and not any(line.host.startswith("+") for line in lines):
             found = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
         if found is None and mapping.map_by == "seq" and mapping.file is not None:
-            found = _read_hostfile(mapping.file), mapping.file
+            found = _read_hostfile(mapping.file, named=settings.layer("map-by") == COMMAND_LINE), mapping.file
     per_node = mapping.per_node
     # What the user says of it stands above what an operator has put into the environment.
     inherited = agent if settings.layer("remote-agent") < 2 else None
@@ -120,7 +151,9 @@ def listed(
         return replace(mapping, listed=allocation.nodes_of(entries, nodes)), replace(cpu, chosen=chosen)
     if mapping.map_by == "seq":
         hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
-        entries = [entry for path in hostfiles for entry in _read_hostfile(path)]
+        by = "map-by" if mapping.file else "hostfile"
+        on_command_line = settings.layer(by) == COMMAND_LINE
+        entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
         entries = entries or [entry for text in host_lists for entry in parse_host_list(text)]
         if not entries:
             hint = "say --hostfile FILE, --host LIST, or --map-by seq:file=FILE"
@@ -146,7 +179,7 @@ def _own_slots(nodes: Allocation, section: Section, of_file: bool) -> dict[int, 
         chosen = {node.name: len(node.slots) for node in allocation.filter_by_host_list(nodes, entries).nodes}
         return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
     paths = own_values(section, "hostfile")
-    entries += [entry for path in paths for entry in _read_hostfile(path)]
+    entries += [entry for path in paths for entry in _read_hostfile(path, named=True)]
     if not entries:
         return None
     slots: dict[str, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from mpilaunch import config
 from mpilaunch.config import load_settings, load_yaml, read_text
 from mpilaunch.errors import UsageError
 from mpilaunch.options import OPTIONS, Setting
+from tests.launching import launch
 
 
 @pytest.fixture
@@ -215,3 +217,89 @@ def test_yaml_is_imported_for_a_file_only(here: Path, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "yaml", raising=False)
     load_settings(said(np=2), {"HOME": str(here), "MPILAUNCH_FANOUT": "2"})
     assert "yaml" not in sys.modules
+
+
+# Whose file it is
+
+TEMPLATE = "agent: 'touch ran; exit 1; {host} {command}'\n"
+
+
+@pytest.mark.parametrize("variable", ["HOME", "XDG_CONFIG_HOME", "MPILAUNCH_CONFIG"])
+@pytest.mark.parametrize(
+    ("owner", "mode", "reason"),
+    [(65534, 0o644, "it belongs to nobody (uid 65534)"), (0, 0o664, "others may write it"), (0, 0o646, "others may write it")],
+)
+def test_a_file_that_the_environment_leads_to_must_be_ours(
+    here: Path, variable: str, owner: int, mode: int, reason: str
+) -> None:
+    # As under `sudo -E`, which keeps the variables of the user.
+    folder = here / {"HOME": ".config/mpilaunch", "XDG_CONFIG_HOME": "mpilaunch", "MPILAUNCH_CONFIG": ""}[variable]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.yaml"
+    path.write_text(TEMPLATE)
+    os.chown(path, owner, owner)
+    path.chmod(mode)
+    value = str(path if variable == "MPILAUNCH_CONFIG" else here)
+    done = launch("-H", "node1", "true", env={"HOME": "/nowhere", "XDG_CONFIG_HOME": "", variable: value}, cwd=here)
+    assert (done.code, (here / "ran").exists()) == (2, False)
+    assert done.words.startswith(f"error[file-untrusted]: {path}: the file is not trusted: {reason}\n")
+    assert "hint: make it yours" in done.words
+    path.chmod(0o600)
+    os.chown(path, 0, 0)
+    assert load_settings({}, {variable: value})["agent"].startswith("touch ran")
+
+
+def test_a_pipe_of_another_user_is_not_awaited(here: Path) -> None:
+    os.mkfifo(here / "pipe")
+    os.chown(here / "pipe", 65534, 65534)
+    said_of_it = message(load_settings, {}, {"MPILAUNCH_CONFIG": str(here / "pipe")})
+    assert said_of_it == f"{here}/pipe: the file is not trusted: it belongs to nobody (uid 65534)"
+
+
+def test_a_pipe_of_ours_is_read(here: Path) -> None:
+    read, write = os.pipe()
+    os.write(write, b"np: 7\n")
+    os.close(write)
+    try:
+        assert load_settings({}, {"MPILAUNCH_CONFIG": f"/dev/fd/{read}"})["np"] == 7
+    finally:
+        os.close(read)
+
+
+VALUES = {"ssh-option": "[User=a]", "export": "[A=b]", "env-file": "[a]", "prepend-env": "[A=b]", "append-env": "[A=b]"}
+
+
+@pytest.mark.parametrize("key", config.COMMANDS)
+def test_a_named_file_that_everybody_may_write_names_no_command(here: Path, key: str) -> None:
+    path = here / "a.yaml"
+    path.write_text(f"np: 3\n{key}: {VALUES.get(key, 'x y {command}')}\n")
+    path.chmod(0o646)
+    expected = f"a.yaml:2:1: {key}: the file is not trusted: every user may write it"
+    assert message(load_settings, said(config="a.yaml"), {}) == expected
+    # The file of a colleague who lets nobody write it is the choice of the user who names it.
+    os.chown(path, 65534, 65534)
+    path.chmod(0o664)
+    assert load_settings(said(config="a.yaml"), {})["np"] == 3
+    path.write_text("np: 3\n")
+    path.chmod(0o646)
+    assert load_settings(said(config="a.yaml"), {})["np"] == 3
+
+
+@pytest.mark.parametrize("by", ["command line", "variable", "config file", "scheduler"])
+@pytest.mark.parametrize(("owner", "mode"), [(65534, 0o644), (0, 0o646)])
+def test_a_hostfile_of_another_user_names_no_command(here: Path, by: str, owner: int, mode: int) -> None:
+    hosts = here / "hosts"
+    hosts.write_text("node1\nnode2 agent='touch ran; exit 1; {host} {command}'\n")
+    (here / "config.yaml").write_text("hostfile: hosts\n")
+    os.chown(hosts, owner, owner)
+    hosts.chmod(mode)
+    environ = {"variable": {"MPILAUNCH_HOSTFILE": str(hosts)}, "scheduler": {"PBS_JOBID": "1", "PBS_NODEFILE": str(hosts)}}
+    words = {"command line": ["--hostfile", "hosts"], "config file": ["--config", "config.yaml"]}.get(by, [])
+    done = launch(*words, "--dry-run", "true", env=environ.get(by), cwd=here)
+    own_choice = by == "command line" and owner
+    assert done.code == (0 if own_choice else 2), done.words
+    if not own_choice:
+        assert done.words.startswith("error[file-untrusted]: ")
+        assert "hosts:2: agent: the file is not trusted: " in done.words
+    hosts.write_text("node1\nnode2 agent=openssh\n")
+    assert launch(*words, "--dry-run", "true", env=environ.get(by), cwd=here).code == 0

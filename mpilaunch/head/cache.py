@@ -80,7 +80,7 @@ def keep_newest(prefix: str, count: int) -> None:
 
 @contextmanager
 def _directory() -> Iterator[int]:
-    """Give a descriptor of our directory in the user's cache, made if need be; raises OSError when there is none that is safe."""
+    """Give a descriptor of our directory in the user's cache, made if need be; raises OSError when none is safe."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.expanduser("~/.cache")

@@ -1,4 +1,6 @@
-"""Opens and writes the files of a launch where other users may have put something in the way. Every file that we write goes through it.
+"""Opens and writes the files of a launch, also where other users may have put something in the way.
+
+Whatever the head writes on behalf of the user goes through here.
 
 A path is walked one component at a time by directory descriptors, so that nothing can be exchanged between a check and its
 use. It must never follow a link of a third user, write into a file of a third user, take over the mode of such a file, wait for
@@ -18,7 +20,7 @@ from contextlib import contextmanager, suppress
 from mpilaunch import trust
 
 PATIENCE = 20.0
-"""Seconds that the reader of a pipe may take nothing; the head answers its nodes only after that, so it is less than --heartbeat."""
+"""Seconds that the reader of a pipe may take nothing. The head answers no node meanwhile: it is less than --heartbeat."""
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o775
 """Both less the umask. Not 0777: a umask of 0 must not make a directory in which we would refuse to write."""
