@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import socket
@@ -265,6 +266,31 @@ def test_another_user_than_root_is_protected_alike(sticky: Path) -> None:
     # Root is trusted; with fs.protected_regular=2 the kernel forbids O_CREAT only, and nothing is created here.
     assert (roots_open, (sticky / "roots-open").read_text()) == ("written", "new")
     assert mine == "written" and (sticky / "mine").stat().st_uid == USER
+
+
+def test_a_user_namespace_without_root_has_its_stdout_still() -> None:
+    # As in a rootless container: what is root's seems to be the overflow user's, /dev/stdout among it.
+    read, write = os.pipe()
+
+    def attempt() -> str:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, without which /proc/self is root's
+        if libc.unshare(0x10000000):  # CLONE_NEWUSER
+            raise OSError(ctypes.get_errno(), "unshare")
+        Path("/proc/self/uid_map").write_text(f"{OTHER} {OTHER} 1")
+        os.dup2(write, 1)
+        owners = (os.lstat("/dev/stdout").st_uid, os.geteuid())
+        safe_files.check_file("/dev/stdout")
+        safe_files.write_file("/dev/stdout", b"report")
+        safe_files.write_file("/dev/null", b"report")
+        return repr(owners)
+
+    try:
+        assert as_user(OTHER, attempt) == repr((65534, OTHER))
+        assert os.read(read, 100) == b"report"
+    finally:
+        os.close(read)
+        os.close(write)
 
 
 # Checkpoints

@@ -152,7 +152,7 @@ def _find(path: str, *, make: bool = False, follow: bool = True) -> Iterator[Pla
             assert place.status is not None
             if stat.S_ISLNK(place.status.st_mode) and (parts or follow):
                 try:
-                    if _is_own_descriptors(place.directory) and not parts:
+                    if not parts and _is_one_of(place.directory, "/proc/self/fd"):  # /dev/stdout and /dev/fd lead there
                         place.own = int(name)
                         break
                     links += 1
@@ -178,7 +178,8 @@ def _root(path: str) -> int:
 def _target(place: Place, link: int, links: int) -> str:
     """Return where a link leads; raises OSError for one that another user may have put there."""
     assert place.status is not None
-    if trust.is_foreign(place.status):
+    # Only root makes links in /dev and /proc; in a user namespace that does not know root they seem to be a third user's.
+    if trust.is_foreign(place.status) and not _is_one_of(place.directory, "/dev", "/proc"):
         hint = "name the path that it leads to, if that is what you mean"
         raise UnsafePath(f"'{place.name}' is a link that belongs to {trust.owner_of(place.status)}", hint)
     if place.status.st_nlink > 1:
@@ -189,12 +190,14 @@ def _target(place: Place, link: int, links: int) -> str:
     return os.readlink("", dir_fd=link)
 
 
-def _is_own_descriptors(directory: int) -> bool:
-    """Say whether a directory is the kernel's list of our descriptors, into which /dev/stdout and /dev/fd lead."""
-    try:
-        return os.path.samestat(os.fstat(directory), os.stat("/proc/self/fd"))
-    except OSError:
-        return False
+def _is_one_of(directory: int, *paths: str) -> bool:
+    """Say whether a directory is one of the system's."""
+    status = os.fstat(directory)
+    for path in paths:
+        with suppress(OSError):
+            if os.path.samestat(status, os.stat(path)):
+                return True
+    return False
 
 
 @contextmanager
