@@ -1,11 +1,12 @@
 """Worlds: the ranks that share one MPI_COMM_WORLD. A job begins with one, and each MPI_Comm_spawn adds one.
 
-Pure. Ranks have a number in their world, from 0, and one in the job, where spawned ones follow those that were there before.
+Pure, but for names that nobody can guess. Ranks have a number in their world, from 0, and one in the job, where spawned ones follow those that were there before.
 """
 
 from __future__ import annotations
 
 import heapq
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -26,11 +27,13 @@ class World:
 
     Attributes:
         number: place among the worlds of the job; 0 is the one it began with.
-        name: of its namespace in PMIx and its key-value space in PMI.
+        name: no other world's in this job, and of its key-value space in PMI; no secret.
         first: the number in the job of its rank 0.
         apps, job_map: its programs, and where its ranks are; placements have numbers of this world.
         parent: name of the world that spawned it, "" for none.
         pairs: what its key-value space begins with.
+        namespace: its name in PMIx. libpmix takes whoever knows it for one of its ranks, so it is told to daemons and ranks
+            only, and stands in no file name, argument or message to the user.
     """
 
     number: int
@@ -40,6 +43,7 @@ class World:
     job_map: JobMap
     parent: str = ""
     pairs: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = field(default_factory=lambda: os.urandom(16).hex())
 
     @property
     def size(self) -> int:

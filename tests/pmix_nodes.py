@@ -19,6 +19,7 @@ from typing import Any
 from mpilaunch.daemon.pmix import PmixServer
 from mpilaunch.daemon.pmix_search import Libpmix, Program
 from mpilaunch.daemon.poller import Poller
+from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.daemon.spawn import encode
 
 SECONDS = 30.0
@@ -33,7 +34,7 @@ class Node:
     def __init__(self, nodes: Nodes, number: int, libpmix: Libpmix, directory: Path) -> None:
         self.nodes, self.number = nodes, number
         self.failed_with = ""
-        self.server = PmixServer(nodes.poller, self, libpmix, f"node{number}", str(directory))
+        self.server = PmixServer(nodes.poller, self, libpmix, f"node{number}", PrivateDirectory(str(directory)))
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
         self.nodes.registered(world, environments)
@@ -97,6 +98,7 @@ class World:
 
     def __init__(self, name: str, apps: list[dict[str, Any]], nodes: int, then: Callable[[str], None]) -> None:
         self.name, self.apps, self.then = name, apps, then
+        self.namespace = os.urandom(16).hex()
         size = len(apps)
         used = min(nodes, size)
         self.ranks_by_node = [list(range(node, size, used)) for node in range(used)]
@@ -130,7 +132,7 @@ class Nodes:
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(SCRUBBED)} | DEFAULTS
         if count > 1:
             self.environment["OMPI_MCA_btl"] = "self,tcp"  # one machine under two names: shared memory would be a lie
-        self.nodes = [Node(self, number, libpmix, directory / f"pmix{number}") for number in range(count)]
+        self.nodes = [Node(self, number, libpmix, directory) for number in range(count)]
         for node in self.nodes:
             self._watch(node.server.pid, lambda node=node: self._helper_ended(node))
 
@@ -145,6 +147,7 @@ class Nodes:
             node.server.register(
                 {
                     "name": world.name,
+                    "namespace": world.namespace,
                     "size": len(apps),
                     "universe_size": len(apps) + 2,
                     "hosts": [f"node{number}" for number in range(len(world.ranks_by_node))],

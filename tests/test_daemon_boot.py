@@ -157,7 +157,7 @@ def test_modules_of_the_users_do_not_reach_the_daemon(zipped: bytes, tmp_path: P
 def offer(*what: str, **members: Any) -> dict[str, Any]:
     """Return what the head says of a world of one rank for the sake of MPI."""
     sizes = {"first": 0, "size": 1, "universe_size": 1, "app_sizes": [1], "blocks": [[0, 1, 1]]}
-    names = {"world": "0123456789abcdef", "hosts": ["here"], "parent": "", "pairs": {}}
+    names = {"world": "0123456789abcdef", "namespace": "fedcba9876543210", "hosts": ["here"], "parent": "", "pairs": {}}
     means = {"library": None, "pmix_defaults": {}, "descriptor": None, "port": False, "tell_after": 5.0}
     return {**sizes, **names, **means, "offer": what, **members}
 

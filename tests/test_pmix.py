@@ -22,7 +22,7 @@ from mpilaunch.daemon import segments
 from mpilaunch.daemon.pmix_channel import MAX_TEXT, Channel
 from mpilaunch.daemon.pmix_search import LIBPMIX, Libpmix
 from mpilaunch.daemon.poller import Poller
-from mpilaunch.daemon.reaper import session_directory
+from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.head import bundle
 from tests.pmix_nodes import Nodes, served
 
@@ -32,6 +32,7 @@ HERE = os.uname().nodename
 LIMIT = 60
 WORLD_OF_ONE = {
     "name": "w",
+    "namespace": "n",
     "size": 1,
     "universe_size": 1,
     "appnums": [0],
@@ -59,6 +60,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "files"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     return place
 
 
@@ -215,7 +217,7 @@ def test_the_last_words_of_a_helper_are_told(files: Path) -> None:
         job.nodes[0].server.register({"name": "incomplete", "node": None})
         job.turn(lambda: bool(job.nodes[0].failed_with))
     failed = job.nodes[0].failed_with
-    assert failed.startswith("the PMIx helper ended with code 1; its last words: ") and failed.endswith("KeyError: 'size'")
+    assert failed.startswith("the PMIx helper ended with code 1; its last words: ") and failed.endswith("KeyError: 'namespace'")
     assert list(files.iterdir()) == []
 
 
@@ -306,7 +308,7 @@ def test_the_helper_holds_nothing_of_its_parent(files: Path) -> None:
         job.turn(lambda: told == ["w"])
         held = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
         assert not [path for path in held if "secret" in path or "pidfd" in path]
-        (directory,) = files.glob("pmix*")
+        (directory,) = files.glob("mpilaunch-*")
         assert directory.stat().st_mode & 0o777 == 0o700
         status = Path(f"/proc/{pid}/status").read_text()
         masks = dict(line.split(":\t", 1) for line in status.splitlines())
@@ -323,8 +325,9 @@ os.write(bundle, zlib.decompress(sys.stdin.buffer.read()))
 sys.path.insert(0, "/proc/self/fd/%d" % bundle)
 from mpilaunch.daemon import modules
 modules.load("mpilaunch.daemon.pmix", lambda what, details, done: done({{"archive": sys.argv[1]}}), lambda: None)
-from mpilaunch.daemon import pmix, reaper
+from mpilaunch.daemon import pmix
 from mpilaunch.daemon.poller import Poller
+from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.daemon.pmix_search import Libpmix
 class Events:
     def registered(self, world, environments):
@@ -334,7 +337,7 @@ class Events:
     def failed(self, reason):
         sys.exit(reason)
 poller = Poller()
-server = pmix.PmixServer(poller, Events(), Libpmix([{LIBPMIX!r}]), "node0", reaper.session_directory())
+server = pmix.PmixServer(poller, Events(), Libpmix([{LIBPMIX!r}]), "node0", PrivateDirectory())
 server.register({WORLD_OF_ONE!r})
 while True:
     poller.run(None)
@@ -354,15 +357,15 @@ from mpilaunch.daemon import guard
 from mpilaunch.daemon.pmix import PmixServer
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.pmix_search import Libpmix
-from mpilaunch.daemon.reaper import session_directory
-directory = session_directory()
+from mpilaunch.daemon.private import PrivateDirectory
+directory = PrivateDirectory()
 guarded = guard.stand_behind(os.pipe(), directory)
 if isinstance(guarded, int):
     os._exit(guarded)
 alive, _ = guarded
 class Events:
     def registered(self, world, environments):
-        print(os.getppid(), os.getpid(), server.pid, directory, flush=True)
+        print(os.getppid(), os.getpid(), server.pid, directory.path, flush=True)
 poller = Poller()
 poller.watch(alive, lambda: (server.close(), os._exit(0)))
 server = PmixServer(poller, Events(), Libpmix([{LIBPMIX!r}]), "node0", directory)
@@ -379,14 +382,6 @@ while True:
         assert process.wait() == (137 if killed == "daemon" else -signal.SIGKILL)
     assert not Path(f"/proc/{helper}").exists()
     assert list(files.iterdir()) == []
-
-
-def test_the_session_directory_is_nobodys_and_stands_where_it_can(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert session_directory() != session_directory()
-    assert Path(session_directory()).parent == files
-    for elsewhere in ("", "relative", "/missing"):
-        monkeypatch.setenv("TMPDIR", elsewhere)
-        assert Path(session_directory()).parent == Path("/tmp")
 
 
 # What the helper says is not believed

@@ -21,6 +21,10 @@ import time
 
 from mpilaunch.daemon import reaper
 
+TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
+if TYPE_CHECKING:
+    from mpilaunch.daemon.private import PrivateDirectory
+
 BEATS = 6
 """A daemon shows its pulse so many times within its limit, and its guard looks as often."""
 START_LIMIT = 600.0
@@ -46,12 +50,12 @@ class Pulse:
         return limit / BEATS
 
 
-def stand_behind(wire: tuple[int, int], directory: str, again: bool = False) -> tuple[int, Pulse] | int:
+def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
     """Fork: the daemon goes on in the child, this process becomes its guard until it has ended.
 
     Args:
         wire: the descriptors of the wire, which only the daemon keeps.
-        directory: where the daemon may make files, removed when it has ended.
+        directory: the daemon's to make and to remove; removed here if the daemon died before it could.
         again: another daemon will follow this one, and have the same wire.
 
     Returns:
@@ -73,7 +77,7 @@ def stand_behind(wire: tuple[int, int], directory: str, again: bool = False) -> 
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in ENDING_SIGNALS]
     reaper.become_subreaper()
     code = _watch(daemon, pulse_read)
-    reaper.remove_directory(directory)
+    directory.remove_abandoned()
     for number, handler in before:
         signal.signal(number, handler)
     os.close(alive_write)

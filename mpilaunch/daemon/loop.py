@@ -18,6 +18,7 @@ from mpilaunch.daemon.guard import Pulse
 from mpilaunch.daemon.iof import Forwarder
 from mpilaunch.daemon.lifeline import Lifeline
 from mpilaunch.daemon.poller import Poller
+from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.daemon.probe import probe
 from mpilaunch.daemon.processes import Processes
 from mpilaunch.daemon.timers import Timers
@@ -66,10 +67,10 @@ class Daemon:
         wire_in, wire_out: descriptors of the wire.
         guard: a descriptor that reads end of file when the guard has died.
         pulse: shows the guard that this process is not frozen.
-        directory: where files of the job may be made; it is not there yet, and the guard removes it.
+        directory: for files of the job, made when it is needed.
     """
 
-    def __init__(self, wire_in: int, wire_out: int, guard: int, pulse: Pulse, directory: str) -> None:
+    def __init__(self, wire_in: int, wire_out: int, guard: int, pulse: Pulse, directory: PrivateDirectory) -> None:
         self._timers = Timers()
         self._pulse = pulse
         self._poller = Poller()

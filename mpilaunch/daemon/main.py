@@ -12,8 +12,9 @@ import select
 import signal
 import sys
 
-from mpilaunch.daemon import guard, reaper, spawn
+from mpilaunch.daemon import guard, spawn
 from mpilaunch.daemon.loop import Daemon
+from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.daemon.probe import probe_hardware
 from mpilaunch.wire.frames import MARKER, STANDBY
 
@@ -40,7 +41,7 @@ def main() -> None:
         import mpilaunch.daemon.attach
         import mpilaunch.daemon.pmix_search  # noqa: F401
     while True:
-        directory = reaper.session_directory()
+        directory = PrivateDirectory()
         guarded = guard.stand_behind(wire, directory, again=stands_by)
         if isinstance(guarded, tuple):
             break
@@ -51,7 +52,7 @@ def main() -> None:
     spawn.raise_file_limit()
     hardware = _stand_by(wire_in, wire_out, *guarded) if stands_by else None
     released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
-    reaper.remove_directory(directory)  # the guard does so too, unless it was killed
+    directory.remove()
     # One that lost its head leaves a wire on which nobody knows what is said next.
     os._exit(1 if stands_by and not released else 0)
 

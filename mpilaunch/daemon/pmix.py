@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 
-from mpilaunch.daemon import reaper
 from mpilaunch.daemon.pmix_channel import Channel
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.private import PrivateDirectory
 
     class PmixEvents(Protocol):
         """What the helper tells; called in the daemon's loop.
@@ -128,10 +128,10 @@ class PmixServer:
         events: see PmixEvents.
         libpmix: that serves the ranks.
         hostname: this node's name in the worlds to come; two nodes never have the same.
-        directory: for the files of libpmix and the MPI libraries; made by the helper, gone after its end.
+        directory: for the files of libpmix and the MPI libraries; made here, and removed after the helper's end.
 
     Raises:
-        OSError: no process can be started.
+        OSError: the directory cannot be made, or no process can be started.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class PmixServer:
         events: PmixEvents,
         libpmix: Libpmix,
         hostname: str,
-        directory: str,
+        directory: PrivateDirectory,
     ) -> None:
         self._poller = poller
         self._events = events
@@ -148,6 +148,7 @@ class PmixServer:
         self._reason = ""
         self._last_words = b""
         self._closing = False
+        directory.make()
         ours, theirs = socket.socketpair()
         self._words, words = os.pipe()
         parent = os.getpid()
@@ -156,6 +157,7 @@ class PmixServer:
         except OSError:
             for descriptor in (ours.detach(), theirs.detach(), self._words, words):
                 os.close(descriptor)
+            directory.remove()
             raise
         if self.pid == 0:
             _be_helper(theirs, words, parent, libpmix, hostname, directory)
@@ -171,8 +173,8 @@ class PmixServer:
         """Make a world known to libpmix; `registered` follows. Every node does this, before any rank of the world starts.
 
         Args:
-            world: name (ASCII, at most 255 bytes, no other world's, and hard to guess: who knows it could pose as a rank),
-                size, universe_size, hosts (the name of each node that has ranks), ranks_by_node (in the same order), node
+            world: name (no other world's), namespace (its name in libpmix: ASCII, at most 255 bytes, and impossible to guess,
+                because who knows it is believed to be a rank), size, universe_size, hosts (the name of each node that has ranks), ranks_by_node (in the same order), node
                 (which of them is this one, None for none), appnums (the app of each rank), spawned (whether MPI_Comm_spawn
                 made it).
         """
@@ -229,7 +231,7 @@ class PmixServer:
         self._read_words()
         self._close_words()
         self.pid = 0
-        reaper.remove_directory(self._directory)  # it has done so itself, unless it was killed
+        self._directory.remove()
         if not self._closing:
             self._closing = True
             self._events.failed(self._reason or _end_of_helper(status, self._last_words))

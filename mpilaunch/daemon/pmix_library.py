@@ -131,7 +131,7 @@ UPCALLS = {
     "listener": None,
     "notify_event": None,
     "query": None,
-    "tool_connected": None,
+    "tool_connected": CFUNCTYPE(None, c_void_p, c_size_t, *_ANSWER),
     "log": None,
     "allocate": None,
     "job_control": CFUNCTYPE(c_int, POINTER(Proc), *_PROCS, *_INFOS, *_ANSWER),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.private import PrivateDirectory
 
 START_SECONDS = 10.0
 """How long the helper may take to load libpmix and to register a world before the ranks start without it."""
@@ -32,7 +33,7 @@ class PmixRanks:
 
     Args:
         poller, set_timer: the loop's.
-        directory: for the helper's files; the guard knows it too.
+        directory: for the helper's files.
         upward: to the head; ranks are named by (world, number).
         broken: called when ranks that need the helper have lost it, with the reason.
     """
@@ -41,7 +42,7 @@ class PmixRanks:
         self,
         poller: Poller,
         set_timer: Callable[[str, float, Callable[[], None]], None],
-        directory: str,
+        directory: PrivateDirectory,
         upward: Upward,
         send: Callable[[dict[str, Any]], None],
         abort: Callable[[str, int, int], None],
@@ -78,7 +79,7 @@ class PmixRanks:
             try:
                 self._server = PmixServer(self._poller, self, libpmix, hostname, self._directory)
             except OSError as error:
-                self.reason = "no process for PMIx: %s" % error
+                self.reason = "no process or directory for PMIx: %s" % error
                 self._all_ready()
                 return
             for known in self._worlds:
@@ -225,6 +226,7 @@ def _registration(description: dict[str, Any]) -> dict[str, Any]:
             rank += each
     return {
         "name": description["world"],
+        "namespace": description["namespace"],
         "size": description["size"],
         "universe_size": description["universe_size"],
         "hosts": description["hosts"],

@@ -11,11 +11,11 @@ import ctypes
 import os
 import signal
 import socket
+import struct
 import time
 from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 
 from mpilaunch.daemon import pmix_library as pmix
-from mpilaunch.daemon import reaper
 from mpilaunch.daemon.pmix_channel import Channel
 from mpilaunch.daemon.pmix_upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.pmix_upcalls import Answer
+    from mpilaunch.daemon.private import PrivateDirectory
 
 PR_SET_PDEATHSIG = 1
 MOST_WAITING = 1 << 16
 """Upcalls that may wait for an answer: with more, ranks ask faster than anybody answers."""
 LONGEST_REQUEST = 1 << 20
 """Bytes of JSON that one upcall of a rank may become."""
+SILENCE_SECONDS = 2
+"""How long libpmix waits for each piece of what somebody who connects must send first; it serves nobody else meanwhile."""
 STATUSES = {
     "": pmix.SUCCESS,
     "not-found": pmix.NOT_FOUND,
@@ -44,7 +47,9 @@ STATUSES = {
 """What the daemon may answer, in PMIx's words; anything else is PMIX_ERROR."""
 
 
-def run(connection: socket.socket, words: int, parent: int, libpmix: Libpmix, hostname: str, directory: str) -> None:
+def run(
+    connection: socket.socket, words: int, parent: int, libpmix: Libpmix, hostname: str, directory: PrivateDirectory
+) -> None:
     """Be the helper until the daemon closes its end, and return then.
 
     Args:
@@ -53,17 +58,14 @@ def run(connection: socket.socket, words: int, parent: int, libpmix: Libpmix, ho
         parent: process id of the daemon.
         libpmix: to be used; libpmix's own settings in the environment win over those that it comes with.
         hostname: this node's name in the worlds to come.
-        directory: where libpmix and the MPI libraries may put files; made here, and removed at the end.
+        directory: where libpmix and the MPI libraries may put files. The daemon removes it; keeping it open here keeps it
+            locked while this process lives.
     """
-    _leave_daemon([connection.fileno()], words, parent)
+    _leave_daemon([connection.fileno(), *directory.descriptors], words, parent)
     for name, value in libpmix.settings.items():
         os.environ.setdefault(name, value)
     folders = [folder for folder in libpmix.library_path.split(":") if os.path.isabs(folder)]
-    os.mkdir(directory, 0o700)
-    try:
-        Helper(connection, Poller(), directory).run(libpmix.libraries, folders, hostname)
-    finally:
-        reaper.remove_directory(directory)
+    Helper(connection, Poller(), directory).run(libpmix.libraries, folders, hostname)
 
 
 def _leave_daemon(keep: list[int], words: int, parent: int) -> None:
@@ -92,9 +94,9 @@ def _leave_daemon(keep: list[int], words: int, parent: int) -> None:
 class Helper:
     """The loop: messages of the daemon in, calls of libpmix out, and the reverse."""
 
-    def __init__(self, connection: socket.socket, poller: Poller, directory: str) -> None:
+    def __init__(self, connection: socket.socket, poller: Poller, directory: PrivateDirectory) -> None:
         self._poller = poller
-        self._directory = directory
+        self._private, self._directory = directory, directory.path
         self._running = True
         self._channel = Channel(connection, poller, self._take, self._daemon_gone)
         self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
@@ -124,7 +126,7 @@ class Helper:
             [
                 ("pmix.srvr.tmpdir", pmix.STRING, self._directory),
                 ("pmix.sys.tmpdir", pmix.STRING, self._directory),
-                ("pmix.srv.nspace", pmix.STRING, "mpilaunch-%d" % os.getpid()),
+                ("pmix.srv.nspace", pmix.STRING, "server-" + os.urandom(16).hex()),
                 ("pmix.srv.rank", pmix.PROC_RANK, 0),
                 ("pmix.hname", pmix.STRING, hostname),
             ]
@@ -138,8 +140,12 @@ class Helper:
                 continue
             status = self._library.PMIx_server_init(byref(self._upcalls.module), infos.array, c_size_t(infos.count))
             if status == pmix.SUCCESS:
-                return
-            tried.append("%s: its server does not start: %s" % (name, self._words(status)))
+                open_to = _guard_listeners()
+                if not open_to:
+                    return
+                tried.append("%s: it listens on %s, where other machines can connect" % (name, open_to))
+            else:
+                tried.append("%s: its server does not start: %s" % (name, self._words(status)))
             break  # another library beside one that is half alive would be worse than none
         self._channel.send({"type": "failed", "reason": "; ".join(tried)})
         self._running = False
@@ -150,10 +156,10 @@ class Helper:
 
     def _forget_worlds(self) -> None:
         """Have libpmix remove what ranks that have died without a word left in shared memory and elsewhere."""
-        for name, world in self._upcalls.worlds.items():
+        for world in self._upcalls.worlds.values():
             for rank in world.local:
-                self._library.PMIx_server_deregister_client(byref(pmix.Proc(name.encode(), rank)), None, None)
-            self._library.PMIx_server_deregister_nspace(byref(pmix.Proc(name.encode(), 0)), None, None)
+                self._library.PMIx_server_deregister_client(byref(pmix.Proc(world.namespace, rank)), None, None)
+            self._library.PMIx_server_deregister_nspace(byref(pmix.Proc(world.namespace, 0)), None, None)
 
     # From libpmix's thread to the loop
 
@@ -204,7 +210,7 @@ class Helper:
         """Another node asks for what a rank of this one has put."""
         self._count += 1
         self._modex_tokens[self._count] = token
-        proc = pmix.Proc(world.encode(), rank if rank >= 0 else pmix.WILDCARD)
+        proc = pmix.Proc(self._upcalls.worlds[world].namespace, rank if rank >= 0 else pmix.WILDCARD)
         status = self._library.PMIx_server_dmodex_request(byref(proc), self._modex_ready, c_void_p(self._count))
         if status != pmix.SUCCESS:
             self._tell_modex(self._count, status, b"")
@@ -225,9 +231,10 @@ class Helper:
         directory = os.path.join(self._directory, str(len(self._upcalls.worlds)))
         for path in [directory, *(os.path.join(directory, str(rank)) for rank in local)]:
             os.mkdir(path, 0o700)
-        self._upcalls.worlds[name] = World(world["size"], local)
+        known = World(world["namespace"], world["size"], local)
+        self._upcalls.add_world(name, known)
         infos = pmix.Infos(_job_infos(world, local, self._directory, directory))
-        proc = pmix.Proc(name.encode("ascii"), 0)  # the name comes first in it, and has the size that is expected
+        proc = pmix.Proc(known.namespace, 0)  # the name comes first in it, and has the size that is expected
         status = self._library.PMIx_server_register_nspace(
             byref(proc), c_int(len(local)), infos.array, c_size_t(infos.count), None, None
         )
@@ -243,10 +250,31 @@ class Helper:
             self._check("PMIx_server_setup_fork", status)
             environments.append((rank, variables))
         self._channel.send({"type": "registered", "world": name, "environments": environments})
+        if len(self._upcalls.worlds) == 1:
+            self._private.sweep()  # the ranks start meanwhile
 
     def _check(self, function: str, status: int) -> None:
         if status not in (pmix.SUCCESS, pmix.OPERATION_SUCCEEDED):
             raise SystemExit("%s: %s" % (function, self._words(status)))
+
+
+def _guard_listeners() -> str:
+    """Limit how long a silent connection can hold up libpmix; return an address that is not only this machine's, or ""."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            listener = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue  # no socket, or the one that the list was read by
+        with listener:
+            if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue
+            # Sockets that are accepted inherit it, and libpmix reads from these with blocking calls.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENCE_SECONDS, 0))
+            if listener.family in (socket.AF_INET, socket.AF_INET6):
+                host, port = listener.getsockname()[:2]
+                if not host.startswith("127.") and host != "::1":
+                    return "%s port %d" % (host, port)
+    return ""
 
 
 _TAKES: dict[str, Callable[..., None]] = {

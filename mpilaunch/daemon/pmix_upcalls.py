@@ -4,6 +4,10 @@ libpmix calls on a thread of its own. There, arguments are checked and copied, a
 the loop. What only concerns ranks of this node is answered here, all else goes to the daemon. The ranks behind it are not
 trusted: what they ask is bounded, and what cannot be carried is refused.
 
+libpmix listens on a TCP port of the loopback device, where every user of the node can connect. It takes for a rank whoever
+knows the rank's namespace, which is therefore a secret, and serves whoever says that it is a tool unless its host refuses.
+Messages name a world by its public name and never by its namespace.
+
 What each function means: pmix_server.h of OpenPMIx.
 """
 
@@ -35,10 +39,10 @@ _CONSTRUCT = 0
 
 
 class World:
-    """A namespace as far as this node must know it: its size, and its ranks here."""
+    """A world as far as this node must know it: its name in libpmix, its size, and its ranks here."""
 
-    def __init__(self, size: int, local: list[int]) -> None:
-        self.size, self.local = size, frozenset(local)
+    def __init__(self, namespace: str, size: int, local: list[int]) -> None:
+        self.namespace, self.size, self.local = namespace.encode("ascii"), size, frozenset(local)
 
 
 class Upcalls:
@@ -46,7 +50,7 @@ class Upcalls:
 
     Attributes:
         module: what PMIx_server_init takes; this object must live as long as the library.
-        worlds: by their namespaces; the loop's only.
+        worlds: by their names; only the loop adds to them, by `add_world`.
 
     Args:
         post: has the loop call a function, from any thread; false when too much waits there already.
@@ -62,6 +66,7 @@ class Upcalls:
     ) -> None:
         self._post, self._tell, self._ask = post, tell, ask
         self.worlds: dict[str, World] = {}
+        self._names: dict[bytes, str] = {}
         self._lent: dict[int, Any] = {}
         self._lent_count = 0
         # libpmix knows addresses only: Python must keep what they belong to.
@@ -89,19 +94,45 @@ class Upcalls:
         """Have the loop take over; return what tells libpmix that an answer will come."""
         return SUCCESS if self._post(function, *arguments) else OUT_OF_RESOURCE
 
+    def add_world(self, name: str, world: World) -> None:
+        """Take note of a world before libpmix is told of it."""
+        self.worlds[name] = world
+        self._names[world.namespace] = name
+
+    def _proc(self, proc: Any) -> dict[str, Any]:
+        """Return a process, or all of a world, as messages name it; raises KeyError and ValueError."""
+        special = {pmix.WILDCARD: ALL, pmix.LOCAL_NODE: HERE}
+        if proc.rank > pmix.LARGEST_RANK and proc.rank not in special:
+            raise ValueError("rank %d" % proc.rank)
+        return {"world": self._names[proc.namespace], "rank": special.get(proc.rank, proc.rank)}
+
+    def _caller(self, proc: Any) -> dict[str, Any]:
+        """Return the rank that asks for something; raises KeyError and ValueError when it is none of this node's."""
+        who = self._proc(proc)
+        if who["rank"] not in self.worlds[who["world"]].local:
+            raise ValueError("rank %d is not on this node" % who["rank"])
+        return who
+
     # Ranks come and go
 
+    def tool_connected(self, infos: int, count: int, done: int, token: int) -> None:
+        """Refuse a process that says that it is a tool, and no rank.
+
+        It is never answered, and so it can ask for nothing. An answer that refuses it would end the helper: libpmix 4.2
+        then takes the tool's namespace out of a list to which it was never added (process_cbfunc of ptl_base_connection_hdlr.c).
+        """
+
     def client_connected2(self, proc: Any, _: Any, infos: Any, count: int, done: int, token: int) -> int:
-        self._post(self._tell, {"type": "connected", **_who(proc[0])})
+        self._post(self._tell, {"type": "connected", **self._caller(proc[0])})
         return OPERATION_SUCCEEDED  # libpmix waits for nothing else here
 
     def client_finalized(self, proc: Any, _: Any, done: int, token: int) -> int:
         # Answered like a question, so that the daemon knows of it before the rank can exit.
-        return self._request({"type": "finalized", **_who(proc[0])}, done, token)
+        return self._request({"type": "finalized", **self._caller(proc[0])}, done, token)
 
     def abort(self, proc: Any, _: Any, code: int, text: bytes, procs: Any, count: int, done: int, token: int) -> int:
         # It is never answered: the rank waits here for its end, and cannot go on with a code of its own.
-        return self._later(self._tell, {"type": "abort", **_who(proc[0]), "code": code})
+        return self._later(self._tell, {"type": "abort", **self._caller(proc[0]), "code": code})
 
     def register_events(self, codes: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
         return OPERATION_SUCCEEDED
@@ -130,7 +161,7 @@ class Upcalls:
         if what == _CONSTRUCT:
             data, size = pmix.bytes_of(given[b"pmix.grp.endpt"]) if b"pmix.grp.endpt" in given else (0, 0)
             wanted = {key for key in (b"pmix.grp.actxid", b"pmix.grp.endpt") if key in given}
-            members = [(procs[index].namespace.decode(), procs[index].rank) for index in range(count)]
+            members = [(procs[index].namespace.decode("ascii"), procs[index].rank) for index in range(count)]
             kind = "group-construct " + pmix.text(name)
             return self._collect(
                 kind, procs, count, data, size, lambda *answer: self._give_group(done, token, wanted, members, *answer)
@@ -145,7 +176,7 @@ class Upcalls:
         if size > LONGEST_BLOB:
             return OUT_OF_RESOURCE
         # Nodes name the members in different order.
-        members = sorted((proc["world"], proc["rank"]) for proc in (_who(procs[index]) for index in range(count)))
+        members = sorted((proc["world"], proc["rank"]) for proc in (self._proc(procs[index]) for index in range(count)))
         return self._later(self._join, kind, members, ctypes.string_at(data, size) if size else b"", answer)
 
     def _join(self, kind: str, members: list[tuple[str, int]], data: bytes, answer: Answer) -> None:
@@ -206,7 +237,7 @@ class Upcalls:
     def direct_modex(self, proc: Any, infos: Any, count: int, done: int, token: int) -> int:
         return self._later(
             self._ask,
-            {"type": "modex", **_who(proc[0])},
+            {"type": "modex", **self._proc(proc[0])},
             b"",
             lambda *answer: self._give_data(done, token, *answer),
             _timeout(infos, count),
@@ -220,14 +251,14 @@ class Upcalls:
                 values[key] = pmix.get_value(infos[index].value)
         if None in values.values():
             return NOT_SUPPORTED
-        return self._request({"type": "publish", **_who(proc[0]), "values": values}, done, token)
+        return self._request({"type": "publish", **self._caller(proc[0]), "values": values}, done, token)
 
     def unpublish(self, proc: Any, keys: Any, infos: Any, count: int, done: int, token: int) -> int:
-        return self._request({"type": "unpublish", **_who(proc[0]), "keys": pmix.texts(keys)}, done, token)
+        return self._request({"type": "unpublish", **self._caller(proc[0]), "keys": pmix.texts(keys)}, done, token)
 
     def lookup(self, proc: Any, keys: Any, infos: Any, count: int, done: int, token: int) -> int:
         wait = any(infos[index].key == b"pmix.wait" for index in range(count))
-        message = {"type": "lookup", **_who(proc[0]), "keys": pmix.texts(keys), "wait": wait}
+        message = {"type": "lookup", **self._caller(proc[0]), "keys": pmix.texts(keys), "wait": wait}
         return self._later(
             self._ask, message, b"", lambda *answer: self._give_found(done, token, *answer), _timeout(infos, count)
         )
@@ -236,13 +267,12 @@ class Upcalls:
         """Ask what is answered by a status only."""
         return self._later(self._ask, message, b"", lambda status, *_: pmix.OperationDone(done)(status, token), 0)
 
-    @staticmethod
-    def _give_found(done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
+    def _give_found(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
         found = words.get("found", {})
         array = (pmix.PublishedData * max(1, len(found)))()
         kept: list[Any] = []
         for place, (key, (world, rank, (kind, value))) in zip(array, found.items()):
-            place.proc.namespace, place.proc.rank = world.encode(), rank
+            place.proc.namespace, place.proc.rank = self.worlds[world].namespace, rank
             place.key = key.encode("utf-8", "surrogateescape")
             pmix.set_value(place.value, kind, base64.b64decode(value) if kind == pmix.BYTE_OBJECT else value, kept)
         if status == SUCCESS and not found:
@@ -258,7 +288,7 @@ class Upcalls:
         common = _plain_infos(infos, count)
         message = {
             "type": "spawn",
-            **_who(proc[0]),
+            **self._caller(proc[0]),
             "apps": [
                 {
                     "program": pmix.text(app.program),
@@ -273,18 +303,9 @@ class Upcalls:
         }
         return self._later(self._ask, message, b"", lambda *answer: self._give_world(done, token, *answer), 0)
 
-    @staticmethod
-    def _give_world(done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
-        name = words.get("world", "").encode()
+    def _give_world(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
+        name = self.worlds[words["world"]].namespace if status == SUCCESS else b""
         pmix.SpawnDone(done)(status, name.ljust(pmix.LONGEST_NAMESPACE + 1, b"\0") if name else None, token)
-
-
-def _who(proc: Any) -> dict[str, Any]:
-    """Return a process as messages name it; raises UnicodeDecodeError, ValueError."""
-    special = {pmix.WILDCARD: ALL, pmix.LOCAL_NODE: HERE}
-    if proc.rank > pmix.LARGEST_RANK and proc.rank not in special:
-        raise ValueError("rank %d" % proc.rank)
-    return {"world": proc.namespace.decode("ascii"), "rank": special.get(proc.rank, proc.rank)}
 
 
 def _plain_infos(infos: Any, count: int) -> dict[str, Any]:

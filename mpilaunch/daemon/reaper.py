@@ -11,10 +11,6 @@ import os
 import signal
 import time
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 PR_SET_CHILD_SUBREAPER = 36
 SWEEP_SECONDS = 5.0
 """How long the sweep waits for killed processes to go; one that sits in the kernel (state D) cannot go sooner."""
@@ -118,30 +114,6 @@ def kill_descendants() -> list[tuple[int, str]]:
         if not reap():
             time.sleep(PAUSE)
     return sorted((pid, name) for pid, name in killed.items() if _state(pid) in ("", "Z", "X"))
-
-
-def session_directory() -> str:
-    """Return the path of a directory that nobody has, to be made later: nobody can guess it and be there first."""
-    place = os.environ.get("TMPDIR", "")
-    if not (os.path.isabs(place) and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):
-        place = "/tmp"
-    return os.path.join(place, "mpilaunch-%s" % os.urandom(8).hex())
-
-
-def remove_directory(path: str) -> None:
-    """Remove a private directory with all that is in it; what cannot be removed stays, and so does what links lead to."""
-    for folder, folders, files in os.walk(path, topdown=False):
-        for name in files + folders:
-            place = os.path.join(folder, name)
-            _try_to(os.rmdir if name in folders and not os.path.islink(place) else os.unlink, place)
-    _try_to(os.rmdir, path)
-
-
-def _try_to(remove: Callable[[str], None], path: str) -> None:
-    try:
-        remove(path)
-    except OSError:
-        pass
 
 
 def command_name(pid: int) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mpilaunch.daemon.pmi_port import PmiPort
     from mpilaunch.daemon.pmix_ranks import PmixRanks
     from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.private import PrivateDirectory
     from mpilaunch.daemon.singletons import SingletonWatch
     from mpilaunch.daemon.spawn import App
 
@@ -38,7 +39,7 @@ class WireUp:
         send: sends a control message to the head.
         abort: ends a rank that called MPI_Abort with this code.
         set_timer: (name, seconds, action) of the loop.
-        directory: where PMIx and the MPI libraries may put files; it is not there yet.
+        directory: where PMIx and the MPI libraries may put files.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class WireUp:
         send: Callable[[dict[str, Any]], None],
         abort: Callable[[int, int], None],
         set_timer: Callable[[str, float, Callable[[], None]], None],
-        directory: str,
+        directory: PrivateDirectory,
     ) -> None:
         self._poller, self._send, self._abort_rank, self._set_timer = poller, send, abort, set_timer
         self._directory = directory

@@ -134,6 +134,7 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
     counts = Counter(place.app for place in places)
     return {
         "world": world.name,
+        "namespace": world.namespace,
         "first": world.first,
         "size": world.size,
         "universe_size": job.universe,
