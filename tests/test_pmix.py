@@ -24,6 +24,7 @@ from mpilaunch.daemon.pmix_search import LIBPMIX, Libpmix
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.head import bundle
+from tests.launching import children, guard_and_daemon, launch, launching, living, wait_until
 from tests.pmix_nodes import Nodes, served
 
 SOURCES = Path(__file__).parent / "programs"
@@ -441,3 +442,32 @@ def test_messages_arrive_whole_in_any_pieces(files: Path) -> None:
         channel.ready()
         assert lost == [""]
         assert channel.send({"c": 1})
+
+
+# The whole of a job killed
+
+
+@pytest.mark.parametrize("left_alone", [False, True], ids=["dead", "alive"])
+def test_what_a_job_left_that_was_killed_as_a_whole_goes_with_the_next(files: Path, programs: Path, left_alone: bool) -> None:
+    with launching("-n", "2", str(programs / "ends"), "stay") as process:
+        guard, daemon = guard_and_daemon(process.pid)
+        wait_until(lambda: list(files.glob("mpilaunch-*/0/0")), "libpmix knows the ranks")
+        (directory,) = files.glob("mpilaunch-*")
+        wait_until(lambda: len(children(daemon)) == 3, "two ranks and the helper run")
+        everything = [process.pid, guard, daemon, *children(daemon)]
+        if not left_alone:
+            for pid in everything:
+                os.kill(pid, signal.SIGSTOP)  # so that none sees the end of another
+            for pid in everything:
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not any(map(living, everything)), "all are gone")
+            assert directory.is_dir()
+        old = time.time() - 3600
+        os.utime(directory, (old, old))
+        done = launch("-n", "2", str(programs / "ring"), "2")
+        assert (done.code, done.err) == (0, b"")
+        assert directory.is_dir() == left_alone
+        if left_alone:
+            process.terminate()
+            process.communicate(timeout=LIMIT)
+    assert list(files.iterdir()) == []

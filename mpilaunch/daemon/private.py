@@ -66,7 +66,7 @@ class PrivateDirectory:
             os.close(descriptor)
             raise PermissionError(errno.EPERM, "it was exchanged while it was made", self.path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError:
             pass  # a file system without locks: nobody will sweep it
         self.descriptor = descriptor
@@ -150,13 +150,18 @@ def _take_over(parent: int, name: str, must_lock: bool) -> bool:
         if not _is_private(descriptor):
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor)
         except OSError as error:
             if must_lock or isinstance(error, BlockingIOError):
                 return False
         return _remove(parent, name, descriptor)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a directory for this process and those that it forks; raises BlockingIOError when others have locked it."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove(parent: int, name: str, descriptor: int) -> bool:
