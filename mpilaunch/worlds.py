@@ -1,6 +1,7 @@
 """Worlds: the ranks that share one MPI_COMM_WORLD. A job begins with one, and each MPI_Comm_spawn adds one.
 
-Pure, but for names that nobody can guess. Ranks have a number in their world, from 0, and one in the job, where spawned ones follow those that were there before.
+Pure, but for names that nobody can guess. Ranks have a number in their world, from 0, and one in the job, where spawned ones
+follow those that were there before.
 """
 
 from __future__ import annotations

@@ -22,7 +22,6 @@ from mpilaunch.daemon import segments
 from mpilaunch.daemon.pmix_channel import MAX_TEXT, Channel
 from mpilaunch.daemon.pmix_search import LIBPMIX, Libpmix
 from mpilaunch.daemon.poller import Poller
-from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.head import bundle
 from tests.launching import children, guard_and_daemon, launch, launching, living, wait_until
 from tests.pmix_nodes import Nodes, served

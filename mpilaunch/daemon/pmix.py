@@ -174,9 +174,9 @@ class PmixServer:
 
         Args:
             world: name (no other world's), namespace (its name in libpmix: ASCII, at most 255 bytes, and impossible to guess,
-                because who knows it is believed to be a rank), size, universe_size, hosts (the name of each node that has ranks), ranks_by_node (in the same order), node
-                (which of them is this one, None for none), appnums (the app of each rank), spawned (whether MPI_Comm_spawn
-                made it).
+                because who knows it is believed to be a rank), size, universe_size, hosts (the name of each node that has
+                ranks), ranks_by_node (in the same order), node (which of them is this one, None for none), appnums (the app
+                of each rank), spawned (whether MPI_Comm_spawn made it).
         """
         self._channel.send({"type": "register", "world": world})
 

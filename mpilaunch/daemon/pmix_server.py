@@ -11,12 +11,12 @@ import ctypes
 import os
 import signal
 import socket
-import struct
 import time
 from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 
 from mpilaunch.daemon import pmix_library as pmix
 from mpilaunch.daemon.pmix_channel import Channel
+from mpilaunch.daemon.pmix_port import LOOK_SECONDS, Port
 from mpilaunch.daemon.pmix_upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
 
@@ -34,8 +34,6 @@ MOST_WAITING = 1 << 16
 """Upcalls that may wait for an answer: with more, ranks ask faster than anybody answers."""
 LONGEST_REQUEST = 1 << 20
 """Bytes of JSON that one upcall of a rank may become."""
-SILENCE_SECONDS = 2
-"""How long libpmix waits for each piece of what somebody who connects must send first; it serves nobody else meanwhile."""
 STATUSES = {
     "": pmix.SUCCESS,
     "not-found": pmix.NOT_FOUND,
@@ -109,15 +107,20 @@ class Helper:
         self._upcalls = Upcalls(self._post, self._channel.send, self._ask)
         self._modex_ready = pmix.ModexReady(self._modex_came)
         self._library: Any = None
+        self._port = Port()
 
     def run(self, libraries: list[str], folders: list[str], hostname: str) -> None:
         """Serve until the daemon has closed its end."""
         self._start(libraries, folders, hostname)
+        look = time.monotonic() + LOOK_SECONDS
         while self._running:
-            until = min((deadline for _, deadline in self._waiting.values()), default=float("inf"))
-            self._poller.run(until - time.monotonic() if until < float("inf") else None)
-            if until < float("inf"):
-                self._time_out(time.monotonic())
+            until = min((deadline for _, deadline in self._waiting.values()), default=look)
+            self._poller.run(max(0.0, min(until, look) - time.monotonic()))
+            now = time.monotonic()
+            self._time_out(now)
+            if now >= look:
+                self._port.drop_silent()
+                look = now + LOOK_SECONDS
         self._forget_worlds()
 
     def _start(self, libraries: list[str], folders: list[str], hostname: str) -> None:
@@ -140,7 +143,8 @@ class Helper:
                 continue
             status = self._library.PMIx_server_init(byref(self._upcalls.module), infos.array, c_size_t(infos.count))
             if status == pmix.SUCCESS:
-                open_to = _guard_listeners()
+                self._port = Port()
+                open_to = self._port.open_to()
                 if not open_to:
                     return
                 tried.append("%s: it listens on %s, where other machines can connect" % (name, open_to))
@@ -256,25 +260,6 @@ class Helper:
     def _check(self, function: str, status: int) -> None:
         if status not in (pmix.SUCCESS, pmix.OPERATION_SUCCEEDED):
             raise SystemExit("%s: %s" % (function, self._words(status)))
-
-
-def _guard_listeners() -> str:
-    """Limit how long a silent connection can hold up libpmix; return an address that is not only this machine's, or ""."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            listener = socket.socket(fileno=os.dup(int(name)))
-        except OSError:
-            continue  # no socket, or the one that the list was read by
-        with listener:
-            if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                continue
-            # Sockets that are accepted inherit it, and libpmix reads from these with blocking calls.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", SILENCE_SECONDS, 0))
-            if listener.family in (socket.AF_INET, socket.AF_INET6):
-                host, port = listener.getsockname()[:2]
-                if not host.startswith("127.") and host != "::1":
-                    return "%s port %d" % (host, port)
-    return ""
 
 
 _TAKES: dict[str, Callable[..., None]] = {

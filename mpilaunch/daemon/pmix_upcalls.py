@@ -118,8 +118,8 @@ class Upcalls:
     def tool_connected(self, infos: int, count: int, done: int, token: int) -> None:
         """Refuse a process that says that it is a tool, and no rank.
 
-        It is never answered, and so it can ask for nothing. An answer that refuses it would end the helper: libpmix 4.2
-        then takes the tool's namespace out of a list to which it was never added (process_cbfunc of ptl_base_connection_hdlr.c).
+        It is never answered, and so it can ask for nothing. An answer that refuses it would end the helper: libpmix 4.2 then
+        takes the tool's namespace out of a list to which it was never added (process_cbfunc, ptl_base_connection_hdlr.c).
         """
 
     def client_connected2(self, proc: Any, _: Any, infos: Any, count: int, done: int, token: int) -> int:
