@@ -508,7 +508,10 @@ def test_a_rank_has_its_own_connection_and_nothing_else_of_ours(tmp_path: Path) 
 def test_pmi_by_a_port(programs: Path) -> None:
     assert ring(programs, 4, "--pmi-port", "-H", "local:2,local:2") == world((HERE, [0, 1]), (HERE, [2, 3]))
     done = launch("--pmi-port", "-np", "2", *sh("env | grep -E '^PMI_(FD|PORT|ID)' | sed s/:.*/:port/"))
-    assert done.lines == ["PMI_ID=0", "PMI_ID=1", "PMI_PORT=127.0.0.1:port", "PMI_PORT=127.0.0.1:port"]
+    *ids, first, second = done.lines
+    assert (first, second) == ("PMI_PORT=127.0.0.1:port", "PMI_PORT=127.0.0.1:port")
+    numbers = {int(line.partition("PMI_ID=")[2]) for line in ids}
+    assert len(numbers) == 2 and all(0 < number < 1 << 31 for number in numbers)  # a secret, and no rank
     # A rank that leaves the world is a failure here too.
     assert launch("--pmi-port", "-np", "2", programs / "ends", "no-finalize").code == 1
 
@@ -516,26 +519,33 @@ def test_pmi_by_a_port(programs: Path) -> None:
 STRANGERS = """
 import os, socket
 host, _, port = os.environ["PMI_PORT"].partition(":")
+ours = b"cmd=initack pmiid=%s\\n" % os.environ["PMI_ID"].encode()
 def say(words):
-    connection = socket.create_connection((host, int(port)))
-    connection.settimeout(10)
-    connection.sendall(words)
-    return connection.recv(100)
-for words in (b"GET / HTTP/1.0\\n", b"cmd=initack pmiid=7\\n", b"cmd=initack pmiid=x\\n", b"x" * 300, b"cmd=init\\n"):
-    print(len(say(words)))
-os.setuid(65534)
-try:
-    print(len(say(b"cmd=initack pmiid=0\\n")))
-except ConnectionError:
-    print(0)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.settimeout(10)
+        try:
+            connection.sendall(words)
+            return len(connection.recv(100))
+        except ConnectionError:
+            return 0
+for words in (b"GET / HTTP/1.0\\n", b"cmd=initack pmiid=0\\n", b"cmd=initack pmiid=x\\n", b"x" * 300, b"cmd=init\\n"):
+    print(say(words))
+child = os.fork()
+if not child:
+    os.setuid(65534)
+    print(say(ours), flush=True)  # the secret is no use to another user
+    os._exit(0)
+os.waitpid(child, 0)
+print(say(ours) > 60)
+print(say(ours))  # and it is good for one connection
 """
 
 
 def test_the_port_serves_nobody_else(tmp_path: Path) -> None:
-    done = launch("--pmi-port", "-np", "1", script(tmp_path / "program.py", STRANGERS.replace("\\\\", "\\")))
+    done = launch("--pmi-port", "-np", "1", script(tmp_path / "program.py", STRANGERS))
     assert done.code == 0
-    # To a rank that is not here the four lines are said, and then the connection is closed.
-    assert done.out.decode().split() == ["0", "63", "0", "0", "0", "0"]
+    assert done.out.decode().split() == ["0", "0", "0", "0", "0", "0", "True", "0"]
+    assert "a connection to the PMI port of world" in done.words and "gave a wrong PMI_ID" in done.words
 
 
 HOSTILE = {

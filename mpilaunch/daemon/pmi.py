@@ -15,9 +15,17 @@ if TYPE_CHECKING:
 
 MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
 """Bytes that a name, a key and a value may have; told to every rank, and held."""
+MAX_PORT = 2048
+"""Bytes of a published name and its port together."""
 MAX_PUTS = 256 << 10
 """Bytes of keys and values that one rank may put; MPICH puts some hundreds."""
+MAX_PAIRS = 8192
+"""Puts of one rank: a pair of two bytes costs some hundred bytes of memory."""
 MAX_NODE_ATTRIBUTES = 1024
+MAX_COUNT = 1 << 20
+"""Ranks, arguments or pairs that one MPI_Comm_spawn may name."""
+MAX_PENDING = 64
+"""Requests of one rank that are not answered yet; a rank has one for each of its threads that is in a call."""
 MAPPING_KEY = "PMI_process_mapping"
 LONGEST_MAPPING = 1023
 """Bytes of a map that surely fits the libraries' buffers of 1024; a longer one is left out: the ranks compare host names."""
@@ -81,9 +89,12 @@ class PmiWorld:
         self._upward = upward
         mapping = mapping_text(description["blocks"])
         self.attributes = {MAPPING_KEY: mapping} if len(mapping) <= LONGEST_MAPPING else {}
-        self._known: dict[str, str] = dict(description["pairs"])
+        self._known: dict[str, str] = {}
+        self._learn(description["pairs"])
         self._new: dict[str, str] = {}
         self._put_bytes = dict.fromkeys(ranks, 0)
+        self._puts = dict.fromkeys(ranks, 0)
+        self._pending = dict.fromkeys(ranks, 0)
         self._node_attributes: dict[str, str] = {}
         self._waiting_for: dict[str, list[Callable[[str | None], None]]] = {}
         self._living = set(ranks)
@@ -114,14 +125,29 @@ class PmiWorld:
                 barrier.waiting.pop(rank, None)
             self._check(key)
 
+    def _pend(self, rank: int, done: Callable[..., None]) -> Callable[..., None]:
+        """Count a request until it is answered by what is returned; raises ProtocolError when the rank has too many."""
+        if self._pending[rank] >= MAX_PENDING:
+            raise ProtocolError("more than %d requests that are not answered yet" % MAX_PENDING)
+        self._pending[rank] += 1
+
+        def answer(*values: Any) -> None:
+            self._pending[rank] -= 1
+            done(*values)
+
+        return answer
+
     # The key-value space
 
     def put(self, rank: int, key: str, value: str) -> str:
         """Keep a pair until the next barrier; return why not, "" when it is kept."""
         if len(key) > MAX_KEY or len(value) > MAX_VALUE:
             return "key_or_value_too_long"
-        if self._put_bytes[rank] + len(key) + len(value) > MAX_PUTS:
+        if not _fits_a_line(key + value):
+            return "key_or_value_with_newline"
+        if self._put_bytes[rank] + len(key) + len(value) > MAX_PUTS or self._puts[rank] >= MAX_PAIRS:
             return "too_much"
+        self._puts[rank] += 1
         self._put_bytes[rank] += len(key) + len(value)
         self._new[key] = value
         return ""
@@ -130,19 +156,32 @@ class PmiWorld:
         """Return a value, None when nobody has put it yet."""
         return self.attributes.get(key, self._new.get(key, self._known.get(key)))
 
+    def _learn(self, pairs: Any) -> None:
+        """Take the pairs of other ranks; their node may have sent anything, so what no rank here could have put is left out."""
+        if isinstance(pairs, dict):
+            self._known.update(
+                (key, value)
+                for key, value in pairs.items()
+                if isinstance(value, str)
+                and len(key) <= MAX_KEY
+                and len(value) <= MAX_VALUE
+                and _fits_a_line(key + value)
+            )
+
     def put_on_node(self, key: str, value: str) -> None:
         """Keep an attribute of this node, and tell the ranks that wait for it."""
-        if len(self._node_attributes) >= MAX_NODE_ATTRIBUTES:
+        if key not in self._node_attributes and len(self._node_attributes) >= MAX_NODE_ATTRIBUTES:
             raise ProtocolError("more than %d attributes of a node" % MAX_NODE_ATTRIBUTES)
         self._node_attributes[key] = value
         for found in self._waiting_for.pop(key, ()):
             found(value)
 
-    def get_on_node(self, key: str, wait: bool, found: Callable[[str | None], None]) -> None:
+    def get_on_node(self, rank: int, key: str, wait: bool, found: Callable[[str | None], None]) -> None:
         """Hand over an attribute of this node, None when there is none and the rank does not wait for it."""
         if key in self._node_attributes or not wait:
             found(self._node_attributes.get(key))
         else:
+            found = self._pend(rank, found)
             self._waiting_for.setdefault(key, []).append(found)
 
     # Barriers
@@ -152,8 +191,11 @@ class PmiWorld:
 
         Barriers of one group with different tags know nothing of each other.
         """
+        if group not in (WORLD, NODE):
+            group = ",".join(map(str, sorted(self._numbers(group))))  # the order of the numbers makes no other group
         if rank not in self._members(group):
             raise ProtocolError("rank %d is not in the group %r of its barrier" % (rank, group[:80]))
+        done = self._pend(rank, done)
         barriers = self._barriers.setdefault((group, tag), [])
         # A quick rank may be in the group's next barrier while the head's word for this one is on its way.
         barrier = next((one for one in barriers if rank not in one.waiting), None)
@@ -179,7 +221,11 @@ class PmiWorld:
         return numbers
 
     def _check(self, key: tuple[str, str]) -> None:
-        """Once all living ranks of the node that belong to a barrier are in it: go on when they are all, else tell the head."""
+        """Once all living ranks of the node that belong to a barrier are in it: go on when they are all, else tell the head.
+
+        The head is told of a barrier of this node alone too, when one of its ranks has ended: it ends the job, as it does for
+        every barrier that cannot be complete any more.
+        """
         barriers, (group, tag) = self._barriers.get(key), key
         if not barriers:
             return
@@ -187,11 +233,12 @@ class PmiWorld:
         if barrier.told or not barrier.waiting or set(barrier.waiting) != members & self._living:
             return
         barrier.told = True
-        if len(barrier.waiting) == self._size_of(group):
+        numbers = None if group == WORLD else members if group == NODE else self._numbers(group)
+        if len(barrier.waiting) == (self.size if numbers is None else len(numbers)):
             self._release(key, [])
             return
-        names = [[self.name, -1]] if group == WORLD else [[self.name, number] for number in sorted(self._numbers(group))]
-        pairs = self._new
+        names = [[self.name, number] for number in ([-1] if numbers is None else sorted(numbers))]
+        pairs = {} if group == NODE else self._new
         if group == WORLD:
             # A smaller group tells its own nodes only: the others get these pairs with the next barrier of all.
             self._known.update(pairs)
@@ -202,12 +249,9 @@ class PmiWorld:
 
         self._upward.collective("pmi " + tag, names, len(barrier.waiting), pairs, done)
 
-    def _size_of(self, group: str) -> int:
-        return {WORLD: self.size, NODE: len(self.states)}.get(group) or len(self._numbers(group))
-
-    def _release(self, key: tuple[str, str], parts: list[dict[str, str]]) -> None:
+    def _release(self, key: tuple[str, str], parts: list[Any]) -> None:
         for pairs in parts:
-            self._known.update(pairs)
+            self._learn(pairs)
         barriers = self._barriers[key]
         barrier = barriers.pop(0)
         if not barriers:
@@ -218,24 +262,40 @@ class PmiWorld:
 
     # Services of the head
 
-    def publish(self, name: str, port: str, done: Callable[[bool], None]) -> None:
+    def publish(self, rank: int, name: str, port: str, done: Callable[[bool], None]) -> None:
         """Publish a port under a service's name; done gets False when the name is taken."""
-        self._upward.ask("publish", {"space": "pmi", "values": {name: port}}, lambda answer: done(not answer["error"]))
+        self._ask_of_name(rank, "publish", {"values": {name: port}}, name + port, lambda answer: done(not answer["error"]))
 
-    def unpublish(self, name: str, done: Callable[[bool], None]) -> None:
+    def unpublish(self, rank: int, name: str, done: Callable[[bool], None]) -> None:
         """Take a published name back; done gets False when there was none."""
-        self._upward.ask("unpublish", {"space": "pmi", "names": [name]}, lambda answer: done(not answer["error"]))
+        self._ask_of_name(rank, "unpublish", {"names": [name]}, name, lambda answer: done(not answer["error"]))
 
-    def lookup(self, name: str, done: Callable[[str | None], None]) -> None:
-        """Look a name up."""
-        details = {"space": "pmi", "names": [name], "wait": False}
-        self._upward.ask("lookup", details, lambda answer: done(answer["values"].get(name)))
+    def lookup(self, rank: int, name: str, done: Callable[[str | None], None]) -> None:
+        """Look a name up; done gets None when there is none, or one that no rank here could have published."""
+
+        def found(answer: dict[str, Any]) -> None:
+            port = (answer.get("values") or {}).get(name)
+            done(port if isinstance(port, str) and len(port) <= MAX_PORT and _fits_a_line(port) else None)
+
+        self._ask_of_name(rank, "lookup", {"names": [name], "wait": False}, name, found)
+
+    def _ask_of_name(
+        self, rank: int, what: str, details: dict[str, Any], text: str, done: Callable[[dict[str, Any]], None]
+    ) -> None:
+        if len(text) > MAX_PORT or not _fits_a_line(text):
+            raise ProtocolError("%s of a name and port of more than %d bytes, or with a newline" % (what, MAX_PORT))
+        self._upward.ask(what, {"space": "pmi", **details}, self._pend(rank, done))
 
     def spawn(
         self, rank: int, apps: list[dict[str, Any]], pairs: dict[str, str], done: Callable[[dict[str, Any]], None]
     ) -> None:
         """Start a new world of these apps (`ask`, docs/wire.md), whose key-value space begins with `pairs`."""
-        self._upward.ask("spawn", {"world": self.name, "rank": rank, "apps": apps, "pairs": pairs}, done)
+        self._upward.ask("spawn", {"world": self.name, "rank": rank, "apps": apps, "pairs": pairs}, self._pend(rank, done))
+
+
+def _fits_a_line(text: str) -> bool:
+    """Say whether a text is bytes as the ranks wrote them (latin-1), without what would end a line or a string of C."""
+    return "\n" not in text and "\0" not in text and (text.isascii() or max(text) <= "\xff")
 
 
 def mapping_text(blocks: list[list[int]]) -> str:
@@ -244,3 +304,16 @@ def mapping_text(blocks: list[list[int]]) -> str:
     The format is MPICH's (src/pmi/src/pmi_util.c); Flux RFC 13 describes it.
     """
     return "(vector,%s)" % ",".join("(%d,%d,%d)" % tuple(block) for block in blocks)
+
+
+def app_of_spawn(program: list[str], count: str, info: dict[str, str]) -> dict[str, Any]:
+    """Return one program of a spawn, as `ask` has it (docs/wire.md); raises ValueError."""
+    return {"program": program, "count": small_number(count), "environment": {}, "info": info}
+
+
+def small_number(text: str) -> int:
+    """Return a count that a rank sent; raises ValueError, before a long text costs time."""
+    number = int(text) if len(text) <= 20 else -1
+    if not 0 <= number <= MAX_COUNT:
+        raise ValueError("%r is not a number from 0 to %d" % (text[:20], MAX_COUNT))
+    return number

@@ -8,7 +8,7 @@ The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13
 
 from __future__ import annotations
 
-from mpilaunch.daemon.pmi import ABSENT, CONNECTED, MAX_KEY, MAX_NAME, MAX_VALUE, WORLD, PmiWorld, ProtocolError
+from mpilaunch.daemon.pmi import ABSENT, CONNECTED, MAX_KEY, MAX_NAME, MAX_VALUE, WORLD, PmiWorld, ProtocolError, app_of_spawn, small_number
 from mpilaunch.daemon.pmi2 import Pmi2
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LONGEST_LINE = 4 * MAX_VALUE
 MAX_SPAWN_LINES = 10_000
 """Lines of one MPI_Comm_spawn: three for each argument, pair and info key."""
+MAX_SPAWN_BYTES = 1 << 20
 
 
 class Pmi1:
@@ -36,7 +37,7 @@ class Pmi1:
         self._send = send
         self._unread = b""
         self._spawning: list[dict[str, str]] | None = None
-        self._spawn_lines = 0
+        self._spawn_lines = self._spawn_bytes = 0
         self._in_barrier = False
         self._successor: Pmi2 | None = None
 
@@ -45,16 +46,20 @@ class Pmi1:
         if self._successor is not None:
             self._successor.receive(data)
             return
-        self._unread += data
+        data, start = self._unread + data, 0
         while self._successor is None:
-            line, newline, rest = self._unread.partition(b"\n")
-            if len(line) > LONGEST_LINE:
+            end = data.find(b"\n", start)
+            if (len(data) if end < 0 else end) - start > LONGEST_LINE:
                 raise ProtocolError("a line of more than %d bytes" % LONGEST_LINE)
-            if not newline:
+            if end < 0:
+                self._unread = data[start:]
                 return
-            self._unread = rest
+            line, start = data[start:end], end + 1
+            if b"\0" in line:
+                raise ProtocolError("a NUL byte in a line")
             self._take(line.decode("latin-1"))  # a character for each byte, whatever the bytes are
-        self._successor.receive(self._unread)
+        self._unread = b""
+        self._successor.receive(data[start:])
 
     def _take(self, line: str) -> None:
         if self._spawning is not None or line.startswith("mcmd="):
@@ -119,15 +124,23 @@ class Pmi1:
     # Keys and barriers
 
     def _put(self, words: dict[str, str]) -> None:
-        why_not = self._world.put(self._rank, words["key"], words["value"])
+        if self._is_of_another_world(words):
+            why_not = "no_such_kvs"
+        else:
+            why_not = self._world.put(self._rank, words["key"], words["value"])
         self._say("put_result", rc=-1 if why_not else 0, msg=why_not or "success")
 
     def _get(self, words: dict[str, str]) -> None:
         value = self._world.get(words["key"])
-        if value is None:
+        if self._is_of_another_world(words):
+            self._say("get_result", rc=-1, msg="no_such_kvs", value="unknown")
+        elif value is None:
             self._say("get_result", rc=-1, msg="key_not_found", value="unknown")
         else:
             self._say("get_result", rc=0, msg="success", value=value)
+
+    def _is_of_another_world(self, words: dict[str, str]) -> bool:
+        return words.get("kvsname", self._world.name) != self._world.name
 
     def _barrier_in(self, words: dict[str, str]) -> None:
         # A tag tells the barriers of several threads of a rank apart, and is given back; without one a rank has one thread.
@@ -143,10 +156,16 @@ class Pmi1:
     # Names and new worlds
 
     def _publish_name(self, words: dict[str, str]) -> None:
-        self._world.publish(words["service"], words["port"], lambda done: self._result("publish_result", done, "name_is_taken"))
+        def published(done: bool) -> None:
+            self._result("publish_result", done, "name_is_taken")
+
+        self._world.publish(self._rank, words["service"], words["port"], published)
 
     def _unpublish_name(self, words: dict[str, str]) -> None:
-        self._world.unpublish(words["service"], lambda done: self._result("unpublish_result", done, "no_such_name"))
+        def unpublished(done: bool) -> None:
+            self._result("unpublish_result", done, "no_such_name")
+
+        self._world.unpublish(self._rank, words["service"], unpublished)
 
     def _lookup_name(self, words: dict[str, str]) -> None:
         def found(port: str | None) -> None:
@@ -155,7 +174,7 @@ class Pmi1:
             else:
                 self._say("lookup_result", rc=0, msg="success", port=port)
 
-        self._world.lookup(words["service"], found)
+        self._world.lookup(self._rank, words["service"], found)
 
     def _result(self, command: str, done: bool, why_not: str) -> None:
         self._say(command, rc=0 if done else 1, msg="success" if done else why_not)
@@ -171,19 +190,22 @@ class Pmi1:
             return
         assert self._spawning is not None
         self._spawn_lines += 1
+        self._spawn_bytes += len(line)
         if self._spawn_lines > MAX_SPAWN_LINES:
             raise ProtocolError("a spawn of more than %d lines" % MAX_SPAWN_LINES)
+        if self._spawn_bytes > MAX_SPAWN_BYTES:
+            raise ProtocolError("a spawn of more than %d bytes" % MAX_SPAWN_BYTES)
         if name != "endcmd":
             self._spawning[-1][name] = value
             return
         try:
-            if len(self._spawning) < int(self._spawning[0]["totspawns"]):
+            if len(self._spawning) < small_number(self._spawning[0]["totspawns"]):
                 return
             apps = [_app(words) for words in self._spawning]
             pairs = _pairs(self._spawning[0], "preput_num", "preput_key_%d", "preput_val_%d")
         except (KeyError, ValueError) as error:
             raise ProtocolError("a spawn that does not fit: %r" % error) from None
-        self._spawning, self._spawn_lines = None, 0
+        self._spawning, self._spawn_lines, self._spawn_bytes = None, 0, 0
         self._world.spawn(self._rank, apps, pairs, self._spawned)
 
     def _spawned(self, answer: dict[str, Any]) -> None:
@@ -220,10 +242,10 @@ def _pair(word: str) -> tuple[str, str]:
 
 def _app(words: dict[str, str]) -> dict[str, Any]:
     """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
-    arguments = [words["arg%d" % number] for number in range(1, int(words["argcnt"]) + 1)]
+    arguments = [words["arg%d" % number] for number in range(1, small_number(words["argcnt"]) + 1)]
     info = _pairs(words, "info_num", "info_key_%d", "info_val_%d")
-    return {"program": [words["execname"], *arguments], "count": int(words["nprocs"]), "environment": {}, "info": info}
+    return app_of_spawn([words["execname"], *arguments], words["nprocs"], info)
 
 
 def _pairs(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
-    return {words[key % number]: words[value % number] for number in range(int(words.get(count, "0")))}
+    return {words[key % number]: words[value % number] for number in range(small_number(words.get(count, "0")))}

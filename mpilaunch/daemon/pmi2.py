@@ -6,7 +6,7 @@ value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/mpi/pmi2.
 
 from __future__ import annotations
 
-from mpilaunch.daemon.pmi import CONNECTED, MAX_KEY, MAX_VALUE, WORLD, PmiWorld, ProtocolError
+from mpilaunch.daemon.pmi import CONNECTED, MAX_KEY, MAX_VALUE, WORLD, PmiWorld, ProtocolError, app_of_spawn, small_number
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 PREFIX = 6
 """Digits of the length."""
 LONGEST_MESSAGE = 256 << 10
+LONGEST_THREAD = 64
+"""Bytes by which a message names the asking thread: they are kept until the answer."""
 
 
 class Pmi2:
@@ -30,22 +32,27 @@ class Pmi2:
 
     def receive(self, data: bytes) -> None:
         """Take bytes that the rank wrote; raises ProtocolError."""
-        self._unread += data
-        while len(self._unread) >= PREFIX:
-            digits = self._unread[:PREFIX].strip()
+        data, start = self._unread + data, 0
+        while len(data) - start >= PREFIX:
+            digits = data[start : start + PREFIX].strip()
             if not digits.isdigit() or int(digits) > LONGEST_MESSAGE:
-                raise ProtocolError("%r is not the length of a message" % self._unread[:PREFIX].decode("latin-1"))
-            end = PREFIX + int(digits)
-            if len(self._unread) < end:
-                return
-            message, self._unread = self._unread[PREFIX:end], self._unread[end:]
+                raise ProtocolError("%r is not the length of a message" % data[start : start + PREFIX].decode("latin-1"))
+            end = start + PREFIX + int(digits)
+            if len(data) < end:
+                break
+            message, start = data[start + PREFIX : end], end
+            if b"\0" in message:
+                raise ProtocolError("a NUL byte in a message")
             self._take(message.decode("latin-1"))
+        self._unread = data[start:]
 
     def _take(self, message: str) -> None:
         words, apps = _words(message)
         command = words.get("cmd", "")
         if command not in _COMMANDS:
             raise ProtocolError("unknown command %r" % command[:80])
+        if len(words.get("thrid", "")) > LONGEST_THREAD:
+            raise ProtocolError("a thrid of more than %d bytes" % LONGEST_THREAD)
         state = self._world.states[self._rank]
         if self._begun == (command == "fullinit") or state != CONNECTED:
             raise ProtocolError("%s from a rank that is %s" % (command, state if self._begun else "not initialized"))
@@ -100,7 +107,8 @@ class Pmi2:
         self._say(words, "kvs-put-response", rc=1 if why_not else 0, **({"errmsg": why_not} if why_not else {}))
 
     def _kvs_get(self, words: dict[str, str]) -> None:
-        self._found(words, "kvs-get-response", self._world.get(words["key"]))
+        of_another_world = words.get("jobid") not in (None, "", self._world.name)
+        self._found(words, "kvs-get-response", None if of_another_world else self._world.get(words["key"]))
 
     def _kvs_fence(self, words: dict[str, str]) -> None:
         self._world.barrier(self._rank, WORLD, "", lambda: self._say(words, "kvs-fence-response", rc=0))
@@ -121,7 +129,7 @@ class Pmi2:
         def found(value: str | None) -> None:
             self._found(words, "info-getnodeattr-response", value)
 
-        self._world.get_on_node(words["key"], words.get("wait") == "TRUE", found)
+        self._world.get_on_node(self._rank, words["key"], words.get("wait") == "TRUE", found)
 
     def _found(self, words: dict[str, str], command: str, value: str | None) -> None:
         if value is None:
@@ -132,10 +140,16 @@ class Pmi2:
     # Names and new worlds
 
     def _name_publish(self, words: dict[str, str]) -> None:
-        self._world.publish(words["name"], words["port"], lambda done: self._done(words, "name-publish-response", done))
+        def published(done: bool) -> None:
+            self._done(words, "name-publish-response", done)
+
+        self._world.publish(self._rank, words["name"], words["port"], published)
 
     def _name_unpublish(self, words: dict[str, str]) -> None:
-        self._world.unpublish(words["name"], lambda done: self._done(words, "name-unpublish-response", done))
+        def unpublished(done: bool) -> None:
+            self._done(words, "name-unpublish-response", done)
+
+        self._world.unpublish(self._rank, words["name"], unpublished)
 
     def _name_lookup(self, words: dict[str, str]) -> None:
         def found(port: str | None) -> None:
@@ -145,7 +159,7 @@ class Pmi2:
                 # MPICH reads `port`, Slurm's library `value`.
                 self._say(words, "name-lookup-response", rc=0, port=port, value=port)
 
-        self._world.lookup(words["name"], found)
+        self._world.lookup(self._rank, words["name"], found)
 
     def _done(self, words: dict[str, str], command: str, done: bool) -> None:
         self._say(words, command, rc=0 if done else 1)
@@ -199,10 +213,10 @@ def _words(message: str) -> tuple[dict[str, str], list[dict[str, str]]]:
 
 def _app(words: dict[str, str]) -> dict[str, Any]:
     """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
-    arguments = [words["argv%d" % number] for number in range(int(words.get("argc", "0")))]
+    arguments = [words["argv%d" % number] for number in range(small_number(words.get("argc", "0")))]
     info = _numbered(words, "infokeycount", "infokey%d", "infoval%d")
-    return {"program": [words["subcmd"], *arguments], "count": int(words["maxprocs"]), "environment": {}, "info": info}
+    return app_of_spawn([words["subcmd"], *arguments], words["maxprocs"], info)
 
 
 def _numbered(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
-    return {words[key % number]: words[value % number] for number in range(int(words.get(count, "0")))}
+    return {words[key % number]: words[value % number] for number in range(small_number(words.get(count, "0")))}

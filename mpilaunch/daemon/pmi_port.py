@@ -1,13 +1,23 @@
 """PMI by a port on the loopback interface, for ranks whose descriptors do not survive the way to the program.
 
-A rank names itself by its number, which is no secret: so whoever connects must be a process of our own user, as the kernel
-says. It has one line to say who it is, and is then served like the others.
+Every user of the machine can connect to such a port. A connection is served only if both hold:
+
+- Its other end is a live socket of our own user, as the kernel reports in /proc/net/tcp. A closed socket has no owner there
+  (its row shows uid 0 and inode 0), so such a row never counts as anybody's.
+- Its first line has the PMI_ID of a rank that has started and has not connected before. The ID is a random number, which only
+  the rank's environment holds. The libraries read it by atoi(3) and send it as `%d`, so it has 31 bits and no more; therefore
+  the port closes after MOST_WRONG wrong IDs.
+
+This module must never serve a connection on the strength of one of the two alone, and never wait for a connection without a
+deadline.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
+import time
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
@@ -16,48 +26,119 @@ if TYPE_CHECKING:
     from mpilaunch.daemon.poller import Poller
 
 MOST_UNNAMED = 64
-"""Connections that have not said who they are; beyond them new ones are closed."""
+"""Connections that have not sent their first line; one more, and the oldest of them is closed."""
+FIRST_LINE_SECONDS = 5.0
+"""A connection is closed when it has not sent its first line by then; a library sends it at once."""
+MOST_WRONG = 32
+"""Wrong IDs until the port closes: with 1,000 ranks on the node the chance that one is guessed is below 1 in 60,000."""
+PAUSE_SECONDS = 0.5
+"""How long no connection is accepted after an accept has failed, as when no descriptor is free."""
 LONGEST_LINE = 256
+ID_BITS = 31
+ESTABLISHED = "01"
+"""The state in /proc/net/tcp of a connection that both ends have open."""
 
 
 class PmiPort:
     """The port of one world.
 
     Attributes:
-        address: "127.0.0.1:port", as PMI_PORT says it.
+        address: "127.0.0.1:port", the value of PMI_PORT.
 
     Args:
+        name: the name of the world.
         size: ranks of the world, told to each.
-        opened: takes (rank, connection, bytes that came after its first line); False when there is no such rank to be served.
+        poller, set_timer: the loop's.
+        opened: takes (number of the rank in its world, connection, bytes that came after its first line).
+        note: sends a text to the user.
     """
 
     def __init__(
-        self, size: int, poller: Poller, opened: Callable[[int, socket.socket, bytes], bool]
+        self,
+        name: str,
+        size: int,
+        poller: Poller,
+        set_timer: Callable[[str, float, Callable[[], None]], None],
+        opened: Callable[[int, socket.socket, bytes], None],
+        note: Callable[[str], None],
     ) -> None:
-        self._size, self._poller, self._opened = size, poller, opened
-        self._unnamed: dict[socket.socket, bytes] = {}
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._name, self._size, self._poller, self._set_timer = name, size, poller, set_timer
+        self._opened, self._note = opened, note
+        self._unnamed: dict[socket.socket, tuple[float, bytes]] = {}  # when it is closed, and what it has sent so far
+        self._sweeping = False
+        self._expected: dict[int, int] = {}
+        self._served: set[int] = set()
+        self._wrong = 0
+        self._listener: socket.socket | None = socket.create_server(("127.0.0.1", 0), backlog=256)
         self._listener.setblocking(False)
         self.address = "%s:%d" % self._listener.getsockname()
         poller.watch(self._listener, self._accept)
+
+    def expect(self, rank: int) -> str:
+        """Serve a rank that is about to start; return its PMI_ID, which is good for one connection."""
+        self.refuse(rank)
+        number = 0
+        while not number or number in self._expected or number in self._served:
+            number = int.from_bytes(os.urandom(8), "little") >> 64 - ID_BITS
+        self._expected[number] = rank
+        return str(number)
+
+    def refuse(self, rank: int) -> None:
+        """Do not serve a rank any more: it has ended."""
+        for number in [number for number, known in self._expected.items() if known == rank]:
+            del self._expected[number]
+            self._served.add(number)
 
     def close(self) -> None:
         """Take no more connections."""
         for connection in list(self._unnamed):
             self._drop(connection)
-        self._poller.forget(self._listener)
-        self._listener.close()
+        if self._listener is not None:
+            if self._listener in self._poller:
+                self._poller.forget(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    # Connections without a name
 
     def _accept(self) -> None:
+        assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
-        except OSError:
+        except (BlockingIOError, ConnectionError):
             return  # it has gone again
-        if len(self._unnamed) >= MOST_UNNAMED or not is_ours(connection):
+        except OSError:
+            # No descriptor is free, perhaps. The connection stays in the queue, so the listener would be ready at once again.
+            self._poller.forget(self._listener)
+            self._set_timer("pmi port " + self._name, PAUSE_SECONDS, self._resume)
+            return
+        if live_owner(connection) != os.getuid():
             connection.close()
             return
-        self._unnamed[connection] = b""
+        self._unnamed[connection] = (time.monotonic() + FIRST_LINE_SECONDS, b"")
         self._poller.watch(connection, lambda: self._read(connection))
+        self._read(connection)
+        if len(self._unnamed) > MOST_UNNAMED:
+            self._drop(next(iter(self._unnamed)))
+        self._wait_for_lines()
+
+    def _wait_for_lines(self) -> None:
+        """Set the timer for the oldest connection, unless it runs."""
+        if self._unnamed and not self._sweeping:
+            self._sweeping = True
+            oldest, _ = next(iter(self._unnamed.values()))
+            self._set_timer("pmi first line " + self._name, max(0.0, oldest - time.monotonic()), self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeping = False
+        now = time.monotonic()
+        for connection in [connection for connection, (until, _) in self._unnamed.items() if until <= now]:
+            self._drop(connection)
+        self._wait_for_lines()
+
+    def _resume(self) -> None:
+        if self._listener is not None:
+            self._poller.watch(self._listener, self._accept)
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -66,53 +147,79 @@ class PmiPort:
             return
         except OSError:
             data = b""
-        line, newline, rest = (self._unnamed[connection] + data).partition(b"\n")
+        until, earlier = self._unnamed[connection]
+        line, newline, rest = (earlier + data).partition(b"\n")
         if not data or len(line) > LONGEST_LINE:
             self._drop(connection)
         elif not newline:
-            self._unnamed[connection] = line
+            self._unnamed[connection] = (until, line)
         else:
-            self._name(connection, line, rest)
+            self._take_first_line(connection, line, rest)
 
-    def _name(self, connection: socket.socket, line: bytes, rest: bytes) -> None:
-        command, _, rank = line.partition(b" pmiid=")
-        if command != b"cmd=initack" or not rank.isdigit() or len(rank) > 9:
+    def _take_first_line(self, connection: socket.socket, line: bytes, rest: bytes) -> None:
+        command, _, digits = line.partition(b" pmiid=")
+        if command != b"cmd=initack" or not digits.isdigit() or len(digits) > 10:
             self._drop(connection)
             return
+        # A look-up by a number takes the same time for every wrong number: no digit is compared with a digit of the right one.
+        number = int(digits)
+        rank = self._expected.pop(number, None)
+        if rank is None:
+            self._drop(connection)
+            if number not in self._served:
+                self._count_wrong()
+            return
+        self._served.add(number)
         del self._unnamed[connection]
         self._poller.forget(connection)
-        answer = "cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n" % (self._size, int(rank))
+        answer = "cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n" % (self._size, rank)
         try:
             connection.send(answer.encode("ascii"), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
             connection.close()
             return
-        if not self._opened(int(rank), connection, rest):
-            connection.close()
+        self._opened(rank, connection, rest)
+
+    def _count_wrong(self) -> None:
+        """Note the first wrong ID; close the port when there have been too many."""
+        self._wrong += 1
+        if self._wrong == 1:
+            self._note("a connection to the PMI port of world %s gave a wrong PMI_ID, and was closed" % self._name)
+        elif self._wrong == MOST_WRONG:
+            self._note("the PMI port of world %s has had %d wrong PMI_IDs, and is closed" % (self._name, MOST_WRONG))
+            self.close()
 
     def _drop(self, connection: socket.socket) -> None:
-        del self._unnamed[connection]
-        self._poller.forget(connection)
-        connection.close()
+        if self._unnamed.pop(connection, None) is not None:
+            self._poller.forget(connection)
+            connection.close()
 
 
-def is_ours(connection: socket.socket) -> bool:
-    """Say whether the other end of a connection within this machine belongs to our own user (/proc/net/tcp, proc(5))."""
+def live_owner(connection: socket.socket) -> int | None:
+    """Return the uid of the other end of a connection within this machine, None when that end is closed, or not to be found.
+
+    The kernel reads the uid and the inode of a row one after the other, and the other end may be closed between the two: then
+    the row shows uid 0 with an inode. A second row that still has its inode shows that the uid of the first one is true.
+    """
     try:
-        wanted = [_hexadecimal(*connection.getpeername()), _hexadecimal(*connection.getsockname())]
-        with open("/proc/net/tcp", encoding="utf-8") as file:
-            for line in file:
-                words = line.split()
-                if words[1:3] == wanted:
-                    return words[7] == str(os.getuid())
-    except OSError:
-        pass
-    return False
+        first, second = _live_row(connection), _live_row(connection)
+    except (OSError, ValueError, IndexError):
+        return None
+    return None if first is None or second is None else int(first[7])
+
+
+def _live_row(connection: socket.socket) -> list[str] | None:
+    """Return the words of /proc/net/tcp (proc(5)) for the other end, None unless it is open and belongs to a process."""
+    ends = [_hexadecimal(*connection.getpeername()), _hexadecimal(*connection.getsockname())]
+    with open("/proc/net/tcp", encoding="ascii", errors="replace") as file:
+        for line in file:
+            words = line.split()
+            if words[1:3] == ends:
+                return words if words[3] == ESTABLISHED and words[9] != "0" else None
+    return None
 
 
 def _hexadecimal(address: str, port: int) -> str:
     """Return an address as /proc/net/tcp writes it: the four bytes as one number of this machine."""
-    import sys
-
     number = int.from_bytes(socket.inet_aton(address), sys.byteorder)
     return "%08X:%04X" % (number, port)

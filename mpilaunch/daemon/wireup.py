@@ -85,7 +85,14 @@ class WireUp:
         if description["port"] and specs:
             from mpilaunch.daemon.pmi_port import PmiPort
 
-            self._ports[name] = PmiPort(description["size"], self._poller, lambda *came: self._came_by_port(first, *came))
+            self._ports[name] = PmiPort(
+                name,
+                description["size"],
+                self._poller,
+                self._set_timer,
+                lambda number, connection, data: self._came_by_port(first + number, connection, data),
+                self._note,
+            )
         if self._pmix is not None:
             self._pmix.know(description)
 
@@ -165,14 +172,10 @@ class WireUp:
         theirs.close()
         return int(number)
 
-    def _came_by_port(self, first: int, number: int, connection: socket.socket, said: bytes) -> bool:
-        """A rank has connected by its world's port."""
-        rank = first + number
-        if rank not in self._world_of or rank in self._connections:
-            return False
+    def _came_by_port(self, rank: int, connection: socket.socket, data: bytes) -> None:
+        """A rank has connected by its world's port; `data` came behind its first line."""
         self._serve(rank, connection)
-        self._receive(rank, said)
-        return True
+        self._receive(rank, data)
 
     def _serve(self, rank: int, connection: socket.socket) -> None:
         world = self._worlds[self._world_of[rank]]
@@ -199,7 +202,7 @@ class WireUp:
             defaults = self._descriptions[name]["pmix_defaults"].items()
             found.update((key, value) for key, value in defaults if key.encode() not in app.environment)
         if name in self._ports:
-            found.update(PMI_PORT=self._ports[name].address, PMI_ID=str(self._number(rank)))
+            found.update(PMI_PORT=self._ports[name].address, PMI_ID=self._ports[name].expect(self._number(rank)))
         return found
 
     def close_rank(self, rank: int) -> str:
@@ -207,6 +210,8 @@ class WireUp:
         name = self._world_of.get(rank)
         if name is None:
             return ABSENT
+        if name in self._ports:
+            self._ports[name].refuse(self._number(rank))
         if rank in self._connections:
             self._read_ready(rank)  # its last words, MPI_Abort perhaps; once, for a child of its may go on writing for ever
             self._close(rank)
@@ -262,7 +267,12 @@ class WireUp:
         if message["type"] == "answer":
             self._asked.pop(message["id"])(message)
         elif message["type"] == "collective":
-            self._collectives[_key(message)].pop(0)(message)
+            key = _key(message)
+            waiting = self._collectives[key]
+            done = waiting.pop(0)
+            if not waiting:
+                del self._collectives[key]  # tags and groups may differ from one barrier to the next
+            done(message)
         elif self._pmix is not None:
             self._pmix.give_modex(message)
         else:
@@ -326,14 +336,21 @@ class WireUp:
             self._connections[rank][1].receive(data)
         except ProtocolError as error:
             text = "rank %d broke the PMI protocol and was cut off from it: %s" % (rank, error)
-            self._send({"type": "note", "text": text})
+            self._note(text)
             self._close(rank)
+
+    def _note(self, text: str) -> None:
+        self._send({"type": "note", "text": text})
 
     def _answer(self, rank: int, data: bytes) -> None:
         # Answers are short, and a rank waits for each: one that lets them pile up is one that has broken off.
+        if rank not in self._connections:
+            return  # cut off, or ended
         try:
-            self._connections[rank][0].send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except (KeyError, OSError):
+            sent = self._connections[rank][0].send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            sent = 0
+        if sent < len(data):
             self._close(rank)
 
     def _close(self, rank: int) -> None:
