@@ -182,6 +182,7 @@ def keep_up(settings: Settings, environ: Mapping[str, str], console: Console) ->
 def look(job: JobSpec, settings: Settings) -> int:
     """Print what a launch would do, and start nothing; return the exit code."""
     from mpilaunch import plan
+    from mpilaunch.masking import mask_variables
 
     rank, size = settings["show-env"], len(job.job_map.placements)
     if rank is not None:
@@ -191,7 +192,7 @@ def look(job: JobSpec, settings: Settings) -> int:
         if rank >= size:
             raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has ranks 0 to {size - 1}")
         variables = plan.environment_of_rank(job, rank)
-        shown = variables if settings["show-secrets"] else plan.mask_secrets(variables)
+        shown = variables if settings["show-secrets"] else mask_variables(variables)
         return _print("\n".join(f"{name}={printable(value)}" for name, value in shown.items()))
     if settings["json"]:
         import json

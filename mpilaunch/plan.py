@@ -5,32 +5,20 @@ Pure: a JobSpec in, text or data out. A change of the JSON that its readers woul
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mpilaunch import environ, offers
 from mpilaunch.jobspec import App, JobSpec
+from mpilaunch.masking import mask_argv, mask_command, mask_pair, mask_variables
 from mpilaunch.nodeset import fold_numbers
 from mpilaunch.options import Setting, Settings, Value
 from mpilaunch.records import asdict
 
 SCHEMA = "mpilaunch.plan/1"
 AT_LAUNCH = "<chosen at launch>"
-MASKED = "<masked>"
 OF_THE_NODE = "<the node's>"
-
-_SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|KEY)S?(_|$)", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"://[^/@\s]*:[^/@\s]+@"
-    r"|\b(?:hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|(?:sk|glpat|nvapi)-[\w-]{16,}"
-    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.)"
-)
-"""A URL with a password, and tokens that begin so that they are recognised (Hugging Face, GitHub, OpenAI, Slack, AWS, ...)."""
-_NEVER_A_COUNT = re.compile(r"(SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)", re.IGNORECASE)
-SHORTEST_SECRET = 8
-"""Characters of what may as well be a number of them: `--max-tokens 512` tells no secret."""
 
 
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
@@ -43,7 +31,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
                 "program": _program(job, app),
                 "wdir": app.wdir,
                 "environment": sorted(app.environment),
-                "edits": [list(edit) for edit in app.edits],
+                "edits": _edits(job, app),
             }
             for app in job.apps
         ],
@@ -54,7 +42,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
                 "index": node.index,
                 "name": node.name,
                 "origin": node.origin,
-                "agent": node.agent,
+                "agent": _agent(job, node.agent),
                 "user": node.user,
                 "port": node.port,
                 "namespace": node.namespace,
@@ -73,7 +61,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
     }
     if settings is not None:
         plan["options"] = {
-            name: {"value": _without_secrets(setting.value), "provenance": setting.provenance}
+            name: {"value": _without_secrets(setting, show=job.show_secrets), "provenance": setting.provenance}
             for name, setting in settings.by_name.items()
         }
     return plan
@@ -105,7 +93,7 @@ def map_as_text(job: JobSpec) -> str:
         # A node that is kept idle has its slots in the pool only.
         slots = len(pool[node.index].slots)
         ranks = fold_numbers(ranks_of[node.index]) or ("idle" if slots and not node.slots else "none")
-        nodes.append((str(node.index), node.name, node.agent, str(slots), ranks))
+        nodes.append((str(node.index), node.name, _agent(job, node.agent), str(slots), ranks))
     lines += _table(("node", "host", "agent", "slots", "ranks"), nodes)
     rows = [
         (str(place.rank), job.allocation.nodes[place.node].name, str(place.slot), *_devices(job, place.node, place.slot))
@@ -119,7 +107,7 @@ def map_as_text(job: JobSpec) -> str:
 def allocation_as_text(job: JobSpec) -> str:
     """Return the nodes that the job may use, and their slots."""
     nodes = [
-        (str(node.index), node.name, node.agent, str(len(node.slots)), str(node.max_slots or "-"), node.origin)
+        (str(node.index), node.name, _agent(job, node.agent), str(len(node.slots)), str(node.max_slots or "-"), node.origin)
         for node in job.allocation.nodes
     ]
     count = _count(sum(len(node.slots) for node in job.allocation.nodes), "slot")
@@ -171,53 +159,43 @@ def _edit(variables: dict[str, str], edits: Sequence[tuple[str, str, str, str]])
             variables[name] = separator.join([value, earlier] if verb == "prepend" else [earlier, value])
 
 
-def mask_secrets(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with the values hidden whose name, or form of a URL with a password, tells of a secret."""
-    return {
-        name: MASKED if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value) else value
-        for name, value in variables.items()
-    }
-
-
-def mask_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a program's arguments with what looks like a secret hidden: `--token VALUE`, `api_key=VALUE`, known tokens."""
-    shown = []
-    flag = ""
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if equals and _is_secret(name, value):
-            shown.append(f"{name}={MASKED}")
-        elif (flag and not argument.startswith("-") and _is_secret(flag, argument)) or _SECRET_VALUE.search(argument):
-            shown.append(MASKED)
-        else:
-            shown.append(argument)
-        flag = argument if not equals and argument.startswith("-") else ""
-    return shown
-
-
-def _is_secret(flag: str, value: str) -> bool:
-    name = flag.lstrip("-").replace("-", "_")
-    return bool(_SECRET_NAME.search(name) and value and (len(value) >= SHORTEST_SECRET or _NEVER_A_COUNT.search(name)))
-
-
 def _program(job: JobSpec, app: App) -> list[str]:
-    return list(app.program) if job.show_secrets else mask_arguments(app.program)
+    return list(app.program) if job.show_secrets else mask_argv(app.program)
 
 
-def _without_secrets(value: Value) -> Value:
-    """Return the value of an option; of `NAME=VALUE` items only the name where the value is a secret."""
-    if not isinstance(value, tuple):
+def _edits(job: JobSpec, app: App) -> list[list[str]]:
+    """Return the edits of an app's environment as lists [verb, name, value, separator]."""
+    hidden = not job.show_secrets
+    return [
+        [verb, name, mask_variables({name: value})[name] if hidden else value, separator]
+        for verb, name, value, separator in app.edits
+    ]
+
+
+def _agent(job: JobSpec, agent: str) -> str:
+    return agent if job.show_secrets else mask_command(agent)
+
+
+def _without_secrets(setting: Setting, *, show: bool) -> Value:
+    """Return the value of an option without the secrets in it: those of `NAME=VALUE` items, of templates, of any text."""
+    value = setting.value
+    if show:
         return value
-    pairs = [item.partition("=") for item in value]
-    return tuple(name + equals + (mask_secrets({name: text})[name] if equals else "") for name, equals, text in pairs)
+    if isinstance(value, tuple):
+        return tuple(mask_pair(item) for item in value)
+    return mask_command(value) if isinstance(value, str) else value
 
 
 def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Setting]] = ()) -> str:
     """Return each option's value and who said it; `of_programs` is what is said for one program of several alone."""
-    rows = [(name, _shown(_without_secrets(setting.value)), setting.provenance) for name, setting in settings.by_name.items()]
+    show = bool(settings["show-secrets"])
+
+    def row(name: str, setting: Setting) -> tuple[str, str, str]:
+        return name, _shown(_without_secrets(setting, show=show)), setting.provenance
+
+    rows = [row(name, setting) for name, setting in settings.by_name.items()]
     for number, said in enumerate(of_programs, start=1):
-        for name, setting in said.items():
-            rows.append((f"{name} of program {number}", _shown(_without_secrets(setting.value)), setting.provenance))
+        rows += [row(f"{name} of program {number}", setting) for name, setting in said.items()]
     return "\n".join(_table(("option", "value", "said by"), rows))
 
 

@@ -8,6 +8,7 @@ well formed, and an honest world finished. The process limits its own memory and
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import resource
@@ -154,7 +155,7 @@ class Conversation:
             elif change == 2:
                 lines.insert(at, self._odd(two))
             elif change == 3:
-                lines[at : at + 1] = [(line * self.random.choice((2, 100, 3000)))[: 1 << 20] for line in lines[at : at + 1]]
+                lines[at : at + 1] = [line * self.random.choice((2, 100, 3000) if len(line) < 500 else (2,)) for line in lines[at : at + 1]]
             elif change == 4:
                 lines[at : at + 1] = [self._spoiled(line) for line in lines[at : at + 1]]
             else:
@@ -214,7 +215,7 @@ class Conversation:
         odd.append(b"".join(b"cmd=put kvsname=job key=m%d value=\n" % number for number in many))
         odd.append(b"".join(b"cmd=barrier_in group=NODE:t%d\n" % number for number in many))
         odd.append(b"".join(b"cmd=lookup_name service=n%d\n" % number for number in many))
-        odd.append(b"mcmd=spawn\n" + b"".join(b"a%d=%s\n" % (number, b"v" * 900) for number in many))
+        odd.append(b"mcmd=spawn\n" + b"".join(b"a%d=%s\n" % (number, b"v" * 900) for number in range(1500)))
         return self.random.choice(odd)
 
     def _spoiled(self, line: bytes) -> bytes:
@@ -333,6 +334,8 @@ def main(first: int, last: int) -> int:
             return 1
         for rank in conversation.ranks:
             ends[rank.end] = ends.get(rank.end, 0) + 1
+        del conversation
+        gc.collect()  # so that only a leak adds up
     signal.alarm(0)
     print(f"{last - first} conversations: {json.dumps(ends, sort_keys=True)}")
     return 0

@@ -1,0 +1,183 @@
+"""What is hidden of variables, command lines and texts that mpilaunch prints or writes into a report: values that look secret.
+
+Pure. A guess by tables: by the name that a value has, by the option before it, by the program that it is an option of, and by
+its form. It must never change what is run, and it promises no more than the tables say: a secret without any mark is printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+MASKED = "<masked>"
+SHORTEST_SECRET = 8
+"""Characters of a secret where the name may as well be that of a count: `--max-tokens 512` is none."""
+
+_ANYWHERE = re.compile(r"\w*(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?")
+"""A word of this form makes a name secret wherever it stands in it: HF_TOKEN, SECRET_FILE, PGPASSWORD."""
+_KEY = re.compile(r"(API|ACCESS|AUTH|PRIVATE|SECRET|APP|SSH|SIGNING|ENCRYPTION|MASTER|LICENSE)?KEYS?")
+"""The same for keys, where a word that merely ends so is none: MONKEY, KEYBOARD, HOTKEY."""
+_LAST = re.compile(r"(PG|DB|MY|SSH|FTP|LDAP|SMTP|REDIS|MYSQL|USER|ROOT|ADMIN)?(PASS|PW)|AUTH|AUTHORIZATION|COOKIES?|BEARER|JWT|CREDS?")
+"""A word of this form makes a name secret as its last word: REGISTRY_AUTH, but neither AUTH_METHOD nor SSH_AUTH_SOCK."""
+_LAST_OF_SEVERAL = re.compile(r"PWD")
+"""The same where other words stand before it: MYSQL_PWD, but not the directory PWD."""
+_NEVER_A_COUNT = re.compile(r"\w*(SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?")
+_NUMBER_OR_SWITCH = re.compile(r"\d{1,4}|true|false|yes|no|on|off|none|basic|digest|oauth2?", re.IGNORECASE)
+"""Values that are no secret for `--auth`, `--pass` and their like: the number of a pass, a switch, a method."""
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+_FORMS = re.compile(
+    r"(?<![\w+.-])[A-Za-z][\w+.-]{0,30}://[^/@:\s]{0,256}:[^/@\s]{1,512}@[^\s\"']*"
+    r"|\b(?:hf_[A-Za-z0-9]{16,}|gh[oprsu]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|(?:sk|glpat|nvapi)-[\w-]{16,}"
+    r"|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    re.DOTALL,
+)
+"""A URL with a password, tokens that begin so that they are recognised (Hugging Face, GitHub, OpenAI, Slack, AWS), keys."""
+_HEADER = re.compile(
+    r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{0,60}(?:token|key|auth|secret))(\s{0,9}:\s{0,9})[^\"'\r\n]+",
+    re.IGNORECASE,
+)
+_SCHEME = re.compile(r"\b(bearer|basic)(\s{1,9})(?=\S{0,512}?[\d+/=_.-]|\S{16,})[^\s\"']{6,}", re.IGNORECASE)
+"""`Bearer X`, `Basic X`, where X is no word of a sentence."""
+_MEMBER = re.compile(
+    r"""(\\?["'])([\w.-]{1,80})\1(\s{0,99}:\s{0,99})(?:(\\?["'])(.{0,8192}?)(?<!\\)\4|(-?[\w.]+))""", re.DOTALL
+)
+"""A member of a JSON object, a Python dict or YAML in braces, with its name in quotes; the quotes may be escaped."""
+_NAME = re.compile(r"(?<![\w.-])-{0,2}([A-Za-z_][\w.-]{0,80})=")
+_VALUE = re.compile(r"""\"[^"]*"|'[^']*'|[^\s&;,"')]+""")
+"""`NAME=VALUE` anywhere in a text."""
+_PIECES = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+|\s+|["']""")
+
+
+class _Client:
+    """The options of a program by which it gets a password.
+
+    Attributes:
+        apart: options whose next word is the secret, or that begin the word with it.
+        joined: options that begin the word with the secret, and whose next word is none.
+        wraps: its first operand is another program, with options of its own.
+    """
+
+    def __init__(self, apart: Sequence[str] = (), joined: Sequence[str] = (), *, wraps: bool = False) -> None:
+        self.apart, self.joined, self.wraps = apart, joined, wraps
+
+
+_MYSQL = _Client(joined=("-p",))
+_MONGO = _Client(apart=("-p",))
+_LOGIN = _Client(apart=("-p",))
+_CLIENTS = {
+    "sshpass": _Client(apart=("-p",), wraps=True),
+    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "mariadb-admin"), _MYSQL),
+    **dict.fromkeys(("mongo", "mongosh", "mongodump", "mongorestore"), _MONGO),
+    **dict.fromkeys(("redis-cli", "valkey-cli"), _Client(apart=("-a",))),
+    **dict.fromkeys(("ldapsearch", "ldapmodify", "ldapadd", "ldapwhoami"), _Client(apart=("-w",))),
+    "curl": _Client(apart=("-u", "-U", "--user", "--proxy-user")),
+    **dict.fromkeys(("7z", "7za"), _Client(joined=("-p",))),
+}
+"""Programs whose short options carry a password. Of any other program `-p` may be a port, a path or a switch: it is shown."""
+_LOGINS = {("docker", "login"), ("podman", "login"), ("oc", "login"), ("az", "login")}
+"""Programs and the subcommand whose `-p` is a password; `docker run -p` names ports."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Say whether a variable, an option or a member of this name has a secret as its value."""
+    words = [word.upper() for word in _WORDS.findall(name)]
+    if any(_ANYWHERE.fullmatch(word) or _KEY.fullmatch(word) for word in words):
+        return True
+    if not words:
+        return False
+    return bool(_LAST.fullmatch(words[-1]) or (len(words) > 1 and _LAST_OF_SEVERAL.fullmatch(words[-1])))
+
+
+def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables with the secrets among their values hidden."""
+    return {name: MASKED if is_secret_name(name) else mask_text(value) for name, value in variables.items()}
+
+
+def mask_pair(text: str) -> str:
+    """Return a `NAME=VALUE` with the value hidden when it is a secret; other texts have what looks secret hidden."""
+    name, equals, value = text.partition("=")
+    return f"{name}={MASKED if is_secret_name(name) else mask_text(value)}" if equals else mask_text(text)
+
+
+def mask_text(text: str) -> str:
+    """Return a text with what looks like a secret hidden: URLs with a password, tokens, headers, members of JSON, `NAME=X`."""
+    text = _FORMS.sub(MASKED, text)
+    text = _HEADER.sub(rf"\1\2{MASKED}", text)
+    text = _SCHEME.sub(rf"\1\2{MASKED}", text)
+    text = _MEMBER.sub(_mask_member, text)
+    return _mask_assignments(text)
+
+
+def mask_argv(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with what looks like a secret hidden."""
+    shown: list[str] = []
+    client: _Client | None = None
+    before = ""
+    for word in words:
+        option, before = before, word
+        if client is not None and option in client.apart:
+            shown.append(MASKED)
+            before = ""
+            continue
+        joined = client and next((flag for flag in (*client.joined, *client.apart) if _is_joined(word, flag)), None)
+        if joined:
+            shown.append(joined + MASKED)
+            continue
+        name = word.rpartition("/")[2]
+        if not word.startswith("-"):
+            if client is not None and client.wraps:
+                client = None
+            client = _CLIENTS.get(name, client)
+            if (option.rpartition("/")[2], word) in _LOGINS:
+                client = _LOGIN
+        if option.startswith("-") and "=" not in option and not word.startswith("-") and _is_secret(option, word):
+            shown.append(MASKED)
+        elif option.lower() in ("bearer", "basic") and len(word) >= SHORTEST_SECRET:
+            shown.append(MASKED)
+        else:
+            shown.append(mask_text(word))
+    return shown
+
+
+def mask_command(text: str) -> str:
+    """Return a command line in one text, as an agent's template is, with what looks like a secret hidden."""
+    pieces = _PIECES.findall(text)
+    places = [place for place, piece in enumerate(pieces) if not piece.isspace()]
+    for place, shown in zip(places, mask_argv([pieces[place] for place in places]), strict=True):
+        pieces[place] = shown
+    return "".join(pieces)
+
+
+def _is_joined(word: str, flag: str) -> bool:
+    return len(flag) == 2 and len(word) > 2 and word.startswith(flag)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Say whether the value of an option or a member is one, and no count, switch or method that happens to have its name."""
+    if not value or not is_secret_name(name):
+        return False
+    words = [word.upper() for word in _WORDS.findall(name)]
+    if any(_NEVER_A_COUNT.fullmatch(word) for word in words):
+        return True
+    if any(_ANYWHERE.fullmatch(word) or _KEY.fullmatch(word) for word in words):
+        return len(value) >= SHORTEST_SECRET
+    return not _NUMBER_OR_SWITCH.fullmatch(value)
+
+
+def _mask_member(match: re.Match[str]) -> str:
+    quote, name, colon, value_quote, text, number = match.groups()
+    if not _is_secret(name, text if number is None else number):
+        return match[0]
+    return f"{quote}{name}{quote}{colon}{value_quote or ''}{MASKED}{value_quote or ''}"
+
+
+def _mask_assignments(text: str) -> str:
+    parts, at = [], 0
+    for name in _NAME.finditer(text):
+        value = _VALUE.match(text, name.end()) if name.start() >= at and is_secret_name(name[1]) else None
+        if value is not None and _is_secret(name[1], value[0].strip("\"'")):
+            parts += [text[at : name.end()], MASKED]
+            at = value.end()
+    return "".join(parts) + text[at:]
