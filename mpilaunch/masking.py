@@ -17,7 +17,9 @@ _ANYWHERE = re.compile(r"\w*(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)
 """A word of this form makes a name secret wherever it stands in it: HF_TOKEN, SECRET_FILE, PGPASSWORD."""
 _KEY = re.compile(r"(API|ACCESS|AUTH|PRIVATE|SECRET|APP|SSH|SIGNING|ENCRYPTION|MASTER|LICENSE)?KEYS?")
 """The same for keys, where a word that merely ends so is none: MONKEY, KEYBOARD, HOTKEY."""
-_LAST = re.compile(r"(PG|DB|MY|SSH|FTP|LDAP|SMTP|REDIS|MYSQL|USER|ROOT|ADMIN)?(PASS|PW)|AUTH|AUTHORIZATION|COOKIES?|BEARER|JWT|CREDS?")
+_LAST = re.compile(
+    r"(PG|DB|MY|SSH|FTP|LDAP|SMTP|REDIS|MYSQL|USER|ROOT|ADMIN)?(PASS|PW)|AUTH|AUTHORIZATION|COOKIES?|BEARER|JWT|CREDS?"
+)
 """A word of this form makes a name secret as its last word: REGISTRY_AUTH, but neither AUTH_METHOD nor SSH_AUTH_SOCK."""
 _LAST_OF_SEVERAL = re.compile(r"PWD")
 """The same where other words stand before it: MYSQL_PWD, but not the directory PWD."""
@@ -132,9 +134,9 @@ def mask_argv(words: Sequence[str]) -> list[str]:
             client = _CLIENTS.get(name, client)
             if (option.rpartition("/")[2], word) in _LOGINS:
                 client = _LOGIN
-        if option.startswith("-") and "=" not in option and not word.startswith("-") and _is_secret(option, word):
-            shown.append(MASKED)
-        elif option.lower() in ("bearer", "basic") and len(word) >= SHORTEST_SECRET:
+        follows = option.startswith("-") and "=" not in option and not word.startswith("-")
+        scheme = option.lower() in ("bearer", "basic") and len(word) >= SHORTEST_SECRET
+        if scheme or (follows and _is_secret(option, word)):
             shown.append(MASKED)
         else:
             shown.append(mask_text(word))

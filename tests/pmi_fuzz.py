@@ -1,9 +1,9 @@
 """Seeded conversations of hostile and honest ranks with the PMI of two nodes: `python -m tests.pmi_fuzz FIRST LAST`.
 
 Two daemons' WireUps run in one process, with the head's own bookkeeping of collectives and names between them. The ranks speak
-PMI-1, PMI-2 or PMI-1 by the port, in any order, cut anywhere, with lines that do not belong, and end or disconnect in any state;
-the head answers late and may pass on what a hostile node has sent. Each conversation must leave both daemons alive, every answer
-well formed, and an honest world finished. The process limits its own memory and time, and names the seed that broke it.
+PMI-1, PMI-2 or PMI-1 by the port, in any order, cut anywhere, with lines that do not belong, and end or disconnect in any
+state; the head answers late and may pass on what a hostile node has sent. Each conversation must leave both daemons alive,
+every answer well formed, and an honest world finished. The process limits its own memory and time, and names the seed that broke it.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class Conversation:
             elif change == 2:
                 lines.insert(at, self._odd(two))
             elif change == 3:
-                lines[at : at + 1] = [line * self.random.choice((2, 100, 3000) if len(line) < 500 else (2,)) for line in lines[at : at + 1]]
+                for line in lines[at : at + 1]:
+                    lines[at] = line * (self.random.choice((2, 100, 3000)) if len(line) < 500 else 2)
             elif change == 4:
                 lines[at : at + 1] = [self._spoiled(line) for line in lines[at : at + 1]]
             else:
@@ -191,7 +192,8 @@ class Conversation:
             *("cmd=job-getid;", "cmd=info-getjobattr;key=PMI_process_mapping;", f"cmd=kvs-put;key=k{number};value=v{number};"),
             *("cmd=kvs-fence;thrid=4;", f"cmd=kvs-get;jobid=job;srcid=-1;key=k{(number + 1) % SIZE};"),
             *(f"cmd=info-putnodeattr;key=a{number};value=1;", f"cmd=info-getnodeattr;key=a{number};wait=TRUE;"),
-            *(f"cmd=name-publish;name=s{number};port=p;", f"cmd=name-lookup;name=s{number};", f"cmd=name-unpublish;name=s{number};"),
+            *(f"cmd=name-publish;name=s{number};port=p;", f"cmd=name-lookup;name=s{number};"),
+            f"cmd=name-unpublish;name=s{number};",
             *("cmd=kvs-fence;", "cmd=finalize;"),
         ]
         if rank.hostile:
@@ -248,7 +250,8 @@ class Conversation:
         if self.hostile and self.random.random() < 0.01:
             self._end(rank)
             return
-        if rank.client is not None and not rank.hostile and len(frames(rank.received)) < rank.sent + 3 * (rank.by_port and rank.sent > 0):
+        answers = rank.sent + (3 if rank.by_port and rank.sent else 0)  # `initack` has four lines
+        if rank.client is not None and not rank.hostile and len(frames(rank.received)) < answers:
             return
         done = not rank.sending and not rank.lines
         if done or rank.client is None:

@@ -18,9 +18,9 @@ SECRET_NAMES = [
     *("--auth", "--pass", "--pw", "SSH_PRIVATE_KEY", "SSHPASS", "TOKEN_1", "authToken"),
 ]
 OPEN_NAMES = [
-    *("MONKEY", "DONKEY", "PASSAGE", "AUTHOR", "AUTHORS", "KEYBOARD", "KEYBOARD_LAYOUT", "TOKENIZERS_PARALLELISM", "PATH", "LR"),
-    *("PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "COMPASS", "BYPASS", "PASS_THROUGH", "AUTH_METHOD", "HOTKEY", "TOKENIZER"),
-    *("COOKIE_DOMAIN", "SECRETARY", "", "_", "--port", "-p", "PYTHONPATH", "passenger", "POWER", "KEYSTONE"),
+    *("MONKEY", "DONKEY", "PASSAGE", "AUTHOR", "AUTHORS", "KEYBOARD", "KEYBOARD_LAYOUT", "TOKENIZERS_PARALLELISM", "PATH"),
+    *("PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "COMPASS", "BYPASS", "PASS_THROUGH", "AUTH_METHOD", "HOTKEY"),
+    *("COOKIE_DOMAIN", "SECRETARY", "", "_", "--port", "-p", "PYTHONPATH", "passenger", "POWER", "KEYSTONE", "LR", "TOKENIZER"),
 ]
 
 
@@ -48,7 +48,10 @@ ARGUMENTS = [
     ("train.py --password=hunter2 --db-password pw", "train.py --password=<masked> --db-password <masked>"),
     ("x --auth hunter2 --pass hunter2 --pw hunter2", "x --auth <masked> --pass <masked> --pw <masked>"),
     ("x --auth=hunter2 --pass=hunter2 --pw=hunter2", "x --auth=<masked> --pass=<masked> --pw=<masked>"),
-    ("x --cookie a=b --author me --passage 3 --monkey banana-split", "x --cookie <masked> --author me --passage 3 --monkey banana-split"),
+    (
+        "x --cookie a=b --author me --passage 3 --monkey banana-split",
+        "x --cookie <masked> --author me --passage 3 --monkey banana-split",
+    ),
     ("ffmpeg -i a --pass 2 --auth basic --auth", None),
     ("env DB_PASS=x PGPASS=y sh", "env DB_PASS=<masked> PGPASS=<masked> sh"),
     ("run --env=DB_PASSWORD=x", "run --env=DB_PASSWORD=<masked>"),

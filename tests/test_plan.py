@@ -11,14 +11,15 @@ from mpilaunch.allocation import Allocation, Node, Slot
 from mpilaunch.config import load_settings
 from mpilaunch.jobspec import App, JobSpec
 from mpilaunch.mapping import MappingPolicy, map_ranks
-from mpilaunch.options import Setting
 from mpilaunch.masking import MASKED
+from mpilaunch.options import Setting
 from mpilaunch.plan import (
     AT_LAUNCH,
     environment_of_rank,
     map_as_text,
     plan_as_json,
     plan_as_text,
+    settings_as_text,
 )
 from tests import goldens
 
@@ -94,3 +95,23 @@ def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
         shown = dataclasses.replace(one, apps=(app,), show_secrets=show)
         assert ("s3cretvalue" in plan_as_text(shown)) is there
         assert ("s3cretvalue" in json.dumps(plan_as_json(shown))) is there
+
+
+def test_plan_and_report_mask_edits_agents_and_options_unless_asked() -> None:
+    agent = "sshpass -p hunter2 ssh -p 2222 {host} {command}"
+    one = JOBS["one-rank"]
+    app = dataclasses.replace(one.apps[0], edits=(("prepend", "A_TOKEN", "s3cret", ":"), ("append", "PATH", "/bin", ":")))
+    nodes = tuple(dataclasses.replace(node, agent=agent) for node in one.allocation.nodes)
+    allocation = dataclasses.replace(one.allocation, nodes=nodes)
+    said = {
+        "remote-agent": Setting(agent, "--remote-agent", 3),
+        "prepend-env": Setting(("A_TOKEN=s3cret", "PATH=/bin"), "--prepend-env", 3),
+    }
+    for show in (False, True):
+        shown = dataclasses.replace(one, apps=(app,), allocation=allocation, show_secrets=show)
+        settings = load_settings({**said, "show-secrets": Setting(show, "--show-secrets", 3)}, {"HOME": "/nowhere"})
+        data = json.dumps(plan_as_json(shown, settings))
+        for text in (data, plan_as_text(shown) + settings_as_text(settings)):
+            assert ("s3cret" in text, "hunter2" in text) == (show, show)
+            assert "-p 2222" in text
+        assert "/bin" in data

@@ -8,7 +8,18 @@ The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13
 
 from __future__ import annotations
 
-from mpilaunch.daemon.pmi import ABSENT, CONNECTED, MAX_KEY, MAX_NAME, MAX_VALUE, WORLD, PmiWorld, ProtocolError, app_of_spawn, small_number
+from mpilaunch.daemon.pmi import (
+    ABSENT,
+    CONNECTED,
+    MAX_KEY,
+    MAX_NAME,
+    MAX_VALUE,
+    WORLD,
+    PmiWorld,
+    ProtocolError,
+    app_of_spawn,
+    small_number,
+)
 from mpilaunch.daemon.pmi2 import Pmi2
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
