@@ -3,7 +3,8 @@
 Two daemons' WireUps run in one process, with the head's own bookkeeping of collectives and names between them. The ranks speak
 PMI-1, PMI-2 or PMI-1 by the port, in any order, cut anywhere, with lines that do not belong, and end or disconnect in any
 state; the head answers late and may pass on what a hostile node has sent. Each conversation must leave both daemons alive,
-every answer well formed, and an honest world finished. The process limits its own memory and time, and names the seed that broke it.
+every answer well formed, and an honest world finished. The process limits its own memory and time, and names the seed that
+broke it.
 """
 
 from __future__ import annotations
