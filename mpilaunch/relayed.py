@@ -14,6 +14,8 @@ from mpilaunch.agent import ChannelEnd, ChannelEvents
 
 HEADER = struct.Struct(">BI")
 _PEER = struct.Struct("3i")
+MOST_DATA = 1 << 30
+"""Bytes of data that a frame may have; another ends the connection."""
 STDIN = 3
 """What the head says: bytes of stdin, none for its end."""
 STDOUT, STDERR, CLOSED = 13, 14, 15
@@ -21,9 +23,14 @@ STDOUT, STDERR, CLOSED = 13, 14, 15
 
 
 class Frames(asyncio.Protocol):
-    """One side of a connection; what it does with a frame is said by the side."""
+    """One side of a connection; what it does with a frame is said by the side.
+
+    Attributes:
+        most: bytes of data that a frame may have now.
+    """
 
     transport: asyncio.Transport
+    most = MOST_DATA
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -64,6 +71,10 @@ class Frames(asyncio.Protocol):
         while len(self._buffer) >= HEADER.size:
             kind, size = HEADER.unpack_from(self._buffer)
             end = HEADER.size + size
+            if size > self.most:
+                self._buffer.clear()
+                self.transport.abort()
+                return
             if len(self._buffer) < end:
                 return
             content = bytes(self._buffer[HEADER.size : end])

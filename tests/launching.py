@@ -174,14 +174,23 @@ class WireToDaemon:
         zip: what is sent as the bundle; None starts it from the files of the checkout instead, as the head does on its own
             machine.
         banner: a shell command that runs before it, as a login script would.
+        env: variables over our own.
     """
 
-    def __init__(self, python: str = sys.executable, zip: bytes | None = None, banner: str = "") -> None:
+    def __init__(
+        self,
+        python: str = sys.executable,
+        zip: bytes | None = None,
+        banner: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         command = bundle.local_command() if zip is None else bundle.boot_command(python, zip)
         if banner:
             command = ["sh", "-c", f'{banner}; exec "$@"', "sh", *command]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env={**os.environ, **(env or {})}
+        )
         assert self.process.stdin and self.process.stdout and self.process.stderr
         self._stdin, self._stdout, self._stderr = self.process.stdin, self.process.stdout, self.process.stderr
         self.session = Session()

@@ -37,6 +37,8 @@ FACTS = {
 }  # fmt: skip
 FROM_DAEMON: dict[str, dict[str, Any]] = {
     "hello": {"version": "0.1.0", "clock": 1.0, "facts": FACTS},
+    "listening": {"path": "/tmp/mpilaunch-0/attach", "why_not": ""},
+    "terminated": {},
     "ready": {"programs": ["/bin/true"], "notes": []},
     "refused": {"problems": [{"cause": "program-missing", "detail": "x: not found"}]},
     "started": {"ranks": [[0, 4711, 1.0]], "failed": [[1, 2, 1.0]]},
@@ -63,10 +65,11 @@ MPI = {
     "tell_after": 30.0,
 }  # fmt: skip
 FROM_HEAD: dict[str, dict[str, Any]] = {
+    "limits": {"silence": 60.0, "pulse": 60.0},
     "prepare": {
         "job": "0123456789abcdef", "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "defaults": {}, "scrub": [],
         "merge_stderr": False, "window": 65536, "drain": 0.1, "silence": 60.0, "pulse": 60.0,
-        "attach": {"name": "0f", "seconds": 0.1}, "mpi": MPI, "node": 0, "ranks": [RANK],
+        "attach": {"secret": "0f" * 32, "seconds": 0.1}, "mpi": MPI, "node": 0, "ranks": [RANK],
     },
     "launch": {},
     "signal": {"signal": 18},

@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -20,13 +21,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpilaunch.daemon import private_directory
+from mpilaunch.daemon.attach import ATTACH_SECONDS, MOST_PENDING
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.daemons import cancel_all
 from mpilaunch.head.reconnect import ATTACH, NO_DAEMON
+from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller, Listener
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, WireError
 from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unheard, resume_count, resume_frame
 from mpilaunch.wire.session import Session, encode_shared
-from tests.launching import WireToDaemon, finish, launching, living, script, sh, wait_for_files, wait_until
+from tests.launching import WireToDaemon, children, finish, launching, living, script, sh, wait_for_files, wait_until
 
 # The wire
 
@@ -154,10 +158,86 @@ def test_where_no_channel_can_follow_nothing_is_kept_or_acknowledged() -> None:
         head.resend(0)
 
 
+# The challenge, and the private directory
+
+
+def test_both_sides_prove_themselves_and_no_proof_serves_twice() -> None:
+    listener, caller = Listener(b"s"), Caller(b"s")
+    answer = caller.answer(listener.nonce)
+    proof = listener.check(answer)
+    assert len(proof) == PROOF_SIZE and caller.check(proof)
+    assert Listener(b"s").check(answer) == b"", "a nonce is new each time"
+    assert listener.check(Caller(b"other").answer(listener.nonce)) == b""
+    assert not any(map(listener.check, (b"", answer[:-1], answer + b"x", bytes(ANSWER_SIZE))))
+    assert not caller.check(answer[NONCE_SIZE:]), "a proof that is sent back proves nothing"
+    assert not caller.check(b"") and not Caller(b"s").check(proof)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """Give a directory whose path leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="short-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_what_is_left_by_the_killed_is_swept_and_nothing_else(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path = short
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(private_directory, "places", lambda: [str(tmp_path)])
+    used, left, foreign = (private_directory.make() for _ in range(3))
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    deep = Path(left.path, "a/b")
+    deep.mkdir(parents=True)
+    (deep / "link").symlink_to(outside)
+    os.chown(foreign.path, 65534, 65534)
+    for one in (left, foreign):
+        one.close()
+    (tmp_path / f"mpilaunch-{'0' * 32}").symlink_to(outside)
+    (tmp_path / "mpilaunch-others").mkdir()
+    private_directory.sweep()
+    assert os.path.isdir(left.path), "its maker may be about to lock it"
+    monkeypatch.setattr(private_directory, "YOUNG", -1.0)
+    private_directory.sweep()
+    assert not os.path.exists(left.path)
+    assert all(map(os.path.isdir, (used.path, foreign.path, tmp_path / "mpilaunch-others")))
+    assert (outside / "file").exists()
+    used.remove()
+    assert not os.path.exists(used.path)
+
+
+def test_a_place_that_cannot_be_used_is_passed_over(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path = short
+    open_to_all, deep, good = tmp_path / "open", tmp_path / ("x" * 100), tmp_path / "good"
+    for folder in (open_to_all, deep, good):
+        folder.mkdir()
+    open_to_all.chmod(0o755)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(open_to_all))
+    monkeypatch.setenv("TMPDIR", str(good))
+    assert private_directory.places() == [str(good), "/tmp"]
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(good))
+    good.chmod(0o700)
+    assert private_directory.places()[0] == str(good)
+    monkeypatch.setattr(private_directory, "places", lambda: [str(deep), str(tmp_path / "none"), str(good)])
+    made = private_directory.make()
+    assert os.path.dirname(made.path) == str(good)
+    made.remove()
+    monkeypatch.setattr(private_directory, "places", lambda: [str(deep)])
+    with pytest.raises(OSError, match="too long for the path of a socket"):
+        private_directory.make()
+
+
 # The daemon
 
 
-NAME = "0123456789abcdef0123456789abcdef"
+SECRET = bytes(range(32))
+
+
+def attach(seconds: float) -> dict[str, object]:
+    """Return what `prepare` says about a lost channel."""
+    return {"secret": SECRET.hex(), "seconds": seconds}
 
 
 @pytest.fixture
@@ -168,12 +248,45 @@ def daemon() -> Iterator[WireToDaemon]:
         yield made
 
 
+def path_of(daemon: WireToDaemon) -> str:
+    """Return where a daemon waits for its head."""
+    path = daemon.until("listening")["path"]
+    assert isinstance(path, str)
+    return path
+
+
+def read_exactly(process: subprocess.Popen[bytes], size: int) -> bytes:
+    """Return so many bytes of what a process says, less when it ends."""
+    assert process.stdout
+    data = b""
+    while len(data) < size and (more := process.stdout.read(size - len(data))):
+        data += more
+    return data
+
+
+def prove(process: subprocess.Popen[bytes], secret: bytes = SECRET) -> bool:
+    """Do the head's part of the challenge over ATTACH; return whether the daemon has done its own."""
+    assert process.stdin
+    caller = Caller(secret)
+    said = read_exactly(process, len(MARKER) + NONCE_SIZE)
+    assert said.startswith(MARKER)
+    process.stdin.write(caller.answer(said[len(MARKER) :]))
+    return caller.check(read_exactly(process, PROOF_SIZE))
+
+
+def take_back(process: subprocess.Popen[bytes], daemon: WireToDaemon) -> bytes:
+    """Be the head that comes back; return the daemon's RESUME."""
+    assert process.stdin and prove(process)
+    process.stdin.write(resume_frame(daemon.session.received))
+    return read_exactly(process, RESUME_SIZE)
+
+
 @contextlib.contextmanager
-def attaching(name: str, user: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def attaching(path: str, user: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run ATTACH as an agent would."""
     pipe = subprocess.PIPE
     # Another user may not see ours.
-    argv = [sys.executable if user is None else "/usr/bin/python3", "-I", "-S", "-B", "-c", ATTACH, name]
+    argv = [sys.executable if user is None else "/usr/bin/python3", "-I", "-S", "-B", "-c", ATTACH, path]
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, user=user) as process:
         try:
             yield process
@@ -189,17 +302,12 @@ def count_to(number: int, tmp_path: Path) -> tuple[str, ...]:
 
 def test_a_daemon_goes_on_where_it_stopped_to_be_heard(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.session.keep()
-    daemon.run(*count_to(1000, tmp_path), attach={"name": NAME, "seconds": 30.0})
+    daemon.run(*count_to(1000, tmp_path), attach=attach(30.0))
     wait_for_files(tmp_path / "up")
     daemon.close_wire()
-    with attaching(NAME) as process:
+    with attaching(path_of(daemon)) as process:
         assert process.stdin and process.stdout
-        process.stdin.write(resume_frame(daemon.session.received))
-        said = b""
-        while len(said) < len(MARKER) + RESUME_SIZE:
-            said += process.stdout.read(1)
-        assert said.startswith(MARKER)
-        process.stdin.write(daemon.session.resend(resume_count(said[len(MARKER) :])))
+        process.stdin.write(daemon.session.resend(resume_count(take_back(process, daemon))))
         (tmp_path / "go").touch()
         while not any(message["type"] == "finished" for message in daemon.messages):
             got = process.stdout.read(1 << 16)
@@ -216,19 +324,21 @@ def test_a_daemon_goes_on_where_it_stopped_to_be_heard(daemon: WireToDaemon, tmp
 
 
 def test_the_ranks_end_when_nobody_comes_back(daemon: WireToDaemon, tmp_path: Path) -> None:
-    daemon.run(*count_to(1, tmp_path), attach={"name": NAME, "seconds": 1.0})
+    daemon.run(*count_to(1, tmp_path), attach=attach(1.0))
     (pid,) = wait_for_files(tmp_path / "up")
     begun = time.monotonic()
     daemon.close_wire()
     daemon.process.wait(20)
     assert time.monotonic() - begun > 0.9
     assert not living(int(pid))
-    with attaching(NAME) as process:
+    path = path_of(daemon)
+    assert not os.path.lexists(os.path.dirname(path))
+    with attaching(path) as process:
         assert process.wait(10) == NO_DAEMON
 
 
 def test_a_release_ends_them_at_once(daemon: WireToDaemon, tmp_path: Path) -> None:
-    daemon.run(*count_to(1, tmp_path), attach={"name": NAME, "seconds": 600.0})
+    daemon.run(*count_to(1, tmp_path), attach=attach(600.0))
     (pid,) = wait_for_files(tmp_path / "up")
     daemon.send("release")
     daemon.process.wait(20)
@@ -236,55 +346,159 @@ def test_a_release_ends_them_at_once(daemon: WireToDaemon, tmp_path: Path) -> No
 
 
 def test_nobody_waits_before_anything_runs(daemon: WireToDaemon) -> None:
-    daemon.prepare("true", attach={"name": NAME, "seconds": 600.0})
+    daemon.prepare("true", attach=attach(600.0))
     daemon.until("ready")
     daemon.close_wire()
     daemon.process.wait(20)
 
 
-def connected() -> socket.socket:
-    way = socket.socket(socket.AF_UNIX)
-    way.settimeout(10)
-    way.connect(f"\0mpilaunch-{NAME}")
-    return way
+def connected(daemon: WireToDaemon) -> socket.socket:
+    """Return a connection to the daemon's socket, which has sent its nonce."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(20)
+    connection.connect(path_of(daemon))
+    return connection
 
 
-@pytest.mark.parametrize("wrong", ["user", "words", "one descriptor", "no pipe", "frame", "count", "end"])
-def test_who_is_not_the_head_changes_nothing(daemon: WireToDaemon, tmp_path: Path, wrong: str) -> None:
-    daemon.run(*count_to(10, tmp_path), attach={"name": NAME, "seconds": 30.0})
-    wait_for_files(tmp_path / "up")
-    if wrong == "user":
-        with attaching(NAME, user=65534) as process:
-            assert process.wait(10) == NO_DAEMON
-    elif wrong in ("words", "one descriptor", "no pipe"):
-        with connected() as way, open(os.devnull) as null:
-            handed = {"words": b"", "one descriptor": struct.pack("i", 0), "no pipe": struct.pack("3i", *3 * [null.fileno()])}
-            way.sendmsg([b"give me all"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, handed[wrong])] if handed[wrong] else [])
-            with contextlib.suppress(ConnectionResetError):
-                assert way.recv(1) == b""
-    else:
-        with attaching(NAME) as process:
-            assert process.stdin
-            said = {"frame": b"GET / HTTP/1.1\r\n\r\n".ljust(RESUME_SIZE), "count": resume_frame(1 << 40), "end": b"ML"}[wrong]
-            process.stdin.write(said)
-            process.stdin.close()
-            assert process.wait(10) == NO_DAEMON
+def proved(daemon: WireToDaemon) -> socket.socket:
+    """Return a connection that has proved itself."""
+    connection, caller = connected(daemon), Caller(SECRET)
+    connection.sendall(caller.answer(connection.recv(NONCE_SIZE)))
+    assert caller.check(connection.recv(PROOF_SIZE))
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Wait for the end of a connection."""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(1000):
+            assert len(data) <= NONCE_SIZE
+    return True
+
+
+def finish_unharmed(daemon: WireToDaemon, tmp_path: Path) -> None:
+    """See that the ranks of `count_to(10)` and the first channel are as they were."""
     (tmp_path / "go").touch()
     daemon.until("finished")
     daemon.send("release")
     assert daemon.stdout_of(0).split() == [b"%d" % number for number in range(20)]
 
 
+@pytest.mark.parametrize("wrong", ["user", "secret", "words", "one descriptor", "no pipe", "frame", "count", "end"])
+def test_who_is_not_the_head_changes_nothing(daemon: WireToDaemon, tmp_path: Path, wrong: str) -> None:
+    daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
+    wait_for_files(tmp_path / "up")
+    if wrong == "user":
+        with attaching(path_of(daemon), user=65534) as process:
+            assert process.wait(10) == NO_DAEMON
+    elif wrong == "secret":
+        with attaching(path_of(daemon)) as process:
+            assert not prove(process, bytes(32))
+            assert process.wait(10) == NO_DAEMON
+    elif wrong in ("words", "one descriptor", "no pipe"):
+        with proved(daemon) as connection, open(os.devnull) as null:
+            passed = {"words": b"", "one descriptor": struct.pack("i", 0), "no pipe": struct.pack("3i", *3 * [null.fileno()])}
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed[wrong])] if passed[wrong] else []
+            connection.sendmsg([b"give me all"], rights)
+            assert is_closed(connection)
+    else:
+        with attaching(path_of(daemon)) as process:
+            assert process.stdin and prove(process)
+            said = {"frame": b"GET / HTTP/1.1\r\n\r\n".ljust(RESUME_SIZE), "count": resume_frame(1 << 40), "end": b"ML"}[wrong]
+            process.stdin.write(said)
+            process.stdin.close()
+            assert process.wait(10) == NO_DAEMON
+    finish_unharmed(daemon, tmp_path)
+
+
+def test_no_descriptor_is_taken_before_the_proof(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
+    wait_for_files(tmp_path / "up")
+    ours, theirs = os.pipe()
+    with connected(daemon) as connection:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("3i", theirs, theirs, theirs))]
+        connection.sendmsg([bytes(ANSWER_SIZE)], rights)
+        os.close(theirs)
+        assert is_closed(connection)
+        os.set_blocking(ours, False)
+        wait_until(lambda: os.read(ours, 1) == b"", "the daemon has not kept them")
+    os.close(ours)
+    finish_unharmed(daemon, tmp_path)
+
+
+def test_the_socket_is_in_a_private_directory_and_no_abstract_one_is_there(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
+    wait_for_files(tmp_path / "up")
+    folder = os.path.dirname(path_of(daemon))
+    state = os.lstat(folder)
+    assert (state.st_mode & 0o7777, state.st_uid) == (0o700, os.geteuid())
+    (guard_child,) = children(daemon.process.pid)
+    for pid in (daemon.process.pid, guard_child):
+        names = [os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")]
+        inodes = [name[len("socket:[") : -1] for name in names if name.startswith("socket:[")]
+        table = [line.split() for line in Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()]
+        assert not [line for line in table if line[6] in inodes and line[7:] and line[7].startswith("@")]
+    finish_unharmed(daemon, tmp_path)
+    daemon.process.wait(20)
+    assert not os.path.lexists(folder)
+
+
+def test_silent_connections_are_bounded_and_do_not_keep_the_head_out(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
+    wait_for_files(tmp_path / "up")
+    with contextlib.ExitStack() as stack:
+        silent = []
+        for _ in range(3 * MOST_PENDING):
+            silent.append(stack.enter_context(connected(daemon)))
+            assert len(silent[-1].recv(NONCE_SIZE)) == NONCE_SIZE
+        assert all(map(is_closed, silent[: 2 * MOST_PENDING])), "the oldest have gone"
+        process = stack.enter_context(attaching(path_of(daemon)))
+        assert process.stdin and len(take_back(process, daemon)) == RESUME_SIZE
+        began = time.monotonic()
+        assert all(map(is_closed, silent))
+        assert time.monotonic() - began < ATTACH_SECONDS + 2
+        daemon.session.send({"type": "release"})
+        process.stdin.write(daemon.session.data_to_send())
+        assert process.wait(10) == NO_DAEMON
+
+
+@pytest.mark.parametrize("killed", ["daemon", "daemon, and its name is taken"])
+def test_the_directory_of_a_killed_daemon_goes_and_no_link_is_followed(short: Path, killed: str) -> None:
+    tmp_path, place, precious = short, short / "t", short / "precious"
+    place.mkdir()
+    precious.mkdir()
+    (precious / "file").touch()
+    with WireToDaemon(env={"TMPDIR": str(place), "XDG_RUNTIME_DIR": ""}) as daemon:
+        daemon.until("hello")
+        daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
+        wait_for_files(tmp_path / "up")
+        folder = Path(path_of(daemon)).parent
+        assert folder.parent == place
+        (folder / "link").symlink_to(precious)
+        (guard_child,) = children(daemon.process.pid)
+        ranks = children(guard_child)
+        if killed == "daemon":
+            os.kill(guard_child, signal.SIGKILL)
+            daemon.process.wait(20)
+        else:
+            folder.rename(place / "elsewhere")  # whoever takes the name is not removed in its stead
+            folder.symlink_to(precious)
+            os.kill(guard_child, signal.SIGKILL)
+            daemon.process.wait(20)
+            assert folder.is_symlink() and list((place / "elsewhere").iterdir()) == []
+        wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
+    assert (precious / "file").exists()
+    assert killed != "daemon" or list(place.iterdir()) == []
+
+
 def test_the_last_of_two_is_the_head(daemon: WireToDaemon, tmp_path: Path) -> None:
-    daemon.run(*count_to(10, tmp_path), attach={"name": NAME, "seconds": 30.0})
+    daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
     wait_for_files(tmp_path / "up")
     with contextlib.ExitStack() as stack:
         made = []
         for _ in range(2):
-            made.append(process := stack.enter_context(attaching(NAME)))
-            assert process.stdin and process.stdout
-            process.stdin.write(resume_frame(daemon.session.received))
-            assert process.stdout.read(1) == MARKER[:1]
+            made.append(process := stack.enter_context(attaching(path_of(daemon))))
+            assert len(take_back(process, daemon)) == RESUME_SIZE
         first, second = made
         assert first.wait(10) == NO_DAEMON
         assert second.poll() is None and second.stdin

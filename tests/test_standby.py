@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -22,9 +23,10 @@ from mpilaunch.allocation import Node
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.bundle import local_command
 from mpilaunch.head.link import NodeLink
-from mpilaunch.head.standby import DOWN, NO, TAKE
+from mpilaunch.head.standby import DOWN, NO, NONCE, PROOF, TAKE
 from mpilaunch.head.survey import Silence
 from mpilaunch.relayed import HEADER, RelayedChannel
+from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import GO, MARKER, STANDBY
 from mpilaunch.wire.session import Session
 from tests.hosts import Hosts
@@ -359,35 +361,147 @@ def test_a_new_keeper_takes_the_place_of_the_old_one(place: Place) -> None:
     wait_until(lambda: not living(old), "the old one has gone")
 
 
-def test_words_that_mean_nothing_do_the_keeper_no_harm(place: Place) -> None:
+def secret_of(place: Place) -> bytes:
+    """Return what only the user can read."""
+    (record,) = place.socket.parent.glob("keeper-*")
+    assert record.stat().st_mode & 0o777 == 0o600
+    socket_path, secret = json.loads(record.read_text(encoding="ascii"))
+    assert socket_path == str(place.socket)
+    return bytes.fromhex(secret)
+
+
+@contextlib.contextmanager
+def connected(place: Place, secret: bytes | None = None) -> Iterator[socket.socket]:
+    """Connect to the keeper, and prove that we know its secret, if we do."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(10)
+        client.connect(os.fspath(place.socket))
+        nonce = client.recv(1000)
+        assert nonce[: HEADER.size] == HEADER.pack(NONCE, NONCE_SIZE) and len(nonce) == HEADER.size + NONCE_SIZE
+        if secret is not None:
+            caller = Caller(secret)
+            client.sendall(HEADER.pack(PROOF, ANSWER_SIZE) + caller.answer(nonce[HEADER.size :]))
+            assert caller.check(client.recv(1000)[HEADER.size :])
+        yield client
+
+
+@pytest.mark.parametrize("proved", [False, True])
+def test_words_that_mean_nothing_do_the_keeper_no_harm(place: Place, proved: bool) -> None:
     keeper = place.up()
-    frames = [HEADER.pack(kind, 3) + b"abc" for kind in range(20) if kind != DOWN]
+    secret = secret_of(place) if proved else None
+    frames = [HEADER.pack(kind, 3) + b"abc" for kind in range(20) if kind != DOWN or not proved]
     for words in (*frames, HEADER.pack(TAKE, 1 << 31), b"x" * (2 << 20), b"\1", b""):
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(10)
-            client.connect(os.fspath(place.socket))
-            with contextlib.suppress(OSError):  # it has hung up on us
-                client.sendall(words)
-                client.shutdown(socket.SHUT_WR)
-                assert client.recv(100) in (b"", HEADER.pack(NO, 0))
+        with connected(place, secret) as client, contextlib.suppress(OSError):  # it has hung up on us
+            client.sendall(words)
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(100) in (b"", HEADER.pack(NO, 0))
     assert place.launch(*sh("echo up")).lines == ["up"] * 4
     assert {parent for parent, _ in place.started} == {keeper}
 
 
-def test_its_socket_is_the_users_alone(place: Place) -> None:
+def test_who_does_not_know_the_secret_gets_nothing(place: Place) -> None:
+    keeper = place.up()
+    for request in (HEADER.pack(DOWN, 0), HEADER.pack(TAKE, 0), HEADER.pack(PROOF, ANSWER_SIZE) + bytes(ANSWER_SIZE)):
+        with connected(place) as client:
+            client.sendall(request)
+            assert client.recv(100) in (b"", HEADER.pack(NO, 0))
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connected(place)) for _ in range(40)]
+        assert place.launch(*sh("echo up")).lines == ["up"] * 4
+        assert {parent for parent, _ in place.started} == {keeper}
+        for client in silent:
+            assert client.recv(100) == b"", "none may be silent for ever"
+
+
+def test_a_launch_gives_nothing_to_one_who_has_taken_the_keepers_place(place: Place) -> None:
+    keeper = place.up()
+    os.kill(keeper, signal.SIGKILL)
+    wait_until(lambda: not living(keeper), "the keeper has gone")
+    place.socket.unlink()
+    with socket.socket(socket.AF_UNIX) as impostor:
+        impostor.bind(os.fspath(place.socket))
+        impostor.listen(8)
+        impostor.settimeout(20)
+        with launching(*place.words, *sh("echo up"), env=place.env) as job:
+            connection, _ = impostor.accept()
+            with connection:
+                connection.settimeout(20)
+                connection.sendall(HEADER.pack(NONCE, NONCE_SIZE) + bytes(NONCE_SIZE))
+                said = connection.recv(1000)
+                assert said[: HEADER.size] == HEADER.pack(PROOF, ANSWER_SIZE)
+                connection.sendall(HEADER.pack(PROOF, PROOF_SIZE) + said[HEADER.size + NONCE_SIZE :])
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(1000) == b"", "no request, and no bundle"
+            done = finish(job)
+    assert done.lines == ["up"] * 4
+
+
+def test_its_socket_and_record_are_the_users_alone(place: Place) -> None:
     place.up()
+    assert len(secret_of(place)) == 32
     assert place.socket.stat().st_mode & 0o077 == 0
     assert place.socket.parent.stat().st_mode & 0o077 == 0
-    place.down()
-    deep = place.folder / ("x" * 90)
-    deep.mkdir()
-    done = launch("--up", *place.words, env={"XDG_RUNTIME_DIR": str(deep)})
-    assert (done.code, "error[standby-place]: " in done.words) == (ExitCode.USAGE, True)
-    place.socket.parent.chmod(0o755)
-    done = launch("--up", *place.words, env=place.env)
+
+
+@pytest.mark.parametrize("wrong", ["open to others", "another user's", "a link", "a file", "too deep"])
+def test_where_its_place_is_taken_it_has_another(place: Place, wrong: str) -> None:
+    cache = place.folder / "cache"
+    env = {**place.env, "XDG_CACHE_HOME": str(cache)}
+    folder = place.socket.parent
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    if wrong == "too deep":
+        deep = place.folder / ("x" * 90)
+        deep.mkdir()
+        env["XDG_RUNTIME_DIR"] = str(deep)
+    elif wrong == "a link":
+        folder.symlink_to(elsewhere)
+    elif wrong == "a file":
+        folder.touch()
+    else:
+        folder.mkdir(0o700)
+        folder.chmod(0o755 if wrong == "open to others" else 0o700)
+        if wrong == "another user's":
+            os.chown(folder, 65534, 65534)
+    with launching("--up", *place.words, env=env) as job:
+        assert finish(job).code == 0
+    try:
+        assert list(elsewhere.iterdir()) == []
+        with launching(*place.words, *sh("echo up"), env=env) as job:
+            assert finish(job).lines == ["up"] * 4
+        assert len(place.started) == 2, "the launch has found it"
+    finally:
+        with launching("--down", env=env) as job:
+            assert finish(job).err == b"note: no daemon stands by any more\n"
+    assert not [path for path in (cache / "mpilaunch-standby").rglob("*") if path.is_file() or path.is_socket()]
+
+
+def test_a_record_of_somebody_else_is_not_believed(place: Place) -> None:
+    folder = place.socket.parent
+    folder.mkdir(0o700)
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    record = folder / f"keeper-{boot_id}"
+    with socket.socket(socket.AF_UNIX) as impostor:
+        impostor.bind(os.fspath(place.folder / "impostor"))
+        impostor.listen(8)
+        for mode, owner, text in ((0o644, 0, True), (0o600, 65534, True), (0o600, 0, False)):
+            words = json.dumps([str(place.folder / "impostor"), "00" * 32]) if text else "[1, {}, \0"
+            record.write_text(words, encoding="ascii")
+            record.chmod(mode)
+            os.chown(record, owner, owner)
+            done = place.launch(*sh("echo up"))
+            assert (done.code, done.lines, done.err) == (0, ["up"] * 4, b"")
+        impostor.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            impostor.accept()
+    record.unlink()
+
+
+def test_without_any_place_there_is_an_error(place: Place) -> None:
+    (place.folder / "file").touch()
+    done = launch("--up", *place.words, env={"XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": f"{place.folder}/file"})
     assert (done.code, done.out) == (ExitCode.USAGE, b"")
     assert "error[standby-place]: --up: no place for its socket: " in done.words
-    assert place.launch(*sh("echo up")).lines == ["up"] * 4
 
 
 @pytest.mark.parametrize(
@@ -453,5 +567,10 @@ def test_a_job_on_real_hosts_whose_keeper_was_killed_leaves_no_daemon(hosts: Hos
                 wait_until(lambda: not living(pid), "the keeper has gone")
                 go.touch()
             out, err = job.communicate(timeout=60)
-        left = [argv for name in hosts.names for _, argv in hosts.processes(name) if "mpilaunch" in "".join(argv)]
-        assert (job.returncode, out.split(), left) == (0, ["over"] * 3, []), err
+        assert (job.returncode, out.split()) == (0, ["over"] * 3), err
+
+        def left() -> list[list[str]]:
+            return [argv for name in hosts.names for _, argv in hosts.processes(name) if "mpilaunch" in "".join(argv)]
+
+        # A guard forks one more daemon, which finds that its wire has ended.
+        wait_until(lambda: not left(), "nothing is left", 5)

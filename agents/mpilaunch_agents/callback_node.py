@@ -27,6 +27,8 @@ SECRET = 16
 """Kinds of frames: those of `mpilaunch.relayed`, and what is said first."""
 CANNOT_CALL = 98
 """Exit code when no address of the head's can be reached."""
+IGNORED = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGTSTP", "SIGXCPU")
+"""Signals that a batch system may send to every process of a job: the daemon sees to the end of the ranks, and then we end."""
 CONNECT_SECONDS = 5
 PART_SECONDS = 5.0
 STRAY_SECONDS = 0.5
@@ -115,11 +117,17 @@ class Relay:
                 try:
                     data = data[self.wire.send(data) :]
                 except ssl.SSLWantWriteError:
-                    select.select([], [self.wire], [])
+                    self.wait_for([], [self.wire])
                 except ssl.SSLWantReadError:
-                    select.select([self.wire], [], [])
+                    self.wait_for([self.wire], [])
         except OSError:
             self.lose()
+
+    def wait_for(self, reads: list[Any], writes: list[Any]) -> None:
+        """Wait for the head while the daemon lives, which gives up a silent head itself, and then a while; raises OSError."""
+        ready, writable, _ = select.select([*reads, self.ended], writes, [])
+        if ready == [self.ended] and not writable and not any(select.select(reads, writes, [], PART_SECONDS)):
+            raise OSError("the head takes no more")
 
     def listen(self, wire: ssl.SSLSocket) -> None:
         """Take what the head says."""
@@ -175,5 +183,7 @@ class Relay:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the daemon's exit code along
+    for name in IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     said = sys.argv[3] if sys.argv[3] != "-" else sys.stdin.readline().strip()
     Relay(call(*sys.argv[1:3]), sys.argv[4:]).run(said)

@@ -13,6 +13,7 @@ whole, goes on where it was.
 
 from __future__ import annotations
 
+import _socket as socket  # as in `probe`
 import os
 import select
 import signal
@@ -20,37 +21,52 @@ import struct
 import time
 
 from mpilaunch.daemon import reaper
+from mpilaunch.daemon.private_directory import PrivateDirectory, sweep
 
 TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
-    from mpilaunch.daemon.private import PrivateDirectory
+    from mpilaunch.daemon import private
 
 BEATS = 6
 """A daemon shows its pulse so many times within its limit, and its guard looks as often."""
 START_LIMIT = 600.0
 """Seconds without a pulse before the first one, which says how long the limit is."""
 LONGEST_STEP = 3600.0
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+IGNORED = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTSTP, signal.SIGXCPU
+)  # fmt: skip
+"""Signals that neither guard nor daemon heeds, nor SIGTERM, which the daemon takes as an event: a batch system, or an agent
+whose connection is lost, may send any of them to every process. Ranks have them as their program expects (`spawn`)."""
 _LIMIT = struct.Struct("d")
+_DESCRIPTORS = struct.Struct("2i")
+_LONGEST_NAME = 256
 
 
 class Pulse:
     """The daemon's side: a sign of life now and then, independent of how much happens."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        os.set_blocking(descriptor, False)
+    def __init__(self, guard: socket.socket) -> None:
+        self._guard = guard
+        guard.setblocking(False)
 
     def beat(self, limit: float) -> float:
         """Show that the daemon lives, and will again within `limit` seconds; return after how many seconds to call again."""
         try:
-            os.write(self._descriptor, _LIMIT.pack(limit))
+            self._guard.send(_LIMIT.pack(limit))
         except OSError:
             pass  # the guard is stopped, or gone, which another pipe tells
         return limit / BEATS
 
+    def entrust(self, directory: PrivateDirectory) -> None:
+        """Let the guard remove a directory if this process is killed."""
+        passed = _DESCRIPTORS.pack(directory.place, directory.descriptor)
+        try:
+            self._guard.sendmsg([b"/" + os.fsencode(directory.name)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+        except OSError:
+            pass  # as above: we remove it ourselves
 
-def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
+
+def stand_behind(wire: tuple[int, int], directory: private.PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
     """Fork: the daemon goes on in the child, this process becomes its guard until it has ended.
 
     Args:
@@ -63,31 +79,37 @@ def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool
         nothing is left of the daemon, its exit code (128 + N for signal N).
     """
     alive_read, alive_write = os.pipe()
-    pulse_read, pulse_write = os.pipe()
+    # One message is one pulse, whatever else is sent.
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for number in (*IGNORED, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     daemon = os.fork()
     if daemon == 0:
         os.close(alive_write)
-        os.close(pulse_read)
+        ours.close()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # An agent that kills its process group must not take the guard and the daemon in one blow.
         os.setsid()
-        return alive_read, Pulse(pulse_write)
-    for descriptor in (alive_read, pulse_write, *(() if again else wire)):
+        return alive_read, Pulse(theirs)
+    theirs.close()
+    for descriptor in (alive_read, *(() if again else wire)):
         os.close(descriptor)
-    # An agent may end us so when its connection is lost: the daemon has seen that too, and it ends the ranks first.
-    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in ENDING_SIGNALS]
     reaper.become_subreaper()
-    code = _watch(daemon, pulse_read)
+    entrusted: list[PrivateDirectory] = []
+    code = _watch(daemon, ours, entrusted)
     directory.remove_abandoned()
-    for number, handler in before:
-        signal.signal(number, handler)
+    for made in entrusted:
+        made.remove()
+    if entrusted:
+        sweep()
     os.close(alive_write)
-    os.close(pulse_read)
+    ours.close()
     return code
 
 
-def _watch(daemon: int, pulse: int) -> int:
-    """Wait for the end of the daemon, kill what it left, return its exit code."""
-    silent = _until_it_ends(pulse)
+def _watch(daemon: int, pulse: socket.socket, entrusted: list[PrivateDirectory]) -> int:
+    """Wait for the end of the daemon, kill what it left, return its exit code; see `_until_it_ends` for `entrusted`."""
+    silent = _until_it_ends(pulse, entrusted)
     if silent:
         reaper.kill_descendants()
         words = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
@@ -101,18 +123,30 @@ def _watch(daemon: int, pulse: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _until_it_ends(pulse: int) -> float:
-    """Wait until the daemon has died, or been silent for too long: return the seconds of silence, 0 when it died."""
+def _until_it_ends(pulse: socket.socket, entrusted: list[PrivateDirectory]) -> float:
+    """Wait until the daemon has died, or been silent for too long: return the seconds of silence, 0 when it died.
+
+    Directories that the daemon has entrusted to us are added to `entrusted`.
+    """
     limit, silent = START_LIMIT, 0.0
     while silent < limit:
         step = min(limit / BEATS, LONGEST_STEP)
         began = time.monotonic()
         ready, _, _ = select.select([pulse], [], [], step)
         if ready:
-            shown = os.read(pulse, 1 << 16)
+            try:
+                shown, ancillary, _, _ = pulse.recvmsg(
+                    _LONGEST_NAME, socket.CMSG_SPACE(_DESCRIPTORS.size), socket.MSG_CMSG_CLOEXEC
+                )
+            except ConnectionResetError:
+                return 0.0
             if not shown:
                 return 0.0
-            (limit,) = _LIMIT.unpack(shown[-_LIMIT.size :])
+            if shown[:1] == b"/":
+                place, descriptor = _DESCRIPTORS.unpack(ancillary[0][2])
+                entrusted.append(PrivateDirectory(place, descriptor, os.fsdecode(shown[1:]), ""))
+            else:
+                (limit,) = _LIMIT.unpack(shown)
             silent = 0.0
             continue
         waited = time.monotonic() - began

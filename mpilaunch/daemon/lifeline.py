@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mpilaunch.daemon.attach import Newcomer
+    from mpilaunch.daemon.attach import AttachSocket, Newcomer
     from mpilaunch.daemon.poller import Poller
 
 READ_SIZE = 256 << 10
 WRITE_SIZE = 1 << 20
-START_SILENCE = 600.0
-"""Seconds that the head may say nothing before `prepare`; afterwards `prepare` says how long."""
+START_SILENCE = 60.0
+"""Seconds that the head may be silent before its first message, `limits`, says how long it may be."""
 SILENT_STEPS = 4
 """Silence is counted in so many steps."""
 
@@ -61,7 +61,8 @@ class Lifeline:
         self._readable, self._head_lost = readable, head_lost
         self._silence = START_SILENCE
         self._silent_steps, self._step_ends = 0, 0.0
-        self._attach: dict[str, Any] | None = None
+        self._attach: AttachSocket | None = None
+        self._attach_seconds = 0.0
         self._outgoing = bytearray(MARKER)  # before all frames of a channel
         self._waiting = False
         self._channel: Newcomer | None = None
@@ -72,14 +73,20 @@ class Lifeline:
     def backlog(self) -> int:
         return len(self._outgoing)
 
-    def expect(self, silence: float, attach: dict[str, Any] | None) -> None:
-        """Be told what to expect of the head, as in `prepare`."""
-        self._silence = silence
+    def limit_silence(self, seconds: float) -> None:
+        """Count the head as lost when it is silent for so long."""
+        self._silence = seconds
         self._hear()
-        if attach is not None and self._attach is None:
-            # Loading what listens takes milliseconds: the head works on our answer meanwhile.
-            self._timers.set("listen", 0.0, self._listen)
-        self._attach = attach
+
+    def listen(self, secret: bytes, seconds: float) -> AttachSocket | None:
+        """Let the head come back, within so many seconds; return where, None when that was said before. Raises OSError."""
+        self._attach_seconds = seconds
+        if self._attach is not None:
+            return None
+        from mpilaunch.daemon.attach import AttachSocket
+
+        self._attach = AttachSocket(secret, self._poller, self._timers, self._come_back)
+        return self._attach
 
     def keep(self) -> None:
         """From now on there is something to lose: the head is given time to come back, where it will."""
@@ -130,6 +137,9 @@ class Lifeline:
         for name in ("silence", "attach"):
             self._timers.drop(name)
         self.lost = True
+        if self._attach is not None:
+            self._attach.close()
+            self._attach = None
         self._head_lost()
 
     # The channel
@@ -140,13 +150,7 @@ class Lifeline:
         else:
             self._leave_channel()
             self._timers.drop("silence")
-            self._timers.set("attach", self._attach["seconds"], self.lose)
-
-    def _listen(self) -> None:
-        from mpilaunch.daemon.attach import AttachSocket
-
-        assert self._attach is not None
-        AttachSocket(self._attach["name"], self._poller, self._come_back)
+            self._timers.set("attach", self._attach_seconds, self.lose)
 
     def _come_back(self, newcomer: Newcomer) -> None:
         """The head is there again: go on where it stopped to hear us."""
@@ -164,7 +168,7 @@ class Lifeline:
         self._channel = newcomer
         self._take_channel(newcomer.wire_in, newcomer.wire_out)
         # What the session had to say on the old channel is among what was not heard.
-        self._outgoing += MARKER + resume_frame(self.session.received) + unheard
+        self._outgoing += resume_frame(self.session.received) + unheard
 
     def _take_channel(self, wire_in: int, wire_out: int) -> None:
         for descriptor in (wire_in, wire_out):

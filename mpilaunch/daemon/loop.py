@@ -37,7 +37,7 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """How ranks are ended when the head is gone, before SIGKILL."""
 
 ACCEPTS = {
-    "fresh": {"prepare", "world", "release"},
+    "fresh": {"limits", "prepare", "world", "release"},
     "prepared": {"launch", "cancel", "stop", "world", "answer", "release"},
     "running": {"prepare", "launch", "cancel", "signal", "stop", "world", "collective", "answer", "ask", "release"},
     "finished": {"prepare", "world", "ask", "release"},
@@ -46,6 +46,7 @@ ACCEPTS = {
 whose ranks have all ended."""
 
 HANDLERS = {
+    "limits": "_limit",
     "prepare": "_prepare",
     "launch": "_launch",
     "cancel": "_cancel",
@@ -80,6 +81,7 @@ class Daemon:
         self._forwarder = Forwarder(self._session, self._poller, self._check_finished)
         self._state = "fresh"
         self._plan: dict[str, Any] = {}
+        self._pulse_limit = 0.0
         self._prepared: tuple[dict[str, Any], dict[int, spawn.App]] = ({}, {})
         self._to_launch = False
         self._worlds = 0
@@ -90,7 +92,7 @@ class Daemon:
         self._swept: list[tuple[int, str]] = []
         self._poller.watch(guard, self._lifeline.lose)
         self._signals = _signal_pipe()
-        self._poller.watch(self._signals, self._children_ended)
+        self._poller.watch(self._signals, self._take_signals)
 
     def run(self, hardware: dict[str, Any] | None) -> bool:
         """Serve until the wire has ended and nothing of the job is left on this node; say whether the head released us.
@@ -151,11 +153,18 @@ class Daemon:
 
     # Messages
 
+    def _limit(self, message: dict[str, Any]) -> None:
+        """Take how long the head may be silent, and this process may not move."""
+        self._pulse_limit = message["pulse"]
+        self._lifeline.limit_silence(message["silence"])
+        self._beat()
+
     def _prepare(self, message: dict[str, Any]) -> None:
         self._plan = message
         apps: dict[int, spawn.App] = {}
-        self._lifeline.expect(message["silence"], message["attach"])
-        self._beat()
+        self._limit(message)
+        if message["attach"] is not None:
+            self._listen(message["attach"])
         environment = spawn.node_environment(message["scrub"], message["defaults"], message["environment"])
         problems = []
         for number in sorted({spec["app"] for spec in message["ranks"]}):
@@ -195,8 +204,18 @@ class Daemon:
         notes = [app.note for app in apps if app.note]
         self._session.send({"type": "ready", "programs": [spawn.decode(app.path) for app in apps], "notes": notes})
 
+    def _listen(self, attach: dict[str, Any]) -> None:
+        """Let the head come back when its channel is lost, and say where; without a place for a socket it cannot."""
+        try:
+            socket = self._lifeline.listen(bytes.fromhex(attach["secret"]), attach["seconds"])
+            if socket is not None:
+                self._pulse.entrust(socket.directory)
+                self._session.send({"type": "listening", "path": spawn.decode(os.fsencode(socket.path)), "why_not": ""})
+        except OSError as error:
+            self._session.send({"type": "listening", "path": "", "why_not": "no place for a socket there: %s" % error})
+
     def _beat(self) -> None:
-        self._timers.set("pulse", self._pulse.beat(self._plan["pulse"]), self._beat)
+        self._timers.set("pulse", self._pulse.beat(self._pulse_limit), self._beat)
 
     def _launch(self, message: dict[str, Any]) -> None:
         if not self._to_launch:
@@ -269,7 +288,7 @@ class Daemon:
             self._cancel(message)
         else:
             self._to_launch = False
-            self._processes.end(message["steps"])
+            self._processes.end(message["steps"], shared=message.get("shared") is True)
 
     # The end of ranks
 
@@ -277,8 +296,22 @@ class Daemon:
         """Say whether ranks run or are about to, or some that were told to end are not gone."""
         return bool(self._processes.ranks) or self._to_launch or self._processes.ending
 
+    def _take_signals(self) -> None:
+        # Before the ends of ranks: those that die of the same signal have been told to end.
+        if signal.SIGTERM in os.read(self._signals, 4096):
+            self._terminated()
+        self._children_ended()
+
+    def _terminated(self) -> None:
+        """SIGTERM was sent to this process, and so to the ranks: a batch system signals every process of a job."""
+        if self._state != "running":
+            self._complain("SIGTERM came before the ranks ran")
+            self._lifeline.lose()
+        elif not self._processes.got_sigterm:
+            self._processes.got_sigterm = True
+            self._session.send({"type": "terminated"})
+
     def _children_ended(self) -> None:
-        os.read(self._signals, 4096)
         for pid, status in reaper.reap():
             rank = self._processes.ranks.pop(pid, None)
             if rank is None:
@@ -286,7 +319,7 @@ class Daemon:
                 continue
             mpi = self._wireup.close_rank(rank)  # first: the last that it said may have been its code
             code, number, clock = self._processes.how_ended(rank, status)
-            stopped = self._processes.stopping
+            stopped = self._processes.stopping or self._processes.got_sigterm
             self._session.send(
                 {
                     "type": "exited",
@@ -357,10 +390,11 @@ class Daemon:
 
 
 def _signal_pipe() -> int:
-    """Let SIGCHLD become a byte on a pipe; return the end to read."""
+    """Let SIGCHLD and SIGTERM become bytes on a pipe, which are their numbers; return the end to read."""
     ours, theirs = os.pipe()
     os.set_blocking(ours, False)
     os.set_blocking(theirs, False)
     signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, stack: None)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda number, stack: None)
     return ours

@@ -16,15 +16,17 @@ from mpilaunch.daemon import guard, spawn
 from mpilaunch.daemon.loop import Daemon
 from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.daemon.probe import probe_hardware
-from mpilaunch.wire.frames import MARKER, STANDBY
+from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     # Names for the type checker only: loading typing would cost every node milliseconds.
     from typing import Any
 
-LONGEST_STANDBY = 3600.0
-"""Seconds that a daemon stands by: one whose wire has died without a word must not stay for ever. It is replaced."""
+STANDBY_SILENCE = 120.0
+"""Seconds without a byte in which a daemon that stands by takes its keeper for lost, which sends one now and then."""
+LONGEST_PULSE = 4 * STANDBY_SILENCE
+"""Seconds in which such a daemon shows its guard that it moves."""
 NOT_CALLED = 3
 """Exit code of a daemon that stood by, and that nobody will call any more."""
 
@@ -32,9 +34,10 @@ NOT_CALLED = 3
 def main() -> None:
     """Run the daemon of this node; called by the boot line with the wire on stdin and stdout. Does not return."""
     wire = wire_in, wire_out = _take_wire()
-    # Whoever has started us may have ignored or blocked it, and then nobody would hear of the end of a child.
+    signal.alarm(0)  # of the boot line
+    # Whoever has started us may have ignored or blocked them, and then nobody would hear of the end of a child, or of the job.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD, signal.SIGTERM])
     stands_by = sys.argv[2:] == [STANDBY]
     if stands_by:
         # What most jobs will need, and a daemon that does not stand by loads while the head is busy.
@@ -65,16 +68,19 @@ def _stand_by(wire_in: int, wire_out: int, alive: int, pulse: guard.Pulse) -> di
     Returns:
         what `probe_hardware` does.
     """
-    pulse.beat(2 * LONGEST_STANDBY)
+    pulse.beat(LONGEST_PULSE)
     hardware = probe_hardware()
+    called = KEEP
     os.set_blocking(wire_out, True)
     try:
         os.write(wire_out, MARKER)
-        ready, _, _ = select.select([wire_in, alive], [], [], LONGEST_STANDBY)
-        called = ready == [wire_in] and os.read(wire_in, 1)
+        while called == KEEP:
+            ready, _, _ = select.select([wire_in, alive], [], [], STANDBY_SILENCE)
+            called = os.read(wire_in, 1) if ready == [wire_in] else b""
+            pulse.beat(LONGEST_PULSE)
     except OSError:
         called = b""  # the wire has gone with the last job
-    if not called:
+    if called != GO:
         os._exit(NOT_CALLED)
     pulse.beat(guard.START_LIMIT)
     return hardware

@@ -15,6 +15,7 @@ import time
 from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 
 from mpilaunch.daemon import pmix_library as pmix
+from mpilaunch.daemon.guard import IGNORED
 from mpilaunch.daemon.pmix_channel import Channel
 from mpilaunch.daemon.pmix_port import LOOK_SECONDS, Port
 from mpilaunch.daemon.pmix_upcalls import Upcalls, World
@@ -74,7 +75,9 @@ def _leave_daemon(keep: list[int], words: int, parent: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # Writing to a rank that has gone must be an error of the write, and not the end of this process.
-        signal.signal(number, signal.SIG_IGN if number == signal.SIGPIPE else signal.SIG_DFL)
+        # Those that a batch system sends to every process end the ranks, and it is the daemon that ends us.
+        ignored = number in (*IGNORED, signal.SIGTERM, signal.SIGPIPE)
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
     for descriptor, standard in ((null, 0), (words, 1), (words, 2)):
         os.dup2(descriptor, standard)

@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+SHARED_SECONDS = 0.1
+"""How long the first signal of a stop waits where a batch system may be sending the same one to all processes of the job."""
+
+
 class Processes:
     """All that run on this node.
 
     Attributes:
         ranks: process id -> rank, of those that have not exited.
         stopping: they were told to end.
+        got_sigterm: somebody else has sent SIGTERM to them, which is not sent twice.
 
     Args:
         timers: of the loop; "step" is ours.
@@ -32,7 +37,7 @@ class Processes:
 
     def __init__(self, timers: Timers, note_memory: Callable[[list[int]], None], all_told: Callable[[], None]) -> None:
         self.ranks: dict[int, int] = {}
-        self.stopping = False
+        self.stopping = self.got_sigterm = False
         self._timers, self._note_memory, self._all_told = timers, note_memory, all_told
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
@@ -57,11 +62,18 @@ class Processes:
                 self._note_memory([pid])
                 reaper.signal_group(pid, signal.SIGKILL)
 
-    def end(self, steps: list[list[float]]) -> None:
-        """Send the first signal, wait, send the next, and at last kill: each step is a signal's number and seconds."""
+    def end(self, steps: list[list[float]], shared: bool = False) -> None:
+        """Send the first signal, wait, send the next, and at last kill: each step is a signal's number and seconds.
+
+        Args:
+            shared: somebody else may be sending the first signal to the ranks now; then it is known in a moment.
+        """
         self.stopping = True
         self._steps = [*steps, [signal.SIGKILL, 0.0]]
-        self._next_step()
+        if shared and not self.got_sigterm:
+            self._timers.set("step", SHARED_SECONDS, self._next_step)
+        else:
+            self._next_step()
 
     def _next_step(self) -> None:
         number, wait = self._steps.pop(0)
@@ -69,7 +81,8 @@ class Processes:
         self._note_memory(reaper.descendants())
         # A rank that was a shell may be gone, and what it ran goes on in its group.
         for pid in self.ranks.keys() | reaper.living_groups(self._groups):
-            reaper.signal_group(pid, int(number))
+            if number != signal.SIGTERM or not self.got_sigterm:
+                reaper.signal_group(pid, int(number))
             if number != signal.SIGKILL:
                 # A stopped process takes no signal but this one before it goes on.
                 reaper.signal_group(pid, signal.SIGCONT)

@@ -22,15 +22,21 @@ NO_BUNDLE = "mpilaunch: the bundle broke off"
 FRONT = 8192
 """Bytes before the zip file, in which the byte code of `bundled` and the places of the modules have room."""
 
+BUNDLE_SILENCE = 60
+"""Seconds without a byte of the bundle after which a node waits for no more."""
+
 BOOT = (
     "import os,sys\n"
     + CHECK_PYTHON
-    + "import zlib\n"
+    + "import zlib,_signal as alarm\n"
+    # A connection that dies while the bundle is on its way leaves nobody who waits for the rest.
+    "alarm.signal(alarm.SIGALRM,alarm.SIG_DFL)\n"
     "left=int(sys.argv[1]);unpack=zlib.decompressobj()\n"
     "try:bundle=os.memfd_create('mpilaunch')\n"
     # Python was built for a C library without it, glibc before 2.27.
     "except AttributeError:import tempfile;bundle=os.dup(tempfile.TemporaryFile().fileno())\n"
     "while left:\n"
+    f" alarm.alarm({BUNDLE_SILENCE})\n"
     " data=os.read(0,min(left,65536))\n"
     f" if not data:sys.exit({NO_BUNDLE!r})\n"
     " os.write(bundle,unpack.decompress(data));left-=len(data)\n"

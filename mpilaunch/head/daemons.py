@@ -19,6 +19,7 @@ from mpilaunch.head import bundle
 from mpilaunch.head.bundle import NO_BUNDLE
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.link import LinkEvents, NodeLink
+from mpilaunch.head.preparation import silences
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.wire.frames import GO
 
@@ -74,6 +75,7 @@ class Daemons:
         self.links = {node.index: self.make_link(node) for node in nodes}
         self._standby: Standby | None = None
         self._hung: set[int] = set()
+        self._heartbeat: asyncio.Task[None] | None = None
         if standby and any(node.agent != bundle.LOCAL for node in nodes):
             from mpilaunch.head.standby import Standby  # daemons of this machine start at once
 
@@ -105,6 +107,8 @@ class Daemons:
 
     async def _start(self, indexes: list[int], until: float, progress: Callable[[Collection[str]], None]) -> None:
         waiting = {index: self.links[index].node.name for index in indexes}
+        if self._heartbeat is None:  # from the first contact on: a daemon whose head is silent goes
+            self._heartbeat = asyncio.ensure_future(self.beat())
 
         async def start_node(index: int) -> NodeFailure | None:
             failure = await self._start_node(index)
@@ -142,7 +146,7 @@ class Daemons:
             for link in list(self.links.values()):
                 if not link.living:
                     continue
-                if overslept:
+                if overslept or not link.reported:  # `start` has a deadline of its own
                     link.last_heard = now
                 if now - link.last_heard > silence:
                     link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
@@ -165,6 +169,8 @@ class Daemons:
             link.give_up("its daemon did not end")
         if cut:
             await asyncio.wait([link.ended for link in cut], timeout=ENDING)
+        if self._heartbeat is not None:
+            await cancel_all([self._heartbeat])
 
     async def _start_node(self, index: int) -> NodeFailure | None:
         """Start one node; return why it did not start."""
@@ -191,6 +197,7 @@ class Daemons:
             except AgentFailure as failure:
                 return failure.cause, failure.detail
             link.opened(channel, payload)
+            self.greet(link)
             await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
             if not link.first_news.done():
                 self._hung.add(index)
@@ -198,6 +205,10 @@ class Daemons:
         if link.reported:
             return "", ""
         return _why_no_hello(link)
+
+    def greet(self, link: NodeLink) -> None:
+        """Say what comes first to a daemon."""
+        link.send({"type": "limits", **silences(self._deadlines)})
 
     def boot(self) -> tuple[list[str], bytes]:
         """Return the argument list that starts a daemon, and the bundle that it is to be sent."""

@@ -8,13 +8,12 @@ that stand by go with it, whatever its end is; those that serve a launch have th
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import gc
 import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import Agent
@@ -26,7 +25,8 @@ from mpilaunch.head.daemons import ENDING, cancel_all
 from mpilaunch.head.kept import StandbyDaemons, StandbyLink, Taker
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import NodeLink
-from mpilaunch.head.standby import YES, Requests, socket_path, take_down
+from mpilaunch.head.standby import YES, Requests, take_down
+from mpilaunch.head.standby_record import new_record, one_at_a_time, remove_record, write_record
 from mpilaunch.head.survey import Silence
 from mpilaunch.jobspec import JobSpec
 
@@ -37,6 +37,8 @@ RENEWAL_PATIENCE = 3.0
 """Seconds that a launch waits for a daemon that takes the place of another."""
 RENEWAL_PAUSE = 30.0
 """Seconds until a node whose daemon was lost, or does not start, is tried again."""
+MOST_UNPROVED = 32
+"""Connections that may be about to prove themselves."""
 READY = "ready"
 
 
@@ -49,17 +51,16 @@ def up(job: JobSpec, idle: float) -> int:
     if not nodes:
         hint = "name some with --hostfile or --host"
         raise UsageError("no-nodes", "--up: there is no node but this machine, where a daemon starts at once", hint=hint)
-    try:
-        path = socket_path(make=True)
-    except OSError as error:
-        raise UsageError("standby-place", f"--up: no place for its socket: {error}", hint="set XDG_RUNTIME_DIR") from error
-    with open(f"{path}.lock", "wb") as one_at_a_time:
-        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(one_at_a_time())
+        except OSError as error:
+            raise UsageError("standby-place", f"--up: no place for its socket: {error}", hint="set XDG_RUNTIME_DIR") from error
         take_down()
         news, told = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _be_keeper(job, nodes, idle, told)
+            _be_keeper(job, nodes, idle, folder, told)
         os.close(told)
         try:
             with open(news, "rb") as file:
@@ -75,7 +76,7 @@ def up(job: JobSpec, idle: float) -> int:
     return len(nodes)
 
 
-def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, told: int) -> None:
+def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, told: int) -> None:
     """Keep daemons in a session of our own; never return."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
@@ -89,7 +90,7 @@ def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, told: int) -> N
     gc.enable()  # a launch is over before there is garbage; this is not
     with open(told, "wb", buffering=0) as telling:
         try:
-            asyncio.run(Keeper(job, nodes, idle).run(telling))
+            asyncio.run(Keeper(job, nodes, idle, folder).run(telling))
         except BaseException as error:
             said = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
             if not telling.closed:  # otherwise it was told before that all is well
@@ -105,9 +106,13 @@ class Keeper(Silence):
         job: says how the nodes are reached.
         nodes: where a daemon is to stand by.
         idle: seconds without a launch after which the keeper goes.
+        folder: where launches look for the record of a keeper.
     """
 
-    def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float) -> None:
+    def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float, folder: str) -> None:
+        self._folder = folder
+        self.secret = b""
+        self._takers: list[Taker] = []
         self._job, self._nodes, self._idle = job, nodes, idle
         self._daemons: StandbyDaemons
         self._agents: Mapping[str, Agent] = {}
@@ -128,29 +133,26 @@ class Keeper(Silence):
         raise_file_limit(self._job, self._nodes)
         self._agents = Agents(self._job, [node.index for node in self._nodes])
         self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self)
-        path = socket_path()
         try:
             if not await self._started():
                 return
             requests = Requests(self._job.agent, *self._daemons.boot())
             for node in self._nodes:
                 self._requests.setdefault(requests.of(node), []).append(node.index)
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            record = new_record(self._folder)
+            self.secret = record.secret
             mask = os.umask(0o077)
             try:
-                server = await loop.create_unix_server(lambda: Taker(self), path)
+                server = await loop.create_unix_server(lambda: Taker(self), record.socket)
             finally:
                 os.umask(mask)
-            ours = os.stat(path).st_ino
+            write_record(record)
             telling.write(json.dumps(READY).encode())
             telling.close()
             try:
                 await self._serve(loop)
             finally:
-                with suppress(FileNotFoundError):  # it is gone with the server from Python 3.13 on
-                    if os.stat(path).st_ino == ours:
-                        os.unlink(path)
+                remove_record(record)
                 server.close()
             await self._finish()
         finally:
@@ -200,6 +202,17 @@ class Keeper(Silence):
                 return
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
+
+    def came(self, taker: Taker) -> None:
+        """A connection has come, which must prove itself; of too many that have not, the oldest goes."""
+        self._takers.append(taker)
+        if len(self._takers) > MOST_UNPROVED:
+            self._takers[0].transport.abort()
+
+    def decided(self, taker: Taker) -> None:
+        """It has proved itself, or has gone."""
+        if taker in self._takers:
+            self._takers.remove(taker)
 
     def stop(self, taker: Taker) -> None:
         """A user says that it is enough; told when all has gone."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,13 +11,20 @@ from mpilaunch.agent import Agent, Channel, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch.head.daemons import ENDING, Daemons
 from mpilaunch.head.link import LAST_WORDS, NodeLink, settle
-from mpilaunch.head.standby import DOWN, NO, TAKE, YES
+from mpilaunch.head.standby import DOWN, NO, NONCE, PROOF, TAKE, YES
 from mpilaunch.jobspec import JobSpec
-from mpilaunch.relayed import STDERR, STDIN, STDOUT, Frames
-from mpilaunch.wire.frames import MARKER, STANDBY
+from mpilaunch.relayed import MOST_DATA, STDERR, STDIN, STDOUT, Frames
+from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
+from mpilaunch.wire.frames import KEEP, MARKER, STANDBY
 
 if TYPE_CHECKING:
     from mpilaunch.head.keeper import Keeper
+
+
+PROOF_SECONDS = 5.0
+"""Seconds in which a connection must prove that it knows the keeper's secret."""
+KEEP_PAUSE = 30.0
+"""Seconds between two signs of life for daemons that stand by, which wait four times as long for one."""
 
 
 class StandbyLink(NodeLink):
@@ -68,6 +76,11 @@ class StandbyLink(NodeLink):
             self.taker.end(end)
         super().closed(end)
 
+    def keep_waiting(self) -> None:
+        """Let a daemon that stands by hear that we are there."""
+        if self.free and self._channel is not None:
+            self._channel.write(KEEP)
+
     def hand(self, data: bytes) -> None:
         """Give the daemon what the launch says; nothing is the end, of which the launch has told the daemon itself."""
         if data and self._channel is not None and self.end is None:
@@ -100,6 +113,17 @@ class StandbyDaemons(Daemons):
         """Return a link that hands on."""
         return StandbyLink(node, self._keeper)
 
+    def greet(self, link: NodeLink) -> None:
+        """Say nothing: whoever takes the daemon does."""
+
+    async def beat(self) -> None:
+        """Let the daemons that stand by hear that we are there; does not return."""
+        while True:
+            await asyncio.sleep(KEEP_PAUSE)
+            for link in list(self.links.values()):
+                assert isinstance(link, StandbyLink)
+                link.keep_waiting()
+
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
         """Start the daemon of a node, which is to stand by; raises AgentFailure."""
         command, payload = self.boot()
@@ -114,10 +138,41 @@ class Taker(Frames):
         self._keeper = keeper
         self._link: StandbyLink | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._listener: Listener | None = Listener(keeper.secret)
+        self._deadline: asyncio.TimerHandle | None = None
+        self.most = ANSWER_SIZE
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask for the proof that it knows the secret."""
+        super().connection_made(transport)
+        _, user, _ = self.peer
+        if self._listener is None or user != os.geteuid():
+            self.transport.abort()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
+        self._keeper.came(self)
+        self.tell(NONCE, self._listener.nonce)
+
+    def _check_proof(self, listener: Listener, kind: int, data: bytes) -> None:
+        proof = listener.check(data) if kind == PROOF else b""
+        if not proof:
+            self._refuse()
+            return
+        self._listener = None
+        self.most = MOST_DATA
+        self._decided()
+        self.tell(PROOF, proof)
+
+    def _decided(self) -> None:
+        self._keeper.decided(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
 
     def frame(self, kind: int, data: bytes) -> None:
-        """Take the request; after that, all is for the daemon."""
-        if self._link is not None and kind == STDIN:
+        """Take the proof, and the request; after that, all is for the daemon."""
+        if self._listener is not None:
+            self._check_proof(self._listener, kind, data)
+        elif self._link is not None and kind == STDIN:
             if self._link.taker is self:
                 self._link.hand(data)
         elif kind == DOWN:
@@ -147,6 +202,7 @@ class Taker(Frames):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The launch has gone: its daemon goes too."""
+        self._decided()
         if self._asking is not None:
             self._asking.cancel()
         if self._link is not None and self._link.taker is self and self._link.living:

@@ -62,6 +62,7 @@ class Launch:
         )
         self._stop = Stop(job, self._daemons, self._ranks, self._state, self._output, self._mpi.close, self._node_done)
         self._stdin: StdinForwarder | None = None
+        self._preempted = False
         self._checkpoints = Checkpoints(job, self._tell_all, self._say)
 
     async def run(self, signals: SignalRelay) -> Verdict:
@@ -143,13 +144,9 @@ class Launch:
         """Wait until every rank is finished and every node has swept, within the time limits."""
         self._timeline.begin("run")
         self._stdin = StdinForwarder(self._stdin_targets())
-        heartbeat = self._loop.create_task(self._daemons.beat())
         self._checkpoints.begin()
         self._stop.limit_time()
-        try:
-            await self._done.wait()
-        finally:
-            heartbeat.cancel()
+        await self._done.wait()
         if self._error is not None:
             raise self._error
         self._timeline.begin("end")
@@ -199,6 +196,9 @@ class Launch:
         elif kind == "broken":
             detail = f"{link.node.name}: {message['text']}"
             self._stop.begin(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
+        elif kind == "terminated":
+            # Somebody has sent it to every process of the job there: it is as if it had come to us.
+            self._preempt(f"SIGTERM to the processes on {link.node.name}")
         elif kind == "note":
             self._say(f"{link.node.name}: {message['text']}")
         elif kind == "finished" and not self._node_done(link.node.index):
@@ -258,17 +258,26 @@ class Launch:
 
         Schedulers and timeout(1) may say SIGTERM twice, and have promised the ranks the whole grace time: it hurries nobody.
         """
-        preempted = number == signal.SIGTERM
         detail = f"{signal_name(number)} to mpilaunch"
+        if number == signal.SIGTERM and not self._stop.leaving:
+            if times == 1:
+                self._preempt(detail)
+            return
         first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
-        outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
+        outcome = Verdict(128 + number, "preempted" if number == signal.SIGTERM else "interrupted", detail=detail)
         if times == 1 and not self._stop.leaving:
-            if preempted and self._checkpoints.save_first(lambda: self._stop.ask(outcome, first)):
-                return
-            again = "SIGINT" if preempted else "once more"
-            self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; {again} kills them now")
-        if times == 1 or self._stop.leaving or not preempted:
-            self._stop.ask(outcome, first if times == 1 else [], again=True)
+            self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; once more kills them now")
+        self._stop.ask(outcome, first if times == 1 else [], again=True)
+
+    def _preempt(self, detail: str) -> None:
+        """SIGTERM came, to us or to a daemon, and perhaps to every process of the job: once is all that it counts."""
+        if self._preempted or self._stop.leaving:
+            return
+        self._preempted = True
+        outcome = Verdict(128 + signal.SIGTERM, "preempted", detail=detail)
+        if not self._checkpoints.save_first(lambda: self._stop.ask(outcome)):
+            self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; SIGINT kills them now")
+            self._stop.ask(outcome, again=True, shared=True)
 
     def forward(self, number: int) -> None:
         """Pass a signal on to every rank."""

@@ -26,6 +26,8 @@ LOSING = 10.0
 """Seconds in which a channel that was aborted must have ended."""
 LAST_WORDS = 4096
 """Bytes of banner and of stderr that are kept to explain a failure."""
+LONGEST_ATTACH_PATH = 107
+"""Bytes that the path of a socket may have (unix(7))."""
 MOST_NOTES, LONGEST_NOTE = 200, 1000
 """Notes of one node that are taken, and characters of each: notes have no credit."""
 
@@ -60,7 +62,9 @@ class NodeLink:
         first_news: done when the daemon has reported, or can no more.
         ended: done when the channel has ended.
         reconnect_time: seconds that a lost channel has to be made again, 0 for none.
-        attach_name: of the socket at which the daemon waits then.
+        attach_secret: proves to the daemon, and the daemon to us, that a new channel is the job's.
+        attach_path: of the socket at which the daemon waits then, "" where it cannot.
+        why_no_attach: the reason.
         lost_at: when the channel was lost, of those that were lost one after the other and brought nothing the first.
 
     Args:
@@ -77,7 +81,9 @@ class NodeLink:
     ) -> None:
         self.node = node
         self.reconnect_time = reconnect_time
-        self.attach_name = os.urandom(16).hex()
+        self.attach_secret = os.urandom(32)
+        self.attach_path = ""
+        self.why_no_attach = ""
         self._reconnect = reconnect
         self.lost_at = 0.0
         self._keeps = self._stood_by = False
@@ -152,7 +158,7 @@ class NodeLink:
     @property
     def attach(self) -> dict[str, Any] | None:
         """What `prepare` says about a lost channel."""
-        return {"name": self.attach_name, "seconds": self.reconnect_time} if self.reconnect_time else None
+        return {"secret": self.attach_secret.hex(), "seconds": self.reconnect_time} if self.reconnect_time else None
 
     def keep(self) -> None:
         """Ranks run from now on: a lost channel is worth being made again."""
@@ -310,7 +316,10 @@ class NodeLink:
             message["text"] = message["text"][:LONGEST_NOTE]
             if self._notes > MOST_NOTES:
                 return
-        if message["type"] != "hello":
+        if message["type"] == "listening":
+            if len(os.fsencode(message["path"])) <= LONGEST_ATTACH_PATH:
+                self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
+        elif message["type"] != "hello":
             self._events.message(self, message)
         elif self.facts is None:
             self.facts = NodeFacts.from_message(message["facts"])

@@ -29,6 +29,12 @@ FROZEN = 1.5
 """After so many heartbeat limits a guard kills a daemon that does not move: when the head has noticed, with its own words."""
 
 
+def silences(deadlines: Deadlines) -> dict[str, float]:
+    """Return how long a node may hear nothing of the head, and its daemon may not move."""
+    return {"silence": deadlines.heartbeat * NODE_SILENCE, "pulse": deadlines.heartbeat * FROZEN}
+
+
+
 def preparation_of_all(job: JobSpec, world: World, facts: Mapping[int, NodeFacts], window: int) -> dict[str, Any]:
     """Return the members of `prepare` that are the same for each node of a world.
 
@@ -44,8 +50,7 @@ def preparation_of_all(job: JobSpec, world: World, facts: Mapping[int, NodeFacts
         "merge_stderr": job.output.merge_stderr,
         "window": window,
         "drain": job.deadlines.drain,
-        "silence": job.deadlines.heartbeat * NODE_SILENCE,
-        "pulse": job.deadlines.heartbeat * FROZEN,
+        **silences(job.deadlines),
         "mpi": mpi_description(job, world, one_machine=len(hostnames) < len(world.job_map.nodes)),
     }
 

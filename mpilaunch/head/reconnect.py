@@ -11,26 +11,47 @@ from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
 from mpilaunch.head.daemons import FIRST_PAUSE, LONGEST_PAUSE
-from mpilaunch.head.link import LAST_WORDS, LOST, NodeLink, settle
+from mpilaunch.head.link import LAST_WORDS, LOST, NodeLink
+from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
 
 NO_DAEMON = 96
 """Exit code of ATTACH when there is no daemon, or none any more."""
+RELAY_SECONDS = 20
+"""Seconds in which ATTACH gives up a daemon, or a head, that does not prove itself."""
 ATTACH = (
-    "import array,os,socket,struct,sys\n"
+    "import array,os,select,signal,socket,struct,sys\n"
+    "for name in 'HUP INT QUIT USR1 USR2 ALRM TERM TSTP XCPU'.split():\n"
+    " signal.signal(getattr(signal,'SIG'+name),signal.SIG_IGN)\n"
     "way=socket.socket(socket.AF_UNIX)\n"
+    f"way.settimeout({RELAY_SECONDS})\n"
+    "def exactly(read,size):\n"
+    " data=b''\n"
+    " while len(data)<size:\n"
+    "  more=read(size-len(data))\n"
+    "  if not more:raise OSError('it has ended')\n"
+    "  data+=more\n"
+    " return data\n"
+    "def head(size):\n"
+    f" if not select.select([0],[],[],{RELAY_SECONDS})[0]:raise OSError('no answer')\n"
+    " return os.read(0,size)\n"
     "try:\n"
-    " way.connect('\\0mpilaunch-'+sys.argv[1])\n"
+    " way.connect(sys.argv[1])\n"
     " _,user,_=struct.unpack('3i',way.getsockopt(socket.SOL_SOCKET,socket.SO_PEERCRED,12))\n"
     " if user==os.geteuid():\n"
+    f"  os.write(1,{MARKER!r}+exactly(way.recv,{NONCE_SIZE}))\n"
+    f"  way.sendall(exactly(head,{ANSWER_SIZE}))\n"
+    f"  os.write(1,exactly(way.recv,{PROOF_SIZE}))\n"
     "  way.sendmsg([b'.'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0,1,2]))])\n"
+    "  way.settimeout(None)\n"
     "  way.recv(1)\n"
     "except OSError:pass\n"
     f"sys.exit({NO_DAEMON})"
 )
-"""Run by `python3 -I -S -B -c` with the name of the daemon's socket: it gives the daemon its own stdin, stdout and stderr, and
-nobody else who may listen there when the daemon is gone: such names are for all to see."""
+"""Run by `python3 -I -S -B -c` with the path of the daemon's socket. It carries what daemon and head prove to each other,
+which it cannot prove itself, and then gives the daemon its own stdin, stdout and stderr: who listens there without the secret
+gets a channel that the head does not use. Signals that a batch system sends to every process do not end it."""
 HOPELESS = ("pod-unknown", "pod-completed", "container-unknown", "python-missing")
 """Causes that say that the node's daemon is no more. Twice: an agent may need the first to look for a pod by other means, and
 an attempt that was given up may take the place of the next."""
@@ -49,7 +70,11 @@ async def reconnect(
         why_lost: what is known of it, "" for nothing but the exit code.
         contacts: bounds how many nodes are contacted at a time.
     """
-    command = [python, "-I", "-S", "-B", "-c", ATTACH, link.attach_name]
+    if not link.attach_path:
+        why = link.why_no_attach or "it did not say where it can be reached again"
+        link.give_up(f"{why_lost or link.how_ended}; {why}")
+        return
+    command = [python, "-I", "-S", "-B", "-c", ATTACH, link.attach_path]
     until = link.lost_at + link.reconnect_time
     longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS)
     ended = why_lost or link.how_ended
@@ -89,9 +114,18 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
     except AgentFailure as failure:
         return failure.detail or failure.cause, failure.cause in HOPELESS
     try:
+        caller = Caller(link.attach_secret)
+        channel.write(caller.answer(await attachment.read(NONCE_SIZE)))
+        if not caller.check(await attachment.read(PROOF_SIZE)):
+            return "what answers there is not the daemon of this job", True
         channel.write(resume_frame(link.received))
-        await asyncio.wait([attachment.decided])
-        return attachment.take(channel)
+        count = resume_count(await attachment.read(RESUME_SIZE))
+        attachment.take(channel, count)
+        return "", False
+    except ConnectionError:
+        return attachment.why_not()
+    except WireError as error:
+        return str(error), True
     finally:
         if not attachment.taken:
             channel.abort()
@@ -101,36 +135,44 @@ class Attachment:
     """A channel that is to take the place of a link's lost one. It is the `ChannelEvents` of that channel.
 
     Attributes:
-        decided: done when the daemon has answered, or the channel has ended.
         taken: it is the link's own now.
     """
 
     def __init__(self, link: NodeLink) -> None:
         self._link = link
-        self._said = b""
+        self._data = b""
         self._words = b""
         self._end: ChannelEnd | None = None
+        self._marked = False
+        self._news = asyncio.Event()
         self.taken = False
-        self.decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def take(self, channel: Channel) -> tuple[str, bool]:
-        """Make the channel the link's, now that all is decided; return as `_try`."""
+    async def read(self, size: int) -> bytes:
+        """Return so many bytes that came behind the marker; raises ConnectionError when the channel ends before."""
+        while not self._marked or len(self._data) < size:
+            if self._end is not None:
+                raise ConnectionError
+            self._news.clear()
+            await self._news.wait()
+        data, self._data = self._data[:size], self._data[size:]
+        return data
+
+    def why_not(self) -> tuple[str, bool]:
+        """Return why the channel has ended, as `_try`."""
         end = self._end
-        if end is not None:
-            if end.exit_code == NO_DAEMON:
-                return GONE, True
-            words = self._words.strip().decode("utf-8", "replace")
-            return words or end.error or f"exit code {end.exit_code}", end.cause in HOPELESS
-        start = self._said.index(MARKER) + len(MARKER)
-        said, rest = self._said[start : start + RESUME_SIZE], self._said[start + RESUME_SIZE :]
-        try:
-            self._link.resume(channel, resume_count(said))
-        except WireError as error:
-            return str(error), True
+        if end is None or end.exit_code == NO_DAEMON:
+            return GONE, True
+        words = self._words.strip().decode("utf-8", "replace")
+        return words or end.error or f"exit code {end.exit_code}", end.cause in HOPELESS
+
+    def take(self, channel: Channel, count: int) -> None:
+        """Make the channel the link's, of which the daemon has received `count` bytes; raises WireError."""
+        self._link.resume(channel, count)
         self.taken = True
-        if rest:
-            self._link.data_received(rest)
-        return "", False
+        if self._data:
+            self._link.data_received(self._data)
+        if self._end is not None:
+            self._link.closed(self._end)
 
     # ChannelEvents
 
@@ -139,10 +181,12 @@ class Attachment:
         if self.taken:
             self._link.data_received(data)
             return
-        self._said += data
-        start = self._said.find(MARKER)
-        if start >= 0 and len(self._said) >= start + len(MARKER) + RESUME_SIZE:
-            settle(self.decided)
+        self._data += data
+        if not self._marked:
+            banner, marker, rest = self._data.partition(MARKER)
+            self._marked = bool(marker)
+            self._data = rest if marker else banner[1 - len(MARKER) :]
+        self._news.set()
 
     def stderr_received(self, data: bytes) -> None:
         """Keep the last words."""
@@ -160,6 +204,6 @@ class Attachment:
     def closed(self, end: ChannelEnd) -> None:
         """The channel has ended."""
         self._end = end
-        settle(self.decided)
+        self._news.set()
         if self.taken:
             self._link.closed(end)

@@ -53,25 +53,32 @@ class Stop:
         self._overdue: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
 
-    def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,)) -> None:
+    def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:
         """End every rank: the signals one after the other, with the grace time shared among them, then SIGKILL."""
         if not self.begun:
             self.begun = True
             self.outcome = outcome or self.outcome
             self._on_begin()
-            self._send(signals)
+            self._send(signals, shared)
 
-    def ask(self, outcome: Verdict, signals: Sequence[int] = (signal.SIGTERM,), *, again: bool = False) -> None:
-        """Begin, for somebody outside the job. `again`: signals of a stop that is under way are replaced by these."""
+    def ask(
+        self, outcome: Verdict, signals: Sequence[int] = (signal.SIGTERM,), *, again: bool = False, shared: bool = False
+    ) -> None:
+        """Begin, for somebody outside the job.
+
+        Args:
+            again: signals of a stop that is under way are replaced by these.
+            shared: ranks may have been sent the first signal already, by who has sent it to us.
+        """
         self._asked = True
         if self.leaving:
             if not self.begun:
                 self.outcome = outcome
             self._output.abandon()
         elif not self.begun:
-            self.begin(outcome, signals)
+            self.begin(outcome, signals, shared=shared)
         elif again:
-            self._send(signals)
+            self._send(signals, shared)
         else:
             self._give_up_after(signals)
 
@@ -88,10 +95,10 @@ class Stop:
             if timer is not None:
                 timer.cancel()
 
-    def _send(self, signals: Sequence[int]) -> None:
+    def _send(self, signals: Sequence[int], shared: bool) -> None:
         wait = self._deadlines.grace / max(1, len(signals))
         for link in self._daemons.links.values():
-            link.send({"type": "stop", "steps": [[int(number), wait] for number in signals]})
+            link.send({"type": "stop", "steps": [[int(number), wait] for number in signals], "shared": shared})
         self._give_up_after(signals)
 
     def _give_up_after(self, signals: Sequence[int]) -> None:

@@ -26,6 +26,8 @@ STANDBY = "standby"
 """One word more on the boot line: the daemon loads itself, says the marker, and waits for one byte before it begins."""
 GO = b"\n"
 """That byte."""
+KEEP = b"."
+"""Another one, sent now and then before that: the other side is still there."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 

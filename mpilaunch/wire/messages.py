@@ -90,6 +90,11 @@ def without_nul(value: Any) -> bool:
     return type(value) is str and "\0" not in value
 
 
+def secret(value: Any) -> bool:
+    """32 bytes or more, as hexadecimal digits."""
+    return type(value) is str and len(value) >= 64 and len(value) % 2 == 0 and not value.strip("0123456789abcdef")
+
+
 _app = having(program=listed(without_nul), directory=without_nul, directory_required=flag, environment=named(without_nul))
 _mpi = having(
     world=text, namespace=text, first=whole, size=whole, universe_size=whole, hosts=listed(text),
@@ -102,10 +107,11 @@ _rank = having(
 )
 
 HEAD_SAYS = {
+    "limits": having(silence=seconds, pulse=seconds),
     "prepare": having(
         job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul), defaults=named(without_nul),
         scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds, pulse=seconds,
-        attach=maybe(having(name=without_nul, seconds=seconds)), mpi=maybe(_mpi), node=whole,
+        attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
         ranks=listed(_rank),
     ),
     "launch": having(),
@@ -120,6 +126,8 @@ HEAD_SAYS = {
 }  # fmt: skip
 DAEMON_SAYS = {
     "hello": having(version=text, clock=seconds, facts=having()),
+    "listening": having(path=without_nul, why_not=text),
+    "terminated": having(),
     "ready": having(programs=listed(text), notes=listed(text)),
     "refused": having(problems=listed(having(cause=text, detail=text))),
     "started": having(ranks=listed(row(whole, whole, seconds)), failed=listed(row(whole, number, seconds))),
