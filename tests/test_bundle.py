@@ -21,7 +21,7 @@ from mpilaunch.head import bundle, cache, pack
 
 TOP = Path(mpilaunch.__file__).parent
 TRAVELS = [TOP / "__init__.py", TOP / "later.py", *TOP.glob("wire/*.py"), *TOP.glob("daemon/*.py")]
-LATER = {"pmix", "pmix_channel", "pmix_library", "pmix_port", "pmix_ranks", "pmix_server", "pmix_upcalls"}
+LATER = {"pmix", "pmix_channel", "pmix_library", "pmix_ranks", "pmix_server", "pmix_upcalls"}
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +109,7 @@ def test_the_same_files_give_the_same_bundle(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_it_is_small() -> None:
     # It goes to every node, through connections that may be slow.
-    assert len(bundle.first_part()) < 134_000
+    assert len(bundle.first_part()) < 150_000
     assert len(bundle.second_part()) < 60_000
 
 
