@@ -107,6 +107,10 @@ class Console:
         self._last_news = time.monotonic()  # a later attempt may begin with it: its progress is no news yet
         return "" if self.quiet else f"note: {printable(text)}\n"
 
+    def warned(self, text: str) -> str:
+        """Return a warning as a line, as `note` does."""
+        return f"mpilaunch: warning: {printable(text)}\n"
+
     def started(self) -> None:
         """The terminal is the ranks' from here on."""
         self.end_progress()

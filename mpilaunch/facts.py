@@ -107,10 +107,14 @@ def _cache_of_cpu(rows: Sequence[Sequence[int]], shared: Any) -> dict[int, int]:
         column = 1 if shared == "core" else 2
         return {row[0]: row[column] for row in rows}
     cache_of: dict[int, int] = {}
+    count = 0
     for place, text in enumerate(shared):
         for first, _, last in (part.partition("-") for part in str(text).split(",")):
             if int(last or first) > MAX_CPU:
                 raise ValueError(f"CPU number {last or first}")
+            count += int(last or first) - int(first) + 1
+            if count > MAX_CPU + 1:
+                raise ValueError(f"caches of more than {MAX_CPU + 1} CPUs")
             cache_of.update(dict.fromkeys(range(int(first), int(last or first) + 1), place))
     return cache_of
 

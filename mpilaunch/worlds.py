@@ -20,6 +20,8 @@ from mpilaunch.records import dataclass, field
 
 MAX_SPAWNED = 100_000
 """Ranks that one MPI_Comm_spawn may ask for."""
+MAX_RANKS = 1 << 20
+"""Ranks of a job with all its worlds."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,15 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], asked: Mapping[str, Any
     if not apps or min(counts) < 0 or not 1 <= sum(counts) <= MAX_SPAWNED:
         hint = f"1 to {MAX_SPAWNED:,} can be spawned at once"
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks", hint=hint)
+    if worlds[-1].first + worlds[-1].size + sum(counts) > MAX_RANKS:
+        raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_RANKS:,}")
+    for program in apps:
+        _check_words(program)
     load = Counter((place.node, place.slot) for place in living)
     local: dict[int, int] = defaultdict(int)
     placements: list[Placement] = []
     for app, (count, wanted) in enumerate(zip(counts, asked["apps"], strict=True)):
-        for node, slot in _take_slots(job.allocation, load, count, wanted.get("info", {}).get("host", "")):
+        for node, slot in _take_slots(job.allocation, load, count, wanted.get("info", {}).get("host") or ""):
             placements.append(Placement(len(placements), node, local[node], slot, app))
             local[node] += 1
     job_map = JobMap(tuple(placements), tuple(sorted(local)))
@@ -87,6 +93,13 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], asked: Mapping[str, Any
 def _app(asked: Mapping[str, Any]) -> App:
     program = tuple(str(word) for word in asked["program"])
     return App(program, {str(name): str(value) for name, value in asked["environment"].items()}, asked["info"].get("wdir"))
+
+
+def _check_words(app: App) -> None:
+    """Raise LaunchError for what Linux cannot hand to a program; the words are those of a rank."""
+    words = [*app.program, *app.environment, *app.environment.values(), app.wdir or ""]
+    if not app.program or not app.program[0] or any("\0" in word for word in words):
+        raise LaunchError("spawn", "MPI_Comm_spawn of a program without a name, or with a zero byte")
 
 
 def _take_slots(allocation: Allocation, load: Counter[tuple[int, int]], count: int, hosts: str) -> list[tuple[int, int]]:

@@ -8,14 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch.head.collectives import Collectives
+from mpilaunch.head.collectives import Collectives, TooMuch, weight
 
 WORLD = [["job", -1]]
 
 
-def collectives(**sizes: int) -> Collectives:
-    """Return the collectives of worlds of these sizes."""
-    return Collectives(sizes.__getitem__)
+class Sized:
+    """The collectives of worlds of these sizes."""
+
+    def __init__(self, **sizes: int) -> None:
+        self._sizes = sizes
+        self._collectives = Collectives()
+
+    def enter(self, node: int, one: dict[str, Any]) -> Any:
+        size = sum(self._sizes[name] if rank < 0 else 1 for name, rank in one["members"])
+        return self._collectives.enter(node, one, size)
+
+    def waiting(self) -> Any:
+        return self._collectives.waiting()
+
+
+collectives = Sized
 
 
 def message(ranks: int, data: Any = None, members: Any = WORLD, kind: str = "pmi") -> dict[str, Any]:
@@ -66,12 +79,21 @@ def test_a_node_with_ended_ranks_never_completes_one() -> None:
     assert len(list(job.waiting())) == 1
 
 
-@pytest.mark.parametrize(
-    "broken", [{"members": [["other", -1]]}, {"members": 7}, {"members": [["job"]]}, {"ranks": "x"}, {"ranks": None}]
-)
-def test_what_does_not_fit_is_refused(broken: dict[str, Any]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        collectives(job=2).enter(0, {**message(1), **broken})
+def test_those_that_wait_are_limited_in_number_and_bytes() -> None:
+    job = Collectives(max_waiting=2, max_bytes=1000)
+    assert job.enter(0, message(1, "x" * 500), 2) is None
+    with pytest.raises(TooMuch, match="more than 1,000 bytes"):
+        job.enter(0, message(1, "x" * 500), 2)
+    assert job.enter(0, message(1, kind="a"), 2) is None
+    with pytest.raises(TooMuch, match="more than 2 collectives"):
+        job.enter(0, message(1, kind="b"), 2)
+    assert job.enter(1, message(1, "x"), 2) is not None
+    assert job.enter(0, message(1, "x" * 500), 2) is None, "what is complete holds nothing"
+    assert len(list(job.waiting())) == 2
+
+
+def test_the_weight_of_what_is_nested() -> None:
+    assert weight({"ab": ["cde", 7]}) == 3 * 100 + 5
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 3), st.randoms())

@@ -18,10 +18,11 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.facts import NodeFacts
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.link import LAST_WORDS, NodeLink
+from mpilaunch.head.messages import DAEMON_SAYS
 from mpilaunch.head.observer import Observer
 from mpilaunch.jobstate import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
-from mpilaunch.wire.messages import DAEMON_SAYS, HEAD_SAYS, check
+from mpilaunch.wire.messages import HEAD_SAYS, check
 from tests.launching import WireToDaemon
 from tests.test_head_iof import job
 
@@ -191,6 +192,8 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
         if running:
             launch._running = True
             launch._ranks.worlds_told.update(link.node.index for link in links)
+            for link in links:
+                link.state = "running"
         else:
             launch._ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
         links[0].data_received(MARKER)

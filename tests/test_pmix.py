@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 from mpilaunch.daemon import segments
+from mpilaunch.daemon.pmi import Upward
 from mpilaunch.daemon.pmix_channel import MAX_TEXT, Channel
+from mpilaunch.daemon.pmix_ranks import PmixRanks
 from mpilaunch.daemon.pmix_search import LIBPMIX, Libpmix
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.head import bundle
@@ -441,6 +443,42 @@ def test_messages_arrive_whole_in_any_pieces(files: Path) -> None:
         channel.ready()
         assert lost == [""]
         assert channel.send({"c": 1})
+
+
+@pytest.mark.parametrize(
+    "members",
+    [[("other", -1)], [("w", 4)], [("w", -2), ("other", 0)], [("w", 0), ("w", 0)], [("w", -1), ("w", 0)]],
+    ids=str,
+)
+def test_members_that_there_are_not_are_refused_on_the_node(members: list[tuple[str, int]]) -> None:
+    """A rank may name any; the head would take them for a fault of the node."""
+    sent: list[object] = []
+    answers: list[str] = []
+    ranks = members_of_a_world(sent, answers)
+    ranks.collective("fence", members, 1, b"", 1)
+    ranks.modex("other", 0, 2)
+    ranks.modex("w", 4, 3)
+    assert (sent, answers) == ([], ["not-found"] * 3)
+    ranks.collective("fence", [("w", -1)], 1, b"", 4)
+    ranks.modex("w", 3, 5)
+    assert len(sent) == 2
+
+
+def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
+    """Return the PMIx ranks of a node that knows the world "w" of four ranks; its helper notes errors."""
+
+    class Helper:
+        def answer(self, token: int, data: bytes, error: str) -> None:
+            answers.append(error)
+
+    def send(*message: object) -> None:
+        sent.append(message)
+
+    upward = Upward(send, send, send, send)
+    ranks = PmixRanks(None, send, "", upward, send, send, send, send)
+    ranks._server = Helper()
+    ranks._worlds = [{"name": "w", "size": 4}]
+    return ranks
 
 
 # The whole of a job killed

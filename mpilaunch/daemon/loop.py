@@ -1,8 +1,7 @@
 """The daemon's one loop: the wire, the ranks' pipes, ended children and deadlines.
 
-A table says which control message is taken in which state; another message is left alone, since it may have crossed with an
-event of ours. Every wait is a deadline from the monotonic clock. When the head is gone the ranks are ended, and the daemon goes
-with them.
+`HEAD_SAYS` names the control messages of each state; another message is ignored, since it may have crossed with an event here.
+Every wait is a deadline from the monotonic clock. When the head is gone the ranks are ended, and the daemon goes with them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from mpilaunch.daemon.processes import Processes
 from mpilaunch.daemon.timers import Timers
 from mpilaunch.daemon.wireup import WireUp
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
-from mpilaunch.wire.messages import HEAD_SAYS, check
+from mpilaunch.wire.messages import HEAD_SAYS, handler_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,30 +34,6 @@ HIGH_WATER = 4 << 20
 """Bytes waiting for the wire above which no rank's output is read."""
 LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """How ranks are ended when the head is gone, before SIGKILL."""
-
-ACCEPTS = {
-    "fresh": {"limits", "prepare", "world", "release"},
-    "prepared": {"launch", "cancel", "stop", "world", "answer", "release"},
-    "running": {"prepare", "launch", "cancel", "signal", "stop", "world", "collective", "answer", "ask", "release"},
-    "finished": {"prepare", "world", "ask", "release"},
-}
-"""Control messages taken in each state. A world that a rank spawns is prepared and launched beside those that run, or on a node
-whose ranks have all ended."""
-
-HANDLERS = {
-    "limits": "_limit",
-    "prepare": "_prepare",
-    "launch": "_launch",
-    "cancel": "_cancel",
-    "signal": "_signal",
-    "stop": "_stop",
-    "world": "_know",
-    "collective": "_serve",
-    "ask": "_serve",
-    "answer": "_serve",
-    "release": "_release",
-}
-"""Control message and the method that takes it."""
 
 
 class Daemon:
@@ -130,10 +105,10 @@ class Daemon:
 
     def _take_message(self, message: Any) -> None:
         name = message["type"]
-        check(message, HEAD_SAYS)
-        if name in ACCEPTS[self._state]:
+        handler = handler_of(message, HEAD_SAYS, self._state)
+        if handler:
             try:
-                getattr(self, HANDLERS[name])(message)
+                getattr(self, handler)(message)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise WireError("%r does not fit: %r" % (name, error)) from error
 

@@ -134,7 +134,13 @@ class PmixRanks:
         self._abort(world, rank, code & 255)
 
     def collective(self, kind: str, members: list[tuple[str, int]], ranks: int, data: bytes, token: int) -> None:
-        """All members here wait; nodes together make the collective."""
+        """All members here wait; nodes together make the collective. A rank may name members that there are not."""
+        sizes = {world["name"]: world["size"] for world in self._worlds}
+        whole = {name for name, number in members if number < 0}
+        known = all(-1 <= number < sizes.get(name, -1) and (number < 0 or name not in whole) for name, number in members)
+        if not known or len({(name, number) for name, number in members}) < len(members):
+            self._answer(token, error="not-found")
+            return
 
         def done(answer: dict[str, Any]) -> None:
             parts = b"".join(base64.b64decode(part) for part in answer["parts"])
@@ -148,6 +154,9 @@ class PmixRanks:
         def done(answer: dict[str, Any]) -> None:
             self._answer(token, base64.b64decode(answer.get("data", "")), answer["error"])
 
+        if not -1 <= rank < max((known["size"] for known in self._worlds if known["name"] == world), default=0):
+            self._answer(token, error="not-found")  # it may ask for any
+            return
         self._upward.ask("modex", {"world": world, "rank": rank}, done)
 
     def modex_ready(self, token: int, found: bool, data: bytes) -> None:
@@ -185,7 +194,7 @@ class PmixRanks:
                 "program": [app["program"], *app["arguments"]],
                 "count": app["count"],
                 "environment": app["environment"],
-                "info": {"wdir": app["wdir"] or None, "host": app["info"].get("pmix.host", "")},
+                "info": {"wdir": app["wdir"] or None, "host": str(app["info"].get("pmix.host", ""))},
             }
             for app in apps
         ]

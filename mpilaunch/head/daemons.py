@@ -254,6 +254,8 @@ class Daemons:
 def _why_no_hello(link: NodeLink) -> tuple[str, str]:
     """Say why a channel that was opened ended without a hello, from its exit code and its last words."""
     words = link.last_words
+    if link.broke:
+        return "protocol", link.broke
     code = link.end.exit_code if link.end is not None else None
     if link.end is not None and link.end.cause:
         return link.end.cause, words or link.end.error

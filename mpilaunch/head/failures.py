@@ -39,6 +39,7 @@ HINTS = {
         "kubectl create rolebinding mpilaunch --role=mpilaunch --serviceaccount=NAMESPACE:default"
     ),
     "daemon-failed": "this is a fault of mpilaunch: please report it with the lines above",
+    "protocol": "is mpilaunch the same on all nodes? else the node, or what stands between, is not to be trusted",
     "program-missing": "the program must be on every node; give its path there, or --wdir, or -x PATH",
     "program-not-executable": "chmod +x it there, or name the interpreter: mpilaunch ... python3 FILE",
     "interpreter-missing": "install that interpreter, or name another: mpilaunch ... python3 FILE",
@@ -49,6 +50,7 @@ HINTS = {
 WORDS = {
     **CAUSES,
     "daemon-failed": "the daemon failed",
+    "protocol": "the daemon broke the protocol",
     "program-missing": "program not found",
     "program-not-executable": "program cannot be executed",
     "interpreter-missing": "interpreter of the script not found",
@@ -63,7 +65,7 @@ LONGEST_WORDS = 200
 """Characters of a line of a node's words: some agents give back the whole command that they were to run."""
 CONFIGURED = (
     *("program-missing", "program-not-executable", "interpreter-missing", "directory-missing"),
-    *("pmix-missing", "file-limit"),
+    *("pmix-missing", "file-limit", "protocol"),
 )
 """Causes whose detail says more than the cause does: it stands in the message itself."""
 

@@ -186,6 +186,11 @@ class OutputForwarder:
         for task in left:
             task.cancel()
 
+    @property
+    def held_up(self) -> bool:
+        """Output is queued that the reader of stdout or stderr has not taken."""
+        return any(writer.queued for writer in self._writers.values())
+
     def abandon(self) -> None:
         """Do not wait any longer for readers who do not read."""
         self._abandoned = True

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
+from operator import attrgetter
 from typing import Any
 
 from mpilaunch.agent import Agent
@@ -20,7 +21,8 @@ from mpilaunch.head.checkpoints import Checkpoints
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.iof import OutputForwarder
 from mpilaunch.head.limits import raise_file_limit
-from mpilaunch.head.link import NodeLink
+from mpilaunch.head.link import LONGEST_NOTE, NodeLink
+from mpilaunch.head.messages import DAEMON_SAYS
 from mpilaunch.head.mpi import MpiServices
 from mpilaunch.head.observer import Observer
 from mpilaunch.head.preparation import master
@@ -32,8 +34,13 @@ from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
 from mpilaunch.records import replace
-from mpilaunch.wire.frames import rank_of
+from mpilaunch.wire.frames import WireError, rank_of
 from mpilaunch.worlds import first_world
+
+SIGNALS_TO_QUIT = 3
+"""Signals to mpilaunch after which it waits for no node."""
+MOST_SWEPT, LONGEST_NAME = 10_000, 64
+"""Processes that ranks left behind which are listed, and characters of the name of each."""
 
 
 class Launch:
@@ -58,7 +65,7 @@ class Launch:
         self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
         self._ranks.add(first_world(job))
         self._mpi = MpiServices(
-            job, self._daemons, self._ranks, self._state, self._say, self._warn, self._mpi_overdue, self._crashed
+            job, self._daemons, self._ranks, self._state, self._say, self._warn, self._end_early, self._crashed
         )
         self._stop = Stop(job, self._daemons, self._ranks, self._state, self._output, self._mpi.close, self._node_done)
         self._stdin: StdinForwarder | None = None
@@ -173,42 +180,68 @@ class Launch:
     # LinkEvents
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Take what a daemon says."""
-        kind = message["type"]
-        if kind in ("ready", "refused"):
-            self._ranks.answered(link, message)
-            self._check_done()
-        elif kind == "started":
-            self._check_ranks(link, [rank for rank, *_ in message["ranks"] + message["failed"]])
-            for rank, _pid, clock in message["ranks"]:
-                self._timeline.rank_started(rank, link.head_clock(clock))
-                self._state.happened(rank, "started")
-            for rank, number, clock in message["failed"]:
-                self._reads_no_more(rank, 0)
-                self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
-        elif kind == "exited":
-            self._check_ranks(link, [message["rank"]])
-            self._rank_exited(link, message)
-        elif kind in ("collective", "ask", "answer", "joined", "waiting", "singleton"):
-            self._check_ranks(link, [message["rank"]] if kind == "singleton" else [])
-            self._mpi.message(link, message)
-            self._check_missed()
-        elif kind == "broken":
-            detail = f"{link.node.name}: {message['text']}"
-            self._stop.begin(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
-        elif kind == "terminated":
-            # Somebody has sent it to every process of the job there: it is as if it had come to us.
-            self._preempt(f"SIGTERM to the processes on {link.node.name}")
-        elif kind == "note":
-            self._say(f"{link.node.name}: {message['text']}")
-        elif kind == "finished" and not self._node_done(link.node.index):
-            self._swept += [(link.node.name, pid, name) for pid, name in message["swept"]]
-            self._finished[link.node.index] = message["worlds"]
-            self._check_done()
+        """Take what a daemon sends; raises WireError where it is not about this node, or cannot be."""
+        attrgetter(DAEMON_SAYS[message["type"]][2])(self)(link, message)
 
-    def _check_ranks(self, link: NodeLink, ranks: Sequence[int]) -> None:
-        if not all(self._ranks.is_on(rank, link.node.index) for rank in ranks):
-            raise ValueError("ranks of another node")
+    def _answered(self, link: NodeLink, message: dict[str, Any]) -> None:
+        self._ranks.answered(link, message)
+        self._check_done()
+
+    def _ranks_started(self, link: NodeLink, message: dict[str, Any]) -> None:
+        for rank, _pid, clock in message["ranks"]:
+            self._check_rank(link, rank, started=False)
+            self._timeline.rank_started(rank, link.head_clock(clock))
+            self._state.happened(rank, "started")
+        for rank, number, clock in message["failed"]:
+            self._check_rank(link, rank, started=False)
+            self._reads_no_more(rank, 0)
+            self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
+
+    def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
+        self._check_rank(link, message["rank"], started=True)
+        if (message["code"] is None) == (message["signal"] is None):
+            raise WireError("'exited' with a code and a signal, or neither")
+        self._reads_no_more(message["rank"], message["stdin_read"])
+        self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
+
+    def _serve(self, link: NodeLink, message: dict[str, Any]) -> None:
+        self._mpi.message(link, message)
+        self._check_missed()
+
+    def _pmix_broken(self, link: NodeLink, message: dict[str, Any]) -> None:
+        self._mpi.check_offered("broken", "pmix")
+        detail = f"{link.node.name}: {message['text'][:LONGEST_NOTE]}"
+        self._end_early(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
+
+    def _terminated(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """The daemon got SIGTERM, and so perhaps did every process of the job there: it counts as if it had come to us."""
+        self._preempt(f"SIGTERM to the processes on {link.node.name}")
+
+    def _noted(self, link: NodeLink, message: dict[str, Any]) -> None:
+        self._say(f"{link.node.name}: {message['text']}")
+
+    def _node_finished(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """A node has ended its ranks; with fewer worlds than it was told to prepare, another is on its way to it."""
+        index = link.node.index
+        told = self._ranks.worlds_told[index]
+        if message["worlds"] > told:
+            raise WireError(f"'finished' with {message['worlds']} worlds of {told}")
+        if message["worlds"] < told or self._node_done(index):
+            return
+        left = next((rank for rank in self._ranks.of_node(index) if rank not in self._state.finished), None)
+        if left is not None:
+            raise WireError(f"'finished' before the end of rank {left}")
+        room = max(0, MOST_SWEPT - len(self._swept))
+        self._swept += [(link.node.name, pid, name[:LONGEST_NAME]) for pid, name in message["swept"][:room]]
+        self._finished[index] = message["worlds"]
+        link.state = "finished"
+        self._check_done()
+
+    def _check_rank(self, link: NodeLink, rank: int, *, started: bool) -> None:
+        if not self._ranks.is_on(rank, link.node.index):
+            raise WireError(f"rank {rank} is none of this node")
+        if (self._state.states[rank] != "waiting") != started:
+            raise WireError(f"rank {rank} has {'not ' if started else ''}started")
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         """Take bytes of a rank's output."""
@@ -231,6 +264,7 @@ class Launch:
         """A node cannot be heard any more: by our own wish, before the job ran, or as a loss."""
         index = link.node.index
         self._ranks.gone(link, reason)
+        self._mpi.node_lost(index)
         if not self._running or self._node_done(index):
             if not self._done.is_set():
                 self._check_done()  # it may have been its answer that was waited for
@@ -247,6 +281,8 @@ class Launch:
             self._stop.outcome = self._stop.outcome or outcome
             self._say(f"{link.node.name}: lost: {reason}: the others go on")
             self._check_missed()
+        elif self._stop.begun:
+            self._say(f"{link.node.name}: lost: {reason}")
         else:
             self._stop.begin(outcome)
         self._check_done()
@@ -254,23 +290,26 @@ class Launch:
     # Signals
 
     def interrupt(self, number: int, times: int) -> None:
-        """The user or a scheduler asked for the end; the second time, at once.
+        """The user or a scheduler asked for the end: the second time the ranks are killed, the third time nobody is awaited.
 
-        Schedulers and timeout(1) may say SIGTERM twice, and have promised the ranks the whole grace time: it hurries nobody.
+        Schedulers and timeout(1) may send SIGTERM twice, and promise the ranks the whole grace time: a second has no effect.
         """
         detail = f"{signal_name(number)} to mpilaunch"
-        if number == signal.SIGTERM and not self._stop.leaving:
+        preempted = number == signal.SIGTERM
+        outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
+        if times >= SIGNALS_TO_QUIT and not self._stop.leaving:
+            self._stop.quit(outcome)
+        elif preempted and not self._stop.leaving:
             if times == 1:
                 self._preempt(detail)
-            return
-        first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
-        outcome = Verdict(128 + number, "preempted" if number == signal.SIGTERM else "interrupted", detail=detail)
-        if times == 1 and not self._stop.leaving:
-            self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; once more kills them now")
-        self._stop.ask(outcome, first if times == 1 else [], again=True)
+        else:
+            first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
+            if times == 1 and not self._stop.leaving:
+                self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; once more kills them now")
+            self._stop.ask(outcome, first if times == 1 else [], again=True)
 
     def _preempt(self, detail: str) -> None:
-        """SIGTERM came, to us or to a daemon, and perhaps to every process of the job: once is all that it counts."""
+        """SIGTERM came, to us or to a daemon, and perhaps to every process of the job: it counts once."""
         if self._preempted or self._stop.leaving:
             return
         self._preempted = True
@@ -289,10 +328,6 @@ class Launch:
             link.send(message)
 
     # The end of ranks, and of the job
-
-    def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
-        self._reads_no_more(message["rank"], message["stdin_read"])
-        self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
 
     def _reads_no_more(self, rank: int, consumed: int | None) -> None:
         """A rank has gone, having read so many bytes of stdin; None: nobody knows."""
@@ -317,8 +352,8 @@ class Launch:
             self._state.missed(missed)
             self._stop.begin(None)
 
-    def _mpi_overdue(self, detail: str) -> None:
-        self._stop.begin(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail))
+    def _end_early(self, outcome: Verdict) -> None:
+        self._stop.begin(outcome)
 
     def _crashed(self, error: BaseException) -> None:
         self._error = error
@@ -352,7 +387,7 @@ class Launch:
             self._output.say(line)
 
     def _warn(self, text: str) -> None:
-        self._output.say(f"mpilaunch: warning: {text}\n")
+        self._output.say(self._observer.warned(text))
 
     def _stdin_targets(self) -> dict[int, NodeLink]:
         placements = self._job.job_map.placements

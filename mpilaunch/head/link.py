@@ -17,8 +17,9 @@ from typing import Any, Protocol
 from mpilaunch.agent import Channel, ChannelEnd
 from mpilaunch.allocation import Node
 from mpilaunch.facts import NodeFacts
+from mpilaunch.head.messages import DAEMON_SAYS
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, GO, MARKER, PONG, WireError
-from mpilaunch.wire.messages import DAEMON_SAYS, check
+from mpilaunch.wire.messages import handler_of
 from mpilaunch.wire.session import Session
 
 LOST = "its connection was lost"
@@ -29,14 +30,19 @@ LAST_WORDS = 4096
 LONGEST_ATTACH_PATH = 107
 """Bytes that the path of a socket may have (unix(7))."""
 MOST_NOTES, LONGEST_NOTE = 200, 1000
-"""Notes of one node that are taken, and characters of each: notes have no credit."""
+"""Notes of one node that are taken, and characters of each text of a node: neither has credit."""
+MOST_VALUES = 1 << 20
+"""Values in one control message of a node."""
+MOST_UNREAD = 192 << 20
+"""Bytes that wait for a node that does not read, or does not acknowledge; three of the longest control messages."""
+BROKE = "broke the protocol"
 
 
 class LinkEvents(Protocol):
     """What the launch does with a link's news."""
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Take a control message other than hello."""
+        """Take a control message other than hello, which the state of the link allows."""
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         """Take bytes of a rank's output; they must be granted again with `NodeLink.grant` once they are used."""
@@ -56,6 +62,8 @@ class NodeLink:
 
     Attributes:
         node: the node.
+        state: what the node may send now, as in `DAEMON_SAYS`.
+        broke: how it broke the protocol, "" where it did not.
         facts: what the daemon found there, None before its hello.
         end: how the channel ended, None while it has not.
         last_heard: the head's monotonic time of the last byte.
@@ -89,6 +97,9 @@ class NodeLink:
         self._keeps = self._stood_by = False
         self._why_lost = ""
         self._resumed_at: int | None = None
+        self.state = "contacted"
+        self.broke = ""
+        self._unread: int | None = None
         self.facts: NodeFacts | None = None
         self.end: ChannelEnd | None = None
         self.last_heard = time.monotonic()
@@ -98,7 +109,7 @@ class NodeLink:
         self.stderr = b""
         self.banner = b""
         self._events = events
-        self._session = Session()
+        self._session = Session(max_values=MOST_VALUES)
         self._channel: Channel | None = None
         self._in_frames = False
         self._gone = False
@@ -154,6 +165,11 @@ class NodeLink:
         data = self._session.data_to_send()
         if data and self._channel is not None and self.end is None:
             self._channel.write(data)
+            if self._unread is not None:
+                self._unread += len(data)
+        if (self._unread or 0) > MOST_UNREAD or self._session.unheard > MOST_UNREAD:
+            self._session.keep_nothing()
+            self.give_up(f"has not read {MOST_UNREAD:,} bytes that were sent to it")
 
     @property
     def attach(self) -> dict[str, Any] | None:
@@ -176,7 +192,7 @@ class NodeLink:
         unheard = self._session.resend(count)
         self._resumed_at = self._session.received
         self._stood_by = False  # the channel is our own: nobody else sees to its end
-        self._channel, self.end = channel, None
+        self._channel, self.end, self._unread = channel, None, None
         self.ended = asyncio.get_running_loop().create_future()
         self.last_heard = time.monotonic()
         if unheard:
@@ -271,13 +287,14 @@ class NodeLink:
                             self._events.end(self, channel)
                     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                         what = repr(value["type"]) if kind == CONTROL else f"the end of channel {channel}"
-                        raise WireError(f"{what} does not fit: {error!r}") from error
+                        raise WireError(f"{what} does not fit: {str(error)[:LONGEST_NOTE]}") from error
                 elif kind == CREDIT:
                     self._events.credit(self, channel)
                 elif kind == PONG:
                     self._map_clock(value[0], value[1], now)
         except WireError as error:
-            self.give_up(f"broke the protocol: {error}")
+            self.broke = self.broke or f"{BROKE}: {error}"
+            self.give_up(self.broke)
         self.flush()
 
     def stderr_received(self, data: bytes) -> None:
@@ -285,10 +302,12 @@ class NodeLink:
         self.stderr = (self.stderr + data)[-LAST_WORDS:]
 
     def pause_writing(self) -> None:
-        """Nothing to do: credits bound what is on its way to a node."""
+        """Count what is sent from now on: credits bound streams, and nothing else bounds answers."""
+        self._unread = self._unread or 0
 
     def resume_writing(self) -> None:
-        """Nothing to do, as in `pause_writing`."""
+        """The node has read."""
+        self._unread = None
 
     def closed(self, end: ChannelEnd) -> None:
         """The channel has ended."""
@@ -310,7 +329,8 @@ class NodeLink:
             self._go(why or self.how_ended)
 
     def _take_message(self, message: dict[str, Any], now: float) -> None:
-        check(message, DAEMON_SAYS)
+        if not handler_of(message, DAEMON_SAYS, self.state, strict=True):
+            return
         if message["type"] == "note":
             self._notes += 1
             message["text"] = message["text"][:LONGEST_NOTE]
@@ -321,8 +341,9 @@ class NodeLink:
                 self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
         elif message["type"] != "hello":
             self._events.message(self, message)
-        elif self.facts is None:
+        else:
             self.facts = NodeFacts.from_message(message["facts"])
+            self.state = "reported"
             # Late by the way of one message; the pong that follows tells how long that is.
             self._offset = now - message["clock"]
             self.ping()

@@ -18,5 +18,8 @@ class Observer(Protocol):
     def remark(self, text: str) -> None:
         """Say something at once: no rank runs."""
 
+    def warned(self, text: str) -> str:
+        """Return a warning as a line for stderr, with its newline."""
+
     def note(self, text: str) -> str:
         """Return a note as a line for stderr, with its newline; empty when notes are not wanted."""

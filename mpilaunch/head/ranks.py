@@ -6,8 +6,8 @@ A world starts everywhere or nowhere. The first is the job itself; MPI_Comm_spaw
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpilaunch.binding import RankBinding, bind_ranks
@@ -16,13 +16,13 @@ from mpilaunch.facts import NodeFacts
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.failures import NodeFailure, fold_failures
 from mpilaunch.head.iof import OutputForwarder
-from mpilaunch.head.link import NodeLink
+from mpilaunch.head.link import LONGEST_NOTE, MOST_NOTES, NodeLink
 from mpilaunch.head.preparation import mpi_description, preparation_of_all, preparations
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState
 from mpilaunch.mapping import Placement
 from mpilaunch.nodeset import fold
-from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, stream_channel
+from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, WireError, stream_channel
 from mpilaunch.wire.session import encode_shared
 from mpilaunch.worlds import World
 
@@ -51,6 +51,10 @@ class Ranks:
         self._state = state
         self._say = say
         self._places: list[Placement] = []
+        self._worlds: dict[str, World] = {}
+        self._on: defaultdict[int, list[int]] = defaultdict(list)
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._unanswered: Counter[int] = Counter()
         self._descriptions: dict[str, bytes] = {}
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._prepared: dict[int, list[tuple[int, bool]]] = {}
@@ -67,14 +71,41 @@ class Ranks:
 
     def of_node(self, index: int) -> list[int]:
         """Return the ranks of a node."""
-        return [rank for rank, place in enumerate(self._places) if place.node == index]
+        return self._on[index]
 
     def of_world(self, name: str) -> range:
         """Return the ranks of a world; raises KeyError."""
-        for world in self.worlds:
-            if world.name == name:
-                return range(world.first, world.first + world.size)
-        raise KeyError(name)
+        world = self._worlds[name]
+        return range(world.first, world.first + world.size)
+
+    def own_rank(self, name: str, number: int, index: int) -> int:
+        """Return the number in the job of a rank of a world, which a node names as its own; raises WireError."""
+        world = self._worlds.get(name)
+        if world is None or not 0 <= number < world.size or not self.is_on(world.first + number, index):
+            raise WireError(f"rank {number} of world {name[:LONGEST_NOTE]!r} is none of this node")
+        return world.first + number
+
+    def check_world(self, name: str, index: int) -> None:
+        """Raise WireError where a node has no rank of a world."""
+        if not self._counts[name, index]:
+            raise WireError(f"this node has no rank of world {name[:LONGEST_NOTE]!r}")
+
+    def count_members(self, members: Sequence[Sequence[Any]], index: int) -> tuple[int, int]:
+        """Return how many ranks the members of a collective are, and how many of them a node has; raises WireError."""
+        total = here = 0
+        for name, number in members:
+            world = self._worlds.get(name)
+            if world is None or number >= world.size:
+                raise WireError(f"a collective with rank {number} of world {name[:LONGEST_NOTE]!r}, which is not there")
+            if number < 0:
+                total, here = total + world.size, here + self._counts[name, index]
+            else:
+                total, here = total + 1, here + self.is_on(world.first + number, index)
+        named = {(name, number) for name, number in members}
+        whole = {name for name, number in named if number < 0}
+        if len(named) < len(members) or any(name in whole and number >= 0 for name, number in named):
+            raise WireError("a collective that names a rank twice")
+        return total, here
 
     def node_name(self, rank: int) -> str:
         """Return the name of a rank's node."""
@@ -94,6 +125,9 @@ class Ranks:
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = self._daemons.links[index]
             self.worlds_told[index] += 1
+            self._unanswered[index] += 1
+            if link.state != "running":
+                link.state = "preparing"
             if link.given_up:
                 self.gone(link, "its daemon ended")
             else:
@@ -107,16 +141,18 @@ class Ranks:
                 failures.append(NodeFailure(name, "timeout", "no answer to the preparation", job.deadlines.start, index))
             elif self._daemons.links[index].given_up and answer.result()["type"] == "ready":
                 # It was lost while others still prepared.
-                failures.append(NodeFailure(name, "daemon-failed", self._daemons.links[index].last_words, 0.0, index))
+                link = self._daemons.links[index]
+                cause = "protocol" if link.broke else "daemon-failed"
+                failures.append(NodeFailure(name, cause, link.broke or link.last_words, 0.0, index))
             elif answer.result()["type"] == "refused":
-                for problem in answer.result()["problems"]:
-                    failures.append(NodeFailure(name, problem["cause"], problem["detail"], 0.0, index))
+                for problem in answer.result()["problems"][:MOST_NOTES]:
+                    failures.append(NodeFailure(name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
             else:
-                told = answer.result()["notes"]
+                lines = answer.result()["notes"]
                 if job.output.verbose:
-                    told = [*told, *facts[index].notes, *(f"runs {path}" for path in answer.result()["programs"])]
-                for note in told:
-                    notes.setdefault(note, []).append(name)
+                    lines = [*lines, *facts[index].notes, *(f"runs {path}" for path in answer.result()["programs"])]
+                for note in lines[:MOST_NOTES]:
+                    notes.setdefault(note[:LONGEST_NOTE], []).append(name)
         if failures:
             self._cancel()
             raise fold_failures(failures, len(self._answers))
@@ -149,7 +185,11 @@ class Ranks:
             self._cancel()
             raise
         self.worlds.append(world)
+        self._worlds[world.name] = world
         self._places += world.job_map.placements
+        for place in world.job_map.placements:
+            self._on[place.node].append(world.first + place.rank)
+            self._counts[world.name, place.node] += 1
         self._state.add(range(world.first, world.first + world.size))
 
     def _cancel(self) -> None:
@@ -169,13 +209,20 @@ class Ranks:
                 if stdin:
                     link.open_input(stream_channel(rank, STDIN), window)
             link.keep()
+            link.state = "running"
             link.send({"type": "launch"})
         self._prepared = {}
 
     # From the links
 
     def answered(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Take `ready` or `refused`."""
+        """Take `ready` or `refused`; raises WireError when nothing was asked."""
+        if not self._unanswered[link.node.index]:
+            raise WireError(f"{message['type']!r} without a `prepare`")
+        self._unanswered[link.node.index] -= 1
+        self._take_answer(link, message)
+
+    def _take_answer(self, link: NodeLink, message: dict[str, Any]) -> None:
         answer = self._answers.get(link.node.index)
         if answer is not None and not answer.done():
             if message["type"] == "refused":
@@ -184,8 +231,9 @@ class Ranks:
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """A node is gone: where it had to answer, that is its answer."""
-        problem = {"cause": "daemon-failed", "detail": f"{reason}\n{link.last_words}".strip()}
-        self.answered(link, {"type": "refused", "problems": [problem]})
+        cause = "protocol" if link.broke else "daemon-failed"
+        problem = {"cause": cause, "detail": link.broke or f"{reason}\n{link.last_words}".strip()}
+        self._take_answer(link, {"type": "refused", "problems": [problem]})
 
 
 def facts_of(link: NodeLink) -> NodeFacts:

@@ -1,7 +1,8 @@
 """The stop of a job: signals to every rank, and what becomes of the nodes that do not end them in time.
 
-There is one, whoever wants it. That somebody outside the job has asked for the end is a fact of its own, and may come before a
-stop, in it or after it: from then on nothing waits for ever, output that nobody reads neither.
+A job has one stop, whatever began it. It always ends: a node that has not finished OVERDUE seconds after the grace time is cut,
+whatever it has sent. Only output that our own reader does not take is awaited longer, and only until somebody outside the job
+asks for the end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, Verdict
 
 OVERDUE = 5.0
-"""Seconds after the last signal of a stop that a node has to tell that its ranks are gone."""
+"""Seconds after the grace time that a node has to finish; then its link is cut and it counts as lost."""
+OVERDUE_REASON = "its daemon did not end the ranks in time"
+LEFT_IN_PIPES = 2 << 20
+"""Bytes of output that an ended rank may have left: two pipes of the largest size that the kernel gives everybody."""
 
 
 class Stop:
@@ -52,6 +56,8 @@ class Stop:
         self._loop = asyncio.get_running_loop()
         self._overdue: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
+        self._due: float | None = None
+        self._received: dict[int, int] = {}
 
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:
         """End every rank: the signals one after the other, with the grace time shared among them, then SIGKILL."""
@@ -79,8 +85,13 @@ class Stop:
             self.begin(outcome, signals, shared=shared)
         elif again:
             self._send(signals, shared)
-        else:
+        elif self._due is None:
             self._give_up_after(signals)
+
+    def quit(self, outcome: Verdict) -> None:
+        """Begin, if need be, and end at once: cut every node that has not finished."""
+        self.ask(outcome, [])
+        self._cut(list(self._daemons.links), "the end was asked for again and again")
 
     def limit_time(self) -> None:
         """Ask for the end when the job's time is over, of which attempts before this one have spent some."""
@@ -104,14 +115,27 @@ class Stop:
     def _give_up_after(self, signals: Sequence[int]) -> None:
         if self._overdue is not None:
             self._overdue.cancel()
-        self._overdue = self._loop.call_later((self._deadlines.grace if signals else 0.0) + OVERDUE, self._give_up)
+        self._due = self._loop.time() + (self._deadlines.grace if signals else 0.0) + OVERDUE
+        self._received.clear()
+        self._overdue = self._loop.call_at(self._due, self._give_up)
 
     def _give_up(self) -> None:
-        """Give up the nodes that should have ended their ranks; where the end was asked for, all that are left, and output."""
+        """Cut the nodes that have not finished, whatever they lack, but for those whose output our own reader holds up."""
         if self._asked:
             self._output.abandon()
-        for index, link in list(self._daemons.links.items()):
-            if self._node_done(index):
-                continue
-            if self._asked or any(self._state.lives(rank) for rank in self._ranks.of_node(index)):
-                link.give_up("its daemon did not end the ranks in time")
+        self._cut([index for index in self._daemons.links if not self._may_go_on(index)], OVERDUE_REASON)
+        if not all(map(self._node_done, self._daemons.links)):
+            self._overdue = self._loop.call_later(OVERDUE, self._give_up)
+
+    def _may_go_on(self, index: int) -> bool:
+        """Say whether a node can do no better: its ranks have ended, and what is left of their output waits for our reader."""
+        ranks, received = self._ranks.of_node(index), self._daemons.links[index].received
+        if self._asked or any(map(self._state.lives, ranks)) or not self._output.held_up:
+            return False
+        return received - self._received.setdefault(index, received) <= LEFT_IN_PIPES * len(ranks)
+
+    def _cut(self, indexes: Sequence[int], reason: str) -> None:
+        for index in indexes:
+            link = self._daemons.links.get(index)
+            if link is not None and not self._node_done(index):
+                link.give_up(reason)

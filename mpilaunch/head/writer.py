@@ -36,7 +36,7 @@ class Writer:
         self._queue: collections.deque[tuple[int, bytes, Written | None]] = collections.deque()
         self._wake = threading.Semaphore(0)
         self._error: OSError | None = None
-        self.written = 0
+        self.written = self._taken = 0
         self._thread: threading.Thread | None = None
 
     def write(self, descriptor: int, block: bytes, written: Written | None = None) -> None:
@@ -45,8 +45,14 @@ class Writer:
             # A thread of the daemon kind: a reader that never reads must not keep a finished job from ending.
             self._thread = threading.Thread(target=self._run, name="mpilaunch-writer", daemon=True)
             self._thread.start()
+        self._taken += len(block)
         self._queue.append((descriptor, block, written))
         self._wake.release()
+
+    @property
+    def queued(self) -> bool:
+        """Something was queued that is not written."""
+        return self._taken > self.written and self._error is None
 
     async def drain(self) -> None:
         """Return when all that was queued is written or has failed."""

@@ -1,7 +1,7 @@
-"""Control messages, held to docs/wire.md: what is no message of the protocol never reaches those who act on it.
+"""The control messages of docs/wire.md, one row each: the states of the receiver that take it, its members, its handler.
 
-No I/O. A table says for each type which members it has and what they may be; members that are not named pass, and so do types
-that are not, for the other side may be newer. It runs on Python 3.8 and imports only the error that it raises.
+No I/O. A message that breaks its row never reaches the code that acts on it. Further members pass, and so do unknown types, as
+the other side may be newer. It runs on Python 3.8 and imports only the error that it raises.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Check = Callable[[Any], bool]
+    Table = dict[str, tuple[str, Check, str]]
 
 LONGEST_TIME = 1e15
 """Seconds; more, or no number at all, is no deadline and no clock."""
@@ -46,8 +47,13 @@ def place(value: Any) -> bool:
 
 
 def number(value: Any) -> bool:
-    """The number of a signal or of an error of the system."""
+    """The number of an error of the system."""
     return type(value) is int and 0 < value < 4096
+
+
+def signal(value: Any) -> bool:
+    """The number of a signal of Linux."""
+    return type(value) is int and 0 < value <= 64
 
 
 def seconds(value: Any) -> bool:
@@ -102,53 +108,51 @@ _mpi = having(
     library=maybe(without_nul), pmix_defaults=named(without_nul), descriptor=maybe(whole), port=flag, tell_after=seconds,
 )  # fmt: skip
 _members = listed(row(text, place))
-_rank = having(
-    rank=whole, app=whole, environment=named(without_nul), unset=listed(text), cpus=maybe(listed(whole)), stdin=flag
-)
+_rank = having(rank=whole, app=whole, environment=named(without_nul), unset=listed(text), cpus=maybe(listed(whole)), stdin=flag)
 
-HEAD_SAYS = {
-    "limits": having(silence=seconds, pulse=seconds),
-    "prepare": having(
-        job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul), defaults=named(without_nul),
-        scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds, pulse=seconds,
-        attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
-        ranks=listed(_rank),
+HEAD_SAYS: Table = {
+    "limits": ("fresh", having(silence=seconds, pulse=seconds), "_limit"),
+    "prepare": (
+        "fresh running finished",
+        having(
+            job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul),
+            defaults=named(without_nul), scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds,
+            pulse=seconds, attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
+            ranks=listed(_rank),
+        ),
+        "_prepare",
     ),
-    "launch": having(),
-    "signal": having(signal=number),
-    "stop": having(steps=listed(row(number, seconds))),
-    "cancel": having(),
-    "release": having(),
-    "world": having(mpi=_mpi),
-    "collective": having(kind=text, members=_members, number=whole, parts=listed(anything)),
-    "ask": having(id=whole, what=text, world=text, rank=place),
-    "answer": having(id=whole, error=text),
+    "launch": ("prepared running", having(), "_launch"),
+    "signal": ("running", having(signal=signal), "_signal"),
+    "stop": ("prepared running", having(steps=listed(row(signal, seconds))), "_stop"),
+    "cancel": ("prepared running", having(), "_cancel"),
+    "release": ("fresh prepared running finished", having(), "_release"),
+    "world": ("fresh prepared running finished", having(mpi=_mpi), "_know"),
+    "collective": ("running", having(kind=text, members=_members, number=whole, parts=listed(anything)), "_serve"),
+    "ask": ("running finished", having(id=whole, what=text, world=text, rank=place), "_serve"),
+    "answer": ("prepared running", having(id=whole, error=text), "_serve"),
 }  # fmt: skip
-DAEMON_SAYS = {
-    "hello": having(version=text, clock=seconds, facts=having()),
-    "listening": having(path=without_nul, why_not=text),
-    "terminated": having(),
-    "ready": having(programs=listed(text), notes=listed(text)),
-    "refused": having(problems=listed(having(cause=text, detail=text))),
-    "started": having(ranks=listed(row(whole, whole, seconds)), failed=listed(row(whole, number, seconds))),
-    "exited": having(
-        rank=whole, code=maybe(code), signal=maybe(number), core=flag, clock=seconds, stopped=flag, stdin_read=whole, mpi=text,
-        evidence=having(),
-    ),
-    "collective": having(kind=text, members=_members, ranks=whole, data=anything),
-    "ask": having(id=whole, what=text),
-    "answer": having(id=whole, error=text),
-    "joined": having(world=text),
-    "waiting": having(world=text, absent=listed(whole)),
-    "singleton": having(rank=whole, library=text, family=text, offer=listed(text), why_no_pmix=text),
-    "broken": having(text=text),
-    "note": having(text=text),
-    "finished": having(worlds=whole, swept=listed(row(whole, text))),
-}  # fmt: skip
+"""What a daemon takes, by the state of its ranks. A message in another state is ignored: it may have crossed with an event on
+the node. A world that a rank spawns is prepared and launched beside those that run, or on a node whose ranks have all ended."""
 
 
-def check(message: dict[str, Any], says: dict[str, Check]) -> None:
-    """Hold a message to the table of its sender; raises WireError."""
-    fits = says.get(message["type"])
-    if fits is not None and not fits(message):
+def check(message: dict[str, Any], table: Table) -> None:
+    """Hold a message to the members of its row; raises WireError."""
+    row = table.get(message["type"])
+    if row is not None and not row[1](message):
         raise WireError("%r does not fit" % message["type"])
+
+
+def handler_of(message: dict[str, Any], table: Table, state: str, strict: bool = False) -> str:
+    """Return the name of the handler of a message, "" for one that is to be ignored; raises WireError.
+
+    Args:
+        state: of the receiver; a message that it does not take is ignored, with `strict` an error.
+    """
+    check(message, table)
+    states, _, handler = table.get(message["type"], ("", anything, ""))
+    if not handler or state in states.split():
+        return handler
+    if strict:
+        raise WireError("%r of a node that is %s" % (message["type"], state))
+    return ""

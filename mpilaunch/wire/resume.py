@@ -32,6 +32,11 @@ class Unheard:
         self._chunks += pieces
         self._end += sum(map(len, pieces))
 
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return self._end - self._first
+
     def heard(self, count: int) -> None:
         """Forget what lies before the first `count` bytes; raises WireError when there were not so many."""
         self._check(count)

@@ -34,9 +34,11 @@ class Session:
 
     Args:
         max_control: most bytes of one control message that is accepted.
+        max_values: most values in it, 0 for any number: `[]` is two bytes on the wire and dozens in memory.
     """
 
-    def __init__(self, max_control: int = frames.MAX_CONTROL) -> None:
+    def __init__(self, max_control: int = frames.MAX_CONTROL, max_values: int = 0) -> None:
+        self._max_values = max_values
         self.received = 0
         self._sent = self._acknowledged = 0
         self._unheard: Unheard | None = None
@@ -116,6 +118,11 @@ class Session:
         if self._unheard is None:
             self._unheard = Unheard(self._sent)
 
+    @property
+    def unheard(self) -> int:
+        """Bytes that are kept because the other side has not acknowledged them."""
+        return 0 if self._unheard is None else self._unheard.size
+
     def keep_nothing(self) -> None:
         """A lost channel will not be replaced."""
         self._unheard = None
@@ -159,6 +166,7 @@ class Session:
             self._may_receive[channel] = left - len(payload)
             return [(DATA, channel, payload)]
         if kind == CONTROL:
+            self._count_values(payload)
             return [(CONTROL, 0, _message(payload))]
         if kind == CREDIT:
             # A grant may cross with our END: then there is nothing left to send, and that is no error.
@@ -178,6 +186,11 @@ class Session:
                 self._unheard.heard(COUNT.unpack(payload)[0])
             return []
         return [(PONG, 0, (_CLOCK.unpack(payload[:8])[0], _CLOCK.unpack(payload[8:])[0]))]
+
+    def _count_values(self, payload: bytes) -> None:
+        # Every value but the first of a list or object has a comma before it, and every list or object a bracket.
+        if self._max_values and sum(payload.count(mark) for mark in (b",", b"[", b"{")) > self._max_values:
+            raise WireError("control message of more than %d values" % self._max_values)
 
     def _acknowledge(self) -> None:
         if self._unheard is not None:

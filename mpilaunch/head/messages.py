@@ -1,0 +1,136 @@
+"""What a daemon may send to the head: a row for each message, of the shape that `mpilaunch.wire.messages` describes.
+
+No I/O; no message is acted on here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpilaunch.wire.messages import (
+    code,
+    flag,
+    having,
+    listed,
+    maybe,
+    named,
+    number,
+    place,
+    row,
+    seconds,
+    signal,
+    text,
+    whole,
+    without_nul,
+)
+
+if TYPE_CHECKING:
+    from mpilaunch.wire.messages import Check, Table
+
+LONGEST_PATH = 4096
+"""Characters of a host name, an address or a path among the facts of a node."""
+MAX_CPU = 65_535
+"""Highest number of a CPU."""
+MAX_PORT = 65_535
+
+
+def path(value: Any) -> bool:
+    """A host name, an address or a path, as a node tells it."""
+    return without_nul(value) and len(value) <= LONGEST_PATH
+
+
+def cpu(value: Any) -> bool:
+    """The number of a CPU."""
+    return type(value) is int and 0 <= value <= MAX_CPU
+
+
+def unit(value: Any) -> bool:
+    """The number of a core, socket, NUMA node or GPU, -1 for none."""
+    return type(value) is int and -1 <= value < 1 << 31
+
+
+def port(value: Any) -> bool:
+    """A TCP port, 0 for none."""
+    return type(value) is int and 0 <= value <= MAX_PORT
+
+
+def count(value: Any) -> bool:
+    """A number that a rank chose."""
+    return type(value) is int
+
+
+def scalar(value: Any) -> bool:
+    """A text, a number or a truth value."""
+    return type(value) in (str, int, float, bool)
+
+
+def one_of(*values: str) -> Check:
+    """One of these texts."""
+    return lambda value: type(value) is str and value in values
+
+
+def either(*checks: Check) -> Check:
+    """What one of these takes."""
+    return lambda value: any(check(value) for check in checks)
+
+
+_members = listed(row(text, place))
+_facts = having(
+    hostname=path, python=path, executable=path, cpus=listed(row(cpu, unit, unit, unit)), addresses=listed(path),
+    free_port=port, ssh_connection=maybe(row(path, scalar, path, scalar)),
+    gpus=listed(having(vendor=path, index=unit, uuid=path, bus_id=path, name=path, numa=unit)),
+)  # fmt: skip
+_problem = having(
+    cause=one_of(
+        "program-missing", "program-not-executable", "interpreter-missing", "directory-missing", "pmix-missing", "file-limit"
+    ),
+    detail=text,
+)  # fmt: skip
+
+DAEMON_SAYS: Table = {
+    "hello": ("contacted", having(version=text, clock=seconds, facts=_facts), "_take_hello"),
+    "listening": ("preparing running", having(path=without_nul, why_not=text), "_take_listening"),
+    "terminated": ("preparing running finished", having(), "_terminated"),
+    "ready": ("preparing running", having(programs=listed(text), notes=listed(text)), "_answered"),
+    "refused": ("preparing running", having(problems=listed(_problem)), "_answered"),
+    "started": (
+        "running",
+        having(ranks=listed(row(whole, whole, seconds)), failed=listed(row(whole, number, seconds))),
+        "_ranks_started",
+    ),
+    "exited": (
+        "running",
+        having(
+            rank=whole, code=maybe(code), signal=maybe(signal), core=flag, clock=seconds, stopped=flag, stdin_read=whole,
+            mpi=one_of("absent", "connected", "finalized", "aborted"), evidence=having(),
+        ),
+        "_rank_exited",
+    ),
+    "collective": (
+        "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_serve"
+    ),
+    "ask": ("preparing running finished", having(id=whole, what=text), "_serve"),
+    "answer": ("preparing running finished", having(id=whole, error=text), "_serve"),
+    "joined": ("running finished", having(world=text), "_serve"),
+    "waiting": ("running finished", having(world=text, absent=listed(whole)), "_serve"),
+    "singleton": (
+        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), why_no_pmix=text), "_serve"
+    ),
+    "broken": ("preparing running finished", having(text=text), "_pmix_broken"),
+    "note": ("reported preparing running finished", having(text=text), "_noted"),
+    "finished": ("preparing running finished", having(worlds=whole, swept=listed(row(whole, text))), "_node_finished"),
+}  # fmt: skip
+"""What the head takes, by the state of the node that sends it: `contacted`, `reported` after its hello, `preparing` from the
+first `prepare` to the first `launch`, `running`, and `finished`. In any other state the message breaks the protocol."""
+
+_spawned = having(program=listed(text), count=count, environment=named(text), info=named(maybe(text)))
+_pmix_value = row(text, place, row(whole, scalar))
+DAEMON_ASKS: Table = {
+    "publish": ("pmi pmix", having(space=text, values=named(either(text, _pmix_value))), "_publish"),
+    "unpublish": ("pmi pmix", having(space=text, names=listed(text)), "_unpublish"),
+    "lookup": ("pmi pmix", having(space=text, names=listed(text), wait=flag), "_look_up"),
+    "spawn": ("pmi pmix", having(world=text, rank=whole, apps=listed(_spawned), pairs=named(text)), "_spawn"),
+    "modex": ("pmix", having(world=text, rank=place), "_find_modex"),
+    "modules": ("pmix", having(), "_send_modules"),
+}
+"""What a daemon asks for by `ask`: in place of a state, what the job offers its ranks."""
