@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 
 from mpilaunch.nodeset import MAX_ITEMS, Span, parse_numbers_span
+from mpilaunch.remote_names import is_login_name
 from mpilaunch.values import is_whole_number
 
 _GPU = r"(?:GPU|MIG)-[\w./-]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
@@ -51,8 +52,7 @@ def read_port(value: Span) -> int:
 def read_user(value: Span) -> str:
     """Return a login name."""
     text = read_text(value)
-    # A name like -oProxyCommand=... would become an option of ssh.
-    if not text or text.startswith("-") or any(character.isspace() for character in text):
+    if not is_login_name(text):
         raise _visible(value).error("hostfile-user", f"'{text}' is not a login name", "write user@host or user=name")
     return text
 

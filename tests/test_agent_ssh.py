@@ -23,6 +23,7 @@ from mpilaunch.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.ssh_channel import failure
 from mpilaunch_agents.ssh_connection import Connections
+from mpilaunch_agents.ssh_settings import HostSettings, SshSettings
 from tests.hosts import Hosts
 
 pytestmark = pytest.mark.testbed
@@ -288,9 +289,7 @@ def test_reading_of_an_unreadable_configuration_is_told(hosts: Hosts) -> None:
         ((found, words, _),) = ask(hosts, "ssh", "node01")
     finally:
         config.write_text(plain)
-    assert found == "agent-failed" and "config line" in words
-
-
+    assert found == "agent-failed" and f"{Path(words.split(' line ')[0]).name} line 5" == "config line 5" and "many" in words
 
 
 def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,17 +303,21 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
         made.append(Silent())
         return made[-1]
 
-    async def hang(self: Connections, host: str, config: Any, tunnel: Any, connected: Any = None) -> None:
+    async def hang(self: Connections, settings: HostSettings, tunnel: Any) -> None:
         used.append(tunnel)
         await asyncio.sleep(60)
+
+    async def ask_nobody(self: SshSettings, host: str, *given: Any) -> HostSettings:
+        return HostSettings(host, {"proxyjump": ["one,two"]})
 
     made: list[Silent] = []
     used: list[Silent] = []
     monkeypatch.setattr(Connections, "_connect_hop", connect)
     monkeypatch.setattr(Connections, "_connect", hang)
+    monkeypatch.setattr(SshSettings, "of", ask_nobody)
 
     async def main() -> None:
-        connections = Connections(AgentOptions(connect_timeout=0.05), ["ProxyJump one,two"])
+        connections = Connections(AgentOptions(connect_timeout=0.05), [])
         for _ in range(3):
             with pytest.raises(AgentFailure, match="timeout"):
                 await connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder())

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.nodeset import fold_numbers
+from mpilaunch.remote_names import is_login_name
 
 
 def read(text: str) -> list[HostEntry]:
@@ -121,6 +122,8 @@ REFUSED = [
     ("a,,b", "hostfile-name", 3, "a host name is missing", None),
     ("@a", "hostfile-user", 1, "'' is not a login name", "user@host"),
     ("-oProxyCommand=x@a", "hostfile-syntax", 1, "stands where a host name belongs", None),
+    ("a user=$(id)", "hostfile-user", 8, "'$(id)' is not a login name", "user@host"),
+    ("a user=a;id", "hostfile-user", 8, "'a;id' is not a login name", "user@host"),
     ("-l@a", "hostfile-user", 1, "'-l' is not a login name", "user@host"),
     ("-v", "hostfile-name", 1, "'-v' is not a host name", "letter or digit"),
     ("a;b", "hostfile-name", 1, "'a;b' is not a host name", "letters, digits"),
@@ -245,7 +248,7 @@ ENTRIES = st.builds(
     name=st.from_regex(r"[a-z][a-z0-9.-]{0,8}", fullmatch=True) | st.ip_addresses().map(str),
     slots=optional(st.integers(0, 8)),
     max_slots=optional(st.integers(8, 20)),
-    user=optional(WORDS.filter(lambda text: not text.startswith("-"))),
+    user=optional(WORDS.filter(is_login_name)),
     port=optional(st.integers(1, 65535)),
     agent=optional(st.lists(WORDS, min_size=1, max_size=3).map(" ".join)),
     gpus=optional(st.lists(st.integers(0, 20).map(str) | st.just("GPU-8a1b"), unique=True).map(tuple)),

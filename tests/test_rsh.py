@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch_agents.rsh_process import NODE_SCRIPT
-from mpilaunch_agents.rsh_ways import choose
+from mpilaunch_agents.rsh_ways import choose, way
 from mpilaunch_agents.rsh_words import NO_AGENT, BadCall, Call, parse, rewrite
 from tests.hosts import Hosts
 from tests.launching import ROOT, script, wait_until
@@ -53,6 +53,14 @@ def test_calls(arguments: list[str], user: str, host: str, options: list[str], c
 def test_bad_calls(arguments: list[str]) -> None:
     with pytest.raises(BadCall):
         parse(arguments)
+
+
+@pytest.mark.parametrize(
+    "options", [["$(id)@h"], ["a`b@h"], ["-l", "a;b", "h"], ["-qla|b", "h"], ["a;b"], ["-l", "-oProxyCommand=x", "h"], ["$x"]]
+)
+def test_names_that_a_shell_would_read_are_refused(options: list[str]) -> None:
+    with pytest.raises(BadCall, match="invalid characters"):
+        way("ssh", parse([*options, "true"]), {})
 
 
 def called(text: str) -> Call:

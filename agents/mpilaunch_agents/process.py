@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.errors import reason_of
+from mpilaunch.remote_names import refuse_names
 from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ class ProcessAgent:
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
         """Start the process; raises AgentFailure when it cannot be started."""
+        refused = refuse_names(node.name, node.user)
+        if refused:
+            raise AgentFailure("agent-failed", refused)
         argv = self.argv(node, command)
         try:
             process = self.start(argv)

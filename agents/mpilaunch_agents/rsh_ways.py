@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from mpilaunch.remote_names import refuse_names
 from mpilaunch_agents.pods import (
     DELIVERED,
     classify_kubectl_words,
@@ -31,7 +32,11 @@ def choose(program: str, environ: Mapping[str, str]) -> str:
 
 
 def way(name: str, call: Call, environ: Mapping[str, str]) -> Way:
-    """Return the way of this name to the node of a call; raises BadCall for a template that makes no sense."""
+    """Return the way of this name to the node of a call; raises BadCall for names or a template that cannot be used."""
+    for user in (call.user or None, *call.logins):
+        refused = refuse_names(call.host, user)
+        if refused:
+            raise BadCall(refused)
     if name == "kubectl":
         return KubectlWay(call, environ)
     if name in ("ssh", "openssh"):

@@ -50,6 +50,16 @@ class Call:
         return " ".join(self.words)
 
     @property
+    def logins(self) -> list[str]:
+        """The login names that ssh's option -l gives, alone or behind flags of the same word."""
+        names = []
+        for place, word in enumerate(self.options):
+            letter = next((at for at, letter in enumerate(word) if at and letter in WITH_VALUE), 0)
+            if word.startswith("-") and word[letter : letter + 1] == "l":
+                names.append(word[letter + 1 :] or self.options[place + 1])
+        return names
+
+    @property
     def has_lifeline(self) -> bool:
         """The command is a launcher's daemon, which sees by itself that the launcher has gone."""
         return any(word.strip(" \"'").rpartition("/")[2] in DAEMONS for word in self.command.split())

@@ -1,90 +1,67 @@
 """The connections of the agent `ssh`, made with asyncssh.
 
-Configuration is evaluated for each host, as its Host and Match blocks demand; private keys, known hosts and jump hosts are
-shared by all hosts. Passwords and passphrases are never asked for.
+OpenSSH says what the settings of a host are (`ssh_settings`); asyncssh never reads a configuration file of the user's.
+Settings, keys and jump hosts are shared by all hosts. Passwords and passphrases are never asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
-import getpass
 import os
 import re
 import shlex
-import socket
+import tempfile
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, cast
+from contextlib import ExitStack
+from typing import IO, Any, cast
 
 import asyncssh
-from asyncssh.config import SSHClientConfig
-from asyncssh.constants import MSG_IGNORE
-from asyncssh.encryption import get_default_encryption_algs, get_encryption_algs
-from asyncssh.kex import get_default_kex_algs, get_kex_algs
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
-from mpilaunch_agents.ssh import CONFIG_FILES, SSH_PORT
+from mpilaunch.remote_names import refuse_names
 from mpilaunch_agents.ssh_channel import SshChannel, failure, one_line
-from mpilaunch_agents.ssh_early import EarlyConnection
-
-KEY_FILES = ("~/.ssh/id_rsa", "~/.ssh/id_ecdsa", "~/.ssh/id_ecdsa_sk", "~/.ssh/id_ed25519", "~/.ssh/id_ed25519_sk")
-USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
-GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+from mpilaunch_agents.ssh_keys import Identities, KeyFiles, KnownKeys, read_public_keys
+from mpilaunch_agents.ssh_settings import HostSettings, SshSettings
 
 WINDOW = 4 << 20
 """Bytes of output that may be under way from one node."""
 
-KEEPALIVE_SECONDS = 15
-KEEPALIVE_COUNT = 4
+TAKEN = """
+    AddressFamily BindAddress Compression EnableSSHKeySign ForwardAgent GSSAPIAuthentication GSSAPIDelegateCredentials
+    GSSAPIKeyExchange HostbasedAuthentication PKCS11Provider PreferredAuthentications PubkeyAuthentication SendEnv SetEnv
+    TCPKeepAlive
+"""
+"""Settings that asyncssh is given as OpenSSH has them."""
 
-FAST_KEX = (b"curve25519-sha256", b"curve25519-sha256@libssh.org")
-FAST_CIPHERS = (b"aes128-gcm@openssh.com", b"aes256-gcm@openssh.com")
-"""What is tried first, unless the configuration says otherwise or this machine's OpenSSL has it not: above all not the
-post-quantum key exchanges, which cost the head far more CPU time."""
+INSTEAD = {
+    "CASignatureAlgorithms": "",
+    "Ciphers": "^aes128-gcm@openssh.com,aes256-gcm@openssh.com",
+    "HostKeyAlgorithms": "",
+    # Above all not the post-quantum key exchanges first, which cost the head far more CPU time.
+    "KexAlgorithms": "^curve25519-sha256,curve25519-sha256@libssh.org",
+    "MACs": "",
+    "RekeyLimit": "",
+    "ServerAliveInterval": "15",
+    "ServerAliveCountMax": "4",
+}
+"""Settings that asyncssh is given where they are not OpenSSH's own defaults, and what it is given instead of a default."""
 
 HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bracketed>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?")
-
-
-class _Config(SSHClientConfig):
-    """asyncssh's reader of ssh configurations, with the one setting added that clusters rely on and it leaves out."""
-
-    _handlers = {  # noqa: RUF012
-        **SSHClientConfig._handlers,
-        "stricthostkeychecking": ("StrictHostKeyChecking", SSHClientConfig._set_string),
-    }
 
 
 class _Client(asyncssh.SSHClient):
     """Judges a host key that is not among the known ones, and remembers what was wrong with it."""
 
-    def __init__(self, known_hosts: asyncssh.SSHKnownHosts, accept_new: bool) -> None:
-        self.refused = ""
-        self._known_hosts = known_hosts
-        self._accept_new = accept_new
-
-    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-        """Send no empty packet before each other one, where the cipher needs none.
-
-        asyncssh does, against what can be learned of ciphers in CBC mode (RFC 4251, 9.3.1); that is half of all packets.
-        """
-        send = conn.send_packet
-
-        def send_packet(kind: int, *parts: bytes, **more: Any) -> None:
-            if kind != MSG_IGNORE or "-cbc" in conn.get_extra_info("send_cipher", "-cbc"):
-                send(kind, *parts, **more)
-
-        vars(conn)["send_packet"] = send_packet
+    def __init__(self, known: KnownKeys, accept_new: bool) -> None:
+        self.refused = "host-key-changed" if known.any else "host-key-unknown"
+        self._accepts = accept_new and not known.any
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """Tell a host that nobody knows from one whose key has changed."""
-        known = self._known_hosts.match(host, addr, port if port != SSH_PORT else None)
-        self.refused = "host-key-changed" if known[0] else "host-key-unknown"
-        return self._accept_new and not known[0]
+        """Accept a key of a host of which none is known, where the settings say so."""
+        return self._accepts
 
 
 class Connections:
@@ -98,42 +75,27 @@ class Connections:
     def __init__(self, options: AgentOptions, settings: Sequence[str]) -> None:
         asyncssh.set_log_level("CRITICAL")
         self._options = options
-        # asyncssh reads configuration from files only; this one has no name.
-        try:
-            self._settings = os.memfd_create("ssh-options")
-        except AttributeError:  # Python was built for a C library without it, glibc before 2.27
-            import tempfile
-
-            with tempfile.TemporaryFile() as file:
-                self._settings = os.dup(file.fileno())
-        os.write(self._settings, "".join(line + "\n" for line in settings).encode())
-        # What asyncssh would look up for each connection is given to it instead; it takes the configuration from here.
-        self._base = asyncssh.SSHClientConnectionOptions(config=None, client_keys=None, known_hosts=None)
-        self._algorithms = {
-            "KexAlgorithms": ("kex_algs", _put_first(FAST_KEX, get_kex_algs(), get_default_kex_algs())),
-            "Ciphers": ("encryption_algs", _put_first(FAST_CIPHERS, get_encryption_algs(), get_default_encryption_algs())),
-        }
-        self._files = [path for path in (Path(name).expanduser() for name in CONFIG_FILES) if os.access(path, os.R_OK)]
-        self._keys: dict[tuple[tuple[str, ...], tuple[str, ...]], list[asyncssh.SSHKeyPair]] = {}
-        self._known_hosts: dict[tuple[str, ...], asyncssh.SSHKnownHosts] = {}
+        self._given = settings
+        self._settings = SshSettings()
+        self._keys = KeyFiles()
+        self._files: dict[str, IO[str]] = {}
+        self._open_files = ExitStack()
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
         self._jumped_at: dict[str, float] = {}
         self._given_up: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
         # One that is not closed yet is held by the loop, so none is lost from here too early.
         self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
 
-    async def open(
-        self, node: Node, command: Sequence[str], events: ChannelEvents, early: EarlyConnection | None = None
-    ) -> SshChannel:
-        """Connect, unless `early` is the connection, and start the command; raises AgentFailure."""
+    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> SshChannel:
+        """Connect and start the command; raises AgentFailure."""
         limit, began = self._options.connect_timeout, time.monotonic()
         try:
-            config = self._config(node.name, node.user, node.port, [f"/proc/self/fd/{self._settings}", *self._files])
-            limit = min(limit, config.get("ConnectTimeout") or limit)
+            settings = await asyncio.wait_for(self._ask(node.name, node.user, node.port, self._given), limit)
+            limit = min(limit, float(settings.get("connecttimeout") or limit))
             try:
-                return await asyncio.wait_for(self._open(node.name, config, command, events, early), limit)
+                return await asyncio.wait_for(self._open(settings, command, events), began + limit - time.monotonic())
             except (asyncio.TimeoutError, asyncio.CancelledError):
-                self._give_up_jumps(str(config.get("ProxyJump") or ""), began)
+                self._give_up_jumps(settings.get("proxyjump"), began)
                 raise
         except asyncio.TimeoutError as error:
             raise AgentFailure("timeout", str(error) or f"no answer within {limit:g} s") from error
@@ -146,17 +108,14 @@ class Connections:
         for task in jumps:
             task.cancel()
         await asyncio.gather(*jumps, return_exceptions=True)
+        await self._settings.close()
         for connection in list(self._connections):
             connection.abort()
             await connection.wait_closed()
-        os.close(self._settings)
+        self._open_files.close()
 
-    async def _open(
-        self, host: str, config: Any, command: Sequence[str], events: ChannelEvents, early: EarlyConnection | None
-    ) -> SshChannel:
-        tunnel = await self._tunnel(config, ())
-        connected = await early.take() if early is not None and early.target == _direct_target(host, config) else None
-        connection = await self._connect(host, config, tunnel, connected)
+    async def _open(self, settings: HostSettings, command: Sequence[str], events: ChannelEvents) -> SshChannel:
+        connection = await self._connect(settings, await self._tunnel(settings, ()))
         try:
             _, session = await connection.create_session(
                 lambda: SshChannel(connection, events),
@@ -171,50 +130,51 @@ class Connections:
             raise
         return cast(SshChannel, session)
 
-    async def _connect(
-        self, host: str, config: Any, tunnel: Any, connected: socket.socket | None = None
-    ) -> asyncssh.SSHClientConnection:
-        """Connect to a host, through another connection unless that is None, and log in; `connected` saves the first."""
-        checking = str(config.get("StrictHostKeyChecking") or "ask").lower()
-        known_hosts = self._read_known_hosts(config)
-        client = _Client(known_hosts, checking == "accept-new")
-        base = copy.copy(self._base)
-        base.config = config
+    async def _connect(self, settings: HostSettings, tunnel: Any) -> asyncssh.SSHClientConnection:
+        """Connect to a host, through another connection unless that is None, and log in."""
+        checking = settings.get("stricthostkeychecking").lower()
+        known, identities = self._keys.known_keys(settings), self._keys.identities(settings)
+        any_key = self._options.insecure_host_keys or checking in ("no", "off", "false")
+        client = _Client(known, checking == "accept-new")
+        defaults = await self._settings.defaults()
         try:
             connection = await asyncssh.connect(
-                host,
-                options=base,
-                config=None,
+                settings.host,
+                settings.port,
+                username=settings.get("user"),
+                config=[self._file(_asyncssh_config(settings, defaults))],
                 tunnel=tunnel,
-                sock=connected,
+                proxy_command=_proxy_command(settings),
                 client_factory=lambda: client,
-                known_hosts=None if self._options.insecure_host_keys or checking in ("no", "off") else known_hosts,
+                known_hosts=None if any_key else (known.trusted, known.authorities, known.revoked),
+                host_key_alias=settings.get("hostkeyalias") or None,
+                x509_trusted_certs=None,
+                x509_trusted_cert_paths=[],
                 canonicalize_hostname=False,
                 connect_timeout=None,
                 login_timeout=0,
-                keepalive_interval=config.get("ServerAliveInterval", KEEPALIVE_SECONDS),
-                keepalive_count_max=config.get("ServerAliveCountMax", KEEPALIVE_COUNT),
                 password_auth=False,
                 kbdint_auth=False,
-                ignore_encrypted=True,
-                **self._identities(config),
-                **dict(offered for name, offered in self._algorithms.items() if not config.get(name)),
+                client_keys=identities.copies() or None,
+                **_ssh_agent(settings),
             )
         except asyncssh.HostKeyNotVerifiable as error:
-            raise AgentFailure(client.refused or "host-key-unknown", one_line(error)) from error
+            raise AgentFailure(client.refused, one_line(error)) from error
+        except asyncssh.PermissionDenied as error:
+            raise AgentFailure("key-refused", one_line(error) + _unprotected(identities)) from error
         self._connections.add(connection)
         return connection
 
     # Jump hosts
 
-    async def _tunnel(self, config: Any, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection | None:
+    async def _tunnel(self, settings: HostSettings, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection | None:
         """Return the connection through which a host is reached, None for directly; hosts with the same jumps share it.
 
         Args:
-            config: the host's.
+            settings: the host's.
             under_way: the jumps for whose sake this host is connected.
         """
-        jump = str(config.get("ProxyJump") or "")
+        jump = settings.get("proxyjump")
         tunnel = None
         path = ""
         for hop in jump.split(",") if jump else ():
@@ -239,81 +199,76 @@ class Connections:
         if match is None:
             raise AgentFailure("agent-failed", f"ProxyJump '{hop}' is not of the form [user@]host[:port]")
         host, port = match["bracketed"] or match["host"], int(match["port"]) if match["port"] else None
-        config = self._config(host, match["user"], port, self._files)
-        return await self._connect(host, config, tunnel or await self._tunnel(config, under_way))
+        settings = await self._ask(host, match["user"], port, ())
+        return await self._connect(settings, tunnel or await self._tunnel(settings, under_way))
 
-    # What is evaluated for each host, and what is read once
+    # Settings
 
-    def _config(self, host: str, user: str | None, port: int | None, files: Sequence[str | Path]) -> Any:
-        who = (getpass.getuser(), user or (), host, port or ())
-        config = _Config.load(None, files, False, False, False, *who)
-        if config.has_match_final():
-            config = _Config.load(config, files, True, False, True, *who)
-        return config
+    async def _ask(self, host: str, user: str | None, port: int | None, given: Sequence[str]) -> HostSettings:
+        refused = refuse_names(host, user)
+        if refused:
+            raise AgentFailure("agent-failed", refused)
+        return await self._settings.of(host, user, port, given)
 
-    def _identities(self, config: Any) -> dict[str, Any]:
-        """Return the settings that say with which keys to log in."""
-        files = tuple(config.get("IdentityFile") or KEY_FILES)
-        certificates = tuple(config.get("CertificateFile") or ())
-        if (files, certificates) not in self._keys:
-            self._keys[files, certificates] = _read_keys(files, certificates)
-        # A connection writes into its key pairs which signature it chose: each gets copies, of the same key.
-        found: dict[str, Any] = {"client_keys": [copy.copy(pair) for pair in self._keys[files, certificates]]}
-        if config.get("IdentitiesOnly"):
-            found["agent_identities"] = _read_identities(files) or None
-            if not found["agent_identities"]:
-                found["agent_path"] = None
-        return found
-
-    def _read_known_hosts(self, config: Any) -> asyncssh.SSHKnownHosts:
-        files = tuple(config.get("UserKnownHostsFile", USER_KNOWN_HOSTS))
-        files += tuple(config.get("GlobalKnownHostsFile", GLOBAL_KNOWN_HOSTS))
-        if files not in self._known_hosts:
-            known_hosts = self._known_hosts[files] = asyncssh.import_known_hosts("")
-            for name in files:
-                with suppress(OSError):
-                    for line in Path(name).expanduser().read_text(errors="replace").splitlines():
-                        # OpenSSH passes over lines that it does not understand.
-                        with suppress(ValueError):
-                            known_hosts.load(line)
-        return self._known_hosts[files]
+    def _file(self, text: str) -> str:
+        """Return the path of a file with this text, which nobody else can open: asyncssh reads settings from files only."""
+        if text not in self._files:
+            file = self._files[text] = self._open_files.enter_context(tempfile.TemporaryFile("w+"))
+            file.write(text)
+            file.flush()
+        return f"/proc/self/fd/{self._files[text].fileno()}"
 
 
-def _direct_target(host: str, config: Any) -> tuple[str, int] | None:
-    """Return host and port that a configuration connects to, None when it says how."""
-    if any(config.get(name) for name in ("ProxyJump", "ProxyCommand", "BindAddress", "AddressFamily")):
+def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
+    """Return the settings that asyncssh reads itself, in ssh_config's syntax, without Host, Match, Include or paths of ours."""
+    lines = [(name, value) for name in TAKEN.split() for value in settings.all(name)]
+    for name, instead in INSTEAD.items():
+        value = settings.get(name)
+        if value == defaults.get(name):
+            value = instead
+        if name == "RekeyLimit":
+            size, _, seconds = value.partition(" ")
+            lines += [(name, f"{size} {seconds}")] if seconds not in ("", "0") else [(name, size)] if size else []
+        elif value:
+            lines.append((name, value))
+    return "".join(f"{name} {value if name == 'RekeyLimit' else shlex.quote(value)}\n" for name, value in lines)
+
+
+def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
+    """Return ProxyCommand as OpenSSH runs it, by the user's shell."""
+    command = settings.get("proxycommand")
+    if not command:
         return None
-    return str(config.get("Hostname") or host), int(config.get("Port") or SSH_PORT)
+    # The names that the configuration gives reach the shell as well.
+    refused = refuse_names(settings.host, settings.get("user"))
+    if refused:
+        raise AgentFailure("agent-failed", f"ProxyCommand: {refused}")
+    return [os.environ.get("SHELL") or "/bin/sh", "-c", "exec " + settings.expand(command)]
 
 
-def _put_first(wanted: Sequence[bytes], possible: Sequence[bytes], usual: Sequence[bytes]) -> list[str]:
-    """Return the algorithms to offer: those that are wanted and possible, then what asyncssh would offer."""
-    first = [name for name in wanted if name in possible]
-    return [name.decode() for name in (*first, *(name for name in usual if name not in first))]
+def _ssh_agent(settings: HostSettings) -> dict[str, Any]:
+    """Return the settings that say which keys of the ssh agent may be used."""
+    chosen: dict[str, Any] = {"agent_identities": None}
+    socket = settings.values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    if socket.lower() == "none":
+        chosen["agent_path"] = None
+    elif re.fullmatch(r"\$\w+", socket):
+        chosen["agent_path"] = os.environ.get(socket[1:])
+    elif socket != "SSH_AUTH_SOCK":
+        chosen["agent_path"] = settings.path(socket)
+    if settings.is_set("identitiesonly"):
+        chosen["agent_identities"] = read_public_keys(settings) or None
+        if not chosen["agent_identities"]:
+            chosen["agent_path"] = None
+    return chosen
+
+
+def _unprotected(identities: Identities) -> str:
+    """Return what is to be said of private keys that were not used."""
+    if not identities.unprotected:
+        return ""
+    return f"; unprotected private key, not used (chmod 600): {', '.join(identities.unprotected)}"
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None or task.result().is_closed())
-
-
-def _read_keys(files: Sequence[str], certificates: Sequence[str]) -> list[asyncssh.SSHKeyPair]:
-    """Return the private keys that can be read without a passphrase, each also with its certificate."""
-    loaded = []
-    for name in certificates:
-        with suppress(OSError, ValueError):
-            loaded.append(asyncssh.read_certificate(Path(name).expanduser()))
-    pairs: list[asyncssh.SSHKeyPair] = []
-    for name in files:
-        with suppress(OSError, ValueError):
-            pairs += asyncssh.load_keypairs(str(Path(name).expanduser()), None, loaded, ignore_encrypted=True)
-    return pairs
-
-
-def _read_identities(files: Sequence[str]) -> list[bytes]:
-    """Return the public halves of the keys, by which the ssh agent's keys are chosen."""
-    found = []
-    for name in files:
-        for candidate in (name, name + ".pub"):
-            with suppress(OSError, ValueError):
-                found.append(asyncssh.read_public_key(Path(candidate).expanduser()).public_data)
-    return found

@@ -1,0 +1,192 @@
+"""The settings of OpenSSH's client for one host, as `ssh -G` prints them; never reads a configuration file itself.
+
+So Host and Match blocks, Include, and which files are trusted (their owner, their mode, the home directory of the password
+database and not of $HOME) are decided by OpenSSH alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import re
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from mpilaunch.agent import AgentFailure
+from mpilaunch_agents.child import Child
+from mpilaunch_agents.openssh import classify_ssh_words, telling_line
+
+SSH_PORT = 22
+MOST_QUERIES = 16
+"""Processes of ssh that run at a time."""
+TOKEN = re.compile(r"%(.)")
+VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class HostSettings:
+    """The settings of one host.
+
+    Attributes:
+        original: the name that was asked for.
+        values: by name in lower case; a setting that was given several times has several values.
+    """
+
+    original: str
+    values: dict[str, list[str]] = field(default_factory=dict)
+
+    def get(self, name: str) -> str:
+        """Return the value of a setting, "" for none."""
+        values = self.values.get(name.lower(), [])
+        return values[0] if values and values[0].lower() != "none" else ""
+
+    def all(self, name: str) -> list[str]:
+        """Return all values of a setting that may be given several times."""
+        return [value for value in self.values.get(name.lower(), []) if value.lower() != "none"]
+
+    def is_set(self, name: str) -> bool:
+        """Say whether a setting that is yes or no is on."""
+        return self.get(name).lower() in ("yes", "true")
+
+    @property
+    def host(self) -> str:
+        """The name or address to connect to, by which also its host key is known."""
+        return self.get("hostname") or self.original
+
+    @property
+    def port(self) -> int:
+        """The port to connect to."""
+        return int(self.get("port") or SSH_PORT)
+
+    def expand(self, text: str) -> str:
+        """Return a value with its tokens replaced (ssh_config(5), TOKENS); raises AgentFailure."""
+
+        def token(match: re.Match[str]) -> str:
+            if match[1] not in tokens:
+                raise AgentFailure("agent-failed", f"'{text}': the agent ssh does not expand %{match[1]}; --agent openssh does")
+            return tokens[match[1]]
+
+        name, own = socket.gethostname(), pwd.getpwuid(os.getuid())
+        tokens = {
+            "%": "%",
+            "d": own.pw_dir,
+            "h": self.host,
+            "i": str(own.pw_uid),
+            "j": self.get("proxyjump"),
+            "k": self.get("hostkeyalias") or self.host,
+            "L": name.partition(".")[0],
+            "l": name,
+            "n": self.original,
+            "p": str(self.port),
+            "r": self.get("user"),
+            "u": own.pw_name,
+        }
+        return TOKEN.sub(token, text)
+
+    def path(self, text: str) -> str:
+        """Return a value that is a path, with `~`, variables and tokens replaced; raises AgentFailure."""
+        text = VARIABLE.sub(lambda match: os.environ.get(match[1], ""), home_path(text))
+        return self.expand(text)
+
+
+def home_path(text: str) -> str:
+    """Return a path with a leading `~` or `~user` replaced as OpenSSH does, by the password database; $HOME has no say."""
+    if not text.startswith("~"):
+        return text
+    user, slash, rest = text[1:].partition("/")
+    try:
+        home = pwd.getpwnam(user).pw_dir if user else pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        raise AgentFailure("agent-failed", f"'{text}': this machine has no such user") from None
+    return home + slash + rest
+
+
+class SshSettings:
+    """Asks OpenSSH for the settings of hosts."""
+
+    def __init__(self) -> None:
+        self._defaults: asyncio.Future[HostSettings] | None = None
+        self._turns = asyncio.Semaphore(MOST_QUERIES)
+
+    async def of(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
+        """Return the settings of a host; raises AgentFailure.
+
+        Args:
+            user, port: those that the user gave outright.
+            options: settings that come before those of the files.
+        """
+        argv = [word for option in options for word in ("-o", option)]
+        argv += ["-l", user] if user is not None else []
+        argv += ["-p", str(port)] if port is not None else []
+        return await self._query(host, argv)
+
+    async def defaults(self) -> HostSettings:
+        """Return what holds where no file says anything, asked for once; raises AgentFailure."""
+        if self._defaults is None or (self._defaults.done() and not _succeeded(self._defaults)):
+            self._defaults = asyncio.ensure_future(self._query("localhost", ["-F", "none"]))
+        return await asyncio.shield(self._defaults)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        if self._defaults is not None:
+            self._defaults.cancel()
+            await asyncio.gather(self._defaults, return_exceptions=True)
+
+    async def _query(self, host: str, argv: Sequence[str]) -> HostSettings:
+        async with self._turns:
+            code, output, errors = await _run(["ssh", "-T", "-G", *argv, "--", host])
+        if code or not output:
+            lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
+            cause = classify_ssh_words(errors)
+            raise AgentFailure(cause or "agent-failed", (telling_line(errors, cause) if cause else "") or lines[-1].strip())
+        values: dict[str, list[str]] = {}
+        for line in output.splitlines():
+            name, _, value = line.partition(" ")
+            values.setdefault(name.lower(), []).append(value)
+        return HostSettings(host, values)
+
+
+def _succeeded(future: asyncio.Future[HostSettings]) -> bool:
+    return not future.cancelled() and future.exception() is None
+
+
+async def _run(argv: Sequence[str]) -> tuple[int, str, str]:
+    """Return exit code, output and errors of a program that takes no input; it is killed when this is cancelled."""
+    try:
+        child = Child(argv)
+    except OSError as error:
+        raise AgentFailure("agent-missing", f"{argv[0]}: {error.strerror}") from error
+    os.close(child.stdin)
+    try:
+        output, errors = await asyncio.gather(_read(child.stdout), _read(child.stderr))
+        # Both pipes have ended, so the process is exiting.
+        return child.wait(), output, errors
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
+    finally:
+        os.close(child.stdout)
+        os.close(child.stderr)
+
+
+async def _read(descriptor: int) -> str:
+    """Return all that comes by a pipe."""
+    loop = asyncio.get_running_loop()
+    data = bytearray()
+    while True:
+        ready = loop.create_future()
+        loop.add_reader(descriptor, ready.set_result, None)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(descriptor)
+        block = os.read(descriptor, 1 << 16)
+        if not block:
+            return data.decode(errors="surrogateescape")
+        data += block
