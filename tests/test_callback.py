@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import ssl
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from mpilaunch.agent import Agent, AgentOptions, load
+from mpilaunch.agent import Agent, AgentOptions, Channel, load
 from mpilaunch.allocation import Node
 from mpilaunch.errors import ExitCode
 from mpilaunch.prepare import MOST_OPEN_PODS
 from mpilaunch.relayed import HEADER
-from mpilaunch_agents import callback
+from mpilaunch_agents import callback, callback_door
 from mpilaunch_agents.callback import SECRET, CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from tests.launching import finish, launch, launching, living, script, sh, wait_for_files, wait_until
@@ -155,7 +157,7 @@ def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> 
         channel = await made.open(Node(0, "somewhere", (), ""), command, seen)
         await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
         assert made._listening is not None
-        port = (await made._listening)[0].sockets[0].getsockname()[1]
+        port = (await made._listening)[0].port
         (words,) = relays().values()
         assert words[6].endswith(b":%d" % port)
         secret = words[8]
@@ -183,6 +185,96 @@ def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> 
         await made.close()
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(main())
+
+
+FLOOD = """
+import socket, ssl, sys
+port, count, speak = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+held = []
+for _ in range(count):
+    try:
+        one = socket.create_connection(("127.0.0.1", port), 5)
+        held.append(one)
+        if speak == "garbage":
+            one.sendall(b"GET / HTTP/1.0" * 9)
+        elif speak == "handshake":
+            held.append(context.wrap_socket(one))
+    except OSError:
+        pass
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("speak", ["nothing", "garbage", "handshake"])
+@pytest.mark.parametrize("descriptors", [None, 60])
+def test_strangers_who_connect_many_times_keep_nobody_out(agent: str, speak: str, descriptors: int | None) -> None:
+    async def main() -> None:
+        reported: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        made = load(agent, AgentOptions(call_back=(agent,)))
+        assert isinstance(made, CallbackAgent)
+        await started(made, 0)
+        assert made._listening is not None
+        port = (await made._listening)[0].port
+        argv = [sys.executable, "-c", FLOOD, str(port), "300", speak]
+        pipe = asyncio.subprocess.PIPE
+        before = len(os.listdir("/proc/self/fd"))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        flood = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe)
+        assert flood.stdin and flood.stdout
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (before + descriptors, hard))
+        try:
+            assert await asyncio.wait_for(flood.stdout.readline(), 30) == b"done\n"
+            await asyncio.sleep(0.2)
+            assert len(os.listdir("/proc/self/fd")) - before <= callback_door.MOST_UNPROVED + 4
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            began = time.monotonic()
+            channels = [await started(made, number) for number in range(1, 4)]
+            assert time.monotonic() - began < 10
+            for channel in channels:
+                channel.abort()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            flood.stdin.close()
+            await flood.wait()
+            await made.close()
+        assert reported == []
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+    asyncio.run(main())
+
+
+async def started(agent: Agent, number: int) -> Channel:
+    """Return a node's channel, once the node has called."""
+    seen = Recorder()
+    command = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
+    channel = await agent.open(Node(number, "somewhere", (), ""), command, seen)
+    await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
+    return channel
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_stranger_who_says_nothing_is_hung_up_on(agent: str, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callback_door, "SECONDS_TO_SPEAK", 0.3)
+
+    async def main() -> None:
+        made = load(agent, AgentOptions(call_back=(agent,)))
+        assert isinstance(made, CallbackAgent)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        made._listening = asyncio.ensure_future(made._listen())
+        port = (await made._listening)[0].port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context if tls else None)
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await made.close()
 
     asyncio.run(main())
 

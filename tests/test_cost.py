@@ -111,32 +111,6 @@ def test_a_daemon_loads_little() -> None:
     assert len(modules) <= 90, modules
 
 
-def test_ssh_does_without_what_openssh_has_not() -> None:
-    code = """
-import sys
-from mpilaunch.head import lazily
-lazily.put_off_what_everyone_imports()
-lazily.load_asyncio(tls=False)
-from mpilaunch_agents.ssh_import import load_asyncssh
-load_asyncssh()
-import mpilaunch_agents.ssh_connection
-print(*(name for name in sys.modules if not lazily.is_put_off(name)))
-import asyncssh.sftp, ctypes.util, dataclasses, inspect, typing
-assert typing.get_type_hints(load_asyncssh) == {"return": type(None)}
-assert issubclass(asyncssh.sftp.SFTPError, asyncssh.Error)
-assert ctypes.util.find_library("c") == "libc.so.6"
-assert str(inspect.signature(load_asyncssh)) == "() -> 'None'"
-"""
-    argv = [sys.executable, "-c", code]
-    folders = f"{ROOT}:{ROOT / 'agents'}"
-    done = subprocess.run(argv, env={**os.environ, "PYTHONPATH": folders}, capture_output=True, text=True, check=True)
-    modules = done.stdout.split()
-    assert "asyncssh" in modules
-    assert not {"cryptography.x509", "asyncssh.crypto.x509", "asyncssh.sftp", "asyncssh.scp"} & set(modules)
-    assert not {"argparse", "ctypes.util", "inspect", "subprocess", "typing", "typing_extensions"} & set(modules)
-    assert len(modules) <= 320, len(modules)
-
-
 # Processes
 
 

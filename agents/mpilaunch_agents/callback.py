@@ -25,10 +25,9 @@ from pathlib import Path
 from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
 from mpilaunch.allocation import Node
 from mpilaunch.relayed import HEADER, STDIN, RelayedChannel
+from mpilaunch_agents.callback_door import Door
 from mpilaunch_agents.callback_node import CANNOT_CALL, SECRET
 
-SECONDS_TO_SPEAK = 10.0
-"""How long a connection may take to say its secret."""
 MOST_ADDRESSES = 8
 """Addresses of the head that a node tries."""
 GREETING = HEADER.pack(SECRET, 64)
@@ -48,7 +47,7 @@ class CallbackAgent:
         self._outlived = getattr(inner, "outlived", False)
         self._expected: dict[str, _Called] = {}
         self._callers: set[_Caller] = set()
-        self._listening: asyncio.Task[tuple[asyncio.Server, str, str]] | None = None
+        self._listening: asyncio.Task[tuple[Door, str, str]] | None = None
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Start the command, of which the first word is a Python; raises AgentFailure."""
@@ -81,7 +80,7 @@ class CallbackAgent:
             if not self._listening.done():
                 self._listening.cancel()
             with suppress(OSError, asyncio.CancelledError):
-                (await self._listening)[0].close()
+                await (await self._listening)[0].close()
         self._expected.clear()
         await self._inner.close()
         while self._callers:
@@ -89,19 +88,17 @@ class CallbackAgent:
                 caller.abort()
             await asyncio.sleep(0)
 
-    async def _listen(self) -> tuple[asyncio.Server, str, str]:
-        """Return the server, where it can be reached, and the fingerprint of its certificate; raises OSError."""
+    async def _listen(self) -> tuple[Door, str, str]:
+        """Return the door, where it can be reached, and the fingerprint of its certificate; raises OSError."""
         context, pin = _certificate()
         if socket.has_dualstack_ipv6():
             listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
         else:
             listener = socket.create_server(("", 0), backlog=1024)
-        port = listener.getsockname()[1]
-        server = await asyncio.get_running_loop().create_server(
-            lambda: _Caller(self._expected, self._callers), sock=listener, ssl=context, ssl_handshake_timeout=SECONDS_TO_SPEAK
-        )
+        door = Door(listener, context, lambda: _Caller(self._expected, self._callers), lambda: len(self._expected))
+        port = door.port
         places = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses()]
-        return server, ",".join(places), pin
+        return door, ",".join(places), pin
 
 
 class _Caller(RelayedChannel):
@@ -115,12 +112,12 @@ class _Caller(RelayedChannel):
     def __init__(self, expected: dict[str, _Called], callers: set[_Caller]) -> None:
         super().__init__(None, "its connection back to the head was lost")
         self.called: _Called | None = None
+        self.settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._expected, self._callers = expected, callers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; TLS speaks by one of its own kind."""
         self.transport = transport  # type: ignore[assignment]
-        self._late = asyncio.get_running_loop().call_later(SECONDS_TO_SPEAK, self.abort)
         self._callers.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -135,21 +132,25 @@ class _Caller(RelayedChannel):
         if self.events is not None:
             super().frame(kind, data)
         elif kind == SECRET:
-            self._late.cancel()
             self.called = self._expected.pop(data.decode("ascii", "replace"), None)
             if self.called is None:
                 self.abort()
             else:
+                self._settle(proved=True)
                 self.called.connected(self)
         else:
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the end."""
-        self._late.cancel()
+        self._settle(proved=False)
         self._callers.discard(self)
         if self.called is not None:
             self.called.ended(self._end)
+
+    def _settle(self, *, proved: bool) -> None:
+        if not self.settled.done():
+            self.settled.set_result(proved)
 
 
 class _Called:

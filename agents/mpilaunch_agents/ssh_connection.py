@@ -14,8 +14,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import asyncssh
 
@@ -78,8 +77,7 @@ class Connections:
         self._given = settings
         self._settings = SshSettings()
         self._keys = KeyFiles()
-        self._files: dict[str, IO[str]] = {}
-        self._open_files = ExitStack()
+        self._files: dict[str, int] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
         self._jumped_at: dict[str, float] = {}
         self._given_up: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
@@ -112,7 +110,8 @@ class Connections:
         for connection in list(self._connections):
             connection.abort()
             await connection.wait_closed()
-        self._open_files.close()
+        for descriptor in self._files.values():
+            os.close(descriptor)
 
     async def _open(self, settings: HostSettings, command: Sequence[str], events: ChannelEvents) -> SshChannel:
         connection = await self._connect(settings, await self._tunnel(settings, ()))
@@ -213,10 +212,12 @@ class Connections:
     def _file(self, text: str) -> str:
         """Return the path of a file with this text, which nobody else can open: asyncssh reads settings from files only."""
         if text not in self._files:
-            file = self._files[text] = self._open_files.enter_context(tempfile.TemporaryFile("w+"))
-            file.write(text)
-            file.flush()
-        return f"/proc/self/fd/{self._files[text].fileno()}"
+            descriptor, path = tempfile.mkstemp()
+            self._files[text] = descriptor
+            os.unlink(path)
+            with open(descriptor, "w", closefd=False) as file:
+                file.write(text)
+        return f"/proc/self/fd/{self._files[text]}"
 
 
 def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch_agents.child import Child
-from mpilaunch_agents.openssh import classify_ssh_words, telling_line
+from mpilaunch_agents.openssh import classify_ssh_words
 
 SSH_PORT = 22
 MOST_QUERIES = 16
@@ -141,8 +141,7 @@ class SshSettings:
             code, output, errors = await _run(["ssh", "-T", "-G", *argv, "--", host])
         if code or not output:
             lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
-            cause = classify_ssh_words(errors)
-            raise AgentFailure(cause or "agent-failed", (telling_line(errors, cause) if cause else "") or lines[-1].strip())
+            raise AgentFailure(classify_ssh_words(errors) or "agent-failed", lines[0].strip())
         values: dict[str, list[str]] = {}
         for line in output.splitlines():
             name, _, value = line.partition(" ")
