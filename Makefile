@@ -112,8 +112,7 @@ $(VENV)/.made:
 		echo "make: $(PYTHON) is missing or older than Python 3.10: say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call install,python3-venv); }
 	$(PYTHON) -m venv --clear $(VENV)
-	@# From 25.1 on, the commands that it writes do not begin by loading `re`, which takes a tenth of a short launch.
-	$(PIP) install --upgrade 'pip>=25.1'
+	$(PIP) install --upgrade pip
 	@touch $@
 
 $(VENV)/.project: pyproject.toml $(VENV)/.made

@@ -315,7 +315,7 @@ def machine() -> str:
 
 def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
     """Return what only mpilaunch has: the bytes that a node is sent, its daemon's memory, the time until all have reported."""
-    from mpilaunch.head.bundle import first_part, second_part
+    from mpilaunch.head import bundle
 
     hello: dict[str, float] = {}
     for names in (hosts.names[:1], hosts.names):
@@ -330,7 +330,7 @@ def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
     # A rank is a child of its node's daemon.
     done = hosts.run([ours.command, "-H", hosts.names[0], "sh", "-c", "cat /proc/$PPID/status"], env={"PYTHONPATH": ""})
     (kilobytes,) = (line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmRSS:"))
-    sizes = {"bundle_bytes": len(first_part()), "pmix_bytes": len(second_part()), "daemon_bytes": int(kilobytes) * 1024}
+    sizes = {"bundle_bytes": len(bundle.load()), "daemon_bytes": int(kilobytes) * 1024}
     return {**sizes, "hello_seconds": hello}
 
 

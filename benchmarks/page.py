@@ -72,7 +72,6 @@ def table_page(results: Mapping[str, Any]) -> str:
     lines = [
         ["what", "mpilaunch"],
         ["sent to each node", f"{footprint['bundle_bytes'] / 1000:.0f} kB"],
-        ["sent besides to a node that serves PMIx", f"{footprint['pmix_bytes'] / 1000:.0f} kB"],
         ["memory of a daemon (resident)", f"{footprint['daemon_bytes'] / 1e6:.1f} MB"],
     ]
     for count, seconds in footprint["hello_seconds"].items():

@@ -124,7 +124,7 @@ class ScriptedNode:
             if self._agent.fence:
                 members = [[self._world, -1]]
                 self._say("joined", world=self._world)
-                self._say("collective", kind="barrier", members=members, ranks=len(self._ranks), data={"key": "value"})
+                self._say("collective", kind="pmi WORLD", members=members, ranks=len(self._ranks), data={"key": "value"})
             else:
                 self._end("absent")
         elif kind == "collective":
@@ -159,7 +159,7 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     # What is asked of a node now and then would depend on how long this takes.
     words += ["--heartbeat", "3600", "--start-timeout", "3600"]
     words += ["true"] if nature == DAEMONS else ["--fanout", str(nodes), "true"]
-    bundle.first_part()
+    bundle.load()
     read_words(["true"])
     gc.collect()
     before, begun, began = resident(), time.process_time(), time.monotonic()

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # signal itself loads enum
 import gc
 import os
+import signal
+import sys
+from contextlib import suppress
+from typing import NoReturn
 
-from mpilaunch.head import bytecode
-from mpilaunch.head.lazily import put_off_what_everyone_imports
 
-
-def entry() -> None:
-    """Run the command; does not return."""
+def entry() -> NoReturn:
+    """Run the command, and exit with its code."""
     open_standard_descriptors()
-    interrupt = _signal.getsignal(_signal.SIGINT)
-    if interrupt is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until somebody can say in words that it came
-    if _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN:
-        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)  # or nobody could tell how our children have ended
-    gc.disable()  # loading makes hardly any garbage; the launch goes on with it
-    put_off_what_everyone_imports()
-    bytecode.use()
+    interrupt = signal.getsignal(signal.SIGINT)
+    if interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt while we load has no traceback
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how our children end
     from mpilaunch import cli
 
-    if interrupt is _signal.default_int_handler:
-        _signal.signal(_signal.SIGINT, interrupt)
-    cli.entry()
+    if interrupt is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    code = cli.main()
+    flush_standard_streams()
+    gc.freeze()  # Python would look for garbage in all that was loaded before it exits: a seventh of a short launch
+    sys.exit(code)
 
 
 def open_standard_descriptors() -> None:
-    """See to it that 0, 1 and 2 are open: whoever closed them would get a socket or a file of ours in their place."""
+    """Open those of 0, 1 and 2 that are closed: a socket or file of ours would get their number otherwise."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+
+
+def flush_standard_streams() -> None:
+    """Flush what was printed; what cannot be written is dropped here, or Python would try again and change the exit code."""
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except AttributeError:
+            pass  # closed before we started
+        except (OSError, ValueError):
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 if __name__ == "__main__":

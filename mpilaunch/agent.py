@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from mpilaunch import later
 from mpilaunch.errors import UsageError
-from mpilaunch.records import dataclass, replace
 
 if TYPE_CHECKING:
     from mpilaunch.allocation import Node
 
 
-@dataclass(frozen=True)
-class AgentOptions:
+class AgentOptions(NamedTuple):
     """What the user says to every agent.
 
     Attributes:
@@ -47,8 +45,7 @@ class AgentOptions:
     connectors: int | None = None
 
 
-@dataclass(frozen=True)
-class ChannelEnd:
+class ChannelEnd(NamedTuple):
     """How a channel ended.
 
     Attributes:
@@ -197,11 +194,11 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
     """
     connectors = connectors_for(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in CONNECTS_ITSELF else 0
     if connectors:
-        agent = cast(Agent, later.load("mpilaunch_agents.connectors").ConnectorsAgent(name, options, connectors))
+        agent = cast(Agent, import_module("mpilaunch_agents.connectors").ConnectorsAgent(name, options, connectors))
     else:
         agent = _load(name, options)
     if name in options.call_back:
-        return cast(Agent, later.load("mpilaunch_agents.callback").CallbackAgent(agent, stdin=name in BUILT_IN))
+        return cast(Agent, import_module("mpilaunch_agents.callback").CallbackAgent(agent, stdin=name in BUILT_IN))
     return agent
 
 
@@ -215,10 +212,10 @@ def connectors_for(said: int | None, nodes: int, cpus: int) -> int:
 
 def _load(name: str, options: AgentOptions) -> Agent:
     if is_template(name):
-        name, options = "command", replace(options, template=name)
+        name, options = "command", options._replace(template=name)
     if name in BUILT_IN:
         module, _, factory = BUILT_IN[name].partition(":")
-        return cast(Agent, getattr(later.load(module), factory)(options))
+        return cast(Agent, getattr(import_module(module), factory)(options))
     return _third_party(name)(options)
 
 

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry
 from mpilaunch.nodeset import fold
-from mpilaunch.records import dataclass, replace
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """The right to run one rank on a node.
 
     Attributes:
@@ -64,8 +63,7 @@ class Node:
     container: str | None = None
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """The nodes in order, and where they came from ("hosts.txt", "--host", "Slurm job 42", "this machine").
 
     `agent_source` is the variable that says how nodes are reached about whose agent the user says nothing.
@@ -163,7 +161,7 @@ def name_hosts(entries: Sequence[HostEntry], allocation: Allocation) -> list[Hos
             chosen = [names[int(number)]]
         else:
             chosen = [entry.name]
-        named += [replace(entry, name=name) for name in chosen]
+        named += [entry._replace(name=name) for name in chosen]
     return named
 
 
@@ -179,7 +177,7 @@ def _no_place(entry: HostEntry, told: str, allocation: Allocation) -> UsageError
 def order_nodes(allocation: Allocation, *, descending: bool) -> Allocation:
     """Return the allocation with its nodes in the order of their slots, those with as many in the order they had."""
     nodes = sorted(allocation.nodes, key=lambda node: len(node.slots), reverse=descending)
-    return replace(allocation, nodes=tuple(replace(node, index=index) for index, node in enumerate(nodes)))
+    return allocation._replace(nodes=tuple(replace(node, index=index) for index, node in enumerate(nodes)))
 
 
 def nodes_of(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[int, ...]:
@@ -280,7 +278,7 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
             chosen = replace(node, index=len(nodes), slots=_lowered(node, mentions, said, allocation.elastic_slots))
             user = _agreed(mentions, "user", [entry.user for entry in mentions])
             nodes.append(replace(chosen, user=user or node.user))
-    return replace(allocation, nodes=tuple(nodes))
+    return allocation._replace(nodes=tuple(nodes))
 
 
 def this_machine(slots: int, agent: str = LOCAL) -> Allocation:

@@ -10,6 +10,7 @@ names is exact, also when two slots name one GPU: that is the user's word. Every
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from mpilaunch.allocation import Allocation, Node
 from mpilaunch.cpubinding import CpuPolicy, bind_cpus, picture
@@ -17,11 +18,9 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.facts import Cpu, Gpu, NodeFacts
 from mpilaunch.mapping import JobMap, Placement
 from mpilaunch.nodeset import fold_numbers
-from mpilaunch.records import dataclass, field, replace
 
 
-@dataclass(frozen=True)
-class GpuPolicy:
+class GpuPolicy(NamedTuple):
     """What the user asked for.
 
     Attributes:
@@ -38,8 +37,7 @@ class GpuPolicy:
     oversubscribe: bool = False
 
 
-@dataclass(frozen=True)
-class RankBinding:
+class RankBinding(NamedTuple):
     """What one rank gets.
 
     Attributes:
@@ -51,12 +49,11 @@ class RankBinding:
 
     cpus: tuple[int, ...] | None = None
     gpus: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     unset: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Visibility:
+class _Visibility(NamedTuple):
     """How one vendor's runtime is told which GPUs to show.
 
     Attributes:
@@ -69,7 +66,7 @@ class _Visibility:
     """
 
     variable: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = {}
     unset: tuple[str, ...] = ()
     uuids: bool = False
     ordered: bool = True
@@ -109,7 +106,7 @@ def bind_ranks(
         node, found = allocation.nodes[index], facts[index]
         visible, own = _bind_gpus(node, placements, found.gpus, gpu)
         cpus = bind_cpus(node, placements, found.cpus, own, cpu)
-        bindings |= {rank: replace(binding, cpus=cpus[rank]) for rank, binding in visible.items()}
+        bindings |= {rank: binding._replace(cpus=cpus[rank]) for rank, binding in visible.items()}
     return bindings
 
 

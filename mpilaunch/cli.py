@@ -8,13 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from mpilaunch import __version__, config
 from mpilaunch.console import Console, printable
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
-from mpilaunch.head import bytecode
 from mpilaunch.words import DIALECTS, Command, read_command
 
 if TYPE_CHECKING:
@@ -54,22 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.INTERNAL
     finally:
         console.end_progress()
-
-
-def entry() -> NoReturn:
-    """Run as the command `mpilaunch`, and end the process without taking Python apart first.
-
-    That would cost a third of a short launch; there is nothing left to close, and what is printed is flushed here.
-    """
-    code = main()
-    for stream in (sys.stdout, sys.stderr):
-        # A stream that was closed before us is None.
-        with suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    # It is for the next launch: this one has ended as it has ended.
-    with suppress(Exception, KeyboardInterrupt):
-        bytecode.keep()
-    os._exit(code)
 
 
 def run(words: list[str], environ: Mapping[str, str], console: Console, name: str = "mpilaunch") -> int:

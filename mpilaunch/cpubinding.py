@@ -13,6 +13,7 @@ is allowed; larger objects may be shared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError
@@ -20,11 +21,9 @@ from mpilaunch.facts import Cpu, Gpu
 from mpilaunch.mapping import Placement
 from mpilaunch.nodeset import fold_numbers
 from mpilaunch.places import OBJECTS, Object, in_turn, mapped, objects, objects_of, places_in
-from mpilaunch.records import dataclass
 
 
-@dataclass(frozen=True)
-class Cores:
+class Cores(NamedTuple):
     """Cores as a rankfile names them, by logical number: `numbers` of a `socket`, of the whole node when that is None; all of
     the socket when there are no numbers."""
 
@@ -32,8 +31,7 @@ class Cores:
     numbers: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class CpuPolicy:
+class CpuPolicy(NamedTuple):
     """What the user asked for.
 
     Attributes:

@@ -11,11 +11,11 @@ is 2021.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from mpilaunch import foreign, mca
 from mpilaunch.errors import UsageError
 from mpilaunch.foreign import ReadFile, Translation, words_of
-from mpilaunch.records import dataclass
 
 __all__ = ["ROWS", "Row", "Translation", "find", "flags", "translate"]
 

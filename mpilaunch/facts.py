@@ -6,16 +6,14 @@ Pure: `NodeFacts.from_message` checks what came over the wire. The daemon's `pro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from mpilaunch.records import dataclass
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 MAX_CPU = 65_535
 """Highest CPU number that a node may tell."""
 
 
-@dataclass(frozen=True)
-class Cpu:
+class Cpu(NamedTuple):
     """One hardware thread: its number, and the core, socket, NUMA node and caches (numbers unique on the machine) it is part
     of; a cache is -1 where the node has none of that level or does not tell."""
 
@@ -50,8 +48,7 @@ class Gpu:
     numa: int = -1
 
 
-@dataclass(frozen=True)
-class NodeFacts:
+class NodeFacts(NamedTuple):
     """Attributes:
     hostname: as the node calls itself; for messages only, never an identity.
     python: version of the daemon's interpreter, "3.11.7".

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-
-from mpilaunch.records import dataclass, field
+from dataclasses import dataclass, field
 
 ReadFile = Callable[[str, str], str]
 

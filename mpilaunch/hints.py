@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mpilaunch.jobstate import RankEnd, signal_name
-from mpilaunch.records import dataclass
 
 LINES_READ = 60
 """So many of the last lines are looked at: an earlier one is rarely the reason."""

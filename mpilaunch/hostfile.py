@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hostvalues import (
@@ -32,12 +32,10 @@ from mpilaunch.hostvalues import (
     read_user,
 )
 from mpilaunch.nodeset import Line, Span, expand_span
-from mpilaunch.records import dataclass
 from mpilaunch.spelling import near
 
 
-@dataclass(frozen=True)
-class HostEntry:
+class HostEntry(NamedTuple):
     """One host as one place of a hostfile or of `--host` names it; None means that nothing was said.
 
     Attributes:

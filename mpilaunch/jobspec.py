@@ -6,6 +6,8 @@ Pure and frozen: `cli` makes it, `--dry-run` prints it, `head.launch` runs it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mpilaunch import checkpoints
 from mpilaunch.agent import AgentOptions
@@ -14,12 +16,10 @@ from mpilaunch.binding import GpuPolicy
 from mpilaunch.cpubinding import CpuPolicy
 from mpilaunch.errors import UsageError
 from mpilaunch.mapping import JobMap, MappingPolicy
-from mpilaunch.records import dataclass, field
 from mpilaunch.shares import Share
 
 
-@dataclass(frozen=True)
-class OutputPolicy:
+class OutputPolicy(NamedTuple):
     """Where the ranks' output goes.
 
     Attributes:
@@ -44,8 +44,7 @@ class OutputPolicy:
     verbose: int = 0
 
 
-@dataclass(frozen=True)
-class Deadlines:
+class Deadlines(NamedTuple):
     """Seconds. `timeout`: the ranks' run (None: no limit); `mpi_init`: a rank's wait in MPI_Init for the others (0: no limit);
     `grace`: between SIGTERM and SIGKILL; `start`: until every node has reported; `heartbeat`: silence after which a node is
     lost; `drain`: for output held open by a process that its rank left behind; `reconnect`: for a lost connection to be made
@@ -69,8 +68,7 @@ class Deadlines:
         return 60.0 if agent == "kubectl" else 10.0
 
 
-@dataclass(frozen=True)
-class CheckpointPolicy:
+class CheckpointPolicy(NamedTuple):
     """How the ranks are asked to save their state; docs/checkpoints.md has what they answer.
 
     Attributes:
@@ -86,8 +84,7 @@ class CheckpointPolicy:
     signal: str = "USR1"
 
 
-@dataclass(frozen=True)
-class Discovery:
+class Discovery(NamedTuple):
     """How the hosts are asked for that are there now, and what makes nodes of them, as for the hosts that the user named.
 
     Attributes:
@@ -102,8 +99,7 @@ class Discovery:
     local_names: frozenset[str]
 
 
-@dataclass(frozen=True)
-class RestartPolicy:
+class RestartPolicy(NamedTuple):
     """What a job may do when it loses ranks or nodes; see `restarts`.
 
     Attributes:
@@ -125,7 +121,7 @@ class RestartPolicy:
     unit: int = 1
     elastic: bool = False
     pool: Allocation | None = None
-    mapping: MappingPolicy = field(default_factory=MappingPolicy)
+    mapping: MappingPolicy = MappingPolicy()
     discovery: Discovery | None = None
 
     @property
@@ -139,8 +135,7 @@ class RestartPolicy:
         return bool(self.spares) or self.most is not None
 
 
-@dataclass(frozen=True)
-class App:
+class App(NamedTuple):
     """One program of the job; most jobs have one, MPMD jobs (`a : b`) several, which share one MPI_COMM_WORLD.
 
     Attributes:
@@ -151,7 +146,7 @@ class App:
     """
 
     program: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     wdir: str | None = None
     edits: tuple[tuple[str, str, str, str], ...] = ()
 

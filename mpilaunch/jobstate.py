@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpilaunch.errors import ExitCode
-from mpilaunch.records import dataclass, field, replace
 
 LONGEST_EVIDENCE = 500
 """Characters of the kernel's line about a rank that are kept."""
@@ -30,8 +30,7 @@ RANK_STATES: dict[str, dict[str, str]] = {
 could not be executed goes from waiting to exited."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """What a node knows of a rank's death beyond its end (docs/wire.md, `exited`).
 
     Attributes:
@@ -62,8 +61,7 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
-@dataclass(frozen=True)
-class RankEnd:
+class RankEnd(NamedTuple):
     """How one rank ended.
 
     Attributes:
@@ -215,7 +213,7 @@ class JobState:
     def missed(self, ranks: Iterable[int]) -> None:
         """Living ranks wait for these, which have ended or are lost: those of them that ended well did not after all."""
         ends = [self.ends[rank] for rank in ranks if rank in self.ends]
-        self.ends.update({end.rank: replace(end, missed=True) for end in ends if not end.failed})
+        self.ends.update({end.rank: end._replace(missed=True) for end in ends if not end.failed})
 
     @property
     def ended(self) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from mpilaunch.cpubinding import CpuPolicy
 from mpilaunch.errors import UsageError
@@ -22,7 +23,6 @@ from mpilaunch.mapping import MappingPolicy
 from mpilaunch.nodeset import Span, parse_numbers
 from mpilaunch.options import Settings
 from mpilaunch.places import OBJECTS
-from mpilaunch.records import dataclass, field
 from mpilaunch.spelling import did_you_mean
 from mpilaunch.values import is_whole_number
 

@@ -21,17 +21,16 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, islice, repeat
+from typing import NamedTuple
 
 from mpilaunch import notenough
 from mpilaunch.allocation import LOCAL, MAX_SLOTS, Allocation, Node
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import Cpu
 from mpilaunch.places import OBJECTS, Object, in_turn, mapped, objects_of, places_in
-from mpilaunch.records import dataclass
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """Where one rank runs.
 
     Attributes:
@@ -49,16 +48,14 @@ class Placement:
     app: int = 0
 
 
-@dataclass(frozen=True)
-class JobMap:
+class JobMap(NamedTuple):
     """The placements in rank order, and the indices of the nodes that run at least one rank, in node order."""
 
     placements: tuple[Placement, ...]
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class MappingPolicy:
+class MappingPolicy(NamedTuple):
     """What the user asked for.
 
     Attributes:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
-from mpilaunch.records import dataclass
 
 MAX_ITEMS = 65_536
 """Most names or numbers that one text may stand for: a typing error must not fill the memory."""
@@ -23,8 +23,7 @@ _NUMBER = r"(?<![0-9])([0-9]{1,18})(?![0-9])"
 _UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f]"
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One line of a source. `column` is the column of the text's first character, when the text is only a part of the line."""
 
     source: str
@@ -33,8 +32,7 @@ class Line:
     column: int = 1
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """The characters start..end of a line."""
 
     line: Line

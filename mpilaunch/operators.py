@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
-from mpilaunch.records import dataclass, replace
 
 HOSTFILE_VARIABLES = (
     "OMPI_MCA_orte_default_hostfile",
@@ -57,8 +57,7 @@ OURS_ANYWAY = ("connectionattempts", "batchmode", "loglevel")
 ReadText = Callable[[str], str]
 
 
-@dataclass(frozen=True)
-class FoundAgent:
+class FoundAgent(NamedTuple):
     """How to reach the hosts.
 
     Attributes:
@@ -158,7 +157,7 @@ def _with_slots(entries: list[HostEntry], environ: Mapping[str, str]) -> list[Ho
             names = [entry.name for entry in entries]
             slots = int(environ[variable])
             return [
-                replace(entry, slots=slots) if entry.slots is None and names.count(entry.name) == 1 else entry
+                entry._replace(slots=slots) if entry.slots is None and names.count(entry.name) == 1 else entry
                 for entry in entries
             ]
     return entries

@@ -8,9 +8,8 @@ Every long option is also understood with one dash (`-np`, `-hostfile`), as mpir
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-from mpilaunch.records import dataclass, field
 
 Value = bool | int | float | str | tuple[str, ...] | None
 

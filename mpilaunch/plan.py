@@ -14,7 +14,6 @@ from mpilaunch.jobspec import App, JobSpec
 from mpilaunch.masking import mask_argv, mask_command, mask_pair, mask_variables
 from mpilaunch.nodeset import fold_numbers
 from mpilaunch.options import Setting, Settings, Value
-from mpilaunch.records import asdict
 
 SCHEMA = "mpilaunch.plan/1"
 AT_LAUNCH = "<chosen at launch>"
@@ -48,15 +47,15 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
                 "namespace": node.namespace,
                 "container": node.container,
                 "max_slots": node.max_slots,
-                "slots": [asdict(slot) for slot in node.slots],
+                "slots": [slot._asdict() for slot in node.slots],
                 "ranks": ranks_of[node.index],
             }
             for node in job.allocation.nodes
         ],
         "pending": bool(job.pending),
-        "ranks": [asdict(placement) for placement in job.job_map.placements],
-        "gpus": asdict(job.gpu),
-        "cpus": asdict(job.cpu),
+        "ranks": [placement._asdict() for placement in job.job_map.placements],
+        "gpus": job.gpu._asdict(),
+        "cpus": job.cpu._asdict(),
         "environment": sorted(job.environment),
     }
     if settings is not None:

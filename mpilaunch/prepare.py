@@ -22,7 +22,6 @@ from mpilaunch.mapby import mapping_and_cpus
 from mpilaunch.mapping import JobMap, MappingPolicy
 from mpilaunch.options import OPTIONS, RESTARTS, Settings
 from mpilaunch.prepare_nodes import choose_nodes, found_agent, listed, local_names, own_values, rankfile_of
-from mpilaunch.records import replace
 from mpilaunch.shares import Share, map_apps
 from mpilaunch.spelling import did_you_mean
 from mpilaunch.tags import parse_tag, tag_template
@@ -153,7 +152,7 @@ def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int
             told = f"program {number} ({name}): it is not said how many ranks it has, and the job has other programs too"
             hint = "say -np for each program, or '--' before a program that has ':' among its arguments"
             raise UsageError("rank-count", told, hint=hint)
-        policy = replace(policy, ranks=sum(slots.values()))
+        policy = policy._replace(ranks=sum(slots.values()))
     return Share(name, policy, slots)
 
 

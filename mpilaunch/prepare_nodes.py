@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mpilaunch import allocation, operators, scheduler, slotmap
+from mpilaunch import allocation, operators, scheduler
 from mpilaunch.agent import is_template
 from mpilaunch.allocation import Allocation
 from mpilaunch.config import check_trusted, load_yaml, read_text, text_and_status
@@ -19,7 +19,6 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.mapping import MappingPolicy
 from mpilaunch.options import Settings
-from mpilaunch.records import replace
 from mpilaunch.words import Section
 
 if TYPE_CHECKING:
@@ -95,6 +94,8 @@ def choose_nodes(
     named = [entry for text in host_lists for entry in parse_host_list(text, source)]
     slot_map = settings["slot-map"]
     data, positions = load_yaml(slot_map) if slot_map else (None, {})
+    if slot_map:
+        from mpilaunch import slotmap  # few jobs have one
     found = None
     if not (hostfiles or host_lists) or allocation.names_places([*entries, *named]):
         from_slot_map = (slotmap.hosts(data, slot_map, positions), slot_map) if slot_map else None
@@ -118,7 +119,7 @@ def choose_nodes(
         local_slots=len(os.sched_getaffinity(0)),
     )
     if inherited and any(node.agent == inherited.name for node in nodes.nodes):
-        nodes = replace(nodes, agent_source=inherited.source)
+        nodes = nodes._replace(agent_source=inherited.source)
     if slot_map:
         nodes = slotmap.apply_slot_map(nodes, data, slot_map, positions)
     if order := settings["order-nodes"]:
@@ -144,11 +145,11 @@ def listed(
         from mpilaunch.processmap import read_rankmap
 
         # Whoever names the node of each rank means it, also where a node has fewer slots.
-        return replace(mapping, listed=read_rankmap(settings["rankmap"], len(nodes.nodes)), oversubscribe=True), cpu
+        return mapping._replace(listed=read_rankmap(settings["rankmap"], len(nodes.nodes)), oversubscribe=True), cpu
     if lines is not None:
         entries = [HostEntry(line.host, origin=line.origin) for line in lines]
         chosen = tuple(line.cores for line in lines)
-        return replace(mapping, listed=allocation.nodes_of(entries, nodes)), replace(cpu, chosen=chosen)
+        return mapping._replace(listed=allocation.nodes_of(entries, nodes)), cpu._replace(chosen=chosen)
     if mapping.map_by == "seq":
         hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
         by = "map-by" if mapping.file else "hostfile"
@@ -158,7 +159,7 @@ def listed(
         if not entries:
             hint = "say --hostfile FILE, --host LIST, or --map-by seq:file=FILE"
             raise UsageError("map-by", "--map-by seq: nothing lists the hosts of the ranks", hint=hint)
-        return replace(mapping, listed=allocation.nodes_of(entries, nodes)), cpu
+        return mapping._replace(listed=allocation.nodes_of(entries, nodes)), cpu
     return mapping, cpu
 
 

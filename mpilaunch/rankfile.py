@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from mpilaunch.cpubinding import Cores
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import code_lines, read_hosts
 from mpilaunch.nodeset import Span, parse_numbers_span
-from mpilaunch.records import dataclass
 from mpilaunch.values import is_whole_number
 
 _LINE = re.compile(

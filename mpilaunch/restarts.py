@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mpilaunch.allocation import Allocation, Node
 from mpilaunch.errors import UsageError
@@ -18,7 +19,6 @@ from mpilaunch.jobstate import Verdict
 from mpilaunch.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from mpilaunch.nodeset import fold
 from mpilaunch.options import Settings
-from mpilaunch.records import dataclass, field, replace
 
 RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
 """Causes of an end after which another attempt may go better; so may it after a later start that failed (`start-...`)."""
@@ -231,7 +231,7 @@ def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[
         replace(pool.nodes[number], index=index, slots=() if number in resting else pool.nodes[number].slots)
         for index, number in enumerate(numbers)
     ]
-    return replace(pool, nodes=tuple(nodes))
+    return pool._replace(nodes=tuple(nodes))
 
 
 def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, frozenset[int]]:
@@ -245,7 +245,7 @@ def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, fr
         nodes.append(replace(node, slots=there.slots) if there is not None and changed else node)
     names = {node.name for node in found.nodes}
     nodes += [replace(node, index=len(nodes) + place) for place, node in enumerate(by_name.values())]
-    return replace(pool, nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)
+    return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)
 
 
 def changes(old: Lineup, new: Lineup) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.nodeset import Span
-from mpilaunch.records import replace
 from mpilaunch.values import is_whole_number
 
 ReadText = Callable[[str], str]
@@ -63,7 +62,7 @@ def _slurm(environ: Mapping[str, str], variable: str, read_text: ReadText) -> li
         slots = [max(1, count // per_task) for count in counts]
     else:
         return hosts
-    return [replace(host, slots=count) for host, count in zip(hosts, slots, strict=True)]
+    return [host._replace(slots=count) for host, count in zip(hosts, slots, strict=True)]
 
 
 def _counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[int]:

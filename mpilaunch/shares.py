@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from mpilaunch.allocation import MAX_SLOTS, Allocation, Node
 from mpilaunch.errors import UsageError
 from mpilaunch.facts import Cpu
 from mpilaunch.mapping import JobMap, MappingPolicy, Placement, map_ranks
-from mpilaunch.records import dataclass, replace
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """One program's part of a job.
 
     Attributes:
@@ -69,8 +69,8 @@ def _rounds(
     free = sum(len(_left(node, share, taken, first)) for node in allocation.nodes)
     if policy.ranks <= free or policy.per_node is not None:
         return [(policy, policy.ranks > free)]
-    rounds = [(replace(policy, ranks=policy.ranks - free), True)]
-    return [(replace(policy, ranks=free), False), *rounds] if free else rounds
+    rounds = [(policy._replace(ranks=policy.ranks - free), True)]
+    return [(policy._replace(ranks=free), False), *rounds] if free else rounds
 
 
 def _left(node: Node, share: Share, taken: Mapping[int, Sequence[int]], first: int) -> list[int]:
@@ -103,8 +103,8 @@ def _part(
         nodes.append(
             replace(
                 node,
-                slots=tuple(replace(slot, rank=rank) for slot, rank in zip(slots, ranks, strict=True)),
+                slots=tuple(slot._replace(rank=rank) for slot, rank in zip(slots, ranks, strict=True)),
                 max_slots=None if node.max_slots is None else max(0, node.max_slots - len(used)),
             )
         )
-    return replace(allocation, nodes=tuple(nodes)), slots_of
+    return allocation._replace(nodes=tuple(nodes)), slots_of

@@ -15,6 +15,7 @@ that it names and leaves the others alone; when no hosts are given it names the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpilaunch.allocation import Allocation, Node, Slot, divide
@@ -22,7 +23,6 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hostfile import HostEntry, read_hosts
 from mpilaunch.hostvalues import read_cpus, read_gpus
 from mpilaunch.nodeset import MAX_ITEMS, Span, fold
-from mpilaunch.records import dataclass, replace
 from mpilaunch.spelling import near
 
 Path = tuple[Any, ...]
@@ -49,7 +49,7 @@ def apply_slot_map(allocation: Allocation, data: object, source: str, positions:
                 f"the nodes are {fold(node.name for node in allocation.nodes)}",
             )
     nodes = tuple(plans[node.name].apply(node) if node.name in plans else node for node in allocation.nodes)
-    return replace(allocation, nodes=nodes, elastic_slots=False)
+    return allocation._replace(nodes=nodes, elastic_slots=False)
 
 
 @dataclass(frozen=True)

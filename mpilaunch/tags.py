@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
-from mpilaunch.records import dataclass
 from mpilaunch.spelling import did_you_mean
 
 FIELDS = ("rank", "local_rank", "node_rank", "host", "stream", "time", "job")
@@ -26,8 +26,7 @@ _TOKEN = r"\{\{|\}\}|\{([^{}]*)\}|[{}]"
 _WIDTH = r"[<>^]?[0-9]{1,2}"
 
 
-@dataclass(frozen=True)
-class BoundTag:
+class BoundTag(NamedTuple):
     """The tag of one stream of one rank: fixed bytes with the time between them."""
 
     parts: tuple[bytes, ...]
@@ -37,8 +36,7 @@ class BoundTag:
         return self.parts[0] if len(self.parts) == 1 else _clock_text(int(now * 1000)).join(self.parts)
 
 
-@dataclass(frozen=True)
-class Tag:
+class Tag(NamedTuple):
     """A checked template: pieces of (field, width), or of ("", text)."""
 
     pieces: tuple[tuple[str, str], ...]

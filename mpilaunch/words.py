@@ -8,11 +8,11 @@ in `dialects`, which is loaded only then: it translates an option of another lau
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mpilaunch.errors import UsageError
 from mpilaunch.options import BY_FLAG, Option, Setting, Value
-from mpilaunch.records import dataclass, field
 from mpilaunch.spelling import near
 from mpilaunch.values import value_from_text
 

@@ -10,13 +10,12 @@ import heapq
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpilaunch.allocation import Allocation
 from mpilaunch.errors import LaunchError
 from mpilaunch.jobspec import App, JobSpec
 from mpilaunch.mapping import JobMap, Placement
-from mpilaunch.records import dataclass, field
 
 MAX_SPAWNED = 100_000
 """Ranks that one MPI_Comm_spawn may ask for."""
@@ -24,8 +23,7 @@ MAX_RANKS = 1 << 20
 """Ranks of a job with all its worlds."""
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """One world.
 
     Attributes:
@@ -44,9 +42,9 @@ class World:
     first: int
     apps: tuple[App, ...]
     job_map: JobMap
+    namespace: str
     parent: str = ""
-    pairs: Mapping[str, str] = field(default_factory=dict)
-    namespace: str = field(default_factory=lambda: os.urandom(16).hex())
+    pairs: Mapping[str, str] = {}
 
     @property
     def size(self) -> int:
@@ -56,7 +54,7 @@ class World:
 
 def first_world(job: JobSpec) -> World:
     """Return the world that the job begins with."""
-    return World(0, job.job_id, 0, job.apps, job.job_map)
+    return World(0, job.job_id, 0, job.apps, job.job_map, _namespace())
 
 
 def spawned_world(job: JobSpec, worlds: Sequence[World], asked: Mapping[str, Any], living: Iterable[Placement]) -> World:
@@ -87,7 +85,13 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], asked: Mapping[str, Any
     job_map = JobMap(tuple(placements), tuple(sorted(local)))
     last = worlds[-1]
     name = f"{job.job_id}.{last.number + 1}"
-    return World(last.number + 1, name, last.first + last.size, tuple(apps), job_map, asked["world"], dict(asked["pairs"]))
+    number, first = last.number + 1, last.first + last.size
+    return World(number, name, first, tuple(apps), job_map, _namespace(), asked["world"], dict(asked["pairs"]))
+
+
+def _namespace() -> str:
+    """Return a name that nobody can guess: whoever knows it counts as a rank of the world."""
+    return os.urandom(16).hex()
 
 
 def _app(asked: Mapping[str, Any]) -> App:

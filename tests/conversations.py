@@ -476,7 +476,7 @@ def main() -> int:
     """See the module."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     threading.stack_size(256 << 10)
-    bundle.first_part()
+    bundle.load()
     if sys.argv[1] == "--one":
         wrong = asyncio.run(try_seed(int(sys.argv[2]), references(), show=True))
         print(*wrong, sep="\n")

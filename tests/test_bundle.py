@@ -1,4 +1,4 @@
-"""The bundle: what travels to a node, in two parts, and the line that runs it there."""
+"""The bundle: what travels to a node, and the line that runs it there."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ import mpilaunch
 from mpilaunch.head import bundle, cache, pack
 
 TOP = Path(mpilaunch.__file__).parent
-TRAVELS = [TOP / "__init__.py", TOP / "later.py", *TOP.glob("wire/*.py"), *TOP.glob("daemon/*.py")]
-LATER = {"pmix", "pmix_channel", "pmix_library", "pmix_ranks", "pmix_server", "pmix_upcalls"}
+TRAVELS = [TOP / "__init__.py", *TOP.glob("wire/*.py"), *TOP.glob("daemon/*.py")]
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +31,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 def forget() -> None:
     """Be as a launch that has just begun."""
-    bundle.first_part.cache_clear()
-    bundle.second_part.cache_clear()
+    bundle.load.cache_clear()
 
 
-def unzipped(part: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(zlib.decompress(part))) as archive:
+def unzipped(packed: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(zlib.decompress(packed))) as archive:
         assert archive.testzip() is None
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -46,71 +44,46 @@ def unzipped(part: bytes) -> dict[str, bytes]:
 
 
 def test_wire_and_daemon_travel_and_nothing_else() -> None:
-    later = {path for path in TRAVELS if path.stem in LATER}
-    for part, paths in ((bundle.first_part(), {*TRAVELS} - later), (bundle.second_part(), later)):
-        sources = {path.relative_to(TOP.parent).as_posix() for path in paths}
-        assert unzipped(part).keys() == sources | {f"{name}c" for name in sources}
-
-
-def test_the_first_part_needs_the_second_nowhere_at_its_top() -> None:
-    for path in TRAVELS:
-        if path.stem not in LATER:
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
-            assert not modules & {f"mpilaunch.daemon.{name}" for name in LATER}, path
+    sources = {path.relative_to(TOP.parent).as_posix() for path in TRAVELS}
+    assert unzipped(bundle.load()).keys() == sources | {f"{name}c" for name in sources}
 
 
 def test_the_byte_code_is_of_this_python_and_is_used_without_a_look_at_the_source() -> None:
-    for name, data in unzipped(bundle.first_part()).items():
+    for name, data in unzipped(bundle.load()).items():
         if name.endswith(".pyc"):
             assert data[:4] == importlib.util.MAGIC_NUMBER
-            assert data[4:16] == b"\1\0\0\0" + bytes(8)
+            assert data[4:8] == b"\1\0\0\0"  # PEP 552: a hash that is not compared
             assert marshal.loads(data[16:]).co_filename == name[:-1]
 
 
-def test_the_place_of_every_module_is_that_of_its_byte_code() -> None:
-    part = bundle.first_part()
-    content = zlib.decompress(part)
-    assert content[:4] == importlib.util.MAGIC_NUMBER
-    loader, places = marshal.loads(content[4 : bundle.FRONT])
-    assert loader.co_filename == "mpilaunch/bundled.py"
-    found = {}
-    for name, (is_package, begin, size) in places.items():
-        path = name.replace(".", "/") + ("/__init__.pyc" if is_package else ".pyc")
-        found[path] = content[begin : begin + size]
-    assert found == {name: data[16:] for name, data in unzipped(part).items() if name.endswith(".pyc")}
-
-
-def test_places_that_need_more_room_than_there_is_are_never_written_over_modules() -> None:
-    modules = [("mpilaunch/later.py", str(TOP / "later.py"))]
-    with pytest.raises(OverflowError, match="bytes before a zip file that begins at 100"):
-        pack.pack(modules, front=100)
-    assert zlib.decompress(pack.pack(modules, front=0))[:4] == b"PK\3\4"
-
-
 @pytest.mark.parametrize("same", [True, False])
-def test_another_python_takes_the_source_from_the_zip_file(same: bool) -> None:
-    content = bytearray(zlib.decompress(bundle.first_part()))
-    if not same:
-        content[:4] = bytes(4)
-    boot = bundle.BOOT.replace("main()", "print(type(sys.modules[main.__module__].__spec__.loader).__name__)")
-    sent = zlib.compress(content)
-    command = [sys.executable, "-I", "-S", "-B", "-c", boot, str(len(sent))]
-    done = subprocess.run(command, input=sent, capture_output=True, timeout=20, check=True)
-    assert done.stdout == (b"BundledModules\n" if same else b"zipimporter\n")
+def test_a_node_takes_the_byte_code_and_another_python_the_source(same: bool) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as repacked:
+        for name, data in unzipped(bundle.load()).items():
+            if name.endswith(".pyc") and not same:
+                data = bytes(4) + data[4:]
+            elif name == "mpilaunch/daemon/main.py":
+                data = b"def main(): source()"
+            repacked.writestr(name, data)
+    sent = zlib.compress(archive.getvalue())
+    boot = bundle.BOOT.replace("\nmain()", "\nprint(main.__code__.co_names)")
+    command = [sys.executable, "-I", "-S", "-B", "-c", boot]
+    done = subprocess.run([*command, str(len(sent))], input=sent, capture_output=True, timeout=20, check=True)
+    assert (done.stdout == b"('source',)\n") is not same
+    assert (b"_take_wire" in done.stdout) is same
 
 
 def test_the_same_files_give_the_same_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = bundle.first_part(), bundle.second_part()
+    first = bundle.load()
     forget()
     monkeypatch.setattr(cache, "read", lambda name, key: None)
-    assert (bundle.first_part(), bundle.second_part()) == first
+    assert bundle.load() == first
 
 
 def test_it_is_small() -> None:
     # It goes to every node, through connections that may be slow.
-    assert len(bundle.first_part()) < 150_000
-    assert len(bundle.second_part()) < 60_000
+    assert len(bundle.load()) < 260_000
 
 
 # What is left out
@@ -188,38 +161,68 @@ def kept() -> list[Path]:
 
 
 def test_it_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = bundle.first_part(), bundle.second_part()
-    assert [path.stat().st_mode & 0o777 for path in kept()] == [0o600, 0o600]
+    packed = bundle.load()
+    assert [path.stat().st_mode & 0o777 for path in kept()] == [0o600]
     assert kept()[0].parent.stat().st_mode & 0o777 == 0o700
     forget()
     monkeypatch.setattr(pack, "pack", lambda modules: pytest.fail("packed again"))
-    assert (bundle.first_part(), bundle.second_part()) == parts
+    assert bundle.load() == packed
 
 
-def test_a_changed_source_is_packed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for path in [*TRAVELS, TOP / "bundled.py", TOP / "head" / "bundle.py", TOP / "head" / "pack.py"]:
+def test_a_changed_source_is_packed_anew_though_its_size_and_times_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in an image that is rebuilt with clamped times.
+    for path in [*TRAVELS, TOP / "head" / "bundle.py", TOP / "head" / "pack.py"]:
         copy = tmp_path / path.relative_to(TOP)
         copy.parent.mkdir(exist_ok=True)
         copy.write_bytes(path.read_bytes())
+        os.utime(copy, (0, 0))
     monkeypatch.setattr(mpilaunch, "__file__", str(tmp_path / "__init__.py"))
-    bundle.first_part()
-    with open(tmp_path / "daemon" / "timers.py", "a", encoding="utf-8") as file:
-        file.write("NEW = 1\n")
-    forget()
-    assert b"NEW = 1" in unzipped(bundle.first_part())["mpilaunch/daemon/timers.py"]
+    source = tmp_path / "daemon" / "timers.py"
+    for value in (b"OLD", b"NEW"):
+        source.write_bytes((TOP / "daemon" / "timers.py").read_bytes() + value + b" = 1\n")
+        os.utime(source, (0, 0))
+        forget()
+        assert value + b" = 1" in unzipped(bundle.load())["mpilaunch/daemon/timers.py"]
     assert len(kept()) == 1
+    for packer in ("bundle.py", "pack.py"):
+        before = kept()[0].read_bytes()
+        (tmp_path / "head" / packer).write_bytes(b"# another\n")
+        forget()
+        bundle.load()
+        assert kept()[0].read_bytes() != before
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(path.read_bytes()[:50]), lambda path: path.chmod(0o666)])
-def test_a_file_that_is_cut_short_or_open_to_others_is_not_used(
-    spoil: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bundle.first_part()
+def flip(position: int) -> Callable[[Path], object]:
+    """Return what changes one bit of a file."""
+
+    def change(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[position] ^= 1
+        path.write_bytes(content)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:50]),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(path.read_bytes() + b"x"),
+        lambda path: path.chmod(0o666),
+        *map(flip, (0, 64, 128, 5000, -1)),
+    ],
+)
+def test_a_file_that_is_damaged_or_open_to_others_is_made_anew(spoil: Callable[[Path], object]) -> None:
+    packed = bundle.load()
+    good = kept()[0].read_bytes()
     spoil(kept()[0])
     forget()
-    monkeypatch.setattr(pack, "pack", lambda modules, front: b"new")
-    assert bundle.first_part() == b"new"
-    assert kept()[0].stat().st_mode & 0o777 == 0o600
+    assert bundle.load() == packed
+    assert (kept()[0].read_bytes(), kept()[0].stat().st_mode & 0o777) == (good, 0o600)
 
 
 def test_a_directory_that_others_may_write_is_not_used() -> None:
@@ -238,7 +241,7 @@ def test_without_a_place_for_it_nothing_is_kept_and_nothing_fails(tmp_path: Path
     for place in (tmp_path / "no" / "such" / "place", file, Path("/proc/self")):
         monkeypatch.setenv("XDG_CACHE_HOME", str(place))
         forget()
-        assert len(bundle.first_part()) > 50_000
+        assert len(bundle.load()) > 50_000
 
 
 def test_the_cache_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +249,7 @@ def test_the_cache_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
-    bundle.first_part()
+    bundle.load()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -254,12 +257,12 @@ def test_the_cache_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: py
 
 
 def test_what_travels_is_python_3_8() -> None:
-    for path in (*TRAVELS, TOP / "bundled.py", TOP.parent / "agents/mpilaunch_agents/callback_node.py"):
+    for path in (*TRAVELS, TOP.parent / "agents/mpilaunch_agents/callback_node.py"):
         ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
 
 
 def test_the_boot_line_is_one_short_argument_without_anything_of_the_job() -> None:
-    zipped = bundle.first_part()
+    zipped = bundle.load()
     command = bundle.boot_command("/opt/python3", zipped)
     assert command == ["/opt/python3", "-I", "-S", "-B", "-c", bundle.BOOT, str(len(zipped))]
     assert bundle.BOOT.isascii() and len(bundle.BOOT) < 1000
@@ -268,7 +271,7 @@ def test_the_boot_line_is_one_short_argument_without_anything_of_the_job() -> No
 
 
 def test_the_boot_line_needs_no_more_than_its_bundle(tmp_path: Path) -> None:
-    zipped = bundle.first_part()
+    zipped = bundle.load()
     command = bundle.boot_command(sys.executable, zipped)
     done = subprocess.run(command, input=zipped, capture_output=True, cwd=tmp_path, env={}, timeout=20, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

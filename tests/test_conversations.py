@@ -111,7 +111,6 @@ def collective(members: list[Any], ranks: int = 2, data: Any = None, kind: str =
         ([{"type": "ready", "programs": [], "notes": []}], "'ready' without a `prepare`"),
         ([{"type": "refused", "problems": [{"cause": "of ours", "detail": ""}]}], "'refused' does not fit"),
         ([{"type": "hello", "version": "1", "clock": 1.0, "facts": FACTS}], "'hello' of a node that is running"),
-        ([{"type": "ask", "id": 1, "what": "modules"}] * 2, "'ask' for modules a second time"),
         ([{"type": "ask", "id": 1, "what": "riches"}], "'ask' for 'riches', which this job does not offer"),
         (
             [{"type": "ask", "id": 1, "what": "publish", "space": "pmix", "values": {"n": ["WORLD", 0, [3, "x"]]}}],

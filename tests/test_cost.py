@@ -1,4 +1,4 @@
-"""What a launch costs, counted and not timed: modules loaded, processes started, messages and bytes for each node.
+"""What a launch costs, counted and not timed: processes started, messages, round trips and bytes for each node.
 
 A number here may be raised for a reason; it must not grow by itself, for every launch and every node pays it.
 """
@@ -14,38 +14,46 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.head import lazily
 from tests.launching import launching, wait_until
 
 ROOT = Path(__file__).parent.parent
 
 COUNTING = """
-import sys
-there = set(sys.modules)  # from 3.13 on `-c` loads linecache
-from mpilaunch.head import lazily
-lazily.put_off_what_everyone_imports()
 import json
+import sys
 from mpilaunch import cli
 from mpilaunch.wire.session import Session
 
 STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork")
-said, heard, started = [], [], []
+said, heard, started, turns, size = [], [], [], [], 0
 send, receive = Session.send, Session.receive_data
+take = Session.data_to_send
 
 def counted_send(self, message, shared=b""):
     said.append(message["type"])
+    turns.append("said")
     send(self, message, shared)
 
+def counted_take(self):
+    global size
+    data = take(self)
+    size += len(data)
+    return data
+
 def counted_receive(self, data, clock):
+    global size
+    size += len(data)
     events = receive(self, data, clock)
+    turns.append("heard")
     heard.extend(value["type"] for kind, channel, value in events if kind == 1)
     return events
 
+Session.data_to_send = counted_take
 Session.send, Session.receive_data = counted_send, counted_receive
 sys.addaudithook(lambda event, arguments: started.append(event) if event in STARTS else None)
 code = cli.main(sys.argv[1:])
-modules = [name for name in sys.modules if name not in there and not lazily.is_put_off(name)]
-print(json.dumps([code, modules, said, heard, started]), file=sys.stderr)
+trips = sum(before == "heard" and now == "said" for before, now in zip(turns, turns[1:]))
+print(json.dumps([code, said, heard, started, trips, size]), file=sys.stderr)
 """
 """A launch in a process that tells what it did."""
 
@@ -65,7 +73,7 @@ class Cost:
         )
         told: list[Any] = json.loads(done.stderr.splitlines()[-1])
         self.output = done.stdout
-        self.code, self.modules, self.said, self.heard, self.started = told
+        self.code, self.said, self.heard, self.started, self.trips, self.size = told
         assert self.code == 0, done.stderr
 
 
@@ -75,40 +83,10 @@ def plain() -> Cost:
     return Cost("-H", "local:1,local:1", "-np", "2", "true")
 
 
-# Modules
-
-
 @pytest.fixture(scope="module")
 def here() -> Cost:
     """Give what two ranks take of which nobody has said where they run."""
     return Cost("-np", "2", "--oversubscribe", "true")
-
-
-def test_a_local_launch_loads_little(here: Cost) -> None:
-    never = {"ssl", "_ssl", "ast", "dataclasses", "random", "datetime", "zipfile", "tempfile", "hashlib", "importlib.metadata"}
-    put_off = {*lazily.FOR_FEW, *lazily.FOR_ASYNCIO, "typing", "signal", "re"}
-    assert not (never | put_off) & set(here.modules)
-    assert not {"asyncssh", "click", "psutil", "rich", "yaml"} & set(here.modules)
-    assert not {"mpilaunch.head.pack", "mpilaunch.head.report", "mpilaunch.help", "mpilaunch.plan"} & set(here.modules)
-    ours = [name for name in here.modules if name.partition(".")[0] in ("mpilaunch", "mpilaunch_agents")]
-    assert len(ours) <= 73, ours
-    assert len(here.modules) <= 190, here.modules
-
-
-def loaded(code: str, *words: str) -> list[str]:
-    """Return what a bare Python has loaded after some code."""
-    argv = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path += sys.argv[1:]; {code}; print(*sys.modules)", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.split()
-
-
-def test_a_daemon_loads_little() -> None:
-    modules = loaded("import mpilaunch.daemon.main", str(ROOT))
-    slow = {"ctypes", "typing", "subprocess", "threading", "logging", "asyncio", "inspect", "contextlib", "random", "zlib"}
-    assert not (slow | {"enum", "socket", "selectors", "functools", "collections", "_sre"}) & set(modules)
-    ours = {name.rpartition(".")[2] for name in modules if name.startswith("mpilaunch.daemon.")}
-    assert not {"elf", "modules", "singletons", "pmix", "pmix_ranks"} & ours
-    assert len(ours) <= 19, ours
-    assert len(modules) <= 90, modules
 
 
 # Processes
@@ -141,8 +119,8 @@ def test_a_program_that_cannot_use_mpi_has_no_helper_beside_it() -> None:
 # Messages
 
 
-def test_a_plain_launch_takes_seven_messages_for_each_node(plain: Cost) -> None:
-    assert sorted(plain.said) == ["launch", "launch", "prepare", "prepare"]
+def test_a_plain_launch_takes_eight_messages_for_each_node(plain: Cost) -> None:
+    assert sorted(plain.said) == sorted(2 * ["launch", "limits", "prepare"])
     once = ["exited", "finished", "hello", "ready", "started"]
     assert sorted(plain.heard) == sorted(2 * once)
 
@@ -155,7 +133,19 @@ def test_a_fence_takes_one_message_each_way_for_each_node() -> None:
     # Each rank ends with a message of its own, and each node has told once that the first rank has come.
     assert sorted(set(cost.heard)) == ["collective", "exited", "finished", "hello", "joined", "ready", "started"]
     assert len(cost.heard) == 2 * 6 + 6
-    assert sorted(cost.said) == sorted(2 * ["collective", "launch", "prepare"])
+    assert sorted(cost.said) == sorted(2 * ["collective", "launch", "limits", "prepare"])
+
+
+def test_a_plain_launch_takes_two_round_trips_to_each_node(here: Cost) -> None:
+    assert here.said == ["limits", "prepare", "launch"]
+    assert here.trips == 2  # hello, prepare; ready, launch; started, exited and finished
+
+
+def test_a_plain_launch_takes_a_few_kilobytes_beside_the_environment() -> None:
+    few, many = (Cost("-np", count, "--oversubscribe", "true").size for count in ("2", "10"))
+    environment = sum(len(name) + len(value) for name, value in os.environ.items())
+    assert few < environment + 20_000
+    assert many - few < 8 * 1_500
 
 
 # Growth

@@ -7,7 +7,6 @@ a machine up for the tests says there what it has installed, and a test fails if
 
 from __future__ import annotations
 
-import base64
 import functools
 import glob
 import os
@@ -59,7 +58,7 @@ each_python = pytest.mark.parametrize("python", list(PYTHONS.values()), ids=[f"{
 
 @pytest.fixture(scope="module")
 def zipped() -> bytes:
-    return bundle.first_part()
+    return bundle.load()
 
 
 def run_a_job(daemon: WireToDaemon) -> None:
@@ -163,40 +162,15 @@ def offer(*what: str, **members: Any) -> dict[str, Any]:
 
 
 @each_python
-def test_the_modules_for_pmix_are_asked_for_where_a_program_may_use_them(python: str, zipped: bytes, tmp_path: Path) -> None:
+def test_the_modules_for_pmix_are_in_the_bundle(python: str, zipped: bytes, tmp_path: Path) -> None:
     no_library = tmp_path / "libpmix.so.2"
     no_library.write_bytes(b"")
     with WireToDaemon(python, zipped) as daemon:
         daemon.write(zipped)
         daemon.prepare("sh", "-c", ":", mpi=offer("pmix", library=str(no_library)))
-        ask = daemon.until("ask")
-        assert ask == {"type": "ask", "id": 1, "what": "modules"}
-        archive = base64.b64encode(bundle.second_part()).decode()
-        daemon.send("answer", id=1, error="", archive=archive)
         (problem,) = daemon.until("refused")["problems"]  # the helper ran, and tried
         assert problem["cause"] == "pmix-missing" and str(no_library) in problem["detail"]
-        daemon.close_wire()
-        assert daemon.end() == (0, "")
-
-
-@pytest.mark.parametrize("program", ["true", "sh"])
-def test_the_modules_for_pmix_are_asked_for_nowhere_else(program: str, zipped: bytes) -> None:
-    for zip, what in ((zipped, ("pmi",)), (None, ("pmi", "pmix")), *([(zipped, ("pmi", "pmix"))] if program == "true" else [])):
-        with WireToDaemon(sys.executable, zip) as daemon:
-            daemon.write(zip or b"")
-            daemon.run(program, mpi=offer(*what))
-            daemon.until("finished")
-            assert [message for message in daemon.messages if message["type"] == "ask"] == []
-
-
-def test_a_job_may_be_cancelled_while_the_modules_are_on_their_way(zipped: bytes) -> None:
-    with WireToDaemon(sys.executable, zipped) as daemon:
-        daemon.write(zipped)
-        daemon.prepare("sh", "-c", ":", mpi=offer("pmix", library="libpmix.so.2"))
-        daemon.until("ask")
-        daemon.send("cancel")
-        daemon.send("answer", id=1, error="", archive="")
-        assert daemon.until("finished")["worlds"] == 1
+        assert [message for message in daemon.messages if message["type"] == "ask"] == []
         daemon.close_wire()
         assert daemon.end() == (0, "")
 

@@ -324,7 +324,7 @@ def test_an_explicit_agent_wins_and_order_does_not_matter() -> None:
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi"])
 def test_a_link_of_another_name_is_the_command(tmp_path: Path, name: str) -> None:
     command = tmp_path / "mpilaunch"
-    command.write_text(f"#!{sys.executable}\nimport mpilaunch.cli\nmpilaunch.cli.entry()\n", encoding="utf-8")
+    command.write_text(f"#!{sys.executable}\nimport mpilaunch.__main__\nmpilaunch.__main__.entry()\n", encoding="utf-8")
     command.chmod(0o755)
     (tmp_path / name).symlink_to(command)
     root = Path(__file__).parent.parent

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from mpilaunch.remote_names import is_login_name
 
 
 def read(text: str) -> list[HostEntry]:
-    return [replace(entry, origin="") for entry in parse_hostfile(text, "hosts.txt")]
+    return [entry._replace(origin="") for entry in parse_hostfile(text, "hosts.txt")]
 
 
 DIALECTS = {
@@ -253,6 +252,9 @@ ENTRIES = st.builds(
     agent=optional(st.lists(WORDS, min_size=1, max_size=3).map(" ".join)),
     gpus=optional(st.lists(st.integers(0, 20).map(str) | st.just("GPU-8a1b"), unique=True).map(tuple)),
     cpus=optional(st.lists(st.integers(0, 40), unique=True, min_size=1).map(tuple)),
+    origin=st.just(""),
+    namespace=st.none(),
+    container=st.none(),
 )
 
 
@@ -268,4 +270,4 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except UsageError as error:
         assert error.message.startswith("fuzz:")
     else:
-        assert read(format_hostfile(entries)) == [replace(entry, origin="") for entry in entries]
+        assert read(format_hostfile(entries)) == [entry._replace(origin="") for entry in entries]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.daemon import modules
 from tests.launching import LIMIT, ROOT, environment, launch, script, sh, wait_for_files
 
 PLACE = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$GROUP_WORLD_SIZE"
@@ -203,14 +202,6 @@ def test_a_python_that_was_built_for_an_old_c_library(tmp_path: Path) -> None:
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
     descriptors, session, pid = done.stdout.splitlines()
     assert (done.returncode, descriptors, session) == (5, "0 1 2 3 60 SigBlk:\t0000000000000000", pid), done.stderr
-
-
-def test_a_file_without_a_name_under_such_a_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "memfd_create")
-    descriptor = modules._unnamed_file()
-    os.write(descriptor, b"here")
-    assert Path(f"/proc/self/fd/{descriptor}").read_bytes() == b"here"
-    os.close(descriptor)
 
 
 # The program

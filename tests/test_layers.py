@@ -14,8 +14,6 @@ SOURCES = sorted([*ROOT.glob("mpilaunch/**/*.py"), *ROOT.glob("agents/mpilaunch_
 LAYERS = ("mpilaunch.wire", "mpilaunch.daemon", "mpilaunch.head", "mpilaunch_agents")
 PURE = "pure"
 NAMED = {
-    "mpilaunch.later": "later",
-    "mpilaunch.bundled": "later",
     "mpilaunch.agent": "agent",
     "mpilaunch.relayed": "agent",
     "mpilaunch.config": "config",
@@ -29,15 +27,14 @@ NAMED = {
 
 OURS = {
     "wire": {"wire"},
-    "later": set(),
-    "daemon": {"daemon", "wire", "later"},
+    "daemon": {"daemon", "wire"},
     PURE: {PURE, "agent"},
-    "agent": {PURE, "agent", "later"},
-    "agents": {"agents", "agent", "later", PURE},
+    "agent": {PURE, "agent"},
+    "agents": {"agents", "agent", PURE},
     "config": {PURE},
     "console": {PURE},
     "prepare": {PURE, "agent", "config", "prepare"},
-    "head": {"head", "agent", "wire", "later", PURE},
+    "head": {"head", "agent", "wire", PURE},
     "help": {PURE},
     "cli": {PURE, "agent", "config", "console", "help", "prepare", "head", "cli"},
 }

@@ -83,7 +83,7 @@ PHASES = (fresh, refused, prepared, awaiting_modules, running, reconnecting, sto
 def test_a_lost_head_leaves_nothing(
     tmp_path: Path, phase: Callable[[WireToDaemon, Path], None], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zip = bundle.first_part()
+    zip = bundle.load()
     with WireToDaemon(sys.executable, zip) as daemon:
         daemon.write(zip)
         daemon.until("hello")
@@ -122,7 +122,7 @@ def test_a_head_that_says_nothing_at_all_is_lost() -> None:
 
 @pytest.mark.parametrize("sent", [0, 1000])
 def test_a_bundle_that_never_comes_is_not_awaited_for_ever(sent: int) -> None:
-    payload = bundle.first_part()
+    payload = bundle.load()
     command = bundle.boot_command(sys.executable, payload)
     limit = f"alarm({bundle.BUNDLE_SILENCE})"
     assert limit in command[-2]
@@ -135,7 +135,7 @@ def test_a_bundle_that_never_comes_is_not_awaited_for_ever(sent: int) -> None:
 
 
 def test_a_bundle_that_comes_slowly_is_awaited_and_the_daemon_then_has_time() -> None:
-    payload = bundle.first_part()
+    payload = bundle.load()
     command = bundle.boot_command(sys.executable, payload)
     command[-2] = command[-2].replace(f"alarm({bundle.BUNDLE_SILENCE})", "alarm(1)")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:

@@ -47,7 +47,7 @@ def with_options(allocation: Allocation, fixed: Sequence[str], limits: Sequence[
     for word in limits:
         name, limit = word.split("=")
         nodes[name] = replace(nodes[name], max_slots=int(limit))
-    return replace(allocation, nodes=tuple(nodes.values()) or allocation.nodes, elastic_slots=elastic)
+    return allocation._replace(nodes=tuple(nodes.values()) or allocation.nodes, elastic_slots=elastic)
 
 
 def drawn(allocation: Allocation, job_map: JobMap) -> str:

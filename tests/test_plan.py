@@ -90,7 +90,7 @@ def test_what_the_user_says_wins_but_for_the_facts_of_the_map() -> None:
 
 def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
     one = JOBS["one-rank"]
-    app = dataclasses.replace(one.apps[0], program=("train.py", "--token", "s3cretvalue"))
+    app = one.apps[0]._replace(program=("train.py", "--token", "s3cretvalue"))
     for show, there in ((False, False), (True, True)):
         shown = dataclasses.replace(one, apps=(app,), show_secrets=show)
         assert ("s3cretvalue" in plan_as_text(shown)) is there

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -325,8 +324,6 @@ import os, sys, zlib
 bundle = os.memfd_create("bundle")
 os.write(bundle, zlib.decompress(sys.stdin.buffer.read()))
 sys.path.insert(0, "/proc/self/fd/%d" % bundle)
-from mpilaunch.daemon import modules
-modules.load("mpilaunch.daemon.pmix", lambda what, details, done: done({{"archive": sys.argv[1]}}), lambda: None)
 from mpilaunch.daemon import pmix
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private import PrivateDirectory
@@ -344,8 +341,8 @@ server.register({WORLD_OF_ONE!r})
 while True:
     poller.run(None)
 """
-    command = [sys.executable, "-I", "-S", "-B", "-c", program, base64.b64encode(bundle.second_part()).decode()]
-    done = subprocess.run(command, input=bundle.first_part(), capture_output=True, timeout=LIMIT, check=False)
+    command = [sys.executable, "-I", "-S", "-B", "-c", program]
+    done = subprocess.run(command, input=bundle.load(), capture_output=True, timeout=LIMIT, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"/proc/self/fd/") and done.stdout.endswith(b" PMIX_BFROP_BUFFER_TYPE\n")
     assert list(files.iterdir()) == []

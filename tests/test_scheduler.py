@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,4 +189,4 @@ def test_slurm_counts_follow_their_nodes(nodes: list[tuple[int, int]]) -> None:
 def test_entries_say_nothing_else() -> None:
     job = discover({"SLURM_JOB_NODELIST": "a", "SLURM_TASKS_PER_NODE": "2"}, read_text)
     assert job is not None
-    assert replace(job[0][0], origin="") == HostEntry("a", 2)
+    assert job[0][0]._replace(origin="") == HostEntry("a", 2)

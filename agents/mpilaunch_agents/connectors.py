@@ -18,7 +18,6 @@ from contextlib import suppress
 
 from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, load
 from mpilaunch.allocation import Node
-from mpilaunch.records import replace
 from mpilaunch_agents.child import Child, dismiss
 
 DYING = 2.0
@@ -37,7 +36,7 @@ class ConnectorsAgent:
     """
 
     def __init__(self, name: str, options: AgentOptions, count: int) -> None:
-        options = replace(options, connectors=1, call_back=())
+        options = options._replace(connectors=1, call_back=())
         load(name, options)
         self._connectors = [_Connector(name, options) for _ in range(count)]
 
@@ -83,7 +82,7 @@ class _Connector:
             os.close(above)
         # Its stdin is also its lifeline. What it is told is for no list of processes to show, and less than a pipe holds.
         with suppress(OSError):  # it has died, which is told when it is asked
-            os.write(self.child.stdin, json.dumps([name, vars(options)]).encode() + b"\n")
+            os.write(self.child.stdin, json.dumps([name, options._asdict()]).encode() + b"\n")
 
     async def dies(self) -> bool:
         """Return if it has died, where it has hung up: the kernel closes what a process had before it calls it dead."""

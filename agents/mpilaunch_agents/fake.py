@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mpilaunch.agent import CAUSES, AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
-from mpilaunch.records import dataclass
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 

@@ -6,8 +6,8 @@ It imports next to nothing, because `mpilaunch-rsh` starts once for each node an
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

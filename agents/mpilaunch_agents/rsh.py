@@ -11,15 +11,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING, NoReturn
 
 from mpilaunch_agents.rsh_process import NODE_SCRIPT, WATCH_SCRIPT, Remote, Signals, close_leaked, write
 from mpilaunch_agents.rsh_ways import Way, choose, way
 from mpilaunch_agents.rsh_words import BadCall, Call, parse, rewrite
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # typing itself takes 3 ms.
+if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import NoReturn
 
 FAILED = 255
 """Exit code when the command was not started, or its end is not known; ssh's."""

@@ -6,7 +6,8 @@ MPI and Horovod; their words are joined by one blank and given to a shell, as ss
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 

@@ -8,19 +8,18 @@ descriptor neither; the channel in use stays until the new one has named what th
 
 from __future__ import annotations
 
-import _socket as socket  # as in `probe`
 import fcntl
 import os
+import socket
 import struct
+from typing import TYPE_CHECKING
 
 from mpilaunch.daemon import private_directory
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # Names for the type checker only: loading typing would cost every node milliseconds.
     from collections.abc import Callable
 
     from mpilaunch.daemon.poller import Poller
@@ -151,10 +150,9 @@ class AttachSocket:
 
     def _accept(self) -> None:
         try:
-            descriptor, _ = self._listener._accept()  # type: ignore[attr-defined]  # `accept` is its other half's
+            connection, _ = self._listener.accept()
         except OSError:
             return  # it has gone, or comes again
-        connection = socket.socket(fileno=descriptor)
         try:
             _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
             if user != os.geteuid():

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
 

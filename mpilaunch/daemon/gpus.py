@@ -9,11 +9,11 @@ instances.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.nvml import ask_nvml
 from mpilaunch.daemon.topology import read_text
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 

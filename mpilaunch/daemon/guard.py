@@ -13,17 +13,17 @@ whole, goes on where it was.
 
 from __future__ import annotations
 
-import _socket as socket  # as in `probe`
 import os
 import select
 import signal
+import socket
 import struct
 import time
+from typing import TYPE_CHECKING
 
 from mpilaunch.daemon import reaper
 from mpilaunch.daemon.private_directory import PrivateDirectory, sweep
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from mpilaunch.daemon import private
 

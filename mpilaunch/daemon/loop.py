@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any
 
 import mpilaunch
 from mpilaunch.daemon import reaper, spawn
@@ -24,11 +25,6 @@ from mpilaunch.daemon.timers import Timers
 from mpilaunch.daemon.wireup import WireUp
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
 from mpilaunch.wire.messages import HEAD_SAYS, handler_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    # Names for the type checker only: loading typing would cost every node milliseconds.
-    from typing import Any
 
 HIGH_WATER = 4 << 20
 """Bytes waiting for the wire above which no rank's output is read."""

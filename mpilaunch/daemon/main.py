@@ -11,17 +11,13 @@ import os
 import select
 import signal
 import sys
+from typing import Any
 
 from mpilaunch.daemon import guard, spawn
 from mpilaunch.daemon.loop import Daemon
 from mpilaunch.daemon.private import PrivateDirectory
 from mpilaunch.daemon.probe import probe_hardware
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    # Names for the type checker only: loading typing would cost every node milliseconds.
-    from typing import Any
 
 STANDBY_SILENCE = 120.0
 """Seconds without a byte in which a daemon that stands by takes its keeper for lost, which sends one now and then."""
@@ -43,20 +39,20 @@ def main() -> None:
         # What most jobs will need, and a daemon that does not stand by loads while the head is busy.
         import mpilaunch.daemon.attach
         import mpilaunch.daemon.pmix_search  # noqa: F401
+    gc.freeze()  # before a fork, as `gc` advises: memory stays shared between the daemon and its guard
     while True:
         directory = PrivateDirectory()
         guarded = guard.stand_behind(wire, directory, again=stands_by)
         if isinstance(guarded, tuple):
             break
         if guarded or not stands_by:
-            os._exit(0 if guarded == NOT_CALLED else guarded)
-    gc.freeze()  # what has been loaded stays
-    gc.enable()
+            sys.exit(0 if guarded == NOT_CALLED else guarded)
     spawn.raise_file_limit()
     hardware = _stand_by(wire_in, wire_out, *guarded) if stands_by else None
     released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
     directory.remove()
-    # One that lost its head leaves a wire on which nobody knows what is said next.
+    # This process is a forked child: it must not run what the guard has registered for its exit. A daemon that lost its head
+    # leaves a wire on which nobody knows what is said next.
     os._exit(1 if stands_by and not released else 0)
 
 
@@ -81,7 +77,7 @@ def _stand_by(wire_in: int, wire_out: int, alive: int, pulse: guard.Pulse) -> di
     except OSError:
         called = b""  # the wire has gone with the last job
     if called != GO:
-        os._exit(NOT_CALLED)
+        os._exit(NOT_CALLED)  # as at the end of `main`
     pulse.beat(guard.START_LIMIT)
     return hardware
 

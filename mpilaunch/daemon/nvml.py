@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Any
 
     NvmlAnswer = dict[str, tuple[str, list[tuple[str, str]]]]
 

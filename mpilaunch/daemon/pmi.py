@@ -8,10 +8,10 @@ ended is not waited for here: the head knows that it will never come, and ends t
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
+from typing import TYPE_CHECKING, Any
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
 """Bytes that a name, a key and a value may have; told to every rank, and held."""

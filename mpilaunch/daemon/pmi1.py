@@ -8,6 +8,8 @@ The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from mpilaunch.daemon.pmi import (
     ABSENT,
     CONNECTED,
@@ -22,10 +24,8 @@ from mpilaunch.daemon.pmi import (
 )
 from mpilaunch.daemon.pmi2 import Pmi2
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 LONGEST_LINE = 4 * MAX_VALUE
 MAX_SPAWN_LINES = 10_000

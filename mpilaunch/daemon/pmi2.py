@@ -6,12 +6,12 @@ value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/mpi/pmi2.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from mpilaunch.daemon.pmi import CONNECTED, MAX_KEY, MAX_VALUE, WORLD, PmiWorld, ProtocolError, app_of_spawn, small_number
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 PREFIX = 6
 """Digits of the length."""

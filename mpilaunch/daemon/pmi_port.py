@@ -18,8 +18,8 @@ import os
 import socket
 import sys
 import time
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
 

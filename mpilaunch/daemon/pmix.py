@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mpilaunch.daemon.pmix_channel import Channel
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
-    from typing import Any, Protocol
-
     from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.private import PrivateDirectory

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from typing import Any
 
     from mpilaunch.daemon.poller import Poller
 

@@ -7,14 +7,13 @@ job are known to it, those without ranks here too: a rank may ask for any of the
 from __future__ import annotations
 
 import base64
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.pmi import ABORTED, CONNECTED, FINALIZED, Upward
 from mpilaunch.daemon.pmix import PmixServer
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.poller import Poller

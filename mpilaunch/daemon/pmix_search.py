@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.elf import Elf, ElfError, read_elf
 from mpilaunch.daemon.spawn import decode
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon import pmix_library as pmix
 from mpilaunch.daemon.guard import IGNORED
@@ -21,10 +22,8 @@ from mpilaunch.daemon.pmix_port import LOOK_SECONDS, Port
 from mpilaunch.daemon.pmix_upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from mpilaunch.daemon.pmix_search import Libpmix
     from mpilaunch.daemon.pmix_upcalls import Answer

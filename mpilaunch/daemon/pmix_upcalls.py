@@ -18,14 +18,13 @@ import ctypes
 import os
 import traceback
 from ctypes import c_void_p
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon import pmix_library as pmix
 from mpilaunch.daemon.pmix_library import BAD_PARAMETER, NOT_SUPPORTED, OPERATION_SUCCEEDED, OUT_OF_RESOURCE, SUCCESS
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     Answer = Callable[[int, dict[str, Any], bytes], None]
     """Answer a rank with a status, and with the words and the bytes that the daemon has for it."""

@@ -5,18 +5,17 @@ It reads and tries, never sets. Each fact has a value that means "not known"; no
 
 from __future__ import annotations
 
-import _socket as socket  # its other half takes longer to load than all of this takes to run
 import errno
 import os
+import socket
 import sys
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.gpus import find_gpus
 from mpilaunch.daemon.topology import read_text, shared_caches, usable_cpus
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any
 
 PORT_TRIES = 64
 LOWEST_PORT = 20000  # services of a cluster live below

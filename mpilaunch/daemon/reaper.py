@@ -21,11 +21,9 @@ PAUSE = 0.002
 def become_subreaper() -> bool:
     """Make this process the parent of every orphan among its descendants; False where the kernel or ctypes cannot."""
     try:
-        # What ctypes does, without its five milliseconds: the guard and the daemon of every node pay for it.
-        import _ctypes
+        import ctypes  # some builds of Python do not have it
 
-        prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-        return bool(_ctypes.call_function(prctl, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0)
+        return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 

@@ -7,8 +7,8 @@ what the ranks have mapped tells whose it is. Only names that MPI libraries give
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

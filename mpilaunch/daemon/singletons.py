@@ -7,11 +7,11 @@ the ranks that have not come some time after their start are looked at: is an MP
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from mpilaunch.daemon import reaper
 from mpilaunch.daemon.elf import ElfError, read_elf
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -10,10 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 PROGRAM_MISSING = "program-missing"
 PROGRAM_NOT_EXECUTABLE = "program-not-executable"

@@ -7,17 +7,16 @@ as one `collective` message for each node, or as an `ask` that it answers.
 
 from __future__ import annotations
 
-import _socket as socket  # as in `probe`
 import fcntl
+import socket
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon import reaper
 from mpilaunch.daemon.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, PmiWorld, ProtocolError, Upward
 from mpilaunch.daemon.pmi1 import Pmi1
 
-TYPE_CHECKING = False  # `typing` costs milliseconds at start; type checkers take this name as true
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from mpilaunch.daemon.pmi_port import PmiPort
     from mpilaunch.daemon.pmix_ranks import PmixRanks
@@ -133,9 +132,7 @@ class WireUp:
             self._why_no_pmix = "no libpmix is installed"
             ready(self._why_no_pmix if only_pmix else "")
             return
-        from mpilaunch.daemon import modules
-
-        modules.load("mpilaunch.daemon.pmix_ranks", self._ask, start)
+        start()
 
     def _make_pmix(self) -> PmixRanks:
         from mpilaunch.daemon.pmix_ranks import PmixRanks

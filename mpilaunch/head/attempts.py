@@ -13,6 +13,7 @@ import signal
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpilaunch import checkpoints, restarts
@@ -26,7 +27,6 @@ from mpilaunch.hostfile import parse_hostfile
 from mpilaunch.jobspec import CheckpointPolicy, Discovery, JobSpec
 from mpilaunch.jobstate import Verdict, signal_name
 from mpilaunch.nodeset import fold
-from mpilaunch.records import dataclass, replace
 from mpilaunch.restarts import Health, Lineup
 
 DISCOVERY_SECONDS = 30.0
@@ -186,7 +186,7 @@ class Attempts:
             restart=restart,
             checkpoints=None if first.checkpoints is None else renewed(first.checkpoints),
             last_port=self._ran.port if self._ran is not None else None,
-            output=replace(first.output, directory=directory),
+            output=first.output._replace(directory=directory),
         )
 
     def _next_lineup(self) -> Lineup | None:
@@ -234,7 +234,7 @@ class Attempts:
 def renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
     """Return the policy with the newest set that there is now."""
     with suppress(OSError):
-        return replace(policy, restart=checkpoints.find_set(policy.prefix))
+        return policy._replace(restart=checkpoints.find_set(policy.prefix))
     return policy
 
 

@@ -6,8 +6,6 @@ machine is a node, a daemon starts before there is even a job; one that is not w
 
 from __future__ import annotations
 
-import gc
-import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
@@ -49,29 +47,16 @@ def launch(job: JobSpec, observer: Observer, local: agent.Eager) -> Verdict:
     else:
         local.dismiss()
 
-    from mpilaunch.head.lazily import load_asyncio
+    import asyncio  # while the daemons get ready
 
-    # ssh brings its own encryption; of an agent that is not ours, nobody knows.
-    load_asyncio(tls=bool(job.agent.call_back) or not all(agent.is_built_in(node.agent) for node in job.allocation.nodes))
-    import asyncio
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # In its place asyncio would set one of its own, and looking at that costs more than all else that is done with signals.
-        signal.signal(signal.SIGINT, _interrupt)
     return asyncio.run(_launch(job, agents, observer))
 
 
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
+    import asyncio
+
     from mpilaunch.head.launch import Launch
     from mpilaunch.head.signals import SignalRelay
-
-    gc.freeze()  # what has been loaded stays
-    gc.enable()
-    import asyncio
 
     loop = asyncio.get_running_loop()
     if any(node.agent != bundle.LOCAL for node in job.allocation.nodes):

@@ -1,15 +1,13 @@
-"""The bundle: what the head sends to a node, and the line that runs it there.
+"""The bundle: the modules that the head sends to a node, and the line that runs them there.
 
-The bundle is made of `mpilaunch.wire`, `mpilaunch.daemon` and `mpilaunch.later` as data: the head never imports the daemon. It
-has two parts: what every node needs to start, and what a node asks for when programs may need PMIx. Packing takes a tenth of a
-second, so it is done once and kept in the user's cache; without one, each launch packs for itself.
+It contains `mpilaunch.wire` and `mpilaunch.daemon` as data: the head never imports the daemon. Packing takes tenths of a
+second, so a bundle is kept in the user's cache until a source changes; without a cache, each launch packs its own.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from functools import lru_cache
 
 import mpilaunch
@@ -18,9 +16,6 @@ from mpilaunch.head import cache
 
 NO_BUNDLE = "mpilaunch: the bundle broke off"
 """What BOOT says when stdin ends too early: most agents that lose it never had it."""
-
-FRONT = 8192
-"""Bytes before the zip file, in which the byte code of `bundled` and the places of the modules have room."""
 
 BUNDLE_SILENCE = 60
 """Seconds without a byte of the bundle after which a node waits for no more."""
@@ -41,12 +36,6 @@ BOOT = (
     f" if not data:sys.exit({NO_BUNDLE!r})\n"
     " os.write(bundle,unpack.decompress(data));left-=len(data)\n"
     "sys.path.insert(0,'/proc/self/fd/%d'%bundle)\n"
-    "from _frozen_importlib_external import MAGIC_NUMBER\n"
-    f"front=os.pread(bundle,{FRONT},0)\n"
-    "if front[:4]==MAGIC_NUMBER:\n"
-    " import marshal\n"
-    " loader,places=marshal.loads(front[4:]);names={'__name__':''};exec(loader,names)\n"
-    " sys.meta_path.insert(0,names['BundledModules'](bundle,places))\n"
     "from mpilaunch.daemon.main import main\n"
     "main()"
 )
@@ -71,45 +60,29 @@ def local_command() -> list[str]:
 
 
 @lru_cache(None)
-def first_part() -> bytes:
-    """Return the bundle, which every node gets: all but the second part."""
-    return _part("first", lambda name: not _is_later(name), front=FRONT)
+def load() -> bytes:
+    """Return the bundle: that of an earlier launch while its sources are the same, else a new one."""
+    import hashlib  # a launch on this machine has no bundle
 
-
-@lru_cache(None)
-def second_part() -> bytes:
-    """Return what a node asks for that serves PMIx, as one more archive."""
-    return _part("second", _is_later, front=0)
-
-
-def _is_later(name: str) -> bool:
-    return name.startswith("pmix") and name != "pmix_search"
-
-
-def _part(part: str, belongs: Callable[[str], bool], front: int) -> bytes:
-    """Return the modules that belong to a part, packed; what was packed once is kept for the launches to come.
-
-    `front` is as for `pack`.
-    """
     top = os.path.dirname(os.path.abspath(mpilaunch.__file__))
-    files = [name for name in _travelling(top) if belongs(os.path.basename(name)[:-3])]
-    import binascii  # a launch on this machine has none
-
-    # Valid as long as these are the files, and the same Python packs them in the same way.
-    sizes = [(name, os.stat(os.path.join(top, name))) for name in (*files, "bundled.py", "head/bundle.py", "head/pack.py")]
-    states = [(name, found.st_size, found.st_mtime_ns) for name, found in sizes]
-    key = repr((mpilaunch.__version__, top, sys.hexversion, states)).encode() + b"\n"
-    kept = f"{part}-{sys.implementation.cache_tag}-{binascii.crc32(top.encode()):08x}"
-    packed = cache.read(kept, key)
+    files = _travelling(top)
+    # Contents, not times: an image that is rebuilt may have new sources with the times of the old ones.
+    sources = hashlib.blake2b(f"{mpilaunch.__version__}\0{sys.version}\0{top}".encode("utf-8", "surrogateescape"))
+    for name in (*files, "head/bundle.py", "head/pack.py"):
+        with open(os.path.join(top, name), "rb") as file:
+            sources.update(name.encode() + b"\0" + hashlib.blake2b(file.read()).digest())
+    place = hashlib.blake2b(top.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    kept = f"bundle-{sys.implementation.cache_tag}-{place}"
+    packed = cache.read(kept, sources.digest())
     if packed is None:
         from mpilaunch.head.pack import pack  # few launches come here
 
-        packed = pack((("mpilaunch/" + name, os.path.join(top, name)) for name in files), front)
-        cache.write(kept, key, packed)
+        packed = pack(("mpilaunch/" + name, os.path.join(top, name)) for name in files)
+        cache.write(kept, sources.digest(), packed)
     return packed
 
 
 def _travelling(top: str) -> list[str]:
     """Return the files of the modules that travel, relative to our package."""
     files = [f"{folder}/{name}" for folder in ("wire", "daemon") for name in sorted(os.listdir(os.path.join(top, folder)))]
-    return ["__init__.py", "later.py", *(name for name in files if name.endswith(".py"))]
+    return ["__init__.py", *(name for name in files if name.endswith(".py"))]

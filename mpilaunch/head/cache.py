@@ -1,58 +1,35 @@
 """What one launch has made and the next can use: files in a directory that is the user's alone.
 
-A file is used when it begins with the key that the caller expects: what is stale is made anew. Where there is no such directory
-(no home, or that of another user, as with sudo) nothing is kept, and nothing fails.
+A file begins with the key that the caller expects and a checksum of what follows: what is stale or damaged is made anew. Where
+there is no such directory (no home, or that of another user, as with sudo) nothing is kept, and nothing fails.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from mpilaunch.head import safe_files
 
-DAY = 86400.0
-"""Seconds after which a file that is used is marked as one that is."""
+CHECKSUM_SIZE = 32
 
 
-def opened(name: str, key: bytes) -> int | None:
-    """Return a descriptor of what was kept under a name for this key, behind the key; None when it is not there."""
+def read(name: str, key: bytes) -> bytes | None:
+    """Return what was kept under a name for this key; None when it is not there, or damaged."""
     try:
         with _directory() as directory:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     except OSError:
         return None
-    try:
-        found = os.fstat(file)
-        _check_private(found)
-        if os.read(file, len(key)) == key:
-            if time.time() - found.st_mtime > DAY:
-                os.utime(file)
-            return file
-    except OSError:
-        pass
-    os.close(file)
-    return None
-
-
-def read(name: str, key: bytes) -> bytes | None:
-    """Return what was kept under a name for this key, None when it is not there."""
-    file = opened(name, key)
-    if file is None:
-        return None
     with open(file, "rb") as kept:
-        return kept.read()
-
-
-def can_be_written() -> bool:
-    """Say whether something can be kept."""
-    try:
-        with _directory() as directory:
-            return os.access(".", os.W_OK, dir_fd=directory)
-    except OSError:
-        return False
+        try:
+            _check_private(os.fstat(file))
+            content = kept.read()
+        except OSError:
+            return None
+    data = content[len(key) + CHECKSUM_SIZE :]
+    return data if content == key + _checksum(data) + data else None
 
 
 def write(name: str, key: bytes, data: bytes) -> None:
@@ -63,19 +40,16 @@ def write(name: str, key: bytes, data: bytes) -> None:
     with suppress(OSError), _directory() as directory:
         try:
             with open(os.open(mine, flags, 0o600, dir_fd=directory), "wb") as file:
-                file.write(key + data)
+                file.write(key + _checksum(data) + data)
             os.rename(mine, name, src_dir_fd=directory, dst_dir_fd=directory)
         except OSError:
             os.unlink(mine, dir_fd=directory)
 
 
-def keep_newest(prefix: str, count: int) -> None:
-    """Remove the files whose names begin so and that have not been used for longest, until there are so many."""
-    with suppress(OSError), _directory() as directory:  # another launch does the same
-        with os.scandir(directory) as entries:
-            found = sorted((entry.stat().st_mtime, entry.name) for entry in entries if entry.name.startswith(prefix))
-        for _, name in found[:-count]:
-            os.unlink(name, dir_fd=directory)
+def _checksum(data: bytes) -> bytes:
+    import hashlib  # a launch on this machine keeps nothing
+
+    return hashlib.blake2b(data, digest_size=CHECKSUM_SIZE).digest()
 
 
 @contextmanager

@@ -212,7 +212,7 @@ class Daemons:
 
     def boot(self) -> tuple[list[str], bytes]:
         """Return the argument list that starts a daemon, and the bundle that it is to be sent."""
-        payload = bundle.first_part()
+        payload = bundle.load()
         return bundle.boot_command(self._python, payload), payload
 
     def make_link(self, node: Node) -> NodeLink:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from mpilaunch.hints import culprit, find, wrote_before
 from mpilaunch.jobstate import JobState, RankEnd, Verdict, verdict_of_ranks
-from mpilaunch.records import replace
 
 LAST_LINES = 12
 """Lines of the failed rank that the report shows."""

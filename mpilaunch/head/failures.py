@@ -6,11 +6,11 @@ Pure: failures in, one LaunchError out.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mpilaunch.agent import CAUSES
 from mpilaunch.errors import LaunchError
 from mpilaunch.nodeset import fold
-from mpilaunch.records import dataclass
 
 HINTS = {
     "host-unknown": "check the spelling, /etc/hosts and DNS on this machine",

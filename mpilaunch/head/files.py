@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
 from mpilaunch.jobspec import JobSpec
-from mpilaunch.records import dataclass
 from mpilaunch.tags import parse_tag
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 from mpilaunch.worlds import World

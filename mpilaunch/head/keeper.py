@@ -8,7 +8,6 @@ that stand by go with it, whatever its end is; those that serve a launch have th
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import signal
@@ -87,7 +86,6 @@ def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, to
         if descriptor > 2 and descriptor != told:
             with suppress(OSError):  # the one that the list was read by
                 os.close(descriptor)
-    gc.enable()  # a launch is over before there is garbage; this is not
     with open(told, "wb", buffering=0) as telling:
         try:
             asyncio.run(Keeper(job, nodes, idle, folder).run(telling))

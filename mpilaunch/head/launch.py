@@ -10,6 +10,7 @@ import asyncio
 import errno
 import signal
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -33,7 +34,6 @@ from mpilaunch.head.stop import Stop
 from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
-from mpilaunch.records import replace
 from mpilaunch.wire.frames import WireError, rank_of
 from mpilaunch.worlds import first_world
 

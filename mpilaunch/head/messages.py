@@ -131,6 +131,5 @@ DAEMON_ASKS: Table = {
     "lookup": ("pmi pmix", having(space=text, names=listed(text), wait=flag), "_look_up"),
     "spawn": ("pmi pmix", having(world=text, rank=whole, apps=listed(_spawned), pairs=named(text)), "_spawn"),
     "modex": ("pmix", having(world=text, rank=place), "_find_modex"),
-    "modules": ("pmix", having(), "_send_modules"),
 }
 """What a daemon asks for by `ask`: in place of a state, what the job offers its ranks."""

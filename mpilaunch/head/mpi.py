@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mpilaunch.errors import ExitCode, LaunchError
-from mpilaunch.head import bundle
 from mpilaunch.head.collectives import Collectives, TooMuch
 from mpilaunch.head.daemons import Daemons
 from mpilaunch.head.link import LONGEST_NOTE, NodeLink
@@ -184,15 +183,6 @@ class MpiServices:
         _check_base64(data)
         del self._modex[answer["id"]]
         _answer(asker, ask, error=answer["error"][:LONGEST_NOTE], data=data)
-
-    def _send_modules(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        """A node is to serve PMIx, for which it has not been sent all modules."""
-        from base64 import b64encode  # few launches come here
-
-        if link.node.index in self._sent_modules:
-            raise WireError("'ask' for modules a second time")
-        self._sent_modules.add(link.node.index)
-        _answer(link, ask, archive=b64encode(bundle.second_part()).decode("ascii"))
 
     # New worlds
 

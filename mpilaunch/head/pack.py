@@ -1,79 +1,48 @@
 """Pack modules for the nodes: a compressed zip file of their source and byte code, without what no node reads.
 
-Before the zip file, in what Python takes no notice of, may stand where the byte code of each module is: see `bundled`.
-
-Docstrings, lines of comment, annotations and blocks for the type checker go; every line keeps its number, so that a traceback
-from a node says where it happened. The byte code is for the head's own version of Python and saves a node of the same version
-the compiling; another version passes over it and takes the source. It is the archive that is compressed, and not each file in
-it: modules have much in common.
+Docstrings, lines of comment, annotations and blocks for the type checker are left out; every line keeps its number, so that a
+traceback from a node has the right lines. The byte code is for the head's version of Python and saves a node of the same
+version the compiling; another version ignores it and compiles the source. The archive is compressed as a whole, not file by
+file: modules have much in common, and Python reads an uncompressed archive faster.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import io
-import marshal
+import os
+import py_compile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
-
-from mpilaunch import bundled
-
-if TYPE_CHECKING:
-    from mpilaunch.bundled import Places
-
-PYC_HEADER = importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + bytes(8)
-"""Of byte code that is to be used without a look at its source (PEP 552)."""
 
 Place = tuple[int, int]
 """A line, from 1, and bytes into it."""
 
 
-def pack(modules: Iterable[tuple[str, str]], front: int) -> bytes:
-    """Return modules as a zip file, compressed by zlib; each is given as its path there and its file.
-
-    Args:
-        front: bytes that the places of the modules have before the zip file, 0 for none.
-
-    Raises:
-        OverflowError: these do not suffice.
-    """
-    archive = io.BytesIO(bytes(front))
-    places: Places = {}
-    with zipfile.ZipFile(archive, "a", zipfile.ZIP_STORED) as opened:
+def pack(modules: Iterable[tuple[str, str]]) -> bytes:
+    """Return modules as a zip file, compressed by zlib; each is given as its path in there and its file."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as opened:
         for name, path in modules:
-            source = _stripped(path)
-            code = byte_code(name, source)
+            with open(path, "rb") as file:
+                source = strip(file.read())
             opened.writestr(zipfile.ZipInfo(name), source)
-            opened.writestr(zipfile.ZipInfo(name + "c"), PYC_HEADER + code)
-            module = name.removesuffix(".py").replace("/", ".")
-            is_package = module.endswith(".__init__")
-            places[module.removesuffix(".__init__")] = is_package, archive.tell() - len(code), len(code)
-    if front:
-        loader = marshal.loads(byte_code("mpilaunch/bundled.py", _stripped(bundled.__file__)))
-        begin = importlib.util.MAGIC_NUMBER + marshal.dumps((loader, places))
-        if len(begin) > front:
-            raise OverflowError(f"{len(begin)} bytes before a zip file that begins at {front}")
-        archive.getbuffer()[: len(begin)] = begin
+            opened.writestr(zipfile.ZipInfo(name + "c"), compiled(name, source))
     return zlib.compress(archive.getvalue(), 9)
 
 
-def _stripped(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return strip(file.read())
-
-
-def byte_code(path: str, source: bytes) -> bytes:
-    """Return marshalled code; it knows lines and no columns, which are a fifth of it."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.stmt, ast.expr)):
-            node.col_offset = node.end_col_offset = 0
-            node.end_lineno = node.lineno
-    code = compile(tree, path, "exec", dont_inherit=True)
-    return marshal.dumps(code)
+def compiled(name: str, source: bytes) -> bytes:
+    """Return the content of a `.pyc` file that Python uses without a look at the source (PEP 552)."""
+    with tempfile.TemporaryDirectory(prefix="mpilaunch-") as folder:
+        path = os.path.join(folder, "module.py")
+        with open(path, "wb") as file:
+            file.write(source)
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        target = py_compile.compile(path, path + "c", dfile=name, doraise=True, invalidation_mode=mode)
+        with open(str(target), "rb") as file:
+            return file.read()
 
 
 def strip(source: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import mpilaunch
@@ -20,7 +21,6 @@ from mpilaunch.head.timeline import Timeline
 from mpilaunch.jobspec import JobSpec
 from mpilaunch.jobstate import JobState, Verdict
 from mpilaunch.plan import plan_as_json
-from mpilaunch.records import asdict
 
 SCHEMA = "mpilaunch.report/1"
 

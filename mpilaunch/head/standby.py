@@ -17,7 +17,6 @@ from mpilaunch.agent import AgentOptions, ChannelEvents
 from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.standby_record import Record, read_records, remove_record
-from mpilaunch.records import replace
 from mpilaunch.relayed import AskingChannel, Frames
 from mpilaunch.wire.challenge import Caller
 
@@ -96,7 +95,7 @@ class Requests:
         files = [*map(os.path.expanduser, CONFIGURED_BY), *os.environ.get("KUBECONFIG", "").split(":")]
         surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
         # Whether the daemon calls back, or who connects to it, changes how it is reached, and nothing of what it is.
-        asked = replace(options, call_back=(), connectors=None)
+        asked = options._replace(call_back=(), connectors=None)
         self._of_all = repr((asked, list(command), binascii.crc32(bundle), surroundings))
 
     def of(self, node: Node) -> bytes:

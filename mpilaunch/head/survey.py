@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mpilaunch.facts import NodeFacts
@@ -17,7 +18,6 @@ from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.link import NodeLink
 from mpilaunch.head.observer import Observer
 from mpilaunch.jobspec import JobSpec, check_stdin_rank
-from mpilaunch.records import replace
 from mpilaunch.shares import map_apps
 
 

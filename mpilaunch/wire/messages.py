@@ -6,13 +6,12 @@ the other side may be newer. It runs on Python 3.8 and imports only the error th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from mpilaunch.wire.frames import WireError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    # Names for the type checker only: loading typing would cost every node milliseconds.
     from collections.abc import Callable
-    from typing import Any
 
     Check = Callable[[Any], bool]
     Table = dict[str, tuple[str, Check, str]]

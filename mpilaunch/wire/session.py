@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import json
 import struct
+from typing import Any
 
 from mpilaunch.wire import frames
 from mpilaunch.wire.frames import ACK, CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
 from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unheard
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    # Names for the type checker only: loading typing would cost every node milliseconds.
-    from typing import Any
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode
