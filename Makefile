@@ -79,7 +79,7 @@ test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(M
 	$(call need,$(HOSTS_NEED) $(MPI_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest -m slow $(FLAGS)
-	$(ASYNCSSH_VENV)/bin/python -m pytest tests/test_agent_ssh.py tests/test_agent_ssh_trust.py
+	$(ASYNCSSH_VENV)/bin/python -m pytest tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
 
 test-cluster: $(VENV)/.test
 	$(call need,$(CLUSTER_NEED))

@@ -34,7 +34,7 @@ from page import picture, table_page  # noqa: E402
 from scale import curves  # noqa: E402
 
 from mpilaunch.wire.frames import STANDBY  # noqa: E402
-from tests.hosts import Hosts, in_directory  # noqa: E402
+from tests.support.hosts import Hosts, in_directory  # noqa: E402
 
 HUNG = "did not end within"
 LINE = "x" * 83
@@ -315,7 +315,7 @@ def machine() -> str:
 
 def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
     """Return what only mpilaunch has: the bytes that a node is sent, its daemon's memory, the time until all have reported."""
-    from mpilaunch.head import bundle
+    from mpilaunch.head.nodes import bundle
 
     hello: dict[str, float] = {}
     for names in (hosts.names[:1], hosts.names):

@@ -27,8 +27,8 @@ sys.path[:0] = [str(CHECKOUT), str(HERE)]
 
 from launchers import ENVIRONMENT, Launcher, Work, launchers  # noqa: E402  (this folder must be on the path first)
 
-from tests.failures import with_part  # noqa: E402
-from tests.hosts import Hosts  # noqa: E402
+from tests.support.failures import with_part  # noqa: E402
+from tests.support.hosts import Hosts  # noqa: E402
 
 RESULTS, PAGE = CHECKOUT / "docs" / "failures.json", CHECKOUT / "docs" / "failures.md"
 LIMIT = 10.0
@@ -119,7 +119,7 @@ class Case:
     """One failure.
 
     Attributes:
-        key: name of the row; where a test proves the same of mpilaunch, the name of its row (tests/failures.py).
+        key: name of the row; where a test proves the same of mpilaunch, the name of its row (tests/support/failures.py).
         title: for the page.
         job: what the ranks do: lines of shell, $R is the rank.
         code: what mpilaunch is to exit with.

@@ -26,12 +26,12 @@ sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "agents")]
 
 from mpilaunch import config  # noqa: E402  (the checkout must be on the path first)
 from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402
-from mpilaunch.allocation import Node  # noqa: E402
 from mpilaunch.console import Console  # noqa: E402
-from mpilaunch.head import bundle  # noqa: E402
 from mpilaunch.head.begin import Agents  # noqa: E402
 from mpilaunch.head.launch import Launch  # noqa: E402
+from mpilaunch.head.nodes import bundle  # noqa: E402
 from mpilaunch.head.signals import SignalRelay  # noqa: E402
+from mpilaunch.hosts.allocation import Node  # noqa: E402
 from mpilaunch.prepare import make_job  # noqa: E402
 from mpilaunch.wire.frames import CONTROL, MARKER, STDERR, STDIN, STDOUT, stream_channel  # noqa: E402
 from mpilaunch.wire.session import Session  # noqa: E402

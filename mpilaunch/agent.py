@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from mpilaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from mpilaunch.allocation import Node
+    from mpilaunch.hosts.allocation import Node
 
 
 class AgentOptions(NamedTuple):
@@ -161,7 +161,7 @@ CHECK_PYTHON = (
 
 BUILT_IN = {
     "local": "mpilaunch_agents.local:LocalAgent",
-    "ssh": "mpilaunch_agents.ssh:SshAgent",
+    "ssh": "mpilaunch_agents.ssh.agent:SshAgent",
     "openssh": "mpilaunch_agents.openssh:OpensshAgent",
     "kubectl": "mpilaunch_agents.kubectl:KubectlAgent",
     "command": "mpilaunch_agents.command:CommandAgent",
@@ -194,11 +194,11 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
     """
     connectors = connectors_for(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in CONNECTS_ITSELF else 0
     if connectors:
-        agent = cast(Agent, import_module("mpilaunch_agents.connectors").ConnectorsAgent(name, options, connectors))
+        agent = cast(Agent, import_module("mpilaunch_agents.ssh.connectors").ConnectorsAgent(name, options, connectors))
     else:
         agent = _load(name, options)
     if name in options.call_back:
-        return cast(Agent, import_module("mpilaunch_agents.callback").CallbackAgent(agent, stdin=name in BUILT_IN))
+        return cast(Agent, import_module("mpilaunch_agents.callback.agent").CallbackAgent(agent, stdin=name in BUILT_IN))
     return agent
 
 
@@ -240,7 +240,7 @@ def _third_party(name: str) -> Callable[[AgentOptions], Agent]:
 
 
 def _unknown(name: str, known: Sequence[str]) -> UsageError:
-    from mpilaunch.spelling import did_you_mean
+    from mpilaunch.text import did_you_mean
 
     return UsageError(
         "agent-unknown",

@@ -17,7 +17,7 @@ from mpilaunch.words import DIALECTS, Command, read_command
 
 if TYPE_CHECKING:
     from mpilaunch.agent import Eager
-    from mpilaunch.jobspec import JobSpec
+    from mpilaunch.job.spec import JobSpec
     from mpilaunch.options import Settings
 
 NAME_NODES = ("host", "hostfile", "slot-map", "agent")
@@ -79,13 +79,13 @@ def run(words: list[str], environ: Mapping[str, str], console: Console, name: st
     if settings["json"] and not settings["dry-run"]:
         raise UsageError("option-conflict", "--json goes with --dry-run", hint="--report FILE writes what a job did as JSON")
     if settings["show-config"]:
-        from mpilaunch.plan import settings_as_text
+        from mpilaunch.job.plan import settings_as_text
 
         return _print(settings_as_text(settings, [section.said for section in command.sections]))
     if settings["down"] or settings["up"]:
         alone(settings, command)
     if settings["down"]:
-        from mpilaunch.head.standby import take_down
+        from mpilaunch.head.standby.client import take_down
 
         console.remark("no daemon stands by any more" if take_down() else "no daemon stood by")
         return ExitCode.OK
@@ -118,15 +118,15 @@ def launch_programs(
 
     job = make_job_of_sections(settings, command.sections, environ)
     if settings["display-allocation"]:
-        from mpilaunch.plan import allocation_as_text
+        from mpilaunch.job.plan import allocation_as_text
 
         console.lines(allocation_as_text(job).splitlines())
     if job.pending:
-        from mpilaunch.head.survey import map_by_topology
+        from mpilaunch.head.nodes.survey import map_by_topology
 
         job = map_by_topology(job, console)
     if settings["display-map"]:
-        from mpilaunch.plan import map_as_text
+        from mpilaunch.job.plan import map_as_text
 
         console.lines(map_as_text(job).splitlines())
     if job.agent.insecure_host_keys:
@@ -152,7 +152,7 @@ def alone(settings: Settings, command: Command) -> None:
 
 def keep_up(settings: Settings, environ: Mapping[str, str], console: Console) -> int:
     """Let daemons stand by on the nodes; return the exit code."""
-    from mpilaunch.head.keeper import up
+    from mpilaunch.head.standby.keeper import up
     from mpilaunch.prepare import make_job
 
     count = up(make_job(settings, ["true"], environ), settings["up-idle"])
@@ -163,8 +163,8 @@ def keep_up(settings: Settings, environ: Mapping[str, str], console: Console) ->
 
 def look(job: JobSpec, settings: Settings) -> int:
     """Print what a launch would do, and start nothing; return the exit code."""
-    from mpilaunch import plan
-    from mpilaunch.masking import mask_variables
+    from mpilaunch.job import plan
+    from mpilaunch.job.masking import mask_variables
 
     rank, size = settings["show-env"], len(job.job_map.placements)
     if rank is not None:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mpilaunch import trust
 from mpilaunch.errors import UsageError, reason_of
+from mpilaunch.job import trust
 from mpilaunch.options import BY_NAME, DEFAULTS, OPTIONS, Option, Setting, Settings
-from mpilaunch.spelling import did_you_mean
+from mpilaunch.text import did_you_mean
 from mpilaunch.values import value_from_data, value_from_text
 
 if TYPE_CHECKING:

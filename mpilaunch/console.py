@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import rich.console
     import rich.live
 
-    from mpilaunch.jobstate import Verdict
+    from mpilaunch.job.state import Verdict
 
 PROGRESS_AFTER = 0.5
 """Seconds that a start may take before a progress line is shown."""
@@ -265,7 +265,7 @@ def verdict_error(verdict: Verdict) -> LaunchError:
 
 
 def _other_ranks(verdict: Verdict) -> list[str]:
-    from mpilaunch.nodeset import fold
+    from mpilaunch.hosts.nodeset import fold
 
     by_end: dict[str, list[tuple[int, str]]] = {}
     for end, host in zip(verdict.failed_after, verdict.hosts, strict=True):
@@ -282,6 +282,6 @@ def _other_ranks(verdict: Verdict) -> list[str]:
 
 
 def _ranks(numbers: Sequence[int]) -> str:
-    from mpilaunch.nodeset import fold_numbers
+    from mpilaunch.hosts.nodeset import fold_numbers
 
     return f"rank{'s' if len(numbers) > 1 else ''} {fold_numbers(numbers)}"

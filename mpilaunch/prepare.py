@@ -10,21 +10,22 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from mpilaunch import checkpoints, operators
 from mpilaunch.agent import AgentOptions
-from mpilaunch.allocation import Allocation
-from mpilaunch.binding import GpuPolicy
 from mpilaunch.config import read_text
-from mpilaunch.environ import environment_edits, forwarded_environment
 from mpilaunch.errors import UsageError, reason_of
-from mpilaunch.jobspec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
-from mpilaunch.mapby import mapping_and_cpus
-from mpilaunch.mapping import JobMap, MappingPolicy
+from mpilaunch.hosts import kubernetes as operators
+from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.job import checkpoints
+from mpilaunch.job.environment.layers import environment_edits, forwarded_environment
+from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
+from mpilaunch.job.tags import parse_tag, tag_template
 from mpilaunch.options import OPTIONS, RESTARTS, Settings
+from mpilaunch.placement.binding import GpuPolicy
+from mpilaunch.placement.map_by import mapping_and_cpus
+from mpilaunch.placement.mapping import JobMap, MappingPolicy
+from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.prepare_nodes import choose_nodes, found_agent, listed, local_names, own_values, rankfile_of
-from mpilaunch.shares import Share, map_apps
-from mpilaunch.spelling import did_you_mean
-from mpilaunch.tags import parse_tag, tag_template
+from mpilaunch.text import did_you_mean
 from mpilaunch.values import is_whole_number
 from mpilaunch.words import Section, laid_over
 
@@ -59,7 +60,7 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
         if pending or len(shares) > 1:
             told = "--spares and --nnodes need the map of one program, made before the nodes are asked"
             raise UsageError("option-conflict", told, hint="say one program, and --map-by slot, node or ppr:N:node")
-        from mpilaunch.restarts import first_lineup
+        from mpilaunch.job.restarts import first_lineup
 
         lineup = first_lineup(restarts, nodes, mapping)
         nodes, job_map = lineup.allocation, lineup.job_map
@@ -140,7 +141,7 @@ def _restarts(
 ) -> RestartPolicy:
     if not any(settings.layer(option.name) for option in OPTIONS if option.group == RESTARTS):
         return RestartPolicy()
-    from mpilaunch.restarts import restart_policy  # most jobs are not started again
+    from mpilaunch.job.restarts import restart_policy  # most jobs are not started again
 
     return restart_policy(settings, nodes, mapping, local_names(environ))
 

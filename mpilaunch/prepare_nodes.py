@@ -10,19 +10,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mpilaunch import allocation, operators, scheduler
 from mpilaunch.agent import is_template
-from mpilaunch.allocation import Allocation
 from mpilaunch.config import check_trusted, load_yaml, read_text, text_and_status
-from mpilaunch.cpubinding import CpuPolicy
 from mpilaunch.errors import UsageError
-from mpilaunch.hostfile import HostEntry, parse_host_list, parse_hostfile
-from mpilaunch.mapping import MappingPolicy
+from mpilaunch.hosts import allocation
+from mpilaunch.hosts import kubernetes as operators
+from mpilaunch.hosts import schedulers as scheduler
+from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.options import Settings
+from mpilaunch.placement.cpu_binding import CpuPolicy
+from mpilaunch.placement.mapping import MappingPolicy
 from mpilaunch.words import Section
 
 if TYPE_CHECKING:
-    from mpilaunch.rankfile import RankLine
+    from mpilaunch.placement.rankfile import RankLine
 
 
 COMMAND_LINE = 4
@@ -33,7 +35,7 @@ def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
     """Return the lines of the rankfile that a policy names, None when it names none; raises UsageError."""
     if mapping.map_by != "rankfile" or mapping.file is None:
         return None
-    from mpilaunch.rankfile import parse_rankfile  # few jobs have one
+    from mpilaunch.placement.rankfile import parse_rankfile  # few jobs have one
 
     return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
 
@@ -95,7 +97,7 @@ def choose_nodes(
     slot_map = settings["slot-map"]
     data, positions = load_yaml(slot_map) if slot_map else (None, {})
     if slot_map:
-        from mpilaunch import slotmap  # few jobs have one
+        from mpilaunch.hosts import slot_map as slotmap  # few jobs have one
     found = None
     if not (hostfiles or host_lists) or allocation.names_places([*entries, *named]):
         from_slot_map = (slotmap.hosts(data, slot_map, positions), slot_map) if slot_map else None
@@ -142,7 +144,7 @@ def listed(
     if settings["rankmap"] is not None:
         if mapping.map_by != "slot":
             raise UsageError("option-conflict", "--rankmap says where each rank goes", hint=f"leave {mapping.map_by} out")
-        from mpilaunch.processmap import read_rankmap
+        from mpilaunch.placement.process_map import read_rankmap
 
         # Whoever names the node of each rank means it, also where a node has fewer slots.
         return mapping._replace(listed=read_rankmap(settings["rankmap"], len(nodes.nodes)), oversubscribe=True), cpu

@@ -9,7 +9,7 @@ import re
 
 from mpilaunch.errors import UsageError
 from mpilaunch.options import Option, Value
-from mpilaunch.spelling import did_you_mean
+from mpilaunch.text import did_you_mean
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

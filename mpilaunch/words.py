@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.errors import UsageError
 from mpilaunch.options import BY_FLAG, Option, Setting, Value
-from mpilaunch.spelling import near
+from mpilaunch.text import near
 from mpilaunch.values import value_from_text
 
 if TYPE_CHECKING:

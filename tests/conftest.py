@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Hosts
-from tests.pods import NAMESPACE, Pods
-from tests.podserver import Pod
-from tests.processes import everything, left_behind, mark_environment
+from tests.support.hosts import Hosts
+from tests.support.kubernetes.pods import NAMESPACE, Pods
+from tests.support.kubernetes.podserver import Pod
+from tests.support.processes import everything, left_behind, mark_environment
 
 CLUSTER = Path(__file__).parent / "cluster"
 

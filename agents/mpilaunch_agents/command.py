@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from string import Formatter
 
 from mpilaunch.agent import AgentOptions, ChannelEnd
-from mpilaunch.allocation import Node
 from mpilaunch.errors import UsageError
-from mpilaunch.spelling import near
+from mpilaunch.hosts.allocation import Node
+from mpilaunch.text import near
 from mpilaunch_agents.openssh import explain_ssh
 from mpilaunch_agents.process import ProcessAgent
 

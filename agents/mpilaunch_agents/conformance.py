@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from mpilaunch.agent import CAUSES, Agent, AgentFailure, Channel, ChannelEnd
-from mpilaunch.allocation import Node
+from mpilaunch.hosts.allocation import Node
 
 DEADLINE = 30.0
 """Seconds that any one wait may take."""

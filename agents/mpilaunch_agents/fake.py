@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mpilaunch.agent import CAUSES, AgentFailure, AgentOptions, ChannelEvents
-from mpilaunch.allocation import Node
+from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 

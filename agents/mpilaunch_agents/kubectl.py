@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 
 from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
-from mpilaunch.allocation import Node
+from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.pods import (
     REMOTE_EXIT,
     classify_kubectl_words,

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 
 from mpilaunch.agent import ChannelEnd
-from mpilaunch.allocation import Node
+from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.process import ProcessAgent
 
 SSH_FAILED = 255

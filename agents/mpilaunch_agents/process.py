@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.errors import reason_of
-from mpilaunch.remote_names import refuse_names
+from mpilaunch.hosts.remote_names import refuse_names
 from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
     import asyncio
 
-    from mpilaunch.allocation import Node
+    from mpilaunch.hosts.allocation import Node
 
 ABORT_SECONDS = 0.5
 """How long an abort looks for descendants: killed processes go at once, unless they sit in the kernel."""

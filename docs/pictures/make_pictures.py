@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent.parent
 sys.path.insert(0, str(CHECKOUT))
 
-from tests.hosts import Hosts  # noqa: E402  (the checkout must be on the path first)
+from tests.support.hosts import Hosts  # noqa: E402  (the checkout must be on the path first)
 
 RUN = ["-H", "node01:2,node02:2", "--display-map", "--tag", "[{rank} {host}] ", "examples/ring_allreduce.py"]
 FAILURE = ["-H", "node[01-04]:2", "--tag", "rank", "train.py"]

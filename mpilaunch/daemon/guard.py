@@ -21,8 +21,8 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from mpilaunch.daemon import reaper
 from mpilaunch.daemon.private_directory import PrivateDirectory, sweep
+from mpilaunch.daemon.ranks import reaper
 
 if TYPE_CHECKING:
     from mpilaunch.daemon import private

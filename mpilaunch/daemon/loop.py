@@ -12,17 +12,17 @@ import time
 from typing import Any
 
 import mpilaunch
-from mpilaunch.daemon import reaper, spawn
-from mpilaunch.daemon.evidence import Evidence
 from mpilaunch.daemon.guard import Pulse
-from mpilaunch.daemon.iof import Forwarder
 from mpilaunch.daemon.lifeline import Lifeline
+from mpilaunch.daemon.mpi.wireup import WireUp
+from mpilaunch.daemon.node.probe import probe
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private import PrivateDirectory
-from mpilaunch.daemon.probe import probe
-from mpilaunch.daemon.processes import Processes
+from mpilaunch.daemon.ranks import reaper, spawn
+from mpilaunch.daemon.ranks.evidence import Evidence
+from mpilaunch.daemon.ranks.forward import Forwarder
+from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.daemon.timers import Timers
-from mpilaunch.daemon.wireup import WireUp
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
 from mpilaunch.wire.messages import HEAD_SAYS, handler_of
 

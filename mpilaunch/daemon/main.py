@@ -13,10 +13,11 @@ import signal
 import sys
 from typing import Any
 
-from mpilaunch.daemon import guard, spawn
+from mpilaunch.daemon import guard
 from mpilaunch.daemon.loop import Daemon
+from mpilaunch.daemon.node.probe import probe_hardware
 from mpilaunch.daemon.private import PrivateDirectory
-from mpilaunch.daemon.probe import probe_hardware
+from mpilaunch.daemon.ranks import spawn
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
 
 STANDBY_SILENCE = 120.0
@@ -38,7 +39,7 @@ def main() -> None:
     if stands_by:
         # What most jobs will need, and a daemon that does not stand by loads while the head is busy.
         import mpilaunch.daemon.attach
-        import mpilaunch.daemon.pmix_search  # noqa: F401
+        import mpilaunch.daemon.pmix.search  # noqa: F401
     gc.freeze()  # before a fork, as `gc` advises: memory stays shared between the daemon and its guard
     while True:
         directory = PrivateDirectory()

@@ -16,18 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpilaunch import checkpoints, restarts
-from mpilaunch.allocation import allocate
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.head.begin import Agents, make_room
 from mpilaunch.head.launch import Launch
-from mpilaunch.head.observer import Observer
+from mpilaunch.head.observe.observer import Observer
 from mpilaunch.head.signals import SignalRelay
-from mpilaunch.hostfile import parse_hostfile
-from mpilaunch.jobspec import CheckpointPolicy, Discovery, JobSpec
-from mpilaunch.jobstate import Verdict, signal_name
-from mpilaunch.nodeset import fold
-from mpilaunch.restarts import Health, Lineup
+from mpilaunch.hosts.allocation import allocate
+from mpilaunch.hosts.hostfile import parse_hostfile
+from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job import checkpoints, restarts
+from mpilaunch.job.restarts import Health, Lineup
+from mpilaunch.job.spec import CheckpointPolicy, Discovery, JobSpec
+from mpilaunch.job.state import Verdict, signal_name
 
 DISCOVERY_SECONDS = 30.0
 """How long the host discovery script may take."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 from mpilaunch import agent
 from mpilaunch.errors import UsageError, reason_of
-from mpilaunch.head import bundle, safe_files
+from mpilaunch.head.nodes import bundle
+from mpilaunch.head.output import safe_files
 
 if TYPE_CHECKING:
-    from mpilaunch.head.observer import Observer
-    from mpilaunch.jobspec import JobSpec
-    from mpilaunch.jobstate import Verdict
+    from mpilaunch.head.observe.observer import Observer
+    from mpilaunch.job.spec import JobSpec
+    from mpilaunch.job.state import Verdict
 
 
 @contextmanager
@@ -60,7 +61,7 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
 
     loop = asyncio.get_running_loop()
     if any(node.agent != bundle.LOCAL for node in job.allocation.nodes):
-        from mpilaunch.head.threads import Threads  # a local launch asks nobody
+        from mpilaunch.head.nodes.threads import Threads  # a local launch asks nobody
 
         loop.set_default_executor(Threads())
     if job.report_file is not None or job.restarts.kept_going:

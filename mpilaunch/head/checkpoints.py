@@ -1,6 +1,6 @@
 """The clockwork of checkpoints: it asks every rank at once to save, and gives a set its number when all have.
 
-The ranks' marks in the directory of the set are the only word that they have saved (`mpilaunch.checkpoints`). One request is
+The ranks' marks in the directory of the set are the only word that they have saved (`mpilaunch.job.checkpoints`). One request is
 under way at a time: another one while ranks still save would mix two states in one set. A set that is not whole when the next
 is due is begun anew: a rank may not have been ready for the signal, which goes only to processes that take it.
 """
@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from mpilaunch import checkpoints
 from mpilaunch.errors import reason_of
-from mpilaunch.head import safe_files
-from mpilaunch.jobspec import CheckpointPolicy, JobSpec
-from mpilaunch.nodeset import fold_numbers
+from mpilaunch.head.output import safe_files
+from mpilaunch.hosts.nodeset import fold_numbers
+from mpilaunch.job import checkpoints
+from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 
 LOOK = 0.25
 """Seconds between two looks for marks while ranks save."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mpilaunch.hints import culprit, find, wrote_before
-from mpilaunch.jobstate import JobState, RankEnd, Verdict, verdict_of_ranks
+from mpilaunch.job.hints import culprit, find, wrote_before
+from mpilaunch.job.state import JobState, RankEnd, Verdict, verdict_of_ranks
 
 LAST_LINES = 12
 """Lines of the failed rank that the report shows."""

@@ -15,27 +15,27 @@ from operator import attrgetter
 from typing import Any
 
 from mpilaunch.agent import Agent
-from mpilaunch.binding import describe_binding
 from mpilaunch.errors import ExitCode
-from mpilaunch.facts import NodeFacts
 from mpilaunch.head.checkpoints import Checkpoints
-from mpilaunch.head.daemons import Daemons
-from mpilaunch.head.iof import OutputForwarder
 from mpilaunch.head.limits import raise_file_limit
-from mpilaunch.head.link import LONGEST_NOTE, NodeLink
-from mpilaunch.head.messages import DAEMON_SAYS
-from mpilaunch.head.mpi import MpiServices
-from mpilaunch.head.observer import Observer
-from mpilaunch.head.preparation import master
+from mpilaunch.head.mpi.requests import MpiServices
+from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
+from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.preparation import master
+from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe.timeline import Timeline
+from mpilaunch.head.output.forward import OutputForwarder
+from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
-from mpilaunch.head.stdin import StdinForwarder
 from mpilaunch.head.stop import Stop
-from mpilaunch.head.timeline import Timeline
-from mpilaunch.jobspec import JobSpec
-from mpilaunch.jobstate import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
+from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.state import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
+from mpilaunch.job.worlds import first_world
+from mpilaunch.placement.binding import describe_binding
 from mpilaunch.wire.frames import WireError, rank_of
-from mpilaunch.worlds import first_world
 
 SIGNALS_TO_QUIT = 3
 """Signals to mpilaunch after which it waits for no node."""

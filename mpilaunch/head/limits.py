@@ -5,10 +5,10 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 
-from mpilaunch.allocation import Node
 from mpilaunch.errors import LaunchError
-from mpilaunch.head.failures import HINTS
-from mpilaunch.jobspec import JobSpec
+from mpilaunch.head.nodes.failures import HINTS
+from mpilaunch.hosts.allocation import Node
+from mpilaunch.job.spec import JobSpec
 
 OWN_FILES = 32
 """Descriptors of the head beside those of nodes and ranks, and those that it needs while it starts an agent's process."""

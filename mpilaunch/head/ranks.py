@@ -10,21 +10,21 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mpilaunch.binding import RankBinding, bind_ranks
 from mpilaunch.errors import LaunchError
-from mpilaunch.facts import NodeFacts
-from mpilaunch.head.daemons import Daemons
-from mpilaunch.head.failures import NodeFailure, fold_failures
-from mpilaunch.head.iof import OutputForwarder
-from mpilaunch.head.link import LONGEST_NOTE, MOST_NOTES, NodeLink
-from mpilaunch.head.preparation import mpi_description, preparation_of_all, preparations
-from mpilaunch.jobspec import JobSpec
-from mpilaunch.jobstate import JobState
-from mpilaunch.mapping import Placement
-from mpilaunch.nodeset import fold
+from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
+from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
+from mpilaunch.head.nodes.preparation import mpi_description, preparation_of_all, preparations
+from mpilaunch.head.output.forward import OutputForwarder
+from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.state import JobState
+from mpilaunch.job.worlds import World
+from mpilaunch.placement.binding import RankBinding, bind_ranks
+from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, WireError, stream_channel
 from mpilaunch.wire.session import encode_shared
-from mpilaunch.worlds import World
 
 
 class Ranks:

@@ -12,15 +12,15 @@ from dataclasses import asdict
 from typing import Any
 
 import mpilaunch
-from mpilaunch.binding import RankBinding
 from mpilaunch.errors import LaunchError
-from mpilaunch.facts import NodeFacts
-from mpilaunch.head import safe_files
+from mpilaunch.head.observe.timeline import Timeline
+from mpilaunch.head.output import safe_files
 from mpilaunch.head.ranks import Ranks
-from mpilaunch.head.timeline import Timeline
-from mpilaunch.jobspec import JobSpec
-from mpilaunch.jobstate import JobState, Verdict
-from mpilaunch.plan import plan_as_json
+from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.job.plan import plan_as_json
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.state import JobState, Verdict
+from mpilaunch.placement.binding import RankBinding
 
 SCHEMA = "mpilaunch.report/1"
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from mpilaunch.errors import LaunchError
-from mpilaunch.jobstate import signal_name
+from mpilaunch.job.state import signal_name
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FORWARDED = {

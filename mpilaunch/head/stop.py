@@ -12,11 +12,11 @@ import signal
 from collections.abc import Callable, Sequence
 
 from mpilaunch.errors import ExitCode
-from mpilaunch.head.daemons import Daemons
-from mpilaunch.head.iof import OutputForwarder
+from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
-from mpilaunch.jobspec import JobSpec
-from mpilaunch.jobstate import JobState, Verdict
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.state import JobState, Verdict
 
 OVERDUE = 5.0
 """Seconds after the grace time that a node has to finish; then its link is cut and it counts as lost."""

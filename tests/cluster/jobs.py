@@ -17,7 +17,7 @@ import yaml
 from tests.cluster.cluster import Cluster, Manifest
 from tests.cluster.images import LAUNCHER, WORKER
 from tests.cluster.pods import GRACE_SECONDS, Done, Pod, finish
-from tests.hosts import CHECKOUT
+from tests.support.hosts import CHECKOUT
 
 MANIFEST = CHECKOUT / "examples/kubernetes/job.yaml"
 ACCOUNT = "mpilaunch"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Hosts
 from tests.mpi.families import CACHE, Family
 from tests.mpi.results import Results
 from tests.mpi.runs import SOURCES, compile_programs
+from tests.support.hosts import Hosts
 
 
 @pytest.fixture(scope="session")

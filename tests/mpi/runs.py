@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hosts import Hosts, in_directory
 from tests.mpi.cases import MPILAUNCH, Case
 from tests.mpi.families import ROOT, App, launch_with_mpilaunch
 from tests.mpi.limits import needs_of
+from tests.support.hosts import Hosts, in_directory
 
 SOURCES = ROOT / "tests" / "programs"
 LIMIT_SECONDS = 60

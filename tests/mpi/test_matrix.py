@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Hosts
 from tests.mpi.cases import MPILAUNCH, Case, every_case
 from tests.mpi.families import Family
 from tests.mpi.results import ALL, BEGIN, END, FAILED, FILE, LIMITED, PAGE, PASSED, Results, replace_tables, tables
 from tests.mpi.runs import HUNG, Run, run
+from tests.support.hosts import Hosts
 
 CASES = [case for case in every_case() if ALL or case.in_test_slow]
 

@@ -1,6 +1,6 @@
 """The own launcher of each family from PyPI starts a real MPI program on hosts over mpilaunch-rsh.
 
-Debian's are in `tests/test_rsh.py`, with all that can go wrong.
+Debian's are in `tests/agents/test_rsh.py`, with all that can go wrong.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts import Hosts
-from tests.launching import script
+from tests.agents.test_rsh import remote_shell
 from tests.mpi.cases import OWN, Case
 from tests.mpi.families import FAMILIES, Family
 from tests.mpi.places import PLACES
@@ -19,7 +18,8 @@ from tests.mpi.results import ALL
 from tests.mpi.runs import run
 from tests.mpi.test_matrix import outcome
 from tests.mpi.works import WORKS
-from tests.test_rsh import remote_shell
+from tests.support.hosts import Hosts
+from tests.support.launching import script
 
 AGENT_OF = ("OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 """By what each launcher is told of its remote shell."""

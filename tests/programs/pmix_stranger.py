@@ -14,7 +14,7 @@ import sys
 from ctypes import byref, c_int, c_size_t
 from pathlib import Path
 
-from mpilaunch.daemon import pmix_library as pmix
+from mpilaunch.daemon.pmix import library as pmix
 
 NOBODY = 65534
 SECONDS = 2

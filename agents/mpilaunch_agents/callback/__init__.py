@@ -1,0 +1,1 @@
+"""An agent around another agent: the daemon calls the head back."""

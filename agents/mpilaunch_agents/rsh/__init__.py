@@ -1,0 +1,1 @@
+"""`mpilaunch-rsh`: the remote shell for the launchers of MPI libraries."""

@@ -1,0 +1,1 @@
+"""The agent `ssh`: connections made by asyncssh."""

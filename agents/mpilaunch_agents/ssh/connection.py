@@ -1,0 +1,275 @@
+"""The connections of the agent `ssh`, made with asyncssh.
+
+OpenSSH says what the settings of a host are (`ssh_settings`); asyncssh never reads a configuration file of the user's.
+Settings, keys and jump hosts are shared by all hosts. Passwords and passphrases are never asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import tempfile
+import time
+import weakref
+from collections.abc import Sequence
+from typing import Any, cast
+
+import asyncssh
+
+from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
+from mpilaunch.hosts.allocation import Node
+from mpilaunch.hosts.remote_names import refuse_names
+from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
+from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
+from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
+
+WINDOW = 4 << 20
+"""Bytes of output that may be under way from one node."""
+
+TAKEN = """
+    AddressFamily BindAddress Compression EnableSSHKeySign ForwardAgent GSSAPIAuthentication GSSAPIDelegateCredentials
+    GSSAPIKeyExchange HostbasedAuthentication PKCS11Provider PreferredAuthentications PubkeyAuthentication SendEnv SetEnv
+    TCPKeepAlive
+"""
+"""Settings that asyncssh is given as OpenSSH has them."""
+
+INSTEAD = {
+    "CASignatureAlgorithms": "",
+    "Ciphers": "^aes128-gcm@openssh.com,aes256-gcm@openssh.com",
+    "HostKeyAlgorithms": "",
+    # Above all not the post-quantum key exchanges first, which cost the head far more CPU time.
+    "KexAlgorithms": "^curve25519-sha256,curve25519-sha256@libssh.org",
+    "MACs": "",
+    "RekeyLimit": "",
+    "ServerAliveInterval": "15",
+    "ServerAliveCountMax": "4",
+}
+"""Settings that asyncssh is given where they are not OpenSSH's own defaults, and what it is given instead of a default."""
+
+HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bracketed>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?")
+
+
+class _Client(asyncssh.SSHClient):
+    """Judges a host key that is not among the known ones, and remembers what was wrong with it."""
+
+    def __init__(self, known: KnownKeys, accept_new: bool) -> None:
+        self.refused = "host-key-changed" if known.any else "host-key-unknown"
+        self._accepts = accept_new and not known.any
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        """Accept a key of a host of which none is known, where the settings say so."""
+        return self._accepts
+
+
+class Connections:
+    """Makes the connections of one agent and holds what they share.
+
+    Args:
+        options: what the user says to every agent.
+        settings: lines of ssh configuration that come before the user's files; they are not for jump hosts.
+    """
+
+    def __init__(self, options: AgentOptions, settings: Sequence[str]) -> None:
+        asyncssh.set_log_level("CRITICAL")
+        self._options = options
+        self._given = settings
+        self._settings = SshSettings()
+        self._keys = KeyFiles()
+        self._files: dict[str, int] = {}
+        self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
+        self._jumped_at: dict[str, float] = {}
+        self._given_up: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
+        # One that is not closed yet is held by the loop, so none is lost from here too early.
+        self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
+
+    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> SshChannel:
+        """Connect and start the command; raises AgentFailure."""
+        limit, began = self._options.connect_timeout, time.monotonic()
+        try:
+            settings = await asyncio.wait_for(self._ask(node.name, node.user, node.port, self._given), limit)
+            limit = min(limit, float(settings.get("connecttimeout") or limit))
+            try:
+                return await asyncio.wait_for(self._open(settings, command, events), began + limit - time.monotonic())
+            except (asyncio.TimeoutError, asyncio.CancelledError):
+                self._give_up_jumps(settings.get("proxyjump"), began)
+                raise
+        except asyncio.TimeoutError as error:
+            raise AgentFailure("timeout", str(error) or f"no answer within {limit:g} s") from error
+        except Exception as error:
+            raise failure(error) from error
+
+    async def close(self) -> None:
+        """Cut all connections and wait until they are gone; called once."""
+        jumps = [*self._jumps.values(), *self._given_up]
+        for task in jumps:
+            task.cancel()
+        await asyncio.gather(*jumps, return_exceptions=True)
+        await self._settings.close()
+        for connection in list(self._connections):
+            connection.abort()
+            await connection.wait_closed()
+        for descriptor in self._files.values():
+            os.close(descriptor)
+
+    async def _open(self, settings: HostSettings, command: Sequence[str], events: ChannelEvents) -> SshChannel:
+        connection = await self._connect(settings, await self._tunnel(settings, ()))
+        try:
+            _, session = await connection.create_session(
+                lambda: SshChannel(connection, events),
+                shlex.join(command),
+                encoding=None,
+                window=WINDOW,
+                request_pty=False,
+                x11_forwarding=False,
+            )
+        except BaseException:
+            connection.abort()
+            raise
+        return cast(SshChannel, session)
+
+    async def _connect(self, settings: HostSettings, tunnel: Any) -> asyncssh.SSHClientConnection:
+        """Connect to a host, through another connection unless that is None, and log in."""
+        checking = settings.get("stricthostkeychecking").lower()
+        known, identities = self._keys.known_keys(settings), self._keys.identities(settings)
+        any_key = self._options.insecure_host_keys or checking in ("no", "off", "false")
+        client = _Client(known, checking == "accept-new")
+        defaults = await self._settings.defaults()
+        try:
+            connection = await asyncssh.connect(
+                settings.host,
+                settings.port,
+                username=settings.get("user"),
+                config=[self._file(_asyncssh_config(settings, defaults))],
+                tunnel=tunnel,
+                proxy_command=_proxy_command(settings),
+                client_factory=lambda: client,
+                known_hosts=None if any_key else (known.trusted, known.authorities, known.revoked),
+                host_key_alias=settings.get("hostkeyalias") or None,
+                x509_trusted_certs=None,
+                x509_trusted_cert_paths=[],
+                canonicalize_hostname=False,
+                connect_timeout=None,
+                login_timeout=0,
+                password_auth=False,
+                kbdint_auth=False,
+                client_keys=identities.copies() or None,
+                **_ssh_agent(settings),
+            )
+        except asyncssh.HostKeyNotVerifiable as error:
+            raise AgentFailure(client.refused, one_line(error)) from error
+        except asyncssh.PermissionDenied as error:
+            raise AgentFailure("key-refused", one_line(error) + _unprotected(identities)) from error
+        self._connections.add(connection)
+        return connection
+
+    # Jump hosts
+
+    async def _tunnel(self, settings: HostSettings, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection | None:
+        """Return the connection through which a host is reached, None for directly; hosts with the same jumps share it.
+
+        Args:
+            settings: the host's.
+            under_way: the jumps for whose sake this host is connected.
+        """
+        jump = settings.get("proxyjump")
+        tunnel = None
+        path = ""
+        for hop in jump.split(",") if jump else ():
+            path += ("," if path else "") + hop.strip()
+            if path in under_way:
+                raise AgentFailure("agent-failed", f"ProxyJump {jump} leads back to itself")
+            if path not in self._jumps or _has_failed(self._jumps[path]):
+                self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop.strip(), tunnel, (*under_way, path)))
+                self._jumped_at[path] = time.monotonic()
+            # One host's time may be over while others still wait for the jump host.
+            tunnel = await asyncio.shield(self._jumps[path])
+        return tunnel
+
+    def _give_up_jumps(self, jump: str, before: float) -> None:
+        """Let the next attempt connect these jump hosts anew, if they were before: one that is cut off says nothing."""
+        for path in list(self._jumps):
+            if f"{jump},".replace(" ", "").startswith(f"{path},") and self._jumped_at[path] < before:
+                self._given_up.append(self._jumps.pop(path))
+
+    async def _connect_hop(self, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection:
+        match = HOP.fullmatch(hop)
+        if match is None:
+            raise AgentFailure("agent-failed", f"ProxyJump '{hop}' is not of the form [user@]host[:port]")
+        host, port = match["bracketed"] or match["host"], int(match["port"]) if match["port"] else None
+        settings = await self._ask(host, match["user"], port, ())
+        return await self._connect(settings, tunnel or await self._tunnel(settings, under_way))
+
+    # Settings
+
+    async def _ask(self, host: str, user: str | None, port: int | None, given: Sequence[str]) -> HostSettings:
+        refused = refuse_names(host, user)
+        if refused:
+            raise AgentFailure("agent-failed", refused)
+        return await self._settings.of(host, user, port, given)
+
+    def _file(self, text: str) -> str:
+        """Return the path of a file with this text, which nobody else can open: asyncssh reads settings from files only."""
+        if text not in self._files:
+            descriptor, path = tempfile.mkstemp()
+            self._files[text] = descriptor
+            os.unlink(path)
+            with open(descriptor, "w", closefd=False) as file:
+                file.write(text)
+        return f"/proc/self/fd/{self._files[text]}"
+
+
+def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
+    """Return the settings that asyncssh reads itself, in ssh_config's syntax, without Host, Match, Include or paths of ours."""
+    lines = [(name, value) for name in TAKEN.split() for value in settings.all(name)]
+    for name, instead in INSTEAD.items():
+        value = settings.get(name)
+        if value == defaults.get(name):
+            value = instead
+        if name == "RekeyLimit":
+            size, _, seconds = value.partition(" ")
+            lines += [(name, f"{size} {seconds}")] if seconds not in ("", "0") else [(name, size)] if size else []
+        elif value:
+            lines.append((name, value))
+    return "".join(f"{name} {value if name == 'RekeyLimit' else shlex.quote(value)}\n" for name, value in lines)
+
+
+def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
+    """Return ProxyCommand as OpenSSH runs it, by the user's shell."""
+    command = settings.get("proxycommand")
+    if not command:
+        return None
+    # The names that the configuration gives reach the shell as well.
+    refused = refuse_names(settings.host, settings.get("user"))
+    if refused:
+        raise AgentFailure("agent-failed", f"ProxyCommand: {refused}")
+    return [os.environ.get("SHELL") or "/bin/sh", "-c", "exec " + settings.expand(command)]
+
+
+def _ssh_agent(settings: HostSettings) -> dict[str, Any]:
+    """Return the settings that say which keys of the ssh agent may be used."""
+    chosen: dict[str, Any] = {"agent_identities": None}
+    socket = settings.values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    if socket.lower() == "none":
+        chosen["agent_path"] = None
+    elif re.fullmatch(r"\$\w+", socket):
+        chosen["agent_path"] = os.environ.get(socket[1:])
+    elif socket != "SSH_AUTH_SOCK":
+        chosen["agent_path"] = settings.path(socket)
+    if settings.is_set("identitiesonly"):
+        chosen["agent_identities"] = read_public_keys(settings) or None
+        if not chosen["agent_identities"]:
+            chosen["agent_path"] = None
+    return chosen
+
+
+def _unprotected(identities: Identities) -> str:
+    """Return what is to be said of private keys that were not used."""
+    if not identities.unprotected:
+        return ""
+    return f"; unprotected private key, not used (chmod 600): {', '.join(identities.unprotected)}"
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None or task.result().is_closed())

@@ -1,0 +1,156 @@
+"""Keys of the agent `ssh`: which host keys are known, and with which private keys to log in.
+
+As OpenSSH's client has it: the name decides whether a host key is known, never the address; a private key that others may
+read is not used. Nothing here asks for a passphrase.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncssh
+
+from mpilaunch.agent import AgentFailure
+from mpilaunch_agents.ssh.settings import SSH_PORT, HostSettings
+
+MARKERS = ("@revoked", "@cert-authority")
+REVOCATION_LIST = b"SSHKRL\n"
+"""How a key revocation list in OpenSSH's own format begins."""
+
+
+@dataclass(frozen=True)
+class KnownKeys:
+    """What is known of one host's keys."""
+
+    trusted: list[asyncssh.SSHKey]
+    authorities: list[asyncssh.SSHKey]
+    revoked: list[asyncssh.SSHKey]
+
+    @property
+    def any(self) -> bool:
+        """The host is known."""
+        return bool(self.trusted or self.authorities)
+
+
+@dataclass
+class Identities:
+    """What there is to log in with.
+
+    Attributes:
+        pairs: private keys that can be used without a passphrase.
+        unprotected: paths of private keys that are not used because others may read or write them.
+    """
+
+    pairs: list[asyncssh.SSHKeyPair] = field(default_factory=list)
+    unprotected: list[str] = field(default_factory=list)
+
+    def copies(self) -> list[asyncssh.SSHKeyPair]:
+        """Return key pairs for one connection, which notes in them the signature algorithm it has chosen."""
+        return [copy.copy(pair) for pair in self.pairs]
+
+
+class KeyFiles:
+    """Reads files of keys, each list of files once."""
+
+    def __init__(self) -> None:
+        self._known_hosts: dict[tuple[str, ...], asyncssh.SSHKnownHosts] = {}
+        self._identities: dict[tuple[tuple[str, ...], tuple[str, ...]], Identities] = {}
+
+    def known_keys(self, settings: HostSettings) -> KnownKeys:
+        """Return what is known of a host by its name, or by its HostKeyAlias if it has one; raises AgentFailure."""
+        # `ssh -G` has expanded these paths.
+        files = tuple(path for name in ("userknownhostsfile", "globalknownhostsfile") for path in settings.get(name).split())
+        if files not in self._known_hosts:
+            self._known_hosts[files] = _read_known_hosts(files)
+        known_hosts, alias = self._known_hosts[files], settings.get("hostkeyalias")
+        name = alias or settings.host
+        if alias or settings.port == SSH_PORT:
+            keys = _match(known_hosts, name)
+        else:
+            keys = _match(known_hosts, f"[{name}]:{settings.port}")
+            if not keys.any:
+                plain = _match(known_hosts, name)
+                keys = KnownKeys(plain.trusted, plain.authorities, keys.revoked + plain.revoked)
+        if settings.get("revokedhostkeys"):
+            keys.revoked.extend(_read_revoked(settings.path(settings.get("revokedhostkeys"))))
+        return keys
+
+    def identities(self, settings: HostSettings) -> Identities:
+        """Return what to log in with; raises AgentFailure."""
+        files = tuple(settings.path(name) for name in settings.all("identityfile"))
+        certificates = tuple(settings.path(name) for name in settings.all("certificatefile"))
+        if (files, certificates) not in self._identities:
+            self._identities[files, certificates] = _read_identities(files, certificates)
+        return self._identities[files, certificates]
+
+
+def read_public_keys(settings: HostSettings) -> list[bytes]:
+    """Return the public halves of a host's private keys, by which the ssh agent's keys are chosen; raises AgentFailure."""
+    keys = []
+    for name in map(settings.path, settings.all("identityfile")):
+        for candidate in (name, name + ".pub"):
+            with suppress(OSError, ValueError):
+                keys.append(asyncssh.read_public_key(candidate).public_data)
+    return keys
+
+
+def _match(known_hosts: asyncssh.SSHKnownHosts, name: str) -> KnownKeys:
+    trusted, authorities, revoked, *_ = asyncssh.match_known_hosts(known_hosts, name, "", None)
+    return KnownKeys(list(trusted), list(authorities), list(revoked))
+
+
+def _read_known_hosts(files: Sequence[str]) -> asyncssh.SSHKnownHosts:
+    known_hosts = asyncssh.import_known_hosts("")
+    for name in files:
+        with suppress(OSError):
+            for line in Path(name).read_text(errors="replace").splitlines():
+                # OpenSSH skips lines that it does not understand.
+                with suppress(ValueError):
+                    known_hosts.load(_plain_names(line))
+    return known_hosts
+
+
+def _plain_names(line: str) -> str:
+    """Return a line of known hosts without what asyncssh would take for more than OpenSSH does."""
+    words = line.split(None, 2)
+    place = 1 if words and words[0] in MARKERS else 0
+    if len(words) < 3 or words[place].startswith(("#", "|")):
+        return line
+    # Names match in lower case; a network such as 10.0.0.0/8 is not a name.
+    words[place] = ",".join(name for name in words[place].lower().split(",") if "/" not in name)
+    return " ".join(words) if words[place] else ""
+
+
+def _read_revoked(path: str) -> list[asyncssh.SSHKey]:
+    """Return the keys of RevokedHostKeys; raises AgentFailure, for without the list no key may be accepted."""
+    try:
+        data = Path(path).read_bytes()
+        if data.startswith(REVOCATION_LIST):
+            raise AgentFailure("agent-failed", f"RevokedHostKeys {path}: a binary list; only --agent openssh can read it")
+        lines = [line for line in data.splitlines() if line.strip() and not line.startswith(b"#")]
+        return [asyncssh.import_public_key(line) for line in lines]
+    except (OSError, ValueError) as error:
+        raise AgentFailure("agent-failed", f"RevokedHostKeys {path}: {error}") from error
+
+
+def _read_identities(files: Sequence[str], certificates: Sequence[str]) -> Identities:
+    """Return the private keys that can be read without a passphrase, each also with its certificate."""
+    loaded = []
+    for name in certificates:
+        with suppress(OSError, ValueError):
+            loaded.append(asyncssh.read_certificate(name))
+    identities = Identities()
+    for name in files:
+        with suppress(OSError, ValueError):
+            status = os.stat(name)
+            # OpenSSH's rule: keys of another owner are for that owner to protect.
+            if status.st_uid == os.getuid() and status.st_mode & 0o077:
+                identities.unprotected.append(name)
+            else:
+                identities.pairs += asyncssh.load_keypairs(name, None, loaded, ignore_encrypted=True)
+    return identities

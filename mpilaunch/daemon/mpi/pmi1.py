@@ -1,0 +1,262 @@
+"""PMI-1, the wire protocol of MPICH, Intel MPI and their relatives, on the connection of one rank.
+
+No I/O: bytes of the rank come in, answers go out through a function. A rank that breaks the protocol is cut off; it cannot
+harm the others or this process. A rank that says it speaks PMI-2 is served by `pmi2` from there on.
+
+The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpilaunch.daemon.mpi.pmi import (
+    ABSENT,
+    CONNECTED,
+    MAX_KEY,
+    MAX_NAME,
+    MAX_VALUE,
+    WORLD,
+    PmiWorld,
+    ProtocolError,
+    app_of_spawn,
+    small_number,
+)
+from mpilaunch.daemon.mpi.pmi2 import Pmi2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_LINE = 4 * MAX_VALUE
+MAX_SPAWN_LINES = 10_000
+"""Lines of one MPI_Comm_spawn: three for each argument, pair and info key."""
+MAX_SPAWN_BYTES = 1 << 20
+
+
+class Pmi1:
+    """One rank's connection.
+
+    Args:
+        world: what the rank is served from.
+        rank: its place in that world.
+        send: sends bytes to the rank.
+    """
+
+    def __init__(self, world: PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
+        self._world = world
+        self._rank = rank
+        self._send = send
+        self._unread = b""
+        self._spawning: list[dict[str, str]] | None = None
+        self._spawn_lines = self._spawn_bytes = 0
+        self._in_barrier = False
+        self._successor: Pmi2 | None = None
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes that the rank wrote; raises ProtocolError."""
+        if self._successor is not None:
+            self._successor.receive(data)
+            return
+        data, start = self._unread + data, 0
+        while self._successor is None:
+            end = data.find(b"\n", start)
+            if (len(data) if end < 0 else end) - start > LONGEST_LINE:
+                raise ProtocolError("a line of more than %d bytes" % LONGEST_LINE)
+            if end < 0:
+                self._unread = data[start:]
+                return
+            line, start = data[start:end], end + 1
+            if b"\0" in line:
+                raise ProtocolError("a NUL byte in a line")
+            self._take(line.decode("latin-1"))  # a character for each byte, whatever the bytes are
+        self._unread = b""
+        self._successor.receive(data[start:])
+
+    def _take(self, line: str) -> None:
+        if self._spawning is not None or line.startswith("mcmd="):
+            self._take_spawn_line(line)
+            return
+        words = dict(_pair(word) for word in line.split(" ") if word)
+        command = words.get("cmd", "")
+        if command not in _COMMANDS:
+            raise ProtocolError("unknown command %r" % line[:80])
+        self._check_order(command)
+        try:
+            _COMMANDS[command](self, words)
+        except KeyError as error:
+            raise ProtocolError("%s without %s" % (command, error)) from None
+
+    def _check_order(self, command: str) -> None:
+        """Raise ProtocolError unless a rank may say this now: first `init`, once, and nothing while it waits but `abort`."""
+        state = self._world.states[self._rank]
+        if state != (ABSENT if command == "init" else CONNECTED):
+            raise ProtocolError("%s from a rank that is %s" % (command, state))
+        if self._in_barrier and command != "abort":
+            raise ProtocolError("%s from a rank that is in the barrier" % command)
+
+    def _say(self, command: str, **words: object) -> None:
+        text = " ".join(["cmd=" + command] + ["%s=%s" % pair for pair in words.items()])
+        self._send(text.encode("latin-1") + b"\n")
+
+    # Beginning and end
+
+    def _init(self, words: dict[str, str]) -> None:
+        self._world.connect(self._rank)
+        if words.get("pmi_version") == "2":
+            self._say("response_to_init", rc=0, pmi_version=2, pmi_subversion=0)
+            self._successor = Pmi2(self._world, self._rank, self._send)
+        else:
+            # Version 1.2 is 1.1 and groups in barriers; a library takes the lower of its own and ours.
+            self._say("response_to_init", rc=0, pmi_version=1, pmi_subversion=2)
+
+    def _get_maxes(self, words: dict[str, str]) -> None:
+        self._say("maxes", rc=0, kvsname_max=MAX_NAME, keylen_max=MAX_KEY, vallen_max=MAX_VALUE)
+
+    def _get_appnum(self, words: dict[str, str]) -> None:
+        self._say("appnum", rc=0, appnum=self._world.apps[self._rank])
+
+    def _get_my_kvsname(self, words: dict[str, str]) -> None:
+        self._say("my_kvsname", rc=0, kvsname=self._world.name)
+
+    def _get_universe_size(self, words: dict[str, str]) -> None:
+        self._say("universe_size", rc=0, size=self._world.universe_size)
+
+    def _finalize(self, words: dict[str, str]) -> None:
+        self._world.finalize(self._rank)
+        self._say("finalize_ack", rc=0)
+
+    def _abort(self, words: dict[str, str]) -> None:
+        try:
+            code = int(words["exitcode"])
+        except (KeyError, ValueError):
+            code = 1
+        self._world.abort(self._rank, code)
+
+    # Keys and barriers
+
+    def _put(self, words: dict[str, str]) -> None:
+        if self._is_of_another_world(words):
+            why_not = "no_such_kvs"
+        else:
+            why_not = self._world.put(self._rank, words["key"], words["value"])
+        self._say("put_result", rc=-1 if why_not else 0, msg=why_not or "success")
+
+    def _get(self, words: dict[str, str]) -> None:
+        value = self._world.get(words["key"])
+        if self._is_of_another_world(words):
+            self._say("get_result", rc=-1, msg="no_such_kvs", value="unknown")
+        elif value is None:
+            self._say("get_result", rc=-1, msg="key_not_found", value="unknown")
+        else:
+            self._say("get_result", rc=0, msg="success", value=value)
+
+    def _is_of_another_world(self, words: dict[str, str]) -> bool:
+        return words.get("kvsname", self._world.name) != self._world.name
+
+    def _barrier_in(self, words: dict[str, str]) -> None:
+        # A tag tells the barriers of several threads of a rank apart, and is given back; without one a rank has one thread.
+        group, colon, tag = words.get("group", WORLD).partition(":")
+        self._in_barrier = self._in_barrier or not colon
+
+        def out() -> None:
+            self._in_barrier = self._in_barrier and bool(colon)
+            self._say("barrier_out", rc=0, **({"tag": tag} if colon else {}))
+
+        self._world.barrier(self._rank, group, tag, out)
+
+    # Names and new worlds
+
+    def _publish_name(self, words: dict[str, str]) -> None:
+        def published(done: bool) -> None:
+            self._result("publish_result", done, "name_is_taken")
+
+        self._world.publish(self._rank, words["service"], words["port"], published)
+
+    def _unpublish_name(self, words: dict[str, str]) -> None:
+        def unpublished(done: bool) -> None:
+            self._result("unpublish_result", done, "no_such_name")
+
+        self._world.unpublish(self._rank, words["service"], unpublished)
+
+    def _lookup_name(self, words: dict[str, str]) -> None:
+        def found(port: str | None) -> None:
+            if port is None:
+                self._result("lookup_result", False, "no_such_name")
+            else:
+                self._say("lookup_result", rc=0, msg="success", port=port)
+
+        self._world.lookup(self._rank, words["service"], found)
+
+    def _result(self, command: str, done: bool, why_not: str) -> None:
+        self._say(command, rc=0 if done else 1, msg="success" if done else why_not)
+
+    def _take_spawn_line(self, line: str) -> None:
+        """Take one line of `mcmd=spawn ... endcmd`, which comes as often as `totspawns` says."""
+        name, _, value = line.partition("=")
+        if name == "mcmd":
+            self._check_order("spawn")
+            if value != "spawn" or (self._spawning and "execname" not in self._spawning[-1]):
+                raise ProtocolError("unknown command %r" % line[:80])
+            self._spawning = [*(self._spawning or []), {}]
+            return
+        assert self._spawning is not None
+        self._spawn_lines += 1
+        self._spawn_bytes += len(line)
+        if self._spawn_lines > MAX_SPAWN_LINES:
+            raise ProtocolError("a spawn of more than %d lines" % MAX_SPAWN_LINES)
+        if self._spawn_bytes > MAX_SPAWN_BYTES:
+            raise ProtocolError("a spawn of more than %d bytes" % MAX_SPAWN_BYTES)
+        if name != "endcmd":
+            self._spawning[-1][name] = value
+            return
+        try:
+            if len(self._spawning) < small_number(self._spawning[0]["totspawns"]):
+                return
+            apps = [_app(words) for words in self._spawning]
+            pairs = _pairs(self._spawning[0], "preput_num", "preput_key_%d", "preput_val_%d")
+        except (KeyError, ValueError) as error:
+            raise ProtocolError("a spawn that does not fit: %r" % error) from None
+        self._spawning, self._spawn_lines, self._spawn_bytes = None, 0, 0
+        self._world.spawn(self._rank, apps, pairs, self._spawned)
+
+    def _spawned(self, answer: dict[str, Any]) -> None:
+        if answer["error"]:
+            self._say("spawn_result", rc=-1, msg="could_not_spawn", errcodes="1")
+        else:
+            self._say("spawn_result", rc=0, msg="success", errcodes=",".join(["0"] * answer["size"]))
+
+
+_COMMANDS = {
+    "init": Pmi1._init,
+    "get_maxes": Pmi1._get_maxes,
+    "get_appnum": Pmi1._get_appnum,
+    "get_my_kvsname": Pmi1._get_my_kvsname,
+    "get_universe_size": Pmi1._get_universe_size,
+    "put": Pmi1._put,
+    "get": Pmi1._get,
+    "barrier_in": Pmi1._barrier_in,
+    "finalize": Pmi1._finalize,
+    "abort": Pmi1._abort,
+    "publish_name": Pmi1._publish_name,
+    "unpublish_name": Pmi1._unpublish_name,
+    "lookup_name": Pmi1._lookup_name,
+}
+"""What a rank may say; `mcmd=spawn` has lines of its own."""
+
+
+def _pair(word: str) -> tuple[str, str]:
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise ProtocolError("%r is not key=value" % word[:80])
+    return name, value
+
+
+def _app(words: dict[str, str]) -> dict[str, Any]:
+    """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
+    arguments = [words["arg%d" % number] for number in range(1, small_number(words["argcnt"]) + 1)]
+    info = _pairs(words, "info_num", "info_key_%d", "info_val_%d")
+    return app_of_spawn([words["execname"], *arguments], words["nprocs"], info)
+
+
+def _pairs(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
+    return {words[key % number]: words[value % number] for number in range(small_number(words.get(count, "0")))}

@@ -1,0 +1,222 @@
+"""PMI-2 on the connection of one rank: the protocol of Slurm's and Cray's libpmi2, over the same world as PMI-1.
+
+No I/O. A message is six digits, the length of the rest, and `cmd=NAME;key=value;...;` where a doubled semicolon is one in a
+value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/mpi/pmi2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpilaunch.daemon.mpi.pmi import CONNECTED, MAX_KEY, MAX_VALUE, WORLD, PmiWorld, ProtocolError, app_of_spawn, small_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PREFIX = 6
+"""Digits of the length."""
+LONGEST_MESSAGE = 256 << 10
+LONGEST_THREAD = 64
+"""Bytes by which a message names the asking thread: they are kept until the answer."""
+
+
+class Pmi2:
+    """One rank's connection, from its `fullinit` on; the arguments are those of `Pmi1`."""
+
+    def __init__(self, world: PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
+        self._world = world
+        self._rank = rank
+        self._send = send
+        self._unread = b""
+        self._begun = False
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes that the rank wrote; raises ProtocolError."""
+        data, start = self._unread + data, 0
+        while len(data) - start >= PREFIX:
+            digits = data[start : start + PREFIX].strip()
+            if not digits.isdigit() or int(digits) > LONGEST_MESSAGE:
+                raise ProtocolError("%r is not the length of a message" % data[start : start + PREFIX].decode("latin-1"))
+            end = start + PREFIX + int(digits)
+            if len(data) < end:
+                break
+            message, start = data[start + PREFIX : end], end
+            if b"\0" in message:
+                raise ProtocolError("a NUL byte in a message")
+            self._take(message.decode("latin-1"))
+        self._unread = data[start:]
+
+    def _take(self, message: str) -> None:
+        words, apps = _words(message)
+        command = words.get("cmd", "")
+        if command not in _COMMANDS:
+            raise ProtocolError("unknown command %r" % command[:80])
+        if len(words.get("thrid", "")) > LONGEST_THREAD:
+            raise ProtocolError("a thrid of more than %d bytes" % LONGEST_THREAD)
+        state = self._world.states[self._rank]
+        if self._begun == (command == "fullinit") or state != CONNECTED:
+            raise ProtocolError("%s from a rank that is %s" % (command, state if self._begun else "not initialized"))
+        self._begun = True
+        try:
+            if command == "spawn":
+                self._spawn(words, apps)
+            else:
+                _COMMANDS[command](self, words)
+        except (KeyError, ValueError) as error:
+            raise ProtocolError("%s does not fit: %r" % (command, error)) from None
+
+    def _say(self, words: dict[str, str], command: str, **answer: object) -> None:
+        """Answer a message; what names the asking thread is given back."""
+        pairs = {"thrid": words["thrid"]} if "thrid" in words else {}
+        pairs.update((name.replace("_", "-"), str(value)) for name, value in answer.items())
+        text = "cmd=%s;" % command + "".join("%s=%s;" % (key, value.replace(";", ";;")) for key, value in pairs.items())
+        self._send(b"%6d" % len(text) + text.encode("latin-1"))
+
+    # Beginning and end
+
+    def _fullinit(self, words: dict[str, str]) -> None:
+        spawner = {"spawner_jobid": self._world.parent} if self._world.parent else {}
+        self._say(
+            words,
+            "fullinit-response",
+            rc=0,
+            pmi_version=2,
+            pmi_subversion=0,
+            rank=self._rank,
+            size=self._world.size,
+            appnum=self._world.apps[self._rank],
+            debugged="FALSE",
+            pmiverbose="FALSE",
+            **spawner,
+        )
+
+    def _finalize(self, words: dict[str, str]) -> None:
+        self._world.finalize(self._rank)
+        self._say(words, "finalize-response", rc=0)
+
+    def _abort(self, words: dict[str, str]) -> None:
+        self._world.abort(self._rank, 1)  # PMI-2 has no place for a code
+
+    # Keys, barriers, attributes
+
+    def _job_getid(self, words: dict[str, str]) -> None:
+        self._say(words, "job-getid-response", rc=0, jobid=self._world.name)
+
+    def _kvs_put(self, words: dict[str, str]) -> None:
+        why_not = self._world.put(self._rank, words["key"], words.get("value", ""))
+        self._say(words, "kvs-put-response", rc=1 if why_not else 0, **({"errmsg": why_not} if why_not else {}))
+
+    def _kvs_get(self, words: dict[str, str]) -> None:
+        of_another_world = words.get("jobid") not in (None, "", self._world.name)
+        self._found(words, "kvs-get-response", None if of_another_world else self._world.get(words["key"]))
+
+    def _kvs_fence(self, words: dict[str, str]) -> None:
+        self._world.barrier(self._rank, WORLD, "", lambda: self._say(words, "kvs-fence-response", rc=0))
+
+    def _info_getjobattr(self, words: dict[str, str]) -> None:
+        attributes = {**self._world.attributes, "universeSize": str(self._world.universe_size)}
+        self._found(words, "info-getjobattr-response", attributes.get(words["key"]))
+
+    def _info_putnodeattr(self, words: dict[str, str]) -> None:
+        key, value = words["key"], words["value"]
+        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
+            self._say(words, "info-putnodeattr-response", rc=1, errmsg="key_or_value_too_long")
+        else:
+            self._world.put_on_node(key, value)
+            self._say(words, "info-putnodeattr-response", rc=0)
+
+    def _info_getnodeattr(self, words: dict[str, str]) -> None:
+        def found(value: str | None) -> None:
+            self._found(words, "info-getnodeattr-response", value)
+
+        self._world.get_on_node(self._rank, words["key"], words.get("wait") == "TRUE", found)
+
+    def _found(self, words: dict[str, str], command: str, value: str | None) -> None:
+        if value is None:
+            self._say(words, command, rc=0, found="FALSE")
+        else:
+            self._say(words, command, rc=0, found="TRUE", value=value)
+
+    # Names and new worlds
+
+    def _name_publish(self, words: dict[str, str]) -> None:
+        def published(done: bool) -> None:
+            self._done(words, "name-publish-response", done)
+
+        self._world.publish(self._rank, words["name"], words["port"], published)
+
+    def _name_unpublish(self, words: dict[str, str]) -> None:
+        def unpublished(done: bool) -> None:
+            self._done(words, "name-unpublish-response", done)
+
+        self._world.unpublish(self._rank, words["name"], unpublished)
+
+    def _name_lookup(self, words: dict[str, str]) -> None:
+        def found(port: str | None) -> None:
+            if port is None:
+                self._done(words, "name-lookup-response", False)
+            else:
+                # MPICH reads `port`, Slurm's library `value`.
+                self._say(words, "name-lookup-response", rc=0, port=port, value=port)
+
+        self._world.lookup(self._rank, words["name"], found)
+
+    def _done(self, words: dict[str, str], command: str, done: bool) -> None:
+        self._say(words, command, rc=0 if done else 1)
+
+    def _spawn(self, words: dict[str, str], apps: list[dict[str, str]]) -> None:
+        pairs = _numbered(words, "preputcount", "ppkey%d", "ppval%d")
+
+        def spawned(answer: dict[str, Any]) -> None:
+            if answer["error"]:
+                self._say(words, "spawn-response", rc=1, errmsg="could_not_spawn")
+            else:
+                self._say(words, "spawn-response", rc=0, jobid=answer["world"], nerrs=0)
+
+        self._world.spawn(self._rank, [_app(app) for app in apps], pairs, spawned)
+
+
+_COMMANDS: dict[str, Callable[[Pmi2, dict[str, str]], None]] = {
+    "fullinit": Pmi2._fullinit,
+    "finalize": Pmi2._finalize,
+    "abort": Pmi2._abort,
+    "job-getid": Pmi2._job_getid,
+    "kvs-put": Pmi2._kvs_put,
+    "kvs-get": Pmi2._kvs_get,
+    "kvs-fence": Pmi2._kvs_fence,
+    "info-getjobattr": Pmi2._info_getjobattr,
+    "info-putnodeattr": Pmi2._info_putnodeattr,
+    "info-getnodeattr": Pmi2._info_getnodeattr,
+    "name-publish": Pmi2._name_publish,
+    "name-unpublish": Pmi2._name_unpublish,
+    "name-lookup": Pmi2._name_lookup,
+    "spawn": lambda connection, words: None,
+}
+"""What a rank may say."""
+
+
+def _words(message: str) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Return the pairs of a message, and those of each `subcmd` in it; raises ProtocolError."""
+    words: dict[str, str] = {}
+    apps: list[dict[str, str]] = []
+    for text in message.replace(";;", "\0").split(";"):
+        if not text:
+            continue
+        name, equals, value = text.replace("\0", ";").partition("=")
+        if not equals:
+            raise ProtocolError("%r is not key=value" % text[:80])
+        if name == "subcmd":
+            apps.append({})
+        (apps[-1] if apps else words)[name] = value
+    return words, apps
+
+
+def _app(words: dict[str, str]) -> dict[str, Any]:
+    """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
+    arguments = [words["argv%d" % number] for number in range(small_number(words.get("argc", "0")))]
+    info = _numbered(words, "infokeycount", "infokey%d", "infoval%d")
+    return app_of_spawn([words["subcmd"], *arguments], words["maxprocs"], info)
+
+
+def _numbered(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
+    return {words[key % number]: words[value % number] for number in range(small_number(words.get(count, "0")))}

@@ -1,0 +1,249 @@
+"""The ranks of this node that speak PMIx: what their helper process tells, handed on to the head, and its answers handed back.
+
+The helper is started with the first world that may need it, and again when a later one comes after its end. All worlds of the
+job are known to it, those without ranks here too: a rank may ask for any of them.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from mpilaunch.daemon.mpi.pmi import ABORTED, CONNECTED, FINALIZED, Upward
+from mpilaunch.daemon.pmix.helper import PmixServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpilaunch.daemon.pmix.search import Libpmix
+    from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.private import PrivateDirectory
+
+START_SECONDS = 10.0
+"""How long the helper may take to load libpmix and to register a world before the ranks start without it."""
+
+
+class PmixRanks:
+    """See the module; it is the `PmixEvents` of the helper.
+
+    Attributes:
+        states: how far each rank that has come has got, by its world's name and its number there.
+        reason: why there is no PMIx here, "" when there is.
+
+    Args:
+        poller, set_timer: the loop's.
+        directory: for the helper's files.
+        upward: to the head; ranks are named by (world, number).
+        broken: called when ranks that need the helper have lost it, with the reason.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        set_timer: Callable[[str, float, Callable[[], None]], None],
+        directory: PrivateDirectory,
+        upward: Upward,
+        send: Callable[[dict[str, Any]], None],
+        abort: Callable[[str, int, int], None],
+        connected: Callable[[str], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        self._poller, self._set_timer, self._directory = poller, set_timer, directory
+        self._upward, self._send = upward, send
+        self._abort, self._connected, self._broken = abort, connected, broken
+        self.states: dict[tuple[str, int], str] = {}
+        self.reason = ""
+        self._server: PmixServer | None = None
+        self._worlds: list[dict[str, Any]] = []
+        self._environments: dict[str, dict[int, dict[str, str]]] = {}
+        self._ready: dict[str, Callable[[], None]] = {}
+        self._modex: dict[int, int] = {}
+        self._published: dict[tuple[str, int], list[str]] = {}
+        self._tokens = 0
+
+    # From the wire-up
+
+    def know(self, description: dict[str, Any]) -> None:
+        """Make a world known, with or without ranks here: the `mpi` member of `prepare`."""
+        world = _registration(description)
+        self._worlds.append(world)
+        if self._server is not None:
+            self._server.register(world)
+
+    def start(self, world: str, libpmix: Libpmix, hostname: str, ready: Callable[[], None]) -> None:
+        """Call `ready` when the ranks of a world that is known can be started, with PMIx or, for a `reason`, without."""
+        self._ready[world] = ready
+        if self._server is None:
+            self.reason = ""
+            try:
+                self._server = PmixServer(self._poller, self, libpmix, hostname, self._directory)
+            except OSError as error:
+                self.reason = "no process or directory for PMIx: %s" % error
+                self._all_ready()
+                return
+            for known in self._worlds:
+                self._server.register(known)
+        self._set_timer("pmix", START_SECONDS, self._late)
+
+    def environment(self, world: str, rank: int) -> dict[str, str]:
+        """Return the variables by which a rank finds its server; none where there is no server."""
+        return self._environments.get(world, {}).get(rank, {})
+
+    def give_modex(self, ask: dict[str, Any]) -> None:
+        """A rank elsewhere asks, through the head, for what a rank here has put."""
+        if self._server is None:
+            self._send({"type": "answer", "id": ask["id"], "error": "not-found"})
+            return
+        self._tokens += 1
+        self._modex[self._tokens] = ask["id"]
+        self._server.modex_request(ask["world"], ask["rank"], self._tokens)
+
+    def child_ended(self, pid: int, status: int) -> None:
+        """A child of the daemon's that is no rank has ended."""
+        if self._server is not None:
+            self._server.child_ended(pid, status)
+
+    def close(self) -> None:
+        """All ranks here have ended: end the helper, which removes what they left in shared memory."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    # PmixEvents
+
+    def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
+        """The ranks of a world can be started."""
+        self._environments[world] = environments
+        ready = self._ready.pop(world, None)
+        if ready is not None:
+            ready()
+
+    def connected(self, world: str, rank: int) -> None:
+        """A rank has come."""
+        self.states[world, rank] = CONNECTED
+        self._connected(world)
+
+    def finalized(self, world: str, rank: int) -> None:
+        """A rank has gone as it should."""
+        self.states[world, rank] = FINALIZED
+
+    def abort(self, world: str, rank: int, code: int) -> None:
+        """A rank has called MPI_Abort."""
+        self.states[world, rank] = ABORTED
+        self._abort(world, rank, code & 255)
+
+    def collective(self, kind: str, members: list[tuple[str, int]], ranks: int, data: bytes, token: int) -> None:
+        """All members here wait; nodes together make the collective. A rank may name members that there are not."""
+        sizes = {world["name"]: world["size"] for world in self._worlds}
+        whole = {name for name, number in members if number < 0}
+        known = all(-1 <= number < sizes.get(name, -1) and (number < 0 or name not in whole) for name, number in members)
+        if not known or len({(name, number) for name, number in members}) < len(members):
+            self._answer(token, error="not-found")
+            return
+
+        def done(answer: dict[str, Any]) -> None:
+            parts = b"".join(base64.b64decode(part) for part in answer["parts"])
+            self._answer(token, parts, context=answer["number"])
+
+        self._upward.collective("pmix " + kind, [list(member) for member in members], ranks, _text(data), done)
+
+    def modex(self, world: str, rank: int, token: int) -> None:
+        """A rank asks for what a rank elsewhere has put."""
+
+        def done(answer: dict[str, Any]) -> None:
+            self._answer(token, base64.b64decode(answer.get("data", "")), answer["error"])
+
+        if not -1 <= rank < max((known["size"] for known in self._worlds if known["name"] == world), default=0):
+            self._answer(token, error="not-found")  # it may ask for any
+            return
+        self._upward.ask("modex", {"world": world, "rank": rank}, done)
+
+    def modex_ready(self, token: int, found: bool, data: bytes) -> None:
+        """What a rank elsewhere asked for is there."""
+        error = "" if found else "not-found"
+        self._send({"type": "answer", "id": self._modex.pop(token), "error": error, "data": _text(data)})
+
+    def publish(self, world: str, rank: int, values: dict[str, list[Any]], token: int) -> None:
+        """Keep values under names."""
+        self._published.setdefault((world, rank), []).extend(values)
+        details = {"space": "pmix", "values": {key: [world, rank, value] for key, value in values.items()}}
+        self._upward.ask("publish", details, lambda answer: self._answer(token, error="exists" if answer["error"] else ""))
+
+    def lookup(self, world: str, rank: int, keys: list[str], wait: bool, token: int) -> None:
+        """Find names."""
+        details = {"space": "pmix", "names": keys, "wait": wait}
+        self._upward.ask("lookup", details, lambda answer: self._answer(token, found=answer["values"]))
+
+    def unpublish(self, world: str, rank: int, keys: list[str], token: int) -> None:
+        """Forget names."""
+        details = {"space": "pmix", "names": keys or self._published.pop((world, rank), [])}
+        self._upward.ask("unpublish", details, lambda answer: self._answer(token))
+
+    def spawn(self, world: str, rank: int, apps: list[dict[str, Any]], token: int) -> None:
+        """Start a new world."""
+
+        def done(answer: dict[str, Any]) -> None:
+            if answer["error"]:
+                self._answer(token, error="not-started")
+            else:
+                self._answer(token, world=answer["world"])
+
+        wanted = [
+            {
+                "program": [app["program"], *app["arguments"]],
+                "count": app["count"],
+                "environment": app["environment"],
+                "info": {"wdir": app["wdir"] or None, "host": str(app["info"].get("pmix.host", ""))},
+            }
+            for app in apps
+        ]
+        self._upward.ask("spawn", {"world": world, "rank": rank, "apps": wanted, "pairs": {}}, done)
+
+    def failed(self, reason: str) -> None:
+        """There is no PMIx here, now or any more."""
+        self._server = None
+        self.reason = reason
+        if CONNECTED in self.states.values():
+            self._broken(reason)
+        self._all_ready()
+
+    # Own affairs
+
+    def _answer(self, token: int, data: bytes = b"", error: str = "", **words: Any) -> None:
+        if self._server is not None:
+            self._server.answer(token, data, error, **words)
+
+    def _late(self) -> None:
+        if self._ready:
+            self.reason = "libpmix was not ready within %g s" % START_SECONDS
+            self._all_ready()
+
+    def _all_ready(self) -> None:
+        waiting, self._ready = self._ready, {}
+        for ready in waiting.values():
+            ready()
+
+
+def _registration(description: dict[str, Any]) -> dict[str, Any]:
+    """Return what `PmixServer.register` takes."""
+    ranks_by_node: list[list[int]] = [[] for _ in description["hosts"]]
+    rank = 0
+    for first, nodes, each in description["blocks"]:
+        for node in range(first, first + nodes):
+            ranks_by_node[node] += range(rank, rank + each)
+            rank += each
+    return {
+        "name": description["world"],
+        "namespace": description["namespace"],
+        "size": description["size"],
+        "universe_size": description["universe_size"],
+        "hosts": description["hosts"],
+        "ranks_by_node": ranks_by_node,
+        "node": description["node"],
+        "appnums": [app for app, size in enumerate(description["app_sizes"]) for _ in range(size)],
+        "spawned": bool(description["parent"]),
+    }
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,335 @@
+"""The PMIx helper: a process beside the daemon that is nothing but libpmix and a loop, so that a crash of libpmix is its alone.
+
+The daemon forks it, and it never comes back from `run`. It holds no descriptor of the daemon's but its own, dies when the
+daemon does, and keeps all files of libpmix and of the MPI libraries in one private directory.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import os
+import signal
+import socket
+import time
+from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
+from typing import TYPE_CHECKING, Any
+
+from mpilaunch.daemon.guard import IGNORED
+from mpilaunch.daemon.pmix import library as pmix
+from mpilaunch.daemon.pmix.channel import Channel
+from mpilaunch.daemon.pmix.port import LOOK_SECONDS, Port
+from mpilaunch.daemon.pmix.upcalls import Upcalls, World
+from mpilaunch.daemon.poller import Poller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpilaunch.daemon.pmix.search import Libpmix
+    from mpilaunch.daemon.pmix.upcalls import Answer
+    from mpilaunch.daemon.private import PrivateDirectory
+
+PR_SET_PDEATHSIG = 1
+MOST_WAITING = 1 << 16
+"""Upcalls that may wait for an answer: with more, ranks ask faster than anybody answers."""
+LONGEST_REQUEST = 1 << 20
+"""Bytes of JSON that one upcall of a rank may become."""
+STATUSES = {
+    "": pmix.SUCCESS,
+    "not-found": pmix.NOT_FOUND,
+    "exists": pmix.DUPLICATE_KEY,
+    "not-supported": pmix.NOT_SUPPORTED,
+    "not-started": pmix.FAILED_TO_LAUNCH,
+    "timeout": pmix.TIMEOUT,
+}
+"""What the daemon may answer, in PMIx's words; anything else is PMIX_ERROR."""
+
+
+def run(
+    connection: socket.socket, words: int, parent: int, libpmix: Libpmix, hostname: str, directory: PrivateDirectory
+) -> None:
+    """Be the helper until the daemon closes its end, and return then.
+
+    Args:
+        connection: to the daemon.
+        words: the descriptor that takes this process's stdout and stderr.
+        parent: process id of the daemon.
+        libpmix: to be used; libpmix's own settings in the environment win over those that it comes with.
+        hostname: this node's name in the worlds to come.
+        directory: where libpmix and the MPI libraries may put files. The daemon removes it; keeping it open here keeps it
+            locked while this process lives.
+    """
+    _leave_daemon([connection.fileno(), *directory.descriptors], words, parent)
+    for name, value in libpmix.settings.items():
+        os.environ.setdefault(name, value)
+    folders = [folder for folder in libpmix.library_path.split(":") if os.path.isabs(folder)]
+    Helper(connection, Poller(), directory).run(libpmix.libraries, folders, hostname)
+
+
+def _leave_daemon(keep: list[int], words: int, parent: int) -> None:
+    """Let go of all that the daemon has, and die with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)  # it was gone before the kernel knew
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        # Writing to a rank that has gone must be an error of the write, and not the end of this process.
+        # Those that a batch system sends to every process end the ranks, and it is the daemon that ends us.
+        ignored = number in (*IGNORED, signal.SIGTERM, signal.SIGPIPE)
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, standard in ((null, 0), (words, 1), (words, 2)):
+        os.dup2(descriptor, standard)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in keep:
+            try:
+                os.close(descriptor)
+            except OSError:
+                pass  # the one that the list was read by
+    # A surrounding job's PMIx is not ours; libpmix's own settings (PMIX_MCA_*) stay.
+    for name in [name for name in os.environ if name.startswith("PMIX_") and not name.startswith("PMIX_MCA_")]:
+        del os.environ[name]
+
+
+class Helper:
+    """The loop: messages of the daemon in, calls of libpmix out, and the reverse."""
+
+    def __init__(self, connection: socket.socket, poller: Poller, directory: PrivateDirectory) -> None:
+        self._poller = poller
+        self._private, self._directory = directory, directory.path
+        self._running = True
+        self._channel = Channel(connection, poller, self._take, self._daemon_gone)
+        self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
+        self._waiting: dict[int, tuple[Answer, float]] = {}
+        self._modex_tokens: dict[int, int] = {}
+        self._count = 0
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        poller.watch(self._woken, self._run_posted)
+        self._upcalls = Upcalls(self._post, self._channel.send, self._ask)
+        self._modex_ready = pmix.ModexReady(self._modex_came)
+        self._library: Any = None
+        self._port = Port()
+
+    def run(self, libraries: list[str], folders: list[str], hostname: str) -> None:
+        """Serve until the daemon has closed its end."""
+        self._start(libraries, folders, hostname)
+        look = time.monotonic() + LOOK_SECONDS
+        while self._running:
+            until = min((deadline for _, deadline in self._waiting.values()), default=look)
+            self._poller.run(max(0.0, min(until, look) - time.monotonic()))
+            now = time.monotonic()
+            self._time_out(now)
+            if now >= look:
+                self._port.drop_silent()
+                look = now + LOOK_SECONDS
+        self._forget_worlds()
+
+    def _start(self, libraries: list[str], folders: list[str], hostname: str) -> None:
+        """Load the first library that can be used and start its server; tell the daemon when there is none."""
+        infos = pmix.Infos(
+            [
+                ("pmix.srvr.tmpdir", pmix.STRING, self._directory),
+                ("pmix.sys.tmpdir", pmix.STRING, self._directory),
+                ("pmix.srv.nspace", pmix.STRING, "server-" + os.urandom(16).hex()),
+                ("pmix.srv.rank", pmix.PROC_RANK, 0),
+                ("pmix.hname", pmix.STRING, hostname),
+            ]
+        )
+        tried = []
+        for name in libraries:
+            try:
+                self._library = pmix.load(name, folders)
+            except pmix.UnusableLibrary as error:
+                tried.append("%s: %s" % (name, error))
+                continue
+            status = self._library.PMIx_server_init(byref(self._upcalls.module), infos.array, c_size_t(infos.count))
+            if status == pmix.SUCCESS:
+                self._port = Port()
+                open_to = self._port.open_to()
+                if not open_to:
+                    return
+                tried.append("%s: it listens on %s, where other machines can connect" % (name, open_to))
+            else:
+                tried.append("%s: its server does not start: %s" % (name, self._words(status)))
+            break  # another library beside one that is half alive would be worse than none
+        self._channel.send({"type": "failed", "reason": "; ".join(tried)})
+        self._running = False
+
+    def _words(self, status: int) -> str:
+        self._library.PMIx_Error_string.restype = ctypes.c_char_p
+        return "%s (%d)" % (pmix.text(self._library.PMIx_Error_string(c_int(status))), status)
+
+    def _forget_worlds(self) -> None:
+        """Have libpmix remove what ranks that have died without a word left in shared memory and elsewhere."""
+        for world in self._upcalls.worlds.values():
+            for rank in world.local:
+                self._library.PMIx_server_deregister_client(byref(pmix.Proc(world.namespace, rank)), None, None)
+            self._library.PMIx_server_deregister_nspace(byref(pmix.Proc(world.namespace, 0)), None, None)
+
+    # From libpmix's thread to the loop
+
+    def _post(self, function: Callable[..., None], *arguments: Any) -> bool:
+        """Have the loop call a function; False when too much waits already."""
+        if len(self._posted) + len(self._waiting) >= MOST_WAITING:
+            return False
+        self._posted.append((function, arguments))
+        try:
+            os.write(self._wake, b".")
+        except BlockingIOError:
+            pass  # it has been woken often enough
+        return True
+
+    def _run_posted(self) -> None:
+        os.read(self._woken, 4096)
+        while self._posted:
+            function, arguments = self._posted.popleft()
+            function(*arguments)
+
+    # To the daemon, and its answers
+
+    def _ask(self, message: dict[str, Any], data: bytes, answer: Answer, timeout: float) -> None:
+        self._count += 1
+        if self._channel.send({**message, "token": self._count}, data, LONGEST_REQUEST):
+            self._waiting[self._count] = (answer, time.monotonic() + timeout if timeout else float("inf"))
+        else:
+            answer(pmix.OUT_OF_RESOURCE, {}, b"")
+
+    def _time_out(self, now: float) -> None:
+        for token, (answer, deadline) in list(self._waiting.items()):
+            if deadline <= now:
+                del self._waiting[token]
+                answer(pmix.TIMEOUT, {}, b"")
+
+    def _daemon_gone(self, reason: str) -> None:
+        self._running = False
+
+    def _take(self, message: dict[str, Any], data: bytes) -> None:
+        _TAKES[message.pop("type")](self, data, **message)
+
+    def _take_answer(self, data: bytes, token: int, error: str, **words: Any) -> None:
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:  # else it comes too late
+            waiting[0](STATUSES.get(error, pmix.ERROR), words, data)
+
+    def _take_modex_request(self, data: bytes, world: str, rank: int, token: int) -> None:
+        """Another node asks for what a rank of this one has put."""
+        self._count += 1
+        self._modex_tokens[self._count] = token
+        proc = pmix.Proc(self._upcalls.worlds[world].namespace, rank if rank >= 0 else pmix.WILDCARD)
+        status = self._library.PMIx_server_dmodex_request(byref(proc), self._modex_ready, c_void_p(self._count))
+        if status != pmix.SUCCESS:
+            self._tell_modex(self._count, status, b"")
+
+    def _modex_came(self, status: int, data: int, size: int, number: int) -> None:
+        self._post(self._tell_modex, number, status, ctypes.string_at(data, size) if size else b"")
+
+    def _tell_modex(self, number: int, status: int, data: bytes) -> None:
+        token = self._modex_tokens.pop(number)
+        self._channel.send({"type": "modex_ready", "token": token, "found": status == pmix.SUCCESS}, data)
+
+    # Worlds
+
+    def _take_register(self, data: bytes, world: dict[str, Any]) -> None:
+        """Tell libpmix of a world; answer with what its ranks on this node need in their environment."""
+        name: str = world["name"]
+        local = world["ranks_by_node"][world["node"]] if world["node"] is not None else []
+        directory = os.path.join(self._directory, str(len(self._upcalls.worlds)))
+        for path in [directory, *(os.path.join(directory, str(rank)) for rank in local)]:
+            os.mkdir(path, 0o700)
+        known = World(world["namespace"], world["size"], local)
+        self._upcalls.add_world(name, known)
+        infos = pmix.Infos(_job_infos(world, local, self._directory, directory))
+        proc = pmix.Proc(known.namespace, 0)  # the name comes first in it, and has the size that is expected
+        status = self._library.PMIx_server_register_nspace(
+            byref(proc), c_int(len(local)), infos.array, c_size_t(infos.count), None, None
+        )
+        self._check("PMIx_server_register_nspace", status)
+        environments = []
+        for rank in local:
+            proc.rank = rank
+            status = self._library.PMIx_server_register_client(
+                byref(proc), c_uint32(os.getuid()), c_uint32(os.getgid()), None, None, None
+            )
+            self._check("PMIx_server_register_client", status)
+            status, variables = pmix.environment_for(self._library, proc)
+            self._check("PMIx_server_setup_fork", status)
+            environments.append((rank, variables))
+        self._channel.send({"type": "registered", "world": name, "environments": environments})
+        if len(self._upcalls.worlds) == 1:
+            self._private.sweep()  # the ranks start meanwhile
+
+    def _check(self, function: str, status: int) -> None:
+        if status not in (pmix.SUCCESS, pmix.OPERATION_SUCCEEDED):
+            raise SystemExit("%s: %s" % (function, self._words(status)))
+
+
+_TAKES: dict[str, Callable[..., None]] = {
+    "register": Helper._take_register,
+    "answer": Helper._take_answer,
+    "modex_request": Helper._take_modex_request,
+}
+
+
+def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: str) -> list[tuple[str, Any, Any]]:
+    """Return what a namespace is registered with; the keys are those of pmix_common.h.
+
+    Args:
+        world: see pmix.PmixServer.register.
+        local: its ranks on this node.
+        tmpdir, directory: for files of all worlds, and of this one.
+    """
+    apps = sorted(set(world["appnums"]))
+    members = {app: [rank for rank, other in enumerate(world["appnums"]) if other == app] for app in apps}
+    places = {rank: (place, number) for ranks in members.values() for place, rank in enumerate(ranks) for number in [ranks[0]]}
+    infos: list[tuple[str, Any, Any]] = [
+        ("pmix.jobid", pmix.STRING, world["name"]),
+        ("pmix.job.size", pmix.UINT32, world["size"]),
+        ("pmix.univ.size", pmix.UINT32, world["universe_size"]),
+        ("pmix.max.size", pmix.UINT32, max(world["size"], world["universe_size"])),
+        ("pmix.job.napps", pmix.UINT32, len(apps)),
+        ("pmix.num.nodes", pmix.UINT32, len(world["hosts"])),
+        # From these two libpmix works out by itself which ranks share a node.
+        ("pmix.nmap", pmix.STRING, "raw:" + ",".join(world["hosts"])),
+        ("pmix.pmap", pmix.STRING, "raw:" + ";".join(",".join(map(str, ranks)) for ranks in world["ranks_by_node"])),
+        ("pmix.local.size", pmix.UINT32, len(local)),
+        ("pmix.node.size", pmix.UINT32, len(local)),
+        ("pmix.offset", pmix.PROC_RANK, 0),
+        ("pmix.tmpdir", pmix.STRING, tmpdir),
+        ("pmix.nsdir", pmix.STRING, directory),
+        ("pmix.tdir.rmclean", pmix.BOOL, True),  # removing them is our task
+    ]
+    if local:
+        infos.append(("pmix.lpeers", pmix.STRING, ",".join(map(str, local))))
+        infos.append(("pmix.lldr", pmix.PROC_RANK, local[0]))
+    if world["spawned"]:
+        infos.append(("pmix.spawned", pmix.BOOL, True))
+    for app, ranks in members.items():
+        infos.append(
+            (
+                "pmix.app.arr",
+                pmix.DATA_ARRAY,
+                [
+                    ("pmix.appnum", pmix.UINT32, app),
+                    ("pmix.app.size", pmix.UINT32, len(ranks)),
+                    ("pmix.aldr", pmix.PROC_RANK, ranks[0]),
+                ],
+            )
+        )
+    for node, (host, ranks) in enumerate(zip(world["hosts"], world["ranks_by_node"])):
+        for local_rank, rank in enumerate(ranks):
+            facts = [
+                ("pmix.rank", pmix.PROC_RANK, rank),
+                ("pmix.grank", pmix.PROC_RANK, rank),
+                ("pmix.apprank", pmix.PROC_RANK, places[rank][0]),
+                ("pmix.aldr", pmix.PROC_RANK, places[rank][1]),
+                ("pmix.appnum", pmix.UINT32, world["appnums"][rank]),
+                ("pmix.lrank", pmix.UINT16, local_rank),
+                ("pmix.nrank", pmix.UINT16, local_rank),
+                ("pmix.nodeid", pmix.UINT32, node),
+                ("pmix.hname", pmix.STRING, host),
+            ]
+            if node == world["node"]:
+                facts.append(("pmix.pdir", pmix.STRING, os.path.join(directory, str(rank))))
+            infos.append(("pmix.pdata", pmix.DATA_ARRAY, facts))
+    return infos

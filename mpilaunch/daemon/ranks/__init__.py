@@ -1,0 +1,1 @@
+"""The ranks of this node: started, watched, ended. Travels to every node."""

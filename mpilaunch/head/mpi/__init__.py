@@ -1,0 +1,1 @@
+"""What MPI programs ask of the head."""

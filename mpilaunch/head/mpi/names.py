@@ -1,0 +1,95 @@
+"""Published names: what MPI_Publish_name and PMIx_Publish give away, for MPI_Lookup_name and PMIx_Lookup of the whole job.
+
+Pure bookkeeping. Values are whatever the node sent. Each protocol has a space of its own. In PMIx a name belongs
+to the node that published it, and no other node removes it; in PMI any rank may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mpilaunch.head.mpi.collectives import ITEM, weight
+
+MAX_NAMES, MAX_BYTES = 10_000, 16 << 20
+"""Names that a job may have published at a time, and bytes that they may hold with their values."""
+MAX_LOOKUPS = 10_000
+"""Look-ups of a job that may wait at a time; what they hold counts among MAX_BYTES too."""
+
+Found = Callable[[dict[str, Any], str], None]
+
+
+class Names:
+    """The names of one job.
+
+    Args:
+        max_bytes: the limit.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._values: dict[tuple[str, str], tuple[int, Any]] = {}
+        self._waiting: list[tuple[int, str, Sequence[str], Found]] = []
+
+    def publish(self, node: int, space: str, values: Mapping[str, Any]) -> str:
+        """Keep names with their values, and tell those that wait for them; return why not, "" when it is done."""
+        taken = [name for name in values if (space, name) in self._values]
+        if taken:
+            return f"{taken[0]} is published already"
+        if len(self._values) + len(values) > MAX_NAMES:
+            return f"more than {MAX_NAMES:,} names are published"
+        added = weight(dict(values))
+        if self._bytes + added > self._max_bytes:
+            return self._too_large()
+        self._bytes += added
+        self._values.update({(space, name): (node, value) for name, value in values.items()})
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            self._look_up(*one)
+        return ""
+
+    def unpublish(self, node: int, space: str, names: Sequence[str]) -> str:
+        """Take a node's names back; return why not, "" when it is done."""
+        missing = ""
+        for name in names:
+            owner, value = self._values.get((space, name), (None, None))
+            if owner is None or (space == "pmix" and owner != node):
+                missing = missing or f"{name} is not published{'' if owner is None else ' by this node'}"
+                continue
+            del self._values[space, name]
+            self._bytes -= weight({name: value})
+        return missing
+
+    def lookup(self, node: int, space: str, names: Sequence[str], wait: bool, found: Found) -> None:
+        """Hand over (values, error): the values of those names that are published; with `wait`, not before all are."""
+        if not wait or all((space, name) in self._values for name in names):
+            found(self._known(space, names), "")
+        elif len(self._waiting) >= MAX_LOOKUPS:
+            found({}, f"more than {MAX_LOOKUPS:,} look-ups wait")
+        elif self._bytes + self._held(names) > self._max_bytes:
+            found({}, self._too_large())
+        else:
+            self._bytes += self._held(names)
+            self._waiting.append((node, space, names, found))
+
+    def forget(self, node: int) -> None:
+        """A node is lost: nobody there waits."""
+        self._bytes -= sum(self._held(names) for owner, _, names, _ in self._waiting if owner == node)
+        self._waiting = [one for one in self._waiting if one[0] != node]
+
+    def _look_up(self, node: int, space: str, names: Sequence[str], found: Found) -> None:
+        if all((space, name) in self._values for name in names):
+            self._bytes -= self._held(names)
+            found(self._known(space, names), "")
+        else:
+            self._waiting.append((node, space, names, found))
+
+    def _known(self, space: str, names: Sequence[str]) -> dict[str, Any]:
+        return {name: self._values[space, name][1] for name in names if (space, name) in self._values}
+
+    def _held(self, names: Sequence[str]) -> int:
+        return ITEM + weight(list(names))
+
+    def _too_large(self) -> str:
+        return f"published names hold more than {self._max_bytes:,} bytes"

@@ -1,0 +1,343 @@
+"""What MPI programs ask of the head: collectives of several nodes, published names, new worlds; and who keeps whom waiting.
+
+Ranks in MPI_Init wait for all ranks of their world. One that has ended, or that does not come in time, would keep them waiting
+for ever: it is named, and the job ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mpilaunch.errors import ExitCode, LaunchError
+from mpilaunch.head.mpi.collectives import Collectives, TooMuch
+from mpilaunch.head.mpi.names import Names
+from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
+from mpilaunch.head.nodes.messages import DAEMON_ASKS
+from mpilaunch.head.nodes.preparation import tell_after
+from mpilaunch.head.ranks import Ranks
+from mpilaunch.hosts.nodeset import fold, fold_numbers
+from mpilaunch.job.environment.mpi import mpi_offer
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.state import JobState, RankEnd, Verdict
+from mpilaunch.job.worlds import spawned_world
+from mpilaunch.wire.frames import WireError
+from mpilaunch.wire.messages import handler_of
+from mpilaunch.wire.session import encode_shared
+
+MAX_ASKS = 10_000
+"""Questions of the nodes of a job that may wait for an answer, of each kind."""
+
+
+class MpiServices:
+    """The services of one job.
+
+    Args:
+        say, warn: tell the user something.
+        end: ends the job with this verdict.
+        crashed: ends the job for a fault of ours.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        daemons: Daemons,
+        ranks: Ranks,
+        state: JobState,
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+        end: Callable[[Verdict], None],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        self._job = job
+        self._daemons = daemons
+        self._ranks = ranks
+        self._state = state
+        self._say, self._warn = say, warn
+        self._warned = False
+        self._end, self._crashed = end, crashed
+        self._offer = mpi_offer(job.mpi)
+        self._sent_modules: set[int] = set()
+        self._loop = asyncio.get_running_loop()
+        self._collectives = Collectives()
+        self._names = Names()
+        self._modex: dict[int, tuple[NodeLink, dict[str, Any], int]] = {}
+        self._last_modex = 0
+        self._joined: dict[str, set[int]] = {}
+        self._ended: set[int] = set()
+        self._outside: set[int] = set()
+        self._began: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._absent: dict[tuple[str, int], list[int]] = {}
+        self._spawning = asyncio.Lock()
+        self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def close(self) -> None:
+        """The job ends: start nothing more."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        for timer in self._timers:
+            timer.cancel()
+
+    # From the links
+
+    def message(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Take what daemons send for MPI programs; raises WireError when it does not fit, or is not about this node."""
+        self.check_offered(message["type"])
+        getattr(self, _HANDLERS[message["type"]])(link, message)
+
+    def check_offered(self, what: str, offer: str = "") -> None:
+        """Raise WireError unless the job offers its ranks this, or anything."""
+        if offer not in self._offer if offer else not self._offer:
+            raise WireError(f"{what!r} in a job that offers no {offer or 'MPI'}")
+
+    def node_lost(self, index: int) -> None:
+        """Nobody waits on a node, and nothing comes from there."""
+        self._names.forget(index)
+        for number, (asker, ask, owner) in list(self._modex.items()):
+            if index in (asker.node.index, owner):
+                del self._modex[number]
+                _answer(asker, ask, error="not-found")
+
+    def _collect(self, link: NodeLink, message: dict[str, Any]) -> None:
+        family = message["kind"].partition(" ")[0]
+        self.check_offered("collective", family)
+        if isinstance(message["data"], str) != (family == "pmix"):
+            raise WireError("the data of a collective is not that of its kind")
+        if family == "pmix":
+            _check_base64(message["data"])
+        size, here = self._ranks.count_members(message["members"], link.node.index)
+        if not 1 <= message["ranks"] <= here:
+            raise WireError(f"a collective of {message['ranks']} ranks, of which this node has {here}")
+        try:
+            complete = self._collectives.enter(link.node.index, message, size)
+        except TooMuch as error:
+            host = link.node.name
+            self._end(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=host, detail=f"{host}: {error}"))
+            return
+        if complete is not None:
+            answer = encode_shared(complete.answer())
+            for index in complete.nodes:
+                self._daemons.links[index].send({"type": "collective"}, answer)
+
+    def _ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        what = ask["what"][:LONGEST_NOTE]
+        rows = {"type": what, **{name: value for name, value in ask.items() if name != "type"}}
+        for offer in self._offer:
+            handler = handler_of(rows, DAEMON_ASKS, offer)
+            if handler:
+                break
+        else:
+            raise WireError(f"'ask' for {what!r}, which this job does not offer")
+        if what in ("publish", "unpublish", "lookup"):
+            self.check_offered(what, ask["space"])
+        getattr(self, handler)(link, ask)
+
+    def _publish(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        pmix = ask["space"] == "pmix"
+        for value in ask["values"].values():
+            if isinstance(value, list) != pmix:
+                raise WireError("a published value is not that of its space")
+            if pmix:
+                self._ranks.own_rank(value[0], value[1], link.node.index)
+        _answer(link, ask, error=self._names.publish(link.node.index, ask["space"], ask["values"]))
+
+    def _unpublish(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        _answer(link, ask, error=self._names.unpublish(link.node.index, ask["space"], ask["names"]))
+
+    def _look_up(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        def found(values: dict[str, Any], error: str) -> None:
+            _answer(link, ask, values=values, error=error)
+
+        self._names.lookup(link.node.index, ask["space"], ask["names"], ask["wait"], found)
+
+    def _find_modex(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        """A rank asks for what another has put: its node knows, or, for -1, any node of its world."""
+        try:
+            rank = self._ranks.of_world(ask["world"])[max(0, ask["rank"])]
+        except LookupError:  # a rank may ask for any
+            _answer(link, ask, error="not-found")
+            return
+        owner = self._daemons.links[self._ranks.place(rank).node]
+        if owner.given_up or len(self._modex) >= MAX_ASKS:
+            _answer(link, ask, error="not-found")
+            return
+        self._last_modex += 1
+        self._modex[self._last_modex] = link, ask, owner.node.index
+        owner.send({"type": "ask", "id": self._last_modex, "what": "modex", "world": ask["world"], "rank": ask["rank"]})
+
+    def _take_modex(self, link: NodeLink, answer: dict[str, Any]) -> None:
+        asker, ask, owner = self._modex.get(answer["id"], (None, None, None))
+        if owner is not None and owner != link.node.index:
+            raise WireError("an answer to what another node was asked")
+        if asker is None or ask is None:
+            if not 0 < answer["id"] <= self._last_modex:
+                raise WireError("an answer to what nobody asked")
+            return  # the node that asked is lost
+        data = answer.get("data", "")
+        _check_base64(data)
+        del self._modex[answer["id"]]
+        _answer(asker, ask, error=answer["error"][:LONGEST_NOTE], data=data)
+
+    # New worlds
+
+    def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        rank = self._ranks.own_rank(ask["world"], ask["rank"], link.node.index)
+        refused = "the job ends" if self._closed else "too many spawns wait" if len(self._tasks) >= MAX_ASKS else ""
+        if not self._state.lives(rank):
+            refused = "the rank has ended"
+        if refused:
+            _answer(link, ask, error=refused)
+            return
+        task = self._loop.create_task(self._spawn_world(link, ask))
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._crashed(error)
+
+    async def _spawn_world(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        """Start a world, and answer the rank that asked for it; that it cannot be is for the rank to deal with."""
+        async with self._spawning:
+            ranks = self._ranks
+            try:
+                count = sum(world.size for world in ranks.worlds)
+                living = [ranks.place(rank) for rank in range(count) if self._state.lives(rank)]
+                world = spawned_world(self._job, ranks.worlds, ask, living)
+                nodes = [self._job.allocation.nodes[index] for index in world.job_map.nodes]
+                await self._daemons.join(nodes, self._job.deadlines.start)
+                ranks.introduce(world)
+                await ranks.prepare(world)
+                ranks.add(world)
+            except LaunchError as error:
+                self._say(f"MPI_Comm_spawn failed: {error}")
+                _answer(link, ask, error=str(error))
+                return
+            ranks.launch()
+            _answer(link, ask, world=world.name, size=world.size)
+
+    # Who has not come
+
+    def _warn_of_singleton(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """An MPI program has not found the others, and will take itself for the whole job: warn once."""
+        if not self._ranks.is_on(message["rank"], link.node.index):
+            raise WireError(f"rank {message['rank']} is none of this node")
+        for name in ("library", "family", "why_no_pmix"):
+            message[name] = message[name][:LONGEST_NOTE]
+        if self._warned:
+            return
+        self._warned = True
+        needs, offer = ("pmix", "PMIx") if message["family"] == "Open MPI" else ("pmi", "PMI-1"), message["offer"]
+        if needs[0] not in offer:
+            why = f"--mpi {self._job.mpi} offers no {needs[1]}, which {message['family']} needs"
+        elif needs[0] == "pmix" and message["why_no_pmix"]:
+            why = f"no PMIx there, which Open MPI needs: {message['why_no_pmix']}; install libpmix2, or say --pmix-library"
+        else:
+            why = "it asked for neither PMI nor PMIx: was it built for another launcher?"
+        rank = message["rank"]
+        self._warn(
+            f"rank {rank} on {self._ranks.node_name(rank)} has an MPI library ({message['library']}, {message['family']}) "
+            f"and has not found the other ranks, so it is a world of one: {why}"
+        )
+
+    def rank_ended(self, end: RankEnd) -> None:
+        """A rank has exited."""
+        self._ended.add(end.rank)
+        if end.mpi == "absent":
+            self._outside.add(end.rank)
+
+    def rank_lost(self, rank: int) -> None:
+        """Nothing more comes from a rank: wherever it was in MPI, nobody meets it there again."""
+        self._ended.add(rank)
+        self._outside.add(rank)
+
+    def missed(self) -> set[int]:
+        """Return the ranks that have ended, or are lost, and that others wait for."""
+        if not self._ended:
+            return set()
+        joined = [self._ranks.of_world(name) for name in self._joined]
+        missed = {rank for rank in self._outside if any(rank in world for world in joined)} if joined else set()
+        for collective in self._collectives.waiting():
+            for name, number in collective.members:
+                world = self._ranks.of_world(name)
+                missed |= self._ended & (set(world) if number < 0 else {world.start + number})
+        return missed
+
+    def _join(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """The first ranks of a world on a node are in MPI_Init."""
+        name = message["world"]
+        self._ranks.check_world(name, link.node.index)
+        if name not in self._joined:
+            self._joined[name] = set()
+            self._began[name] = self._loop.time()
+            for seconds in (tell_after(self._job.deadlines), self._job.deadlines.mpi_init):
+                self._timers.append(self._loop.call_later(seconds, self._check_waiting, name))
+        self._joined[name].add(link.node.index)
+
+    def _take_absent(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """A node names its ranks that have not called MPI_Init."""
+        name, node = message["world"], link.node.index
+        absent = [self._ranks.own_rank(name, rank, node) for rank in message["absent"]]
+        if node not in self._joined.get(name, ()):
+            raise WireError("'waiting' for a world that it has not joined")
+        self._absent[name, node] = absent
+        self._check_waiting(name)
+
+    def _check_waiting(self, name: str) -> None:
+        """Tell the user whom the ranks in MPI_Init wait for, and end the job when that takes too long."""
+        waited, limit = self._loop.time() - self._began[name], self._job.deadlines.mpi_init
+        who = self._who_is_absent(name)
+        if not who or waited < tell_after(self._job.deadlines):
+            return
+        text = f"{who} not called MPI_Init, where the others have waited for"
+        if limit and waited >= limit:
+            detail = f"{text} {limit:g} s (--mpi-init-timeout)"
+            self._end(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail))
+        elif name not in self._told:
+            self._told.add(name)
+            self._say(f"{text} {waited:.0f} s")
+
+    def _who_is_absent(self, name: str) -> str:
+        """Return "ranks 2-3 on node02 have", "" when all have come as far as is known."""
+        absent = []
+        for rank in self._ranks.of_world(name):
+            node = self._ranks.place(rank).node
+            if node not in self._joined[name] or rank in self._absent.get((name, node), ()):
+                absent.append(rank)
+        if not absent:
+            return ""
+        numbers = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {fold_numbers(absent)}"
+        nodes = fold(dict.fromkeys(self._ranks.node_name(rank) for rank in absent))
+        return f"{numbers} on {nodes} {'has' if len(absent) == 1 else 'have'}"
+
+
+_HANDLERS = {
+    "answer": "_take_modex",
+    "ask": "_ask",
+    "collective": "_collect",
+    "joined": "_join",
+    "singleton": "_warn_of_singleton",
+    "waiting": "_take_absent",
+}
+"""The method for each message of `DAEMON_SAYS` that is for these services."""
+
+
+def _check_base64(data: Any) -> None:
+    from base64 import b64decode  # few launches come here
+
+    try:
+        b64decode(data, validate=True)
+    except (ValueError, TypeError):
+        raise WireError("data that is not base64") from None
+
+
+def _answer(link: NodeLink, ask: dict[str, Any], **answer: Any) -> None:
+    link.send({"type": "answer", "id": ask["id"], "error": "", **answer})

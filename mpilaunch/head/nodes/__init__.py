@@ -1,0 +1,1 @@
+"""The nodes as the head sees them: starting daemons, the link to each, and what is sent there."""

@@ -1,0 +1,282 @@
+"""Start a daemon on every node: all nodes or none.
+
+Every node is tried, so that one launch tells everything that is wrong. Contacts are bounded in number (`fanout`), and all of
+them together by the start deadline. A connection that closed before the hello is tried again: limits such as sshd's
+MaxStartups drop connections at random under load. So is a pod that is not there yet. A connection that is lost later, while
+ranks run, is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel
+from mpilaunch.head.nodes import bundle
+from mpilaunch.head.nodes.bundle import NO_BUNDLE
+from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
+from mpilaunch.head.nodes.link import LinkEvents, NodeLink
+from mpilaunch.head.nodes.preparation import silences
+from mpilaunch.hosts.allocation import Node
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.wire.frames import GO
+
+if TYPE_CHECKING:
+    from mpilaunch.head.standby.client import Standby
+
+RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
+PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
+"""Causes for which a node is tried again; in a pod the launcher comes before the workers, their names and their sshd."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before a dropped connection is tried again; doubled each time, with jitter."""
+NEWS = 5.0
+"""Seconds between two words about the nodes that are awaited."""
+STANDBY_PATIENCE = 3.0
+"""Seconds that a daemon that stood by has to report, before one is started in its place."""
+ENDING = 5.0
+"""Seconds that a released daemon has to go before its channel is cut."""
+CANCEL_AGAIN = 1.0
+"""Seconds that a task has to end, once it is cancelled, before it is cancelled again."""
+
+
+class Daemons:
+    """The daemons of one job.
+
+    Args:
+        job: says how.
+        nodes: the nodes to start.
+        agents: by name, the agents of all these nodes, and of those that join.
+        events: gets everything that the links have to tell.
+        say: tells the user something.
+        standby: a daemon that stands by may be taken.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        nodes: Sequence[Node],
+        agents: Mapping[str, Agent],
+        events: LinkEvents,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        standby: bool = True,
+    ) -> None:
+        self._agents = agents
+        self._say = say
+        self._reconnecting: set[asyncio.Task[None]] = set()
+        self._python = job.python or "python3"
+        self._deadlines = job.deadlines
+        self._contacts = asyncio.Semaphore(job.fanout)
+        self._began = time.monotonic()
+        self._refused: dict[int, tuple[str, str]] = {}
+        self._events = events
+        self.links = {node.index: self.make_link(node) for node in nodes}
+        self._standby: Standby | None = None
+        self._hung: set[int] = set()
+        self._heartbeat: asyncio.Task[None] | None = None
+        if standby and any(node.agent != bundle.LOCAL for node in nodes):
+            from mpilaunch.head.standby.client import Standby  # daemons of this machine start at once
+
+            self._standby = Standby.found(job.agent, *self.boot())
+        self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
+
+    async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
+        """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
+
+        `progress` is told the names of the nodes that are still awaited, whenever they change and every NEWS seconds.
+        """
+        await self._start(list(self.links), self._began + deadline, progress)
+
+    async def join(self, nodes: Sequence[Node], deadline: float) -> None:
+        """Start daemons on further nodes, as `start` does; raises UsageError too. Nodes that have one are left alone."""
+        new = [node for node in nodes if node.index not in self.links]
+        for name in {node.agent for node in new}:
+            self._agents[name]  # one that cannot be loaded is one error, and not one for each node
+        self.links.update({node.index: self.make_link(node) for node in new})
+        if not new:
+            return
+        try:
+            await self._start([node.index for node in new], time.monotonic() + deadline, lambda waiting: None)
+        finally:
+            for node in new:
+                if not self.links[node.index].reported:
+                    # The job goes on without it, and may try it again.
+                    self.links.pop(node.index).give_up("it had not reported")
+
+    async def _start(self, indexes: list[int], until: float, progress: Callable[[Collection[str]], None]) -> None:
+        waiting = {index: self.links[index].node.name for index in indexes}
+        if self._heartbeat is None:  # from the first contact on: a daemon whose head is silent goes
+            self._heartbeat = asyncio.ensure_future(self.beat())
+
+        async def start_node(index: int) -> NodeFailure | None:
+            failure = await self._start_node(index)
+            del waiting[index]
+            progress(waiting.values())
+            return failure
+
+        progress(waiting.values())
+        tasks = {index: asyncio.ensure_future(start_node(index)) for index in indexes}
+        try:
+            pending = set(tasks.values())
+            while pending and (left := until - time.monotonic()) > 0:
+                _, pending = await asyncio.wait(pending, timeout=min(left, NEWS))
+                if pending:
+                    progress(waiting.values())
+        finally:
+            late = {index for index, task in tasks.items() if not task.done()}
+            await cancel_all(tasks[index] for index in late)
+        failures = [failure for index in indexes if index not in late and (failure := tasks[index].result()) is not None]
+        for index in late:
+            cause, detail = self._refused.get(index, ("timeout", self.links[index].last_words))
+            failures.append(self._failure(index, cause, detail))
+        if failures:
+            raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
+
+    async def beat(self) -> None:
+        """Ask every node for a sign of life, and give up the silent ones; does not return."""
+        silence = self._deadlines.heartbeat
+        pause = silence / 4
+        while True:
+            slept_at = time.monotonic()
+            await asyncio.sleep(pause)
+            now = time.monotonic()
+            overslept = now - slept_at > 2 * pause  # it was us who were silent: stopped, or a machine at its limit
+            for link in list(self.links.values()):
+                if not link.living:
+                    continue
+                if overslept or not link.reported:  # `start` has a deadline of its own
+                    link.last_heard = now
+                if now - link.last_heard > silence:
+                    link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
+                else:
+                    link.ping()
+
+    async def end(self) -> None:
+        """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
+        await cancel_all(self._reconnecting)
+        for link in self.links.values():
+            if not link.reported:
+                link.give_up("it had not reported")
+            else:
+                link.release()
+        living = [link.ended for link in self.links.values() if link.living]
+        if living:
+            await asyncio.wait(living, timeout=ENDING)
+        cut = [link for link in self.links.values() if link.living]
+        for link in cut:
+            link.give_up("its daemon did not end")
+        if cut:
+            await asyncio.wait([link.ended for link in cut], timeout=ENDING)
+        if self._heartbeat is not None:
+            await cancel_all([self._heartbeat])
+
+    async def _start_node(self, index: int) -> NodeFailure | None:
+        """Start one node; return why it did not start."""
+        pause = FIRST_PAUSE
+        while True:
+            cause, detail = await self._try_node(index)
+            if not cause:
+                return None
+            if cause not in self._again:
+                return self._failure(index, cause, detail)
+            self._refused[index] = cause, detail
+            from random import uniform  # few connections are dropped
+
+            await asyncio.sleep(pause * uniform(0.5, 1.5))
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self.links[index] = self.make_link(self.links[index].node)
+
+    async def _try_node(self, index: int) -> tuple[str, str]:
+        """Contact one node once; return (cause, detail) of the failure, ("", "") when its daemon has reported."""
+        link = self.links[index]
+        async with self._contacts:
+            try:
+                channel, payload = await self.open(link)
+            except AgentFailure as failure:
+                return failure.cause, failure.detail
+            link.opened(channel, payload)
+            self.greet(link)
+            await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
+            if not link.first_news.done():
+                self._hung.add(index)
+                link.give_up("the daemon that stood by does not answer")
+        if link.reported:
+            return "", ""
+        return _why_no_hello(link)
+
+    def greet(self, link: NodeLink) -> None:
+        """Say what comes first to a daemon."""
+        link.send({"type": "limits", **silences(self._deadlines)})
+
+    def boot(self) -> tuple[list[str], bytes]:
+        """Return the argument list that starts a daemon, and the bundle that it is to be sent."""
+        payload = bundle.load()
+        return bundle.boot_command(self._python, payload), payload
+
+    def make_link(self, node: Node) -> NodeLink:
+        """Return the link of a node that is to be contacted."""
+        return NodeLink(node, self._events, self._deadlines.reconnect_time(node.agent), self._lost)
+
+    async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
+        """Return the channel to a daemon, and what it is to be sent first; raises AgentFailure."""
+        node = link.node
+        if node.agent == bundle.LOCAL:
+            return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
+        command, payload = self.boot()
+        if self._standby is not None and node.index not in self._hung:
+            channel = await self._standby.take(node, link)
+            if channel is not None:
+                return channel, GO
+        return await self._agents[node.agent].open(node, command, link), payload
+
+    def _lost(self, link: NodeLink, why: str) -> None:
+        """The channel of a node whose ranks run is lost."""
+        from mpilaunch.head.nodes.reconnect import reconnect  # most launches lose nothing
+
+        agent = self._agents[link.node.agent]
+        task = asyncio.ensure_future(reconnect(link, why, agent, self._python, self._contacts, self._say))
+        self._reconnecting.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._reconnecting.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:  # an agent of somebody else's, perhaps
+                link.give_up(f"its connection was lost, and could not be made again: {error!r}")
+
+        task.add_done_callback(done)
+
+    def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
+        return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began, index)
+
+
+def _why_no_hello(link: NodeLink) -> tuple[str, str]:
+    """Say why a channel that was opened ended without a hello, from its exit code and its last words."""
+    words = link.last_words
+    if link.broke:
+        return "protocol", link.broke
+    code = link.end.exit_code if link.end is not None else None
+    if link.end is not None and link.end.cause:
+        return link.end.cause, words or link.end.error
+    if code == PYTHON_TOO_OLD:
+        return "python-too-old", words
+    if code == 127 or (code in (1, 126) and "python" in words and ("No such file" in words or "denied" in words)):
+        return "python-missing", words
+    if NO_BUNDLE in words:
+        return "no-stdin", words
+    if "mpilaunch" in words and "Traceback" in words:
+        return "daemon-failed", words
+    # kubectl exits with 0, and says nothing, when its stream is lost.
+    if code in (255, None) or (code == 0 and not words):
+        return "connection-closed", words or (link.end.error if link.end is not None else "")
+    return "agent-failed", words or f"exit code {code}"
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and return when they have ended; before Python 3.12, asyncio.wait_for may keep a cancellation to itself."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN)

@@ -1,0 +1,117 @@
+"""Why nodes did not start, folded: one line per cause with the names of its nodes, and what to do.
+
+Pure: failures in, one LaunchError out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpilaunch.agent import CAUSES
+from mpilaunch.errors import LaunchError
+from mpilaunch.hosts.nodeset import fold
+
+HINTS = {
+    "host-unknown": "check the spelling, /etc/hosts and DNS on this machine",
+    "connection-refused": "is sshd running there? give another port with port=N in the hostfile",
+    "timeout": "is the node up and not behind a firewall? --start-timeout gives it more time",
+    "unreachable": "check the network between this machine and the node",
+    "host-key-unknown": "log in once with ssh, or add its key to known_hosts; --insecure-host-keys skips the check",
+    "host-key-changed": "if the node was set up anew, remove its old key: ssh-keygen -R NAME; else somebody may be listening",
+    "key-refused": "log in without a password first: ssh-copy-id, or load your key into ssh-agent; user=NAME in the hostfile",
+    "agent-missing": "install it, or choose another --agent",
+    "python-missing": "install python3 there, or say --python /path/to/python3",
+    "python-too-old": "say --python /path/to/a/newer/python3",
+    "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
+    "agent-failed": "run the agent's command by hand",
+    "no-stdin": "an agent such as `kubectl exec -i` hands it on; behind any other: --call-back always",
+    "head-unreachable": "does a firewall or a NetworkPolicy stand between? --call-back never talks through the agent",
+    "pod-unknown": "kubectl get pods lists them; --namespace says where they are; for one to be found by the name of its host, "
+    "the Role needs `list` on pods",
+    "pod-starting": "kubectl describe pod NAME says what it waits for; --start-timeout gives it more time",
+    "pod-completed": "its program has ended: a worker's own command is `sleep infinity`",
+    "container-unknown": "name one with --container; kubectl get pod NAME -o jsonpath='{.spec.containers[*].name}' lists them",
+    "cluster-unreachable": "does `kubectl get pods` work here?",
+    "cluster-login": "log in to the cluster, or give this pod a service account: docs/kubernetes.md",
+    "cluster-forbidden": (
+        "kubectl create role mpilaunch --verb=get,create --resource=pods,pods/exec, and bind it to this pod's service account: "
+        "kubectl create rolebinding mpilaunch --role=mpilaunch --serviceaccount=NAMESPACE:default"
+    ),
+    "daemon-failed": "this is a fault of mpilaunch: please report it with the lines above",
+    "protocol": "is mpilaunch the same on all nodes? else the node, or what stands between, is not to be trusted",
+    "program-missing": "the program must be on every node; give its path there, or --wdir, or -x PATH",
+    "program-not-executable": "chmod +x it there, or name the interpreter: mpilaunch ... python3 FILE",
+    "interpreter-missing": "install that interpreter, or name another: mpilaunch ... python3 FILE",
+    "directory-missing": "create it there, or give another --wdir",
+    "pmix-missing": "install libpmix2 there, or say --pmix-library PATH; --mpi auto does without",
+    "file-limit": "raise it: ulimit -n in the shell, /etc/security/limits.conf, or LimitNOFILE of the service",
+}
+WORDS = {
+    **CAUSES,
+    "daemon-failed": "the daemon failed",
+    "protocol": "the daemon broke the protocol",
+    "program-missing": "program not found",
+    "program-not-executable": "program cannot be executed",
+    "interpreter-missing": "interpreter of the script not found",
+    "directory-missing": "working directory not usable",
+    "pmix-missing": "no PMIx there",
+    "file-limit": "limit of open files too low",
+}
+"""What stands for each cause in a message."""
+
+DETAILS_SHOWN = 3
+LONGEST_WORDS = 200
+"""Characters of a line of a node's words: some agents give back the whole command that they were to run."""
+CONFIGURED = (
+    *("program-missing", "program-not-executable", "interpreter-missing", "directory-missing"),
+    *("pmix-missing", "file-limit", "protocol"),
+)
+"""Causes whose detail says more than the cause does: it stands in the message itself."""
+
+
+@dataclass(frozen=True)
+class NodeFailure:
+    """One node that did not start: its name, a key of WORDS, the node's or agent's own words, seconds since the start, and its
+    place in the allocation."""
+
+    name: str
+    cause: str
+    detail: str
+    seconds: float
+    index: int = 0
+
+
+def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
+    """Return the one error for all nodes that did not start, of `nodes` in all: most frequent cause first."""
+    groups: dict[tuple[str, str], list[NodeFailure]] = {}
+    for failure in failures:
+        shown = failure.detail if failure.cause in CONFIGURED else ""
+        groups.setdefault((failure.cause, shown), []).append(failure)
+    ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
+    lines, details = [], []
+    for (cause, shown), members in ordered:
+        longest = max(member.seconds for member in members)
+        what = f"{WORDS[cause]}: {shown}" if shown else f"{WORDS[cause]} after {longest:.1f} s"
+        lines.append(f"{fold([member.name for member in members])}: {what}")
+        details += _details(members) if not shown else []
+    first_cause = ordered[0][0][0]
+    details.append("no rank was started anywhere")
+    indexes = [failure.index for failure in failures]
+    if len(lines) == 1:
+        count = f"{len(failures)} of {nodes} nodes: " if nodes > 1 else ""
+        message, hint = f"{count}{lines[0]}", HINTS[first_cause]
+        return LaunchError(f"start-{first_cause}", message, context=details, hint=hint, nodes=indexes)
+    hints = dict.fromkeys(HINTS[cause] for (cause, _), _ in ordered[:DETAILS_SHOWN])
+    message = f"{len(failures)} of {nodes} nodes did not start"
+    return LaunchError("start-failed", message, context=[*lines, *details], hint="; ".join(hints), nodes=indexes)
+
+
+def _details(members: Sequence[NodeFailure]) -> list[str]:
+    """Return the nodes' own words, equal ones once, a few of them."""
+    words: dict[str, list[str]] = {}
+    for member in members:
+        if member.detail.strip():
+            words.setdefault(member.detail.strip(), []).append(member.name)
+    shown = [f"{fold(names)} said: {line[:LONGEST_WORDS]}" for text, names in words.items() for line in text.splitlines()[-4:]]
+    return shown[: DETAILS_SHOWN * 4]

@@ -1,0 +1,215 @@
+"""What each node is told to prepare: the program, the environment in its layers, and its ranks.
+
+Pure: the job, the nodes' facts and the bindings give one message per node (docs/wire.md), and what is the same in all of them.
+`--show-env` lays the same layers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.job.environment import layers as environ
+from mpilaunch.job.environment import mpi as offers
+from mpilaunch.job.spec import App, Deadlines, JobSpec
+from mpilaunch.job.worlds import World
+from mpilaunch.placement.binding import RankBinding
+from mpilaunch.placement.mapping import Placement
+from mpilaunch.placement.process_map import process_blocks
+
+FALLBACK_PORT = 29500
+"""MASTER_PORT where a node found no free one, or rather could not try: torch's own default."""
+TELL_AFTER = 30.0
+"""Seconds of waiting in MPI_Init that need no explanation."""
+NODE_SILENCE = 4
+"""A daemon waits this many heartbeat limits for a byte before it takes the head for dead: the head notices first."""
+FROZEN = 1.5
+"""After so many heartbeat limits a guard kills a daemon that does not move: when the head has noticed, with its own words."""
+
+
+def silences(deadlines: Deadlines) -> dict[str, float]:
+    """Return how long a node may hear nothing of the head, and its daemon may not move."""
+    return {"silence": deadlines.heartbeat * NODE_SILENCE, "pulse": deadlines.heartbeat * FROZEN}
+
+
+
+def preparation_of_all(job: JobSpec, world: World, facts: Mapping[int, NodeFacts], window: int) -> dict[str, Any]:
+    """Return the members of `prepare` that are the same for each node of a world.
+
+    Args:
+        window: credit that every stream begins with, in bytes.
+    """
+    hostnames = {facts[index].hostname for index in world.job_map.nodes}
+    return {
+        "job": job.job_id,
+        "apps": [_app(job, app) for app in world.apps],
+        "python": _pythons(job),
+        "scrub": environ.scrub_patterns(),
+        "merge_stderr": job.output.merge_stderr,
+        "window": window,
+        "drain": job.deadlines.drain,
+        **silences(job.deadlines),
+        "mpi": mpi_description(job, world, one_machine=len(hostnames) < len(world.job_map.nodes)),
+    }
+
+
+def preparations(
+    job: JobSpec, world: World, facts: Mapping[int, NodeFacts], bindings: Mapping[int, RankBinding]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the index of each node of a world and the `prepare` message for it, without what is the same for all.
+
+    Args:
+        bindings: of each rank, by its number in the world.
+    """
+    job_map = world.job_map
+    address, port = master(job, world, facts)
+    size = world.size
+    common = {
+        **environ.job_environment(
+            job_id=job.job_id,
+            run_id=job.run_id,
+            size=size,
+            node_count=len(job_map.nodes),
+            universe_size=job.universe,
+            master_addr=address,
+            master_port=port,
+            restart_count=job.restart,
+            max_restarts=job.restarts.limit,
+        ),
+        **job.checkpoint_environment,
+        **job.environment,
+    }
+    ranks_on = Counter(facts[place.node].hostname for place in job_map.placements)
+    crosses = environ.cross_places(job_map.placements)
+    places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
+    for place in job_map.placements:
+        places_of[place.node].append(place)
+    pmi = offers.PMI in offers.mpi_offer(job.mpi)
+    for node_rank, (index, places) in enumerate(places_of.items()):
+        ranks = []
+        for place in places:
+            cross_rank, cross_size = crosses[place.rank]
+            variables = environ.rank_environment(
+                rank=place.rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
+            )
+            if pmi:
+                variables |= offers.pmi_environment(
+                    rank=place.rank,
+                    size=size,
+                    local_rank=place.local_rank,
+                    local_size=len(places),
+                    spawned=bool(world.parent),
+                    port=job.pmi_port,
+                )
+            binding = bindings[place.rank]
+            ranks.append(
+                {
+                    "rank": world.first + place.rank,
+                    "app": place.app,
+                    "environment": {**variables, **binding.environment},
+                    "unset": list(binding.unset),
+                    "cpus": None if binding.cpus is None else list(binding.cpus),
+                    "stdin": world.number == 0 and job.gets_stdin(place.rank),
+                }
+            )
+        defaults = environ.defaults_if_unset(len(places)) | offers.pmi_defaults(job.mpi)
+        if ranks_on[facts[index].hostname] > len(facts[index].cpus):
+            defaults |= offers.crowd_defaults(job.mpi)
+        yield index, {
+            "type": "prepare",
+            "environment": {**common, **environ.node_environment(node_rank=node_rank, local_size=len(places))},
+            "defaults": defaults,
+            "node": node_rank,
+            "ranks": ranks,
+        }
+
+
+def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
+    """Return what every node is told of a world for the sake of MPI, with ranks of it or without; None for nothing.
+
+    Args:
+        one_machine: several nodes of the world are one machine.
+    """
+    offer = offers.mpi_offer(job.mpi)
+    if not offer:
+        return None
+    nodes, places = world.job_map.nodes, world.job_map.placements
+    counts = Counter(place.app for place in places)
+    return {
+        "world": world.name,
+        "namespace": world.namespace,
+        "first": world.first,
+        "size": world.size,
+        "universe_size": job.universe,
+        "hosts": _host_names([job.allocation.nodes[node].name for node in nodes]),
+        "blocks": process_blocks(world.job_map),
+        "app_sizes": [counts[app] for app in range(len(world.apps))],
+        "parent": world.parent,
+        "pairs": dict(world.pairs),
+        "offer": list(offer),
+        "library": job.pmix_library,
+        "pmix_defaults": offers.pmix_defaults(job.mpi, one_machine),
+        "descriptor": offers.PMI_DESCRIPTOR if offers.PMI in offer and not job.pmi_port else None,
+        "port": offers.PMI in offer and job.pmi_port,
+        "tell_after": tell_after(job.deadlines),
+    }
+
+
+def _host_names(names: list[str]) -> list[str]:
+    """Return a name for each node that no other has; PMIx separates them by commas."""
+    if len(set(names)) == len(names):
+        return names
+    return [f"{name}-{place}" for place, name in enumerate(names)]
+
+
+def tell_after(deadlines: Deadlines) -> float:
+    """Return the seconds after which a node tells which of its ranks keep others waiting in MPI_Init."""
+    return min(TELL_AFTER, deadlines.mpi_init / 2) if deadlines.mpi_init else TELL_AFTER
+
+
+def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
+    """Return MASTER_ADDR and MASTER_PORT: what the user said, else an address that the nodes reach and a free port there.
+
+    A spawned world must not meet the first one at its port: it has the next numbers. Nor must an attempt meet a rank of the one
+    before it that a lost node still runs.
+    """
+    index = world.job_map.placements[0].node
+    node = job.allocation.nodes[index]
+    others = [facts[other] for other in world.job_map.nodes if other != index]
+    address = job.master_addr or environ.choose_master_address(facts[index], others, node.agent == "local", node.name)
+    port = facts[index].free_port or FALLBACK_PORT
+    port += port == job.last_port
+    return address, (job.master_port or port) + world.number
+
+
+def _app(job: JobSpec, app: App) -> dict[str, Any]:
+    directory = app.wdir or job.wdir
+    here = _current_directory()
+    return {
+        "program": list(app.program),
+        # A relative one is as seen from here, as for mpirun.
+        "directory": here if directory is None else os.path.join(here, directory),
+        "directory_required": directory is not None,
+        "environment": dict(app.environment),
+        "edits": [list(edit) for edit in app.edits],
+    }
+
+
+def _current_directory() -> str:
+    """Return this process's directory, by its last name when it is gone: no node has it then, and the home serves."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.environ.get("PWD") or "the current directory"
+
+
+def _pythons(job: JobSpec) -> list[str]:
+    """Return the interpreters to try for scripts: the user's choice alone, else the head's `python3`, else the node's own."""
+    if job.python is not None:
+        return [job.python]
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    head = next((path for folder in folders if os.access(path := os.path.join(folder, "python3"), os.X_OK)), None)
+    return [head, "python3"] if head is not None else ["python3"]

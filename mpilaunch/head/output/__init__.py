@@ -1,0 +1,1 @@
+"""The ranks' output and input on the head."""

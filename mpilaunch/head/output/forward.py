@@ -1,0 +1,275 @@
+"""I/O forwarding on the head: ranks' bytes become whole, tagged lines on our stdout and stderr, files, or one folded text.
+
+Every byte is granted to its node again once it is written, so a slow reader of our output slows the ranks and nothing is
+lost or piled up. A job of one rank without a tag passes its bytes as they are: prompts, progress bars and binary data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.output.files import STREAMS, RankFile, is_printed, open_files
+from mpilaunch.head.output.live import LiveLine
+from mpilaunch.head.output.writer import Writer
+from mpilaunch.hosts.nodeset import fold, fold_numbers
+from mpilaunch.job.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.tags import BoundTag, Tag, parse_tag
+from mpilaunch.job.worlds import World
+from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
+
+WINDOWS = 64 << 20
+"""Bytes of output that may be on their way or queued, for all streams of a job together, as far as LEAST_WINDOW allows."""
+LEAST_WINDOW, MOST_WINDOW = 8 << 10, 1 << 20
+KEPT = 8 << 10
+"""Bytes of each rank's stderr that are kept to explain its failure."""
+LAST_WRITES = 2.0
+"""Seconds in which a reader has to take of the output, once the end was asked for; one block of a `Writer` is enough."""
+MOST_FOLDED = 64 << 20
+"""Bytes that --fold keeps; beyond them output is printed as it comes."""
+CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
+"""What a terminal takes for a command, written out."""
+
+
+class Stream(LineJoiner):
+    """One stdout or stderr of one rank. There are tens of thousands of them: each is one small object."""
+
+    __slots__ = ("file", "kept", "kind", "open", "owed", "printed", "rank", "raw", "tag")
+
+    def __init__(self, rank: int, kind: int, tag: BoundTag | None, raw: bool, file: RankFile | None, printed: bool) -> None:
+        super().__init__()
+        self.rank, self.kind, self.tag, self.raw, self.file, self.printed = rank, kind, tag, raw, file, printed
+        self.open = True
+        self.kept = b""
+        self.owed = 0
+
+
+class OutputForwarder:
+    """All output of a job.
+
+    Attributes:
+        lost: why some of it could not be written, if so.
+        unread: some of it was left because nobody read it.
+
+    Args:
+        job: the job.
+        broken: called once when stdout or stderr cannot be written any more.
+    """
+
+    def __init__(self, job: JobSpec, broken: Callable[[OSError], None]) -> None:
+        self._job = job
+        self._count = count = len(job.job_map.placements)
+        self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * count)))
+        self.lost = ""
+        self.unread = self._abandoned = False
+        self._broken = broken
+        stdout = Writer(self._write_failed)
+        # The same file behind both: one writer, or a line of one could land inside a line of the other.
+        stderr = stdout if _same_file(1, 2) else Writer(self._write_failed)
+        self._writers = {STDOUT: stdout, STDERR: stderr}
+        self._live = self._live_lines()
+        self._folded: dict[tuple[int, int], bytearray] | None = {} if job.output.fold else None
+        self._folded_bytes = 0
+        self._file_error: OSError | None = None
+        self._streams: dict[int, Stream] = {}
+        self._nodes: list[int] = []
+        self._files: dict[str, RankFile] = {}
+
+    # From the links
+
+    def data(self, link: NodeLink, channel: int, data: bytes) -> None:
+        """Take bytes of a rank."""
+        stream = self._streams[channel]
+        if stream.file is not None and not stream.file.shared:
+            self._write_file(stream, data)
+        if stream.kind == STDERR or self._job.output.merge_stderr:
+            stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
+        lines = data if stream.raw else stream.feed(data)
+        if lines and stream.file is not None and stream.file.shared:
+            self._write_file(stream, lines)
+        live = None if stream.raw or self._folded is not None else self._live.get(stream.kind)
+        if not stream.printed:
+            self._owe(link, channel, stream, len(data))
+            return
+        if live is not None:
+            live.show(stream, self._prefix(stream), stream.tail)
+        size = len(data)
+        if not lines:
+            self._owe(link, channel, stream, size)
+        elif self._folded is not None:
+            self._fold(stream, lines)
+            self._owe(link, channel, stream, size)
+        else:
+            self._write(stream, lines, lambda: self._owe(link, channel, stream, size))
+
+    def end(self, channel: int) -> None:
+        """A rank's stream has ended: print the line that it left without a newline."""
+        stream = self._streams[channel]
+        rest = stream.finish()
+        if rest and stream.file is not None and stream.file.shared:
+            self._write_file(stream, rest)
+        if rest and stream.printed and self._folded is not None:
+            self._fold(stream, rest)
+        elif rest and stream.printed:
+            self._write(stream, rest, None)
+        if stream.file is not None:
+            stream.file.release()
+            stream.file = None
+        stream.open = False
+
+    # From the launch
+
+    def add_world(self, world: World) -> None:
+        """Take the output of a world's ranks too."""
+        job = self._job
+        tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
+        files = open_files(job, world, self._files)
+        raw = self._count == 1 and world.number == 0 and tag is None and not job.output.fold
+        if not raw:
+            for stream in self._streams.values():
+                stream.raw = False  # it is not alone any more
+        node_ranks = {node: place for place, node in enumerate(world.job_map.nodes)}
+        kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
+        for place in world.job_map.placements:
+            rank = world.first + place.rank
+            self._nodes.append(place.node)
+            for kind in kinds:
+                bound = None if tag is None else tag.bind(
+                    rank=rank,
+                    local_rank=place.local_rank,
+                    node_rank=node_ranks[place.node],
+                    host=job.allocation.nodes[place.node].name,
+                    stream=STREAMS[kind],
+                    job=job.job_id,
+                )
+                channel = stream_channel(rank, kind)
+                self._streams[channel] = Stream(rank, kind, bound, raw, files.get(channel), is_printed(job, kind))
+
+    def drained(self, rank: int) -> bool:
+        """Say whether every stream of a rank has ended."""
+        streams = (self._streams.get(stream_channel(rank, kind)) for kind in STREAMS)
+        return not any(stream is not None and stream.open for stream in streams)
+
+    def say(self, text: str) -> None:
+        """Write lines of ours to stderr, between whole lines of the ranks; a node may have put something else than text in."""
+        self._put(STDERR, text.translate(CONTROLS).encode("utf-8", "backslashreplace"))
+
+    def last_lines(self, rank: int) -> tuple[bytes, ...]:
+        """Return the last lines of a rank's stderr, or of its stdout where stderr goes there, as far as they are kept."""
+        stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
+        lines = stream.kept.splitlines()
+        if len(stream.kept) == KEPT:
+            del lines[:1]
+        return tuple(lines)
+
+    async def drain(self) -> None:
+        """Print what is folded or unfinished, and return when all of it is out, or nobody reads it and `abandon` was called."""
+        for channel, stream in self._streams.items():
+            if stream.open:
+                self.end(channel)
+        if self._folded:
+            self._print_folded()
+        for live in self._live.values():
+            live.close()
+        writers = set(self._writers.values())
+        left = {asyncio.ensure_future(writer.drain()) for writer in writers}
+        while left and not self.unread:
+            written = sum(writer.written for writer in writers)
+            _, left = await asyncio.wait(left, timeout=LAST_WRITES)
+            self.unread = self._abandoned and bool(left) and written == sum(writer.written for writer in writers)
+        for task in left:
+            task.cancel()
+
+    @property
+    def held_up(self) -> bool:
+        """Output is queued that the reader of stdout or stderr has not taken."""
+        return any(writer.queued for writer in self._writers.values())
+
+    def abandon(self) -> None:
+        """Do not wait any longer for readers who do not read."""
+        self._abandoned = True
+
+    # Own affairs
+
+    def _owe(self, link: NodeLink, channel: int, stream: Stream, size: int) -> None:
+        """Give credit back, in portions that keep the stream going without a frame for every block."""
+        stream.owed += size
+        if stream.owed * 4 >= self.window:
+            link.grant(channel, stream.owed)
+            link.flush()
+            stream.owed = 0
+
+    def _write(self, stream: Stream, lines: bytes, written: Callable[[], None] | None) -> None:
+        if not stream.raw:
+            if stream.kind in self._live:
+                lines = as_shown(lines)
+            lines = tag_lines(lines, self._prefix(stream))
+        self._put(stream.kind, lines, written)
+
+    def _prefix(self, stream: Stream) -> bytes:
+        return b"" if stream.tag is None else stream.tag.prefix(time.time())
+
+    def _put(self, kind: int, lines: bytes, written: Callable[[], None] | None = None) -> None:
+        live = self._live.get(kind)
+        self._writers[kind].write(kind, lines if live is None else live.above(lines), written)
+
+    def _live_lines(self) -> dict[int, LiveLine]:
+        """Return the live line of each stream that is a terminal; two streams on one terminal share it."""
+        terminals = [kind for kind in STREAMS if os.isatty(kind) and os.environ.get("TERM") != "dumb"]
+        lines: dict[Writer, LiveLine] = {}
+        for kind in terminals:
+            writer = self._writers[kind]
+            lines.setdefault(writer, LiveLine(kind, partial(writer.write, kind)))
+        return {kind: lines[self._writers[kind]] for kind in terminals}
+
+    def _write_file(self, stream: Stream, data: bytes) -> None:
+        if self._file_error is not None or stream.file is None:
+            return
+        try:
+            stream.file.write(data)
+        except OSError as error:
+            self._file_error = error
+            self._lose(f"the file of rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
+
+    def _write_failed(self, error: OSError) -> None:
+        if error.errno != errno.EPIPE:
+            self._lose(f"output cannot be written any more: {error.strerror}")
+        self._broken(error)
+
+    def _lose(self, text: str) -> None:
+        self.lost = self.lost or text
+        self.say(f"mpilaunch: warning: {text}\n")
+
+    def _fold(self, stream: Stream, lines: bytes) -> None:
+        assert self._folded is not None
+        self._folded.setdefault((stream.kind, stream.rank), bytearray()).extend(lines)
+        self._folded_bytes += len(lines)
+        if self._folded_bytes > MOST_FOLDED:
+            self._print_folded()
+            self._folded = None
+            self.say(f"mpilaunch: warning: --fold: over {MOST_FOLDED >> 20} MiB of output, no longer folded from here on\n")
+
+    def _print_folded(self) -> None:
+        """Print each text once, behind the names of the nodes (or ranks, where a node has several) that wrote it."""
+        groups: dict[tuple[int, bytes], list[int]] = {}
+        for (kind, rank), whole in sorted((self._folded or {}).items()):
+            groups.setdefault((kind, bytes(whole)), []).append(rank)
+        one_each = len(self._nodes) == len(set(self._nodes))
+        for (kind, text), ranks in groups.items():
+            names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
+            label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
+            self._put(kind, tag_lines(text, label.encode()))
+
+
+def _same_file(one: int, other: int) -> bool:
+    try:
+        first, second = os.fstat(one), os.fstat(other)
+    except OSError:
+        return False
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

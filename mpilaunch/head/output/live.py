@@ -1,0 +1,76 @@
+"""The live line: on a terminal, the line that a rank has not finished yet, below the whole lines of all.
+
+Progress bars and prompts have no newline: without this they would stay unseen until it comes. One line is shown, that of the
+stream that wrote last; it is taken away before whole lines are written, and drawn again after them. A file or a pipe never
+gets one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from mpilaunch.job.lines import as_shown
+
+ERASE = b"\r\x1b[K"
+PAUSE = 0.1
+"""Seconds between two drawings, and before the first: most lines are finished sooner."""
+
+
+class LiveLine:
+    """The live line of one terminal.
+
+    Args:
+        descriptor: of the terminal.
+        draw: takes the bytes to write, in the order of all other output.
+    """
+
+    def __init__(self, descriptor: int, draw: Callable[[bytes], None]) -> None:
+        self._descriptor = descriptor
+        self._draw = draw
+        self._owner: object = None
+        self._text = b""
+        self._drawn = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def show(self, owner: object, prefix: bytes, tail: bytes) -> None:
+        """Show what a stream has written of its line; an empty `tail` ends the line if it is this stream's."""
+        if tail:
+            self._owner, self._text = owner, prefix + as_shown(tail)
+        elif owner is self._owner:
+            self._owner, self._text = None, b""
+        if self._text or self._drawn:
+            self._redraw_soon()
+
+    def above(self, lines: bytes) -> bytes:
+        """Return whole lines as they must be written to stand above the live line."""
+        if not self._drawn:
+            return lines
+        self._drawn = False
+        self._redraw_soon()
+        return ERASE + lines
+
+    def close(self) -> None:
+        """Take the line away for good."""
+        self._text = b""
+        self._redraw()
+
+    def _redraw_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE, self._redraw)
+
+    def _redraw(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._text or self._drawn:
+            # A line that wraps could not be erased.
+            self._draw(ERASE + self._text[: self._columns() - 1])
+            self._drawn = bool(self._text)
+
+    def _columns(self) -> int:
+        try:
+            return os.get_terminal_size(self._descriptor).columns or 80
+        except OSError:
+            return 80

@@ -1,0 +1,1 @@
+"""Daemons that stand by between launches: the process that keeps them, and its client."""

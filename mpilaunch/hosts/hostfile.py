@@ -1,0 +1,287 @@
+"""Read hostfiles and host lists of every dialect into the same entries, and print them back.
+
+Pure: text in, entries out. It decides nothing about which hosts a job uses (`allocation` does) and opens no file.
+Every error names the source, line, column and text, and what would be right.
+
+    line  := [ hosts { key "=" value } ] [ comment ]         blanks round "=" are allowed, values may be quoted
+    hosts := host { "," host }                               bracket ranges as in nodeset: node[01-16]
+    host  := [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots stands in brackets: [fe80::1]:4
+           | "+n" place [ ":" slots ] | "+e" [ ":" count ]   nodes of the allocation by their place, or free ones
+
+Comments are `# ...`, `// ...` and `/* ... */`. A host list (`--host`) is `hosts` alone. `host:22` is 22 slots (Hydra,
+Horovod, Open MPI's --host), never port 22 (pssh): a port is `port=22`. The keys are the rows of `_KEYS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.host_values import (
+    _visible,
+    read_agent,
+    read_count,
+    read_cpus,
+    read_gpus,
+    read_label,
+    read_limit,
+    read_port,
+    read_text,
+    read_user,
+)
+from mpilaunch.hosts.nodeset import Line, Span, expand_span
+from mpilaunch.text import near
+
+
+class HostEntry(NamedTuple):
+    """One host as one place of a hostfile or of `--host` names it; None means that nothing was said.
+
+    Attributes:
+        name: host name, IPv4 address, IPv6 address without brackets, or `local`, never shortened; or a place among the
+            nodes that there are otherwise: "+n0" (the first), "+e" (all that no other entry names), "+e:2" (two of those).
+        slots: how many ranks may run there, 0 or more.
+        max_slots: hard limit that `--oversubscribe` does not pass.
+        user: login name for the agent.
+        port: port for the agent, 1..65535.
+        agent: name of the agent, or a command template.
+        gpus: GPU indices ("0") or UUIDs ("GPU-...") in slot order; empty means no GPU at all.
+        cpus: CPU numbers that the ranks of this host may use.
+        origin: where it was said: "hosts.txt:3" or "--host".
+        namespace, container: of a pod.
+    """
+
+    name: str
+    slots: int | None = None
+    max_slots: int | None = None
+    user: str | None = None
+    port: int | None = None
+    agent: str | None = None
+    gpus: tuple[str, ...] | None = None
+    cpus: tuple[int, ...] | None = None
+    origin: str = ""
+    namespace: str | None = None
+    container: str | None = None
+
+
+def parse_hostfile(text: str, source: str) -> list[HostEntry]:
+    """Return the entries of a hostfile in its order, one per host; raises UsageError."""
+    entries: list[HostEntry] = []
+    for line, code in code_lines(text, source):
+        entries += _read_line(line, code)
+    if not entries:
+        raise UsageError(
+            "hostfile-empty", f"{source}:1:1: no hosts in this file", hint="write one host per line, like 'node01 slots=4'"
+        )
+    return entries
+
+
+def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
+    """Return the entries of a comma list like `a:2,b,node[01-16]:4`, in its order; raises UsageError."""
+    return [HostEntry(origin=source, **fields) for fields in read_hosts(Span.of(text, source))]
+
+
+# Lines
+
+
+_COMMENT = r"""(?P<quoted>"(?:[^"]|"")*"|'(?:[^']|'')*')|(?P<rest>\#.*|//.*)|(?P<block>/\*)"""
+_PAIR = (
+    r"""\s*(?P<key>[^\s=]+)\s*(?:(?P<equals>=)\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^\s"']\S*)?)?\s*"""
+)
+
+
+def code_lines(text: str, source: str) -> Iterator[tuple[Span, str]]:
+    """Return each line that says something, and the same without its comments, which are blanks there."""
+    lines = re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff"))
+    for number, (shown, code) in enumerate(zip(lines, _without_comments(lines, source), strict=True), start=1):
+        if code.strip():
+            yield Span.of(shown, source, number), code
+
+
+def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
+    """Return each line with its comments as blanks, so that every column stays where it was."""
+    opened: Span | None = None
+    for number, line in enumerate(lines, start=1):
+        code, offset = "", 0
+        while offset < len(line):
+            if opened is not None:
+                closing = line.find("*/", offset)
+                end = len(line) if closing < 0 else closing + 2
+                opened = opened if closing < 0 else None
+                code += " " * (end - offset)
+            else:
+                found = re.compile(_COMMENT).search(line, offset)
+                if found is None or found["quoted"]:
+                    end = len(line) if found is None else found.end()
+                    code += line[offset:end]
+                elif found["rest"]:
+                    end = len(line)
+                    code += line[offset : found.start()]
+                else:
+                    end = found.end()
+                    code += line[offset : found.start()] + "  "
+                    opened = Span(Line(source, number, line), found.start(), end)
+            offset = end
+        yield code
+    if opened is not None:
+        raise opened.error("hostfile-syntax", "the comment '/*' is never closed", "end it with '*/'")
+
+
+def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
+    """Return the entries of one line; `code` is the line without its comments."""
+    start = len(code) - len(code.lstrip())
+    hosts = line.part(start, start + len(code[start:].split(None, 1)[0]))
+    if "=" in hosts.text:
+        raise hosts.error("hostfile-syntax", f"'{hosts.text}' stands where a host name belongs", _LINE_HINT)
+    values: dict[str, Any] = {}
+    spans: dict[str, Span] = {}
+    offset = start + len(hosts.text)
+    while code[offset:].strip():
+        pair = re.compile(_PAIR).match(code, offset)
+        if pair is None:
+            stray = line.part(len(code) - len(code[offset:].lstrip()), len(code.rstrip()))
+            raise stray.error("hostfile-syntax", f"'{stray.text}' has no key before its '='", _LINE_HINT)
+        key = line.part(*pair.span("key"))
+        if not pair["equals"]:
+            raise key.error("hostfile-syntax", f"'{key.text}' is not 'key=value'", _LINE_HINT)
+        if not pair["value"]:
+            rest = line.part(pair.end(), pair.end() + 1)
+            told = "this quote is never closed" if rest.text else f"'{key.text}=' has no value"
+            raise (rest if rest.text else key).error("hostfile-syntax", told, "write key=value, or key=\"two words\"")
+        field, read = _find_key(key)
+        value = line.part(*pair.span("value"))
+        if field and field in spans:
+            raise key.error(f"hostfile-{'slots' if field == 'slots' else 'key'}", f"{field} is given twice", "give it once")
+        spans[field] = value
+        values[field] = read(value)
+        offset = pair.end()
+    values.pop("", None)
+    for fields in read_hosts(hosts):
+        for field in ("slots", "user"):
+            if field in fields and field in values:
+                told = f"{field} is given twice: '{hosts.text}' says it too"
+                raise spans[field].error("hostfile-slots" if field == "slots" else "hostfile-key", told, "give it once")
+        entry = HostEntry(origin=f"{line.line.source}:{line.line.number}", **fields, **values)
+        if entry.max_slots is not None and (entry.slots or 0) > entry.max_slots:
+            told = f"max_slots={entry.max_slots} is less than slots={entry.slots}"
+            raise spans["max_slots"].error("hostfile-slots", told, "max_slots is the most that --oversubscribe may reach")
+        yield entry
+
+
+_LINE_HINT = "write one host per line, like 'node01 slots=4' or 'node01:4'"
+
+
+# Hosts
+
+
+_NAME = r"\w[\w./-]*"
+
+
+def read_hosts(hosts: Span) -> Iterator[dict[str, Any]]:
+    """Return the fields of HostEntry that each host of a comma list gives: name, and slots and user where said."""
+    for item in hosts.split():
+        host = item.strip()
+        fields: dict[str, Any] = {}
+        if host.text.startswith("+"):
+            yield _read_relative(host)
+            continue
+        _refuse_foreign(host)
+        at = host.text.rfind("@")
+        if at >= 0:
+            fields["user"] = read_user(host.part(0, at))
+            host = host.part(at + 1)
+        names, colon = _read_names(host)
+        if colon is not None:
+            fields["slots"] = read_count(host.part(colon + 1))
+        for name in names:
+            yield {"name": name, **fields}
+
+
+def _refuse_foreign(host: Span) -> None:
+    """Refuse what other launchers mean by a first character, before it is taken for a name."""
+    if host.text.startswith("^"):
+        hint = "leave the host out, or choose the hosts you want with --host"
+        raise host.error("hostfile-exclude", f"'{host.text}' excludes a host, which is not supported", hint)
+
+
+_RELATIVE = re.compile(r"(?P<name>\+n[0-9]{1,6}|\+e:[1-9][0-9]{0,5}|\+e)(?::(?P<slots>.*))?", re.IGNORECASE)
+
+
+def _read_relative(host: Span) -> dict[str, Any]:
+    """Return the fields of a host that is named by its place: `+n0` the first node, `+e` all that are still free."""
+    match = _RELATIVE.fullmatch(host.text)
+    if match is None:
+        hint = "write +n0 for the first node, +e for all nodes that are not named, +e:2 for two of them"
+        raise host.error("host-relative", f"'{host.text}' names no node by its place", hint)
+    slots = {} if match["slots"] is None else {"slots": read_count(host.part(*match.span("slots")))}
+    return {"name": match["name"].lower(), **slots}
+
+
+def _read_names(host: Span) -> tuple[list[str], int | None]:
+    """Return the names of one host item, and the offset of the colon before its slots if there is one."""
+    text = host.text
+    closing = text.find("]")
+    if text.startswith("[") and ":" in text[:closing]:
+        _check_address(host.part(1, closing))
+        if text[closing + 1 :] and text[closing + 1] != ":":
+            raise host.part(closing + 1).error("hostfile-name", f"'{text[closing + 1 :]}' behind an address", _ADDRESS_HINT)
+        return [text[1:closing]], closing + 1 if text[closing + 1 :] else None
+    if text.count(":") > 1:
+        _check_address(host)
+        return [text], None
+    colon = text.find(":")
+    name = host if colon < 0 else host.part(0, colon)
+    if not name.text:
+        raise _visible(name).error("hostfile-name", "a host name is missing")
+    names = expand_span(name)
+    if not re.fullmatch(_NAME, names[0]):
+        hint = "a name starts with a letter or digit and holds letters, digits, '.', '-', '_' and '/'"
+        raise name.error("hostfile-name", f"'{name.text}' is not a host name", hint)
+    return names, None if colon < 0 else colon
+
+
+def _check_address(address: Span) -> None:
+    import ipaddress  # 3 ms, and few hosts are written as such an address
+
+    try:
+        ipaddress.IPv6Address(address.text)
+    except ValueError:
+        raise address.error("hostfile-name", f"'{address.text}' is not an IPv6 address", _ADDRESS_HINT) from None
+
+
+_ADDRESS_HINT = "write fe80::1, or [fe80::1]:4 for 4 slots; a host name takes one colon, like node01:4"
+
+
+# Keys: a dialect's key is one row here.
+
+
+_KEYS: tuple[tuple[str, Callable[[Span], object], tuple[str, ...]], ...] = (
+    # field of HostEntry, reader of the value, spellings ("-" counts as "_")
+    ("slots", read_count, ("slots", "cpu", "count")),
+    (
+        "max_slots",
+        read_limit,
+        ("max_slots", "slots_max", "maxslots", "max_cpu", "cpu_max", "maxcpu", "max_count", "count_max", "maxcount"),
+    ),
+    ("user", read_user, ("user", "username", "user_name")),
+    ("port", read_port, ("port",)),
+    ("agent", read_agent, ("agent",)),
+    ("gpus", read_gpus, ("gpus",)),
+    ("cpus", read_cpus, ("cpus",)),
+    ("namespace", read_label, ("namespace",)),
+    ("container", read_label, ("container",)),
+    # Accepted and ignored: we find a node's topology on the node (Open MPI), and bind by --bind-to (Hydra).
+    ("", read_text, ("boards", "sockets", "sockets_per_board", "cores", "cores_per_socket", "binding")),
+)
+_FIELDS = tuple(field for field, _, _ in _KEYS if field)
+_BY_SPELLING = {spelling: (field, read) for field, read, spellings in _KEYS for spelling in spellings}
+
+
+def _find_key(key: Span) -> tuple[str, Callable[[Span], object]]:
+    known = _BY_SPELLING.get(key.text.replace("-", "_"))
+    if known is None:
+        meant = near(key.text.lower().replace("-", "_"), _BY_SPELLING)
+        hint = f"did you mean {meant}=?" if meant else "the keys are " + ", ".join(_FIELDS)
+        raise key.error("hostfile-key", f"unknown key '{key.text}'", hint)
+    return known

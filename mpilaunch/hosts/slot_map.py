@@ -1,0 +1,216 @@
+"""The slot map: which GPUs and CPUs each slot of a node has, and which rank must take it.
+
+Pure: `config` reads the YAML and gives plain data with the places it came from. A slot map replaces the slots of the nodes
+that it names and leaves the others alone; when no hosts are given it names the hosts as well (`hosts`).
+
+    nodes:
+      node[01-04]: {slots: 2, gpus: 0-3}            # each slot gets an equal share
+      node05:
+        max_slots: 4
+        slots:                                      # or slot by slot
+          - {gpus: [0], cpus: 0-7, rank: 0}
+          - {gpus: none, cpus: 8-15}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.allocation import Allocation, Node, Slot, divide
+from mpilaunch.hosts.host_values import read_cpus, read_gpus
+from mpilaunch.hosts.hostfile import HostEntry, read_hosts
+from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, fold
+from mpilaunch.text import near
+
+Path = tuple[Any, ...]
+Positions = Mapping[Path, tuple[int, int]]
+"""Line and column of each key of a mapping and item of a sequence, by its path: ("nodes", "node01", "slots", 0, "gpus")."""
+
+
+def hosts(data: object, source: str, positions: Positions) -> list[HostEntry]:
+    """Return the nodes of a slot map as host entries, in the order of the file; raises UsageError."""
+    return [
+        HostEntry(name, slots=plan.count(), max_slots=plan.max_slots, origin=f"{source}:{plan.at.position()[0]}")
+        for name, plan in _read(data, _Place(source, positions)).items()
+    ]
+
+
+def apply_slot_map(allocation: Allocation, data: object, source: str, positions: Positions) -> Allocation:
+    """Return the allocation with the slots that the slot map gives its nodes; raises UsageError."""
+    plans = _read(data, _Place(source, positions))
+    known = {node.name for node in allocation.nodes}
+    for name, plan in plans.items():
+        if name not in known:
+            raise plan.at.error(
+                f"node '{name}' is not in the allocation ({allocation.source})",
+                f"the nodes are {fold(node.name for node in allocation.nodes)}",
+            )
+    nodes = tuple(plans[node.name].apply(node) if node.name in plans else node for node in allocation.nodes)
+    return allocation._replace(nodes=nodes, elastic_slots=False)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A value of the slot map: its path, and so its line and column."""
+
+    source: str
+    positions: Positions
+    path: Path = ()
+
+    def at(self, key: object) -> _Place:
+        return replace(self, path=(*self.path, key))
+
+    def position(self) -> tuple[int, int]:
+        """Return line and column of the nearest value around this one whose place is known."""
+        known = (self.path[:length] for length in range(len(self.path), -1, -1))
+        return next((self.positions[path] for path in known if path in self.positions), (1, 1))
+
+    def where(self) -> str:
+        """Return source:line:column."""
+        line, column = self.position()
+        return f"{self.source}:{line}:{column}"
+
+    def span(self, text: str) -> Span:
+        """Return `text` as what stands at this place, so that the readers of hostfile values can read it."""
+        line, column = self.position()
+        return Span.of(text, self.source, line, column)
+
+    def error(self, message: str, hint: str | None = None) -> UsageError:
+        return UsageError("slot-map", f"{self.where()}: {message}", hint=hint)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What the slot map says about one node; `slots` are given one by one, or divided from the rest, or None."""
+
+    at: _Place
+    slots: tuple[Slot, ...] | int | None
+    gpus: tuple[str, ...] | None
+    cpus: tuple[int, ...] | None
+    max_slots: int | None
+
+    def count(self) -> int | None:
+        """Return the number of slots, None when nothing is said."""
+        if self.slots is None:
+            return len(self.gpus) if self.gpus else None
+        return self.slots if isinstance(self.slots, int) else len(self.slots)
+
+    def apply(self, node: Node) -> Node:
+        """Return the node with these slots; a count that is not given here is the node's own."""
+        if isinstance(self.slots, tuple):
+            slots = self.slots
+        else:
+            count = len(node.slots) if self.slots is None else self.slots
+            slots = divide(count, self.gpus, self.cpus, f"{self.at.where()}: {node.name}")
+        max_slots = node.max_slots if self.max_slots is None else self.max_slots
+        if max_slots is not None and len(slots) > max_slots:
+            raise self.at.error(
+                f"{node.name} has {len(slots)} slots, more than its max_slots={max_slots}",
+                "give the node fewer slots or a higher max_slots",
+            )
+        return replace(node, slots=slots, max_slots=max_slots)
+
+
+def _read(data: object, at: _Place) -> dict[str, _Plan]:
+    """Return what a slot map says about each node name, in the order of the file."""
+    top = _mapping(data, at, ("nodes",))
+    if "nodes" not in top:
+        raise at.error("the key 'nodes' is missing", "a slot map is 'nodes:' and below it each node with its slots")
+    plans: dict[str, _Plan] = {}
+    ranks: dict[int, _Place] = {}
+    nodes_at = at.at("nodes")
+    for key, settings in _mapping(top["nodes"], nodes_at, None).items():
+        node_at = nodes_at.at(key)
+        for fields in read_hosts(node_at.span(_text(key, node_at, "a node name"))):
+            name = fields["name"]
+            if len(fields) > 1:
+                raise node_at.error(f"'{key}' says more than names", "slots go under the name, as slots: 2")
+            if name in plans:
+                raise node_at.error(f"node '{name}' is named twice, first at {plans[name].at.where()}")
+            plans[name] = _read_plan(settings, node_at, ranks)
+    if not plans:
+        raise nodes_at.error("no nodes in this slot map", "name at least one node under 'nodes:'")
+    return plans
+
+
+def _read_plan(data: object, at: _Place, ranks: dict[int, _Place]) -> _Plan:
+    """Return one node's settings; `ranks` holds the ranks that are taken, and where."""
+    settings = _mapping(data, at, ("slots", "gpus", "cpus", "max_slots"))
+    gpus, cpus = _devices(settings, at)
+    slots: tuple[Slot, ...] | int | None = None
+    if isinstance(settings.get("slots"), list):
+        for key in ("gpus", "cpus"):
+            if key in settings:
+                raise at.at(key).error(f"'{key}' stands beside a list of slots", "give each slot of the list its own")
+        slots = tuple(
+            _read_slot(slot, at.at("slots").at(place), ranks) for place, slot in enumerate(settings["slots"])
+        )
+    elif "slots" in settings:
+        slots = _whole(settings["slots"], at.at("slots"), 0, "slots is a number, or a list with an item for each slot")
+    max_slots = None
+    if "max_slots" in settings:
+        max_slots = _whole(settings["max_slots"], at.at("max_slots"), 1, "max_slots is a number, 1 or more")
+    return _Plan(at, slots, gpus, cpus, max_slots)
+
+
+def _read_slot(data: object, at: _Place, ranks: dict[int, _Place]) -> Slot:
+    settings = _mapping(data, at, ("gpus", "cpus", "rank"))
+    gpus, cpus = _devices(settings, at)
+    if "rank" not in settings:
+        return Slot(gpus, cpus)
+    rank_at = at.at("rank")
+    rank = _whole(settings["rank"], rank_at, 0, "a rank is a number, 0 or more")
+    if rank in ranks:
+        told = f"rank {rank} is given twice, first at {ranks[rank].where()}"
+        raise rank_at.error(told, "give each slot a rank of its own")
+    ranks[rank] = rank_at
+    return Slot(gpus, cpus, rank)
+
+
+def _devices(settings: Mapping[Any, Any], at: _Place) -> tuple[tuple[str, ...] | None, tuple[int, ...] | None]:
+    gpus = _list(settings["gpus"], at.at("gpus"), read_gpus) if "gpus" in settings else None
+    cpus = _list(settings["cpus"], at.at("cpus"), read_cpus) if "cpus" in settings else None
+    return gpus, cpus
+
+
+def _list(value: object, at: _Place, read: Callable[[Span], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return the items of `[0, 1]`, `0` or `0-1`; the reader for hostfiles reads the text."""
+    items = value if isinstance(value, list) else [value]
+    if not items and read is read_gpus:
+        return ()
+    text = ",".join(_text(item, at, "a list like 0-3 or [0, 1]") for item in items)
+    return read(at.span(text))
+
+
+def _mapping(data: object, at: _Place, known: Collection[str] | None) -> Mapping[Any, Any]:
+    """Return data as a mapping whose keys are all known; None knows every key."""
+    if not isinstance(data, Mapping):
+        wanted = " and ".join(known) if known is not None else "node names"
+        raise at.error(f"{_shown(data)} stands where keys belong", f"write keys here: {wanted}")
+    for key in data:
+        if known is not None and key not in known:
+            meant = near(str(key), known)
+            hint = f"did you mean '{meant}'?" if meant else "the keys are " + ", ".join(known)
+            raise at.at(key).error(f"unknown key '{key}'", hint)
+    return data
+
+
+def _text(value: object, at: _Place, wanted: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise at.error(f"{_shown(value)} is not {wanted}", "put quotes round it if it is meant as text")
+    return str(value)
+
+
+def _whole(value: object, at: _Place, least: int, hint: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise at.error(f"{_shown(value)} is not a whole number of {least} or more", hint)
+    if value > MAX_ITEMS:
+        raise at.error(f"{value} is more than the {MAX_ITEMS:,} allowed", hint)
+    return value
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else f"'{value}'"

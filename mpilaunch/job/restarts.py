@@ -1,0 +1,286 @@
+"""Keeping a job going: whether a job that failed is started again, when, and on which nodes.
+
+Pure. All nodes that a job may ever use are its pool; a node's number is its place there. An attempt has an allocation of its
+own: the same nodes, where one that takes another's place takes its index, so that every rank keeps its number, its place on its
+node and its node's rank; nodes that are left idle have no slots. Only a job whose size may change (`--nnodes MIN:MAX`) is
+mapped anew, when it does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.allocation import Allocation, Node
+from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.spec import Discovery, RestartPolicy
+from mpilaunch.job.state import Verdict
+from mpilaunch.options import Settings
+from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
+
+RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
+"""Causes of an end after which another attempt may go better; so may it after a later start that failed (`start-...`)."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before a job is started again; doubled each time."""
+REST_AFTER = 2
+"""Failures after which a node is used only when nothing else is left."""
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """Which nodes an attempt uses, and for what.
+
+    Attributes:
+        numbers: the number in the pool of each node of the allocation.
+        allocation: its nodes; those that are left idle have no slots.
+        job_map: the ranks on them.
+    """
+
+    numbers: tuple[int, ...]
+    allocation: Allocation
+    job_map: JobMap
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The numbers of the nodes that run ranks."""
+        return tuple(self.numbers[index] for index in self.job_map.nodes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the nodes that run ranks."""
+        return tuple(self.allocation.nodes[index].name for index in self.job_map.nodes)
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is known of the nodes, by their numbers.
+
+    Attributes:
+        failures: how often each was lost, was not reached, or had the rank that failed first.
+        away: those that were lost in the last attempt: they may be back, but others are tried first.
+        out: those that cannot be used now: not reached in this attempt, or not among the hosts that there are.
+    """
+
+    failures: Mapping[int, int] = field(default_factory=dict)
+    away: frozenset[int] = frozenset()
+    out: frozenset[int] = frozenset()
+
+    def blame(self, numbers: Collection[int]) -> Health:
+        """Return the same with one failure more for each of these nodes."""
+        more = {number: self.failures.get(number, 0) + 1 for number in numbers}
+        return replace(self, failures={**self.failures, **more})
+
+    def standing(self, number: int, used: Collection[int]) -> int:
+        """Return the order in which nodes are taken: 0 those in use, 1 idle ones, 2 lost ones, from 3 those that rest."""
+        if self.failures.get(number, 0) >= REST_AFTER:
+            return 3 + (number in self.away)
+        return 2 if number in self.away else 0 if number in used else 1
+
+
+# What the user asked for
+
+
+def restart_policy(
+    settings: Settings, pool: Allocation, mapping: MappingPolicy, local_names: frozenset[str]
+) -> RestartPolicy:
+    """Return what the options ask for; raises UsageError when the nodes do not allow it."""
+    command, unit, spares = settings["host-discovery-script"], settings["node-unit"], settings["spares"]
+    if unit > 1 and ":" not in (settings["nnodes"] or ""):
+        raise UsageError("option-conflict", "--node-unit goes with --nnodes MIN:MAX")
+    least, most = _node_limits(settings["nnodes"], unit)
+    if command is not None and pool.elastic_slots:
+        hint = "name the hosts to begin with by --host or --hostfile"
+        raise UsageError("option-conflict", "--host-discovery-script without hosts", hint=hint)
+    if least != most and mapping.ranks is not None:
+        hint = "leave -np out: there is a rank per slot, or -N on each node"
+        raise UsageError("option-conflict", f"--nnodes {settings['nnodes']} with -np {mapping.ranks}", hint=hint)
+    excepted = _exit_codes(settings["no-restart-codes"])
+    if not settings["max-restarts"] and not spares and most is None:
+        return RestartPolicy()
+    there = sum(bool(node.slots) for node in pool.nodes)
+    wanted = least or 1
+    if wanted + spares > there:
+        beside = f" and {spares} spare" if spares else ""
+        asked = f"{wanted} node{'s' * (wanted > 1)}{beside} asked for, where {pool.source} has {there}"
+        raise UsageError("node-count", asked, hint="name more hosts, or ask for fewer nodes or spares")
+    if most is not None and spares:
+        most = min(most, (there - spares) // unit * unit)
+    return RestartPolicy(
+        limit=settings["max-restarts"],
+        excepted=excepted,
+        spares=spares,
+        least=least,
+        most=most,
+        unit=unit,
+        elastic=":" in (settings["nnodes"] or "") and mapping.ranks is None,
+        pool=pool,
+        mapping=mapping,
+        discovery=None if command is None else Discovery(
+            command, settings["agent"], settings["remote-agent"], mapping.per_node, local_names
+        ),
+    )
+
+
+def _node_limits(text: str | None, unit: int) -> tuple[int | None, int | None]:
+    """Return MIN and MAX of `--nnodes` as multiples of the unit, None for both without it."""
+    if text is None:
+        return None, None
+    match = re.fullmatch("([1-9][0-9]{0,6})(?::([1-9][0-9]{0,6}))?", text, re.ASCII)
+    if match is None:
+        raise UsageError("option-value", f"--nnodes: '{text}' is not N or MIN:MAX", hint="like --nnodes 4, or --nnodes 2:4")
+    least, most = -(-int(match[1]) // unit) * unit, int(match[2] or match[1]) // unit * unit
+    if least > most:
+        multiples = f" in multiples of {unit}" if unit > 1 else ""
+        raise UsageError("option-value", f"--nnodes: there is no number from {text.replace(':', ' to ')}{multiples}")
+    return least, most
+
+
+def _exit_codes(text: str | None) -> frozenset[int]:
+    """Return the exit codes of a list like 2,64-78."""
+    codes: set[int] = set()
+    for word in (text or "").split(",") if text else ():
+        match = re.fullmatch("([0-9]{1,3})(?:-([0-9]{1,3}))?", word.strip(), re.ASCII)
+        if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]) <= 255:
+            raise UsageError("option-value", f"--no-restart-codes: '{word}' is no exit code", hint="like 2 or 2,64-78")
+        codes.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(codes)
+
+
+# Which nodes
+
+
+def first_lineup(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy) -> Lineup:
+    """Return where a job begins: on its nodes in order, less the spares; raises UsageError when its ranks do not fit."""
+    numbers = tuple(range(len(pool.nodes)))
+    if not policy.keeps_idle:
+        return Lineup(numbers, pool, map_ranks(pool, mapping))
+    able = [node.index for node in pool.nodes if node.slots]
+    count = min(policy.most or len(able), len(able) - policy.spares) // policy.unit * policy.unit
+    return _mapped(pool, numbers, able[:count], mapping)
+
+
+def next_lineup(policy: RestartPolicy, pool: Allocation, lineup: Lineup, health: Health) -> Lineup | None:
+    """Return where the next attempt runs, as like the last one as can be; None when there are not enough nodes."""
+    usable = [node.index for node in pool.nodes if node.slots and node.index not in health.out]
+    before = (*lineup.numbers, *range(len(lineup.numbers), len(pool.nodes)))
+    if policy.elastic:
+        usable = _choose(policy, usable, lineup.used, health)
+        if not usable:
+            return None
+    same_size = not policy.elastic or len(usable) == len(lineup.used)
+    numbers = _replace(pool, before, lineup.job_map, usable, health) if same_size else None
+    if numbers is None:
+        return _mapped(pool, before, usable, policy.mapping) if policy.elastic else None
+    used = {numbers[index] for index in lineup.job_map.nodes}
+    idle = set(numbers) - used
+    resting = idle if policy.keeps_idle else idle & (health.away | health.out)
+    return Lineup(numbers, _allocation(pool, numbers, resting), lineup.job_map)
+
+
+def _choose(policy: RestartPolicy, usable: list[int], used: Collection[int], health: Health) -> list[int]:
+    """Return the nodes of a job that may change its size: as many as are well, never fewer than it must have; else none."""
+    assert policy.least is not None and policy.most is not None
+    standing = {number: health.standing(number, used) for number in usable}
+    well = sum(place <= 1 for place in standing.values())
+    count = max(policy.least, min(policy.most, well) // policy.unit * policy.unit)
+    ordered = sorted(usable, key=lambda number: (standing[number], number))
+    return ordered[:count] if len(ordered) >= count else []
+
+
+def _replace(
+    pool: Allocation, before: Sequence[int], job_map: JobMap, usable: Collection[int], health: Health
+) -> tuple[int, ...] | None:
+    """Return the numbers with better nodes in the places of those that failed; None when there is none for one of them."""
+    numbers = list(before)
+    used = [numbers[index] for index in job_map.nodes]
+    free = [number for number in usable if number not in used]
+    standing = {number: health.standing(number, used) for number in numbers}
+    # Those that must go choose first, then those that were lost.
+    leaving = [index for index in job_map.nodes if numbers[index] not in usable or standing[numbers[index]]]
+    leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.away, index))
+    for index in leaving:
+        own = numbers[index]
+        places = [place for place in job_map.placements if place.node == index]
+        able = [number for number in free if _fits(pool.nodes[number], places)] + [own] * (own in usable)
+        if not able:
+            return None
+        best = min(able, key=lambda number: (standing[number], number != own, number))
+        if best != own:
+            free.remove(best)
+            other = numbers.index(best)
+            numbers[index], numbers[other] = best, own
+    return tuple(numbers)
+
+
+def _fits(node: Node, places: Collection[Placement]) -> bool:
+    """Say whether a node has the slots that ranks of another have there."""
+    return len(node.slots) > max(place.slot for place in places) and len(places) <= (node.max_slots or len(places))
+
+
+def _mapped(pool: Allocation, numbers: tuple[int, ...], chosen: Collection[int], mapping: MappingPolicy) -> Lineup:
+    """Return the ranks mapped on the chosen nodes in this order."""
+    allocation = _allocation(pool, numbers, set(numbers) - set(chosen))
+    return Lineup(numbers, allocation, map_ranks(allocation, mapping))
+
+
+def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[int]) -> Allocation:
+    """Return the nodes of the pool in this order, and those that rest without slots."""
+    nodes = [
+        replace(pool.nodes[number], index=index, slots=() if number in resting else pool.nodes[number].slots)
+        for index, number in enumerate(numbers)
+    ]
+    return pool._replace(nodes=tuple(nodes))
+
+
+def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, frozenset[int]]:
+    """Return the pool with the nodes that were found, new ones last, and the numbers of those that were not found."""
+    by_name = {node.name: node for node in found.nodes}
+    nodes = []
+    for node in pool.nodes:
+        there = by_name.pop(node.name, None)
+        # Slots that are as many as before may have GPUs and CPUs of their own.
+        changed = there is not None and len(there.slots) != len(node.slots)
+        nodes.append(replace(node, slots=there.slots) if there is not None and changed else node)
+    names = {node.name for node in found.nodes}
+    nodes += [replace(node, index=len(nodes) + place) for place, node in enumerate(by_name.values())]
+    return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)
+
+
+def changes(old: Lineup, new: Lineup) -> str:
+    """Say how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" for not at all."""
+    if len(old.names) != len(new.names):
+        return f"{len(new.names)} node{'s' * (len(new.names) > 1)} instead of {len(old.names)}: {fold(new.names)}"
+    pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]
+    return ", ".join(f"{now} for {was}" for was, now in pairs)
+
+
+# Whether and when
+
+
+def may_be_restarted(verdict: Verdict) -> bool:
+    """Say whether another attempt may go better after an end for this cause."""
+    return verdict.cause in RESTARTED or verdict.cause.startswith("start-")
+
+
+def why_not(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
+    """Return why an attempt that ended so is not followed by another, "" when it is.
+
+    Args:
+        restart: how often the job has been started again so far.
+    """
+    if not may_be_restarted(verdict):
+        return f"a job that ended by '{verdict.cause}' is not started again"
+    if verdict.first is not None and verdict.first.errno is not None:
+        return "a program that cannot be executed is not started again"
+    if verdict.cause == "rank-failed" and verdict.exit_code in policy.excepted:
+        return f"exit code {verdict.exit_code} is among --no-restart-codes"
+    if restart >= policy.limit:
+        return f"--max-restarts {policy.limit} is reached"
+    return ""
+
+
+def pause_before(restart: int) -> float:
+    """Return the seconds, without jitter, before a job is started again for the `restart`-th time, counted from 1."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(restart - 1, 16))

@@ -1,0 +1,211 @@
+"""Connectors: processes that share the connections to many nodes. A user notices nothing of them but the time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, connectors_for, load
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.allocation import Node
+from mpilaunch_agents.child import Child
+from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.ssh.connectors import ConnectorsAgent
+from tests.agents.test_conformance import TEMPLATE
+from tests.support.hosts import Hosts
+from tests.support.launching import LIMIT, MPILAUNCH, children, living, wait_for_files, wait_until
+
+NODE = Node(0, "somewhere", (), "command")
+
+
+def connectors_agent(count: int) -> ConnectorsAgent:
+    return ConnectorsAgent(TEMPLATE, AgentOptions(), count)
+
+
+class TestConnectors(AgentConformance):
+    node = NODE
+    unreachable = Node(1, "elsewhere", (), "command")
+    python = sys.executable
+
+    def make_agent(self) -> Agent:
+        return connectors_agent(2)
+
+
+# How many there are
+
+
+@pytest.mark.parametrize(
+    ("said", "nodes", "cpus", "expected"),
+    [
+        (None, 1000, 16, 8),
+        (None, 1000, 4, 3),
+        (None, 200, 16, 3),
+        (None, 127, 16, 0),
+        (None, 1000, 2, 0),
+        (1, 1000, 16, 0),
+        (9, 3, 2, 3),
+    ],
+)
+def test_there_are_as_many_as_help(said: int | None, nodes: int, cpus: int, expected: int) -> None:
+    assert connectors_for(said, nodes, cpus) == expected
+
+
+def test_only_an_agent_that_connects_itself_has_them() -> None:
+    options = AgentOptions(connectors=2)
+    assert not isinstance(load("openssh", options, 9), ConnectorsAgent)
+    agent = load("ssh", options, 9)
+    assert isinstance(agent, ConnectorsAgent)
+    asyncio.run(agent.close())
+    with pytest.raises(UsageError, match="the agent ssh cannot honour Foo"):
+        load("ssh", AgentOptions(connectors=2, ssh_options=("Foo=1",)), 9)
+
+
+# When one of them dies
+
+
+def connectors(agent: ConnectorsAgent) -> list[int]:
+    return [connector.child.pid for connector in agent._connectors]
+
+
+async def hear_of(agent: ConnectorsAgent) -> None:
+    """Run a command to its end."""
+    recorder = Recorder()
+    channel = await agent.open(NODE, ["echo", "here"], recorder)
+    channel.write_eof()
+    assert (await recorder.ended()).exit_code == 0
+    assert recorder.stdout == b"here\n"
+
+
+def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
+    async def main() -> None:
+        agent = connectors_agent(2)
+        recorders = [Recorder(), Recorder()]
+        try:
+            for recorder in recorders:
+                await agent.open(NODE, ["cat"], recorder)
+            first, second = connectors(agent)
+            os.kill(first, signal.SIGKILL)
+            end = await recorders[0].ended()
+            assert (end.exit_code, end.error) == (None, "the process that made its connection has died")
+            for _ in range(3):
+                await hear_of(agent)
+            os.kill(second, signal.SIGKILL)
+            await recorders[1].ended()
+            with pytest.raises(AgentFailure, match="agent-failed: the processes that make the connections have died"):
+                await agent.open(NODE, ["true"], Recorder())
+        finally:
+            await agent.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_has_hung_up_and_is_not_yet_dead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        agent = connectors_agent(2)
+        try:
+            first, second = agent._connectors
+            os.kill(first.child.pid, signal.SIGKILL)
+            wait_until(lambda: first.child.ended, "it is dead")
+            early = iter([False] * 4)  # what a busy kernel says of one whose sockets it has closed already
+            monkeypatch.setattr(Child, "ended", property(lambda child: child is first.child and next(early, True)))
+            await hear_of(agent)
+            assert (first.given, second.given, next(early, None)) == (1, 1, None)
+        finally:
+            monkeypatch.undo()
+            await agent.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_hangs_up_and_lives_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        agent = connectors_agent(1)
+        try:
+            (connector,) = agent._connectors
+            connector.address = b"\0nobody is here"
+            with pytest.raises(AgentFailure, match=r"connection-closed: a process that makes connections: .*refused"):
+                await agent.open(NODE, ["true"], Recorder())
+        finally:
+            await agent.close()
+
+    monkeypatch.setattr("mpilaunch_agents.ssh.connectors.DYING", 0.05)
+    asyncio.run(main())
+
+
+def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpilaunch_agents.child.DISMISSAL", 0.2)
+    agent = connectors_agent(1)
+    (pid,) = connectors(agent)
+    os.kill(pid, signal.SIGSTOP)
+    asyncio.run(agent.close())
+    assert not living(pid)
+
+
+def test_nobody_else_is_served() -> None:
+    agent = connectors_agent(1)
+    try:
+        (connector,) = agent._connectors
+        code = f"import socket; way = socket.socket(socket.AF_UNIX); way.connect({connector.address!r}); print(way.recv(1))"
+        argv = [sys.executable, "-c", code]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert done.stdout == "b''\n" or "ConnectionResetError" in done.stderr
+        with socket.socket(socket.AF_UNIX) as way:
+            way.settimeout(0.2)
+            way.connect(connector.address)
+            with pytest.raises(TimeoutError):
+                way.recv(1)  # it waits for what we want
+    finally:
+        asyncio.run(agent.close())
+
+
+# On real hosts
+
+
+@pytest.mark.testbed
+def test_a_job_by_connectors_is_a_job(hosts: Hosts, shared: Path) -> None:
+    where = ["--connectors", "2", "-H", ",".join(f"{name}:2" for name in hosts.names)]
+    code = "echo out of $RANK; echo err of $RANK >&2; exit $((RANK == 5 ? 7 : 0))"
+    done = hosts.launch(*where, "--continue-on-error", "--tag", "rank", "sh", "-c", code)
+    assert done.returncode == 7
+    assert {f"[{rank}] out of {rank}" for rank in range(8)} == set(done.stdout.splitlines())
+    assert f"rank 5 on {hosts.names[2]} exited with code 7" in done.stderr
+    done = hosts.launch(*where, "sh", "-c", "seq 100000; cat")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Counter(done.stdout.split()) == dict.fromkeys(map(str, range(1, 100_001)), 8)
+    done = hosts.launch("--connectors", "2", "-H", f"{hosts.names[0]},no-such-host", "true")
+    assert done.returncode == 1
+    assert "1 of 2 nodes: no-such-host: host name unknown" in done.stderr
+
+
+@pytest.mark.testbed
+def test_a_job_survives_a_connector(hosts: Hosts, shared: Path) -> None:
+    code = "echo up >up$RANK; while [ ! -e go ]; do sleep 0.02; done; echo done $RANK"
+    argv = [*MPILAUNCH, "--connectors", "2", "-H", ",".join(hosts.names), "sh", "-c", code]
+    with hosts.popen(argv) as job:
+        wait_for_files(*(shared / f"up{rank}" for rank in range(4)))
+        first, _ = children(job.pid)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not living(first), "the connector is dead")
+        (shared / "go").touch()
+        output, errors = job.communicate(timeout=LIMIT)
+    assert job.returncode == 0, errors
+    assert sorted(output.split("\n")) == ["", *(f"done {rank}" for rank in range(4))]
+
+
+@pytest.mark.testbed
+def test_connectors_go_with_a_head_that_is_killed(hosts: Hosts, shared: Path) -> None:
+    argv = [*MPILAUNCH, "--connectors", "2", "--reconnect-timeout", "0", "-H", ",".join(hosts.names)]
+    with hosts.popen([*argv, "sh", "-c", "echo up >up$RANK; exec sleep 100"]) as job:
+        wait_for_files(*(shared / f"up{rank}" for rank in range(4)))
+        both = children(job.pid)
+        job.kill()
+        job.communicate(timeout=LIMIT)
+    wait_until(lambda: not any(map(living, both)), "they have gone")

@@ -1,0 +1,330 @@
+"""The agents ssh, openssh and command against real sshd: the conformance tests, and each way in which a node is not reached.
+
+The agents run on the head of the testbed, in a Python of their own: `reach` below is called there, and this file's
+conformance classes are run there by pytest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
+from mpilaunch.hosts.allocation import Node
+from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.ssh.channel import failure
+from mpilaunch_agents.ssh.connection import Connections
+from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
+from tests.support.hosts import Hosts
+
+pytestmark = pytest.mark.testbed
+
+AGENTS = ("ssh", "openssh", "ssh -o BatchMode=yes -o ConnectTimeout=2 -p {port} -l {user} {host} {command}")
+ON_HEAD = "TESTS_ON_HEAD"
+
+
+class _OnHosts(AgentConformance):
+    """Conformance from the head to node01; `test_agents_conform_on_real_hosts` runs these classes on the head."""
+
+    __test__ = ON_HEAD in os.environ
+    node = Node(0, "node01", (), "")
+    unreachable = Node(1, "no-such-host", (), "")
+    agent_name = ""
+    connectors = 1
+
+    def make_agent(self) -> Agent:
+        return load(self.agent_name, AgentOptions(connect_timeout=10, connectors=self.connectors), nodes=9)
+
+
+class TestSsh(_OnHosts):
+    agent_name = AGENTS[0]
+
+
+class TestSshByConnectors(_OnHosts):
+    agent_name = AGENTS[0]
+    connectors = 2
+
+
+class TestOpenssh(_OnHosts):
+    agent_name = AGENTS[1]
+
+
+class TestCommand(_OnHosts):
+    agent_name = AGENTS[2]
+
+
+def test_agents_conform_on_real_hosts(hosts: Hosts) -> None:
+    classes = "TestSsh or TestSshByConnectors or TestOpenssh or TestCommand"
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", classes]
+    done = hosts.run([*argv, __file__], env={ON_HEAD: "1"}, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "48 passed" in done.stdout
+
+
+# What follows calls `reach` on the head.
+
+
+async def reach(
+    agent_name: str, options: dict[str, Any], nodes: Sequence[dict[str, Any]], command: Sequence[str]
+) -> list[list[Any]]:
+    """Run a command on nodes at once; return for each the cause, the words or the output, and the exit code."""
+    options["ssh_options"] = tuple(options.get("ssh_options", ()))
+    agent = load(agent_name, AgentOptions(**options))
+
+    async def one(index: int, node: dict[str, Any]) -> list[Any]:
+        recorder = Recorder()
+        try:
+            channel = await agent.open(Node(index, slots=(), agent=agent_name, **node), command, recorder)
+        except AgentFailure as error:
+            return [error.cause, error.detail, None]
+        channel.write_eof()
+        end = await recorder.ended()
+        return [end.cause, end.error or recorder.stdout.decode().strip(), end.exit_code]
+
+    try:
+        return await asyncio.gather(*(one(index, node) for index, node in enumerate(nodes)))
+    finally:
+        await agent.close()
+
+
+def ask(
+    hosts: Hosts,
+    agent: str,
+    node: str | dict[str, Any] | list[dict[str, Any]],
+    command: Sequence[str] = ("hostname",),
+    **options: Any,
+) -> list[list[Any]]:
+    """Call `reach` on the head."""
+    nodes = [{"name": node}] if isinstance(node, str) else [node] if isinstance(node, dict) else node
+    script = (
+        "import asyncio, json, sys; from tests.agents.test_ssh import reach; "
+        "print(json.dumps(asyncio.run(reach(*json.loads(sys.argv[1])))))"
+    )
+    call = json.dumps([agent, {"connect_timeout": 10, **options}, nodes, list(command)])
+    done = hosts.run([sys.executable, "-W", "error", "-c", script, call])
+    assert (done.returncode, done.stderr) == (0, "")
+    answers: list[list[Any]] = json.loads(done.stdout)
+    return answers
+
+
+def cause(hosts: Hosts, agent: str, node: str | dict[str, Any], **options: Any) -> str:
+    ((found, words, _),) = ask(hosts, agent, node, **options)
+    assert words and "\n" not in words
+    return str(found)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_command_runs(hosts: Hosts, agent: str) -> None:
+    assert ask(hosts, agent, {"name": "node02", "user": "root", "port": 22}) == [["", "node02", 0]]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_unknown_name(hosts: Hosts, agent: str) -> None:
+    assert cause(hosts, agent, "no-such-host") == "host-unknown"
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_refused_port(hosts: Hosts, agent: str) -> None:
+    assert cause(hosts, agent, {"name": "node01", "port": 2222}) == "connection-refused"
+
+
+@pytest.mark.parametrize("agent", ["ssh", "openssh"])
+def test_address_without_a_route(hosts: Hosts, agent: str) -> None:
+    assert cause(hosts, agent, "192.0.2.1") == "unreachable"
+
+
+@pytest.fixture
+def silent_port(hosts: Hosts) -> Iterator[int]:
+    """Give a port on node03 that takes connections and never says a word."""
+    script = "import socket; s = socket.create_server(('', 2300)); print('up', flush=True); input()"
+    argv = hosts.inside("node03", ["/usr/bin/python3", "-c", script])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as listener:
+        assert listener.stdin and listener.stdout and listener.stdout.readline() == b"up\n"
+        yield 2300
+        listener.stdin.close()
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_host_that_says_nothing(hosts: Hosts, agent: str, silent_port: int) -> None:
+    assert cause(hosts, agent, {"name": "node03", "port": silent_port}, connect_timeout=1) == "timeout"
+
+
+@pytest.mark.parametrize("agent", ["ssh", "openssh"])
+def test_host_key_that_nobody_knows(hosts: Hosts, agent: str) -> None:
+    options = ("UserKnownHostsFile=/dev/null", "StrictHostKeyChecking=yes")
+    assert cause(hosts, agent, "node01", ssh_options=options) == "host-key-unknown"
+
+
+@pytest.fixture
+def wrong_known_hosts(hosts: Hosts, tmp_path: Path) -> Path:
+    """Give known hosts among which node01 has another host's key."""
+    key = (hosts.ssh / "id_ed25519.pub").read_text()
+    (tmp_path / "known_hosts").write_text(f"node01 {key}")
+    return tmp_path / "known_hosts"
+
+
+@pytest.mark.parametrize("agent", ["ssh", "openssh"])
+def test_host_key_that_has_changed(hosts: Hosts, agent: str, wrong_known_hosts: Path) -> None:
+    options = (f"UserKnownHostsFile={wrong_known_hosts}", "StrictHostKeyChecking=yes")
+    assert cause(hosts, agent, "node01", ssh_options=options) == "host-key-changed"
+
+
+@pytest.mark.parametrize("agent", ["ssh", "openssh"])
+def test_any_host_key_when_told_to(hosts: Hosts, agent: str, wrong_known_hosts: Path) -> None:
+    assert ask(hosts, agent, "node01", insecure_host_keys=True) == [["", "node01", 0]]
+
+
+def test_host_key_checking_of_the_configuration_holds(hosts: Hosts, wrong_known_hosts: Path) -> None:
+    nobody, wrong = "UserKnownHostsFile=/dev/null", f"UserKnownHostsFile={wrong_known_hosts}"
+    assert ask(hosts, "ssh", "node01", ssh_options=[wrong, "StrictHostKeyChecking=no"]) == [["", "node01", 0]]
+    assert ask(hosts, "ssh", "node01", ssh_options=[nobody, "StrictHostKeyChecking=accept-new"]) == [["", "node01", 0]]
+    assert cause(hosts, "ssh", "node01", ssh_options=[wrong, "StrictHostKeyChecking=accept-new"]) == "host-key-changed"
+
+
+def test_known_hosts_may_be_hashed_broken_and_for_other_ports(hosts: Hosts, tmp_path: Path) -> None:
+    known = tmp_path / "known_hosts"
+    key = (hosts.ssh / "known_hosts").read_text().split(None, 1)[1].splitlines()[0]
+    known.write_text(f"node02 {key}\n[node02]:2022 {key}\n")
+    subprocess.run(["ssh-keygen", "-q", "-H", "-f", known], check=True, capture_output=True)
+    known.write_text("this is no line of known hosts\n" + known.read_text())
+    assert "node02" not in known.read_text()
+    options = [f"UserKnownHostsFile={known} /no/such/file"]
+    hosts.listen("node02", 2022)
+    answers = ask(hosts, "ssh", [{"name": "node02"}, {"name": "node02", "port": 2022}], ssh_options=options)
+    assert answers == [["", "node02", 0]] * 2
+    assert cause(hosts, "ssh", "node01", ssh_options=options) == "host-key-unknown"
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_login_refused(hosts: Hosts, agent: str) -> None:
+    assert cause(hosts, agent, {"name": "node01", "user": "nobody"}) == "key-refused"
+
+
+def test_key_with_a_passphrase_is_passed_over_and_never_asked_for(hosts: Hosts, tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", locked], check=True)
+    assert cause(hosts, "ssh", "node01", ssh_options=[f"IdentityFile={locked}", "IdentitiesOnly=yes"]) in ("", "key-refused")
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_too_many_logins_under_way(agent: str) -> None:
+    with Hosts(1, maxstartups="1") as few:
+        script = "exec 3<>/dev/tcp/node01/22; read -r line <&3; echo $line; read -r _"
+        hold = few.popen(["bash", "-c", script], stdin=subprocess.PIPE)
+        assert hold.stdout and hold.stdout.readline().startswith("SSH-2.0")
+        assert cause(few, agent, "node01") == "connection-closed"
+        hold.communicate()
+
+
+@pytest.mark.parametrize("agent", ["ssh", "openssh"])
+def test_jump_host(hosts: Hosts, agent: str) -> None:
+    hosts.link("node01", up=True)
+    script = ["sh", "-c", "echo ${SSH_CONNECTION%% *}"]
+    config = hosts.ssh / "config"
+    plain = config.read_text()
+    config.write_text("Host node02 node03\n  ProxyJump node01\n" + plain)
+    try:
+        answers = ask(hosts, agent, [{"name": "node02"}, {"name": "node03"}], script)
+        assert answers == [["", hosts.address("node01"), 0]] * 2
+    finally:
+        config.write_text(plain)
+    through_two = ask(hosts, agent, "node04", script, ssh_options=["ProxyJump=node02,root@node03:22"])
+    assert through_two == [["", hosts.address("node03"), 0]]
+    if agent == "ssh":
+        config.write_text("Host *\n  ProxyJump node01\n" + plain)
+        try:
+            assert cause(hosts, agent, "node02") == "agent-failed"
+        finally:
+            config.write_text(plain)
+        assert cause(hosts, agent, "node02", ssh_options=["ProxyJump=no-such-host"]) == "host-unknown"
+
+
+def test_ssh_agent_gives_the_key(hosts: Hosts, tmp_path: Path) -> None:
+    script = (
+        "eval $(ssh-agent -a $1/agent) >/dev/null; trap 'ssh-agent -k >/dev/null' EXIT; "
+        'ssh-add -q ~/.ssh/id_ed25519; shift; "$@"'
+    )
+    driver = (
+        "import asyncio; from tests.agents.test_ssh import reach; "
+        "print(asyncio.run(reach('ssh', {'ssh_options': ['IdentityFile=/no/such/key']}, [{'name': 'node01'}], ['hostname'])))"
+    )
+    done = hosts.run(["bash", "-c", script, "bash", str(tmp_path), sys.executable, "-c", driver])
+    assert (done.stdout, done.stderr) == ("[['', 'node01', 0]]\n", "")
+
+
+def test_killed_command_and_lost_connection(hosts: Hosts) -> None:
+    assert ask(hosts, "ssh", "node01", ["sh", "-c", "kill -9 $$"]) == [["", "", 137]]
+    lose = ["sh", "-c", "kill -9 $PPID"]
+    (found, words, code), = ask(hosts, "ssh", "node01", lose)  # fmt: skip
+    assert (found, code) == ("connection-closed", None) and words
+
+
+def test_sixteen_hosts_share_what_is_read(hosts: Hosts) -> None:
+    names = [{"name": name} for name in hosts.names * 4]
+    assert ask(hosts, "ssh", names) == [["", name, 0] for name in hosts.names * 4]
+
+
+def test_errors_have_causes() -> None:
+    one = "[Errno 111] Connect call failed ('::1', 22)"
+    assert failure(OSError(f"Multiple exceptions: {one}, {one}")).cause == "connection-refused"
+    assert failure(socket.gaierror(-2, "Name or service not known")).cause == "host-unknown"
+    assert failure(ConnectionResetError(104, "Connection reset by peer")).cause == "connection-closed"
+    assert (failure(ValueError("one\ntwo")).cause, failure(ValueError("one\ntwo")).detail) == ("agent-failed", "one two")
+
+
+def test_reading_of_an_unreadable_configuration_is_told(hosts: Hosts) -> None:
+    config = hosts.ssh / "config"
+    plain = config.read_text()
+    config.write_text(plain + "  Port many\n")
+    try:
+        ((found, words, _),) = ask(hosts, "ssh", "node01")
+    finally:
+        config.write_text(plain)
+    assert (found, "config line 5" in words) == ("agent-failed", True), words
+
+
+def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        """A connection that was cut off, and nobody has been told."""
+
+        def is_closed(self) -> bool:
+            return False
+
+    async def connect(self: Connections, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> Silent:
+        made.append(Silent())
+        return made[-1]
+
+    async def hang(self: Connections, settings: HostSettings, tunnel: Any) -> None:
+        used.append(tunnel)
+        await asyncio.sleep(60)
+
+    async def ask_nobody(self: SshSettings, host: str, *given: Any) -> HostSettings:
+        return HostSettings(host, {"proxyjump": ["one,two"]})
+
+    made: list[Silent] = []
+    used: list[Silent] = []
+    monkeypatch.setattr(Connections, "_connect_hop", connect)
+    monkeypatch.setattr(Connections, "_connect", hang)
+    monkeypatch.setattr(SshSettings, "of", ask_nobody)
+
+    async def main() -> None:
+        connections = Connections(AgentOptions(connect_timeout=0.05), [])
+        for _ in range(3):
+            with pytest.raises(AgentFailure, match="timeout"):
+                await connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder())
+        with pytest.raises(asyncio.TimeoutError):
+            # Whoever connects again gives an attempt less time than the agent would.
+            await asyncio.wait_for(connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder()), 0.01)
+        await connections.close()
+
+    asyncio.run(main())
+    assert [made.index(one) for one in used] == [1, 1, 3, 3]

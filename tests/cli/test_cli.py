@@ -1,0 +1,441 @@
+"""The command line: which words are options, what is said about wrong ones, and what the steps of a command do."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpilaunch import __version__, cli
+from mpilaunch.cli import main
+from mpilaunch.errors import LaunchError, UsageError
+from mpilaunch.help import EXAMPLES
+from mpilaunch.job.state import RankEnd, Verdict
+from mpilaunch.options import OPTIONS
+from mpilaunch.words import read_words
+from tests.support import goldens
+from tests.support.paths import ROOT
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch) -> Path:
+    """A directory and an environment in which nothing is said; what marks the tests' processes stays."""
+    for name in list(os.environ):
+        if not name.startswith(("PYTEST", "TESTS_OF_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The jobs that were given to the head, which pretends that they went well."""
+    from mpilaunch.head import begin as module
+
+    jobs = []
+
+    def launch(job, observer, local):
+        jobs.append(job)
+        return Verdict(0, "ok")
+
+    monkeypatch.setattr(module, "launch", launch)
+    return jobs
+
+
+def values(*words: str) -> dict[str, object]:
+    said, program = read_words(words)
+    assert program == ["prog", "-x", "--np", "9"]
+    return {name: setting.value for name, setting in said.items()}
+
+
+PROGRAM = ("prog", "-x", "--np", "9")
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("", {}),
+        ("--", {}),
+        *((spelled, {"np": 4}) for spelled in ("-n 4", "-np 4", "--np 4", "--np=4", "-np=4", "-n=4", "-np 2 -n 4")),
+        ("-host a -H b,c --hosts=d", {"host": ("a", "b,c", "d")}),
+        ("-hostfile f -machinefile g -f h", {"hostfile": ("f", "g", "h")}),
+        ("-npernode 2", {"npernode": 2}),
+        ("-N 2", {"npernode": 2}),
+        ("-pernode", {"npernode": 1}),
+        ("--ppn 3", {"npernode": 3}),
+        ("-bind-to none -map-by slot -rank-by node", {"bind-to": "none", "map-by": "slot", "rank-by": "node"}),
+        ("-wdir d -wd e", {"wdir": "e"}),
+        ("-tag-output", {"tag": "ompi"}),
+        ("--tag={rank}= ", {"tag": "{rank}="}),
+        ("-oversubscribe", {"oversubscribe": True}),
+        ("--oversubscribe --nooversubscribe", {"oversubscribe": False}),
+        ("--oversubscribe=no", {"oversubscribe": False}),
+        ("-mca btl tcp,self --mca a b=c", {"export": ("OMPI_MCA_btl=tcp,self", "OMPI_MCA_a=b=c")}),
+        ("-x A=b=c -x D -x E_*", {"export": ("A=b=c", "D", "E_*")}),
+        ("-v", {"verbose": 1}),
+        ("-vv", {"verbose": 2}),
+        ("--verbose=2 -q", {"verbose": 2, "quiet": True}),
+        ("--allow-run-as-root -allow-run-as-root", {"allow-run-as-root": True}),
+        ("--timeout 5m --grace 1", {"timeout": 300.0, "grace": 1.0}),
+        ("--stdin -np", {"stdin": "-np"}),
+    ],
+)
+def test_words(words: str, expected: dict[str, object]) -> None:
+    assert values(*words.split(), *PROGRAM) == expected
+
+
+def test_the_program_may_look_like_an_option_after_two_dashes() -> None:
+    assert read_words(["-np", "2", "--", "--np", "3"])[1] == ["--np", "3"]
+    assert read_words(["--", "--"])[1] == ["--"]
+    assert read_words(["-"])[1] == ["-"]
+
+
+@given(st.lists(st.sampled_from(["-x", "--np", "4", "-np=3", "--", "-q", "--d", "a b", ""])))
+def test_no_word_of_the_program_is_read(arguments: list[str]) -> None:
+    said, program = read_words(["-np", "2", "prog", *arguments])
+    assert {name: setting.value for name, setting in said.items()} == {"np": 2}
+    assert program == ["prog", *arguments]
+
+
+@given(st.lists(st.text(st.sampled_from("-=npxhost4 {\n"), max_size=8), max_size=5))
+def test_any_words_are_read_or_a_usage_error(words: list[str]) -> None:
+    with contextlib.suppress(UsageError):
+        _, program = read_words(words)
+        assert words[len(words) - len(program) :] == program
+
+
+# Messages: one for every reference that can come before a launch
+
+SLOT_MAP = {"map.yaml": "nodes:\n  a: {slots: 2, gpus: 0-1}\n  b: {slts: 2}\n"}
+MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+    "option-unknown": ("--hostfle h prog", {}, {}),
+    "option-unknown-one-dash": ("-hostfil h prog", {}, {}),
+    "option-unknown-glued": ("-np4 prog", {}, {}),
+    "option-unknown-no-guess": ("-z prog", {}, {}),
+    "option-value": ("-np two prog", {}, {}),
+    "option-value-missing": ("--np", {}, {}),
+    "option-value-two-missing": ("-mca btl", {}, {}),
+    "option-value-none-taken": ("--tag-output=3 prog", {}, {}),
+    "option-value-range": ("-np 0 prog", {}, {}),
+    "option-value-choice": ("--gpu-bind slt prog", {}, {}),
+    "option-value-time": ("--timeout 5x prog", {}, {}),
+    "option-value-rank": ("-np 2 --show-env 2 prog", {}, {}),
+    "option-value-variable": ("prog", {}, {"MPILAUNCH_NP": "two"}),
+    "option-conflict": ("-N 2 --map-by ppr:3:node prog", {}, {}),
+    "option-conflict-json": ("--json prog", {}, {}),
+    "no-program": ("-np 2", {}, {}),
+    "map-by": ("--map-by slto prog", {}, {}),
+    "map-by-ppr": ("--map-by ppr:2:cores prog", {}, {}),
+    "map-by-instead": ("--map-by board prog", {}, {}),
+    "rank-by": ("--rank-by sockets prog", {}, {}),
+    "bind-to": ("--bind-to cor prog", {}, {}),
+    "rankmap": ("-H a,b --rankmap 0,2 prog", {}, {}),
+    "rankfile": ("-rf r prog", {"r": "rank 0=n1 slot=0-3\nrank 1=n1 slots\n"}, {}),
+    "map-by-modifier": ("--map-by slot:PE=x prog", {}, {}),
+    "stdin": ("-np 2 --stdin 2 prog", {}, {}),
+    "stdin-word": ("--stdin al prog", {}, {}),
+    "ssh-option": ("--ssh-option -v prog", {}, {}),
+    "tag-format": ("--tag {rnk} prog", {}, {}),
+    "file-unreadable": ("-f host.txt prog", {"hosts.txt": "a\n"}, {}),
+    "config-key": ("--config c.yaml prog", {"c.yaml": "np: 2\nhostfil: h\n"}, {}),
+    "config-format": ("--config c.yaml prog", {"c.yaml": "np\n"}, {}),
+    "option-value-config": ("--config c.yaml prog", {"c.yaml": "np: two\n"}, {}),
+    "yaml-syntax": ("--config c.yaml prog", {"c.yaml": "np: 2\nhost: [a\n"}, {}),
+    "yaml-duplicate": ("--config c.yaml prog", {"c.yaml": "np: 2\nnp: 3\n"}, {}),
+    "yaml-size": ("--config c.yaml prog", {"c.yaml": "[" * 9999}, {}),
+    "hostfile-empty": ("-f h prog", {"h": "# none\n"}, {}),
+    "hostfile-slots": ("-f h prog", {"h": "n1\nn2 slots=two\n"}, {}),
+    "hostfile-key": ("-f h prog", {"h": "n2 slot=2\n"}, {}),
+    "hostfile-name": ("-H a,b@,c prog", {}, {}),
+    "hostfile-syntax": ("-f h prog", {"h": "n1 /* n2\n"}, {}),
+    "hostfile-port": ("-f h prog", {"h": "n1 port=0\n"}, {}),
+    "hostfile-user": ("-f h prog", {"h": "n1 user=-a\n"}, {}),
+    "hostfile-gpus": ("-f h prog", {"h": "n1 gpus=x\n"}, {}),
+    "hostfile-exclude": ("-f h prog", {"h": "^n1\n"}, {}),
+    "host-relative": ("-f h -H +n4 prog", {"h": "n[1-3]\n"}, {}),
+    "host-unknown": ("-f h -H n3 prog", {"h": "n[1-2]\n"}, {}),
+    "host-slots": ("-f h -H n1:4 prog", {"h": "n1 slots=2\n"}, {}),
+    "host-gpus": ("-f h prog", {"h": "n1 slots=2 gpus=0-2\n"}, {}),
+    "host-cpus": ("-f h prog", {"h": "n1 slots=2 cpus=0\n"}, {}),
+    "host-conflict": ("-f h prog", {"h": "n1 port=1\nn1 port=2\n"}, {}),
+    "nodeset-syntax": ("-H n[3-1] prog", {}, {}),
+    "nodeset-size": ("-H n[1-99999] prog", {}, {}),
+    "not-enough-slots": ("-np 5 -H a:2,b:2 prog", {}, {}),
+    "slot-map": ("--slot-map map.yaml prog", SLOT_MAP, {}),
+    "rank-count": ("-np 2000000 prog", {}, {}),
+    "scheduler-variable": ("prog", {}, {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "x"}),
+    "scheduler-flux": ("prog", {}, {"FLUX_URI": "local:///run/flux"}),
+    "export-unset": ("-x HOEM prog", {}, {}),
+    "export-name": ("-x 1A=2 prog", {}, {}),
+    "export-reserved": ("-x RANK=2 prog", {}, {}),
+    "export-value": ("-x A=" + "v" * 131072 + " prog", {}, {}),
+    "env-file": ("--env-file e prog", {"e": "A=1\nB\n"}, {}),
+    "operator-hosts": ("prog", {}, {"HYDRA_HOST_FILE": "/no/such"}),
+    "not-enough-slots-nolocal": ("--nolocal -H localhost:2 prog", {}, {}),
+    "mca-parameter": ("prog", {}, {"MPILAUNCH_MCA": "plm_rsh_agent=rsh"}),
+    "checkpoint-prefix": ("--checkpoint-prefix /dev/null prog", {}, {}),
+    "option-conflict-checkpoint": ("--checkpoint-interval 1h prog", {}, {}),
+    "option-conflict-app": ("--app f prog", {"f": "-np 1 a\n"}, {}),
+    "app-file": ("--app f", {"f": "-np 1 a\n-np 1 'b\n"}, {}),
+    "no-program-app": ("--app f", {"f": "# nothing\n-np 1\n"}, {}),
+    "option-unknown-app": ("--app f", {"f": "-np 1 a\n-np 2 -hostt x b\n"}, {}),
+    "no-program-second": ("-np 1 a : -np 2", {}, {}),
+    "option-unknown-second": ("-np 1 a : -npp 2 b", {}, {}),
+    "rank-count-second": ("-np 1 -H a:4 prog : b", {}, {}),
+    "not-enough-slots-second": ("-np 3 -H a:4 prog : -np 2 b", {}, {}),
+    "host-unknown-second": ("-f h -np 1 a : -host n3 -np 1 b", {"h": "n[1-2]\n"}, {}),
+    "option-dialect": ("-s all -n 2 prog", {}, {}),
+    "option-dialect-tune": ("-tune f -n 2 prog", {}, {}),
+    "option-dialect-named": ("--dialect openmpi -genv A 1 prog", {}, {}),
+    "option-refused": ("-preload-files a,b prog", {}, {}),
+    "option-refused-debugger": ("-n 2 -gdb prog", {}, {}),
+    "option-unknown-foreign": ("-genvlst A prog", {}, {}),
+    "option-value-foreign-missing": ("-genv A", {}, {}),
+    "option-value-foreign": ("-perhost two prog", {}, {}),
+    "option-value-launcher": ("-launcher slurm prog", {}, {}),
+    "option-value-pattern": ("-outfile-pattern out.%x prog", {}, {}),
+    "option-value-output": ("--output XML prog", {}, {}),
+    "option-value-runtime": ("--runtime-options ERROR-NONZERO-STATUS=0 prog", {}, {}),
+    "option-value-tune": ("--tune t prog", {"t": "-x A=1\n-np 4\n"}, {}),
+    "option-value-inherited": ("prog", {}, {"MPIEXEC_TIMEOUT": "soon"}),
+    "tag-format-file": ("--output-file out.{rnk} prog", {}, {}),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages(here: Path, monkeypatch, capsys, launched, name: str) -> None:
+    words, files, environ = MESSAGES[name]
+    for path, text in files.items():
+        (here / path).write_text(text)
+    for variable, value in environ.items():
+        monkeypatch.setenv(variable, value)
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    goldens.check(f"messages/{name}.txt", err)
+    assert not out and not launched
+    assert re.match(r"error\[([a-z-]+)\]: ", err)[1] in name
+
+
+BEFORE_A_LAUNCH = (
+    *("options", "values", "words", "appfile", "dialects", "foreign", "mca", "inherited", "config", "tags"),
+    *("prepare", "prepare_nodes", "cli"),
+    *("hostfile", "hostvalues", "nodeset", "allocation"),
+    *("mapping", "shares", "notenough", "mapby", "rankfile", "processmap", "slotmap"),
+    *("scheduler", "operators", "environ", "offers"),
+)
+
+
+def test_every_reference_has_a_golden_message() -> None:
+    references = set()
+    for module in BEFORE_A_LAUNCH:
+        for node in ast.walk(ast.parse((ROOT / "mpilaunch" / f"{module}.py").read_text())):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                text = str(node.args[0].value)
+                if name in ("UsageError", "LaunchError", "error") and re.fullmatch("[a-z]+(-[a-z]+)*", text):
+                    references.add(text)
+    golden = [path.read_text() for path in (goldens.GOLDEN / "messages").iterdir()]
+    shown = {match[1] for text in golden if (match := re.match(r"error\[([a-z-]+)\]", text))}
+    assert references - {"internal", "output-lost"} <= shown
+
+
+# Help
+
+
+def test_nothing_said_gets_a_short_help(capsys) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    goldens.check("messages/short-help.txt", err)
+    assert not out
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "-help"])
+def test_help_tells_every_option_in_100_columns(capsys, flag: str) -> None:
+    assert main(["-np", "4", flag]) == 0
+    out, err = capsys.readouterr()
+    assert not err and max(map(len, out.splitlines())) <= 100
+    for option in OPTIONS:
+        for spelled in option.flags:
+            assert re.search(rf"(?<![\w-]){re.escape(spelled)}(?![\w-])", out), spelled
+
+
+def test_help_does_not_read_a_broken_config(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("MPILAUNCH_CONFIG", "missing.yaml")
+    assert main(["--help"]) == 0
+
+
+def test_version(capsys) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"mpilaunch {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [command.split()[1:] for command, _ in EXAMPLES])
+def test_the_examples_work(here: Path, launched, capsys, words: list[str]) -> None:
+    (here / "hosts.txt").write_text("n1\n")
+    assert main(words) == 0
+
+
+# Looking
+
+
+def test_dry_run_starts_nothing(launched, capsys) -> None:
+    assert main(["--dry-run", "-H", "a:2,b:2", "-np", "3", "prog"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("3 ranks on 2 nodes, hosts from --host\n") and not err and not launched
+
+
+def test_dry_run_as_json_has_options_with_provenance(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("MPILAUNCH_FANOUT", "8")
+    assert main(["--dry-run", "--json", "-H", "a", "-x", "MY_TOKEN=s3cret", "prog"]) == 0
+    out = capsys.readouterr().out
+    options = json.loads(out)["options"]
+    assert options["fanout"] == {"value": 8, "provenance": "MPILAUNCH_FANOUT"}
+    assert options["host"] == {"value": ["a"], "provenance": "--host"}
+    assert options["grace"] == {"value": 10.0, "provenance": "default"}
+    assert "s3cret" not in out
+
+
+def test_show_env_masks_secrets_and_escapes(capsys) -> None:
+    words = ["-np", "2", "--show-env", "1", "-x", "MY_TOKEN=s3cret", "-x", "TWO=a\nb", "prog"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == sorted(lines, key=lambda line: line.partition("=")[0])
+    assert {"MY_TOKEN=<masked>", "TWO=a\\x0ab", "RANK=1", "MASTER_PORT=<chosen at launch>"} <= set(lines)
+    assert main(["--show-secrets", *words]) == 0
+    assert "MY_TOKEN=s3cret" in capsys.readouterr().out
+
+
+def test_show_config_needs_no_program(here: Path, capsys) -> None:
+    (here / "c.yaml").write_text("grace: 5\n")
+    assert main(["--show-config", "-np", "3", "--config", "c.yaml", "-x", "A_KEY=s3cret"]) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
+    assert rows["np"] == ["3", "--np"]
+    assert rows["grace"] == ["5.0", "c.yaml:1"]
+    assert rows["quiet"] == ["no", "default"]
+    assert rows["export"] == ["'A_KEY=<masked>'", "--export"]
+    assert set(rows) == {"option", *(option.name for option in OPTIONS)}
+
+
+def test_display_map_goes_on(launched, capsys) -> None:
+    assert main(["--display-map", "-H", "a:2", "prog"]) == 0
+    out, err = capsys.readouterr()
+    assert "0     a     ssh    2      0-1\n" in err and not out and len(launched) == 1
+
+
+# Launching
+
+
+def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, capsys) -> None:
+    assert main(["-np", "3", "-H", "local:3", "prog", "-np", "4"]) == 0
+    assert launched[0].apps[0].program == ("prog", "-np", "4") and len(launched[0].job_map.placements) == 3
+    from mpilaunch.head import begin as module
+
+    verdict = Verdict(7, "rank-failed", first=RankEnd(1, code=7), host="local")
+    monkeypatch.setattr(module, "launch", lambda job, observer, local: verdict)
+    assert main(["prog"]) == 7
+    assert capsys.readouterr().err == "error[rank-failed]: rank 1 on local exited with code 7 after 0.0 s\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (LaunchError("start-failed", "1 of 1 node"), 1, "error[start-failed]: 1 of 1 node\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (
+            ZeroDivisionError("oops"),
+            70,
+            "error[internal]: internal error: ZeroDivisionError: oops\n"
+            "hint: this is a fault of mpilaunch; run it again with MPILAUNCH_DEBUG=1 to see where it happened\n",
+        ),
+    ],
+)
+def test_a_fault_of_ours_is_told_as_such(monkeypatch, capsys, raised: BaseException, code: int, said: str) -> None:
+    def run(*arguments: object) -> int:
+        raise raised
+
+    monkeypatch.setattr(cli, "run", run)
+    assert main(["prog"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_a_fault_of_ours_is_traced_when_asked(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(cli, "run", lambda *arguments: 1 // 0)
+    monkeypatch.setenv("MPILAUNCH_DEBUG", "1")
+    assert main(["prog"]) == 70
+    assert "Traceback (most recent call last):" in capsys.readouterr().err
+
+
+# As a process
+
+
+def run_python(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": os.environ["HOME"]}
+    return subprocess.run([sys.executable, *words], env=environ, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_python_m_mpilaunch() -> None:
+    done = run_python("-m", "mpilaunch", "--version")
+    assert (done.returncode, done.stdout) == (0, f"mpilaunch {__version__}\n")
+
+
+def test_a_reader_of_stdout_that_goes_away_is_no_fault() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "mpilaunch", "--help"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=60,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_stdout_that_is_not_utf_8_is_no_fault() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mpilaunch", "--dry-run", "-H", "hö", "true"],
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{ROOT / 'agents'}", "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"h\\xf6" in done.stdout
+
+
+def test_closed_descriptors_are_no_fault() -> None:
+    done = run_python("-c", "import os, sys; os.execv(sys.executable, [sys.executable, '-m', 'mpilaunch', '--hlp'])")
+    assert done.returncode == 2 and "--help" in done.stderr
+    closed = "import os, sys; os.close(1); os.close(2); os.execv(sys.executable, [sys.executable, '-m', 'mpilaunch', %r])"
+    assert run_python("-c", closed % "--hlp").returncode == 2
+    assert run_python("-c", closed % "--help").returncode == 0
+
+
+def test_the_command_line_imports_little() -> None:
+    done = run_python("-X", "importtime", "-c", "import mpilaunch.cli")
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "mpilaunch" in modules
+    heavy = {"click", "rich", "yaml", "asyncssh", "psutil", "asyncio", "ssl", "socket", "logging", "subprocess", "difflib"}
+    assert not heavy & modules
+    assert "importlib.metadata" not in done.stderr
+
+
+def test_looking_at_a_plan_imports_no_network(here: Path) -> None:
+    code = "import sys; from mpilaunch.cli import main; main(['--dry-run', '-H', 'a', 'prog']); print(*sys.modules)"
+    modules = set(run_python("-c", code).stdout.splitlines()[-1].split())
+    assert not {"asyncio", "socket", "ssl", "asyncssh", "rich", "yaml", "subprocess"} & modules

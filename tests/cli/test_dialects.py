@@ -1,0 +1,365 @@
+"""Command lines of other launchers: a hundred real ones and what they are planned as, and the tables behind them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpilaunch import dialects, foreign, inherited, mca
+from mpilaunch.cli import main
+from mpilaunch.config import load_settings
+from mpilaunch.dialects import ROWS, Row, meaning, spelling
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts import kubernetes as operators
+from mpilaunch.hosts.nodeset import fold_numbers
+from mpilaunch.options import BY_FLAG
+from mpilaunch.words import TRANSLATED, Command, read_command
+from tests.support import goldens
+from tests.support.paths import DOCS, ROOT
+
+TABLE = yaml.safe_load((goldens.GOLDEN / "commands.yaml").read_text(encoding="utf-8"))
+PLANS = goldens.GOLDEN / "commands.json"
+
+OF_MAPPING: set[str] = set()
+
+
+def commands() -> list[tuple[str, dict[str, Any]]]:
+    """The lines of the table as (name, entry); a line that stands twice with other surroundings has these in its name."""
+    found = []
+    for entries in TABLE["commands"].values():
+        for entry in entries:
+            entry = {"run": entry} if isinstance(entry, str) else entry
+            surroundings = [entry["slurm"]] if "slurm" in entry else []
+            surroundings += [f"{name}={value}" for name, value in entry.get("env", {}).items()]
+            found.append((" ".join([*(f"[{one}]" for one in surroundings), entry["run"]]), entry))
+    return found
+
+
+COMMANDS = commands()
+UNSAID = ("NCCL_DEBUG", "HOROVOD_CYCLE_TIME")
+"""Variables of the table that are forwarded without a word, in nearly every line."""
+KEPT = ("PYTEST", "TESTS_OF_")
+"""What marks the tests' own processes."""
+
+
+def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Plan a line through the command itself; return the essential parts, or the error with its hint."""
+    environ = {**TABLE["environment"], **entry.get("env", {})}
+    if "slurm" in entry:
+        nodes, tasks = entry["slurm"].split()
+        numbers = re.search(r"\[(\d+)-(\d+)\]", nodes)
+        count = int(numbers[2]) - int(numbers[1]) + 1 if numbers else 1
+        environ |= {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": f"{tasks}(x{count})"}
+    for name in list(os.environ):
+        if not name.startswith(KEPT):
+            monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(TABLE["cpus"])))
+    name, *words = shlex.split(entry["run"])
+    monkeypatch.setattr(sys, "argv", [name])
+    code = main(["--dry-run", "--json", *words])
+    out, err = capsys.readouterr()
+    notes = err.replace(os.getcwd(), ".").splitlines()
+    if code:
+        assert not out
+        return {"exit code": code, "error": notes}
+    plan = json.loads(out)
+    options = {
+        option: [said["value"], said["provenance"]]
+        for option, said in plan["options"].items()
+        if said["provenance"] != "default" and option not in ("dry-run", "json", "export", "host")
+    }
+    return {
+        "apps": [
+            {"program": shlex.join(app["program"]), **{key: app[key] for key in ("wdir", "environment", "edits") if app[key]}}
+            for app in plan["apps"]
+        ],
+        "ranks": {
+            f"{node['name']}, slots {len(node['slots'])}, {node['agent']}": fold_numbers(node["ranks"])
+            for node in plan["nodes"]
+        },
+        **({"ranks of apps": ranks_of_apps(plan)} if len(plan["apps"]) > 1 else {}),
+        "environment": [name for name in plan["environment"] if name not in UNSAID and not name.startswith(KEPT)],
+        "options": options,
+        **({"notes": notes} if notes else {}),
+    }
+
+
+def ranks_of_apps(plan: dict[str, Any]) -> list[str]:
+    return [fold_numbers(place["rank"] for place in plan["ranks"] if place["app"] == app) for app in range(len(plan["apps"]))]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for path, text in TABLE["files"].items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_there_are_enough_lines_and_none_twice() -> None:
+    names = [name for name, _ in COMMANDS]
+    assert len(names) == len(set(names)) >= 140
+
+
+@pytest.mark.parametrize(("name", "entry"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_a_real_command_line_is_planned_as_before(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, entry: dict[str, Any]
+) -> None:
+    plan = planned(entry, monkeypatch, capsys)
+    known = json.loads(PLANS.read_text(encoding="utf-8")) if PLANS.exists() else {}
+    if goldens.UPDATE:
+        known = {other: plan if other == name else known[other] for other, _ in COMMANDS if other == name or other in known}
+        PLANS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert plan == known[name]
+
+
+def test_the_plans_are_those_of_the_table() -> None:
+    assert list(json.loads(PLANS.read_text(encoding="utf-8"))) == [name for name, _ in COMMANDS]
+
+
+# The tables
+
+
+def launcher_options() -> list[tuple[str, str, int]]:
+    lines = (goldens.GOLDEN / "launcher_options.txt").read_text(encoding="utf-8").splitlines()
+    rows = [line.split(": ") for line in lines if not line.startswith("#")]
+    return [(launcher, flag, int(words)) for launcher, flags, words in rows for flag in flags.split()]
+
+
+@pytest.mark.parametrize(("launcher", "flag", "words"), launcher_options())
+def test_every_option_of_the_others_is_known_with_its_arguments(launcher: str, flag: str, words: int) -> None:
+    dialect = launcher.partition("-")[0]
+    long = flag if flag.startswith("--") or len(flag) == 2 else "-" + flag
+    own = BY_FLAG.get(flag) or BY_FLAG.get(long)
+    if own is not None:
+        assert words == (0 if own.said_by(flag if flag in BY_FLAG else long) is not None else own.words) or own.name == "help"
+    elif long not in OF_MAPPING:
+        row = dialects.find(flag, frozenset({dialect}), named=True)
+        assert row is not None, f"{launcher} {flag}"
+        assert dialect in row.dialects and (row.words == words or row.kind == dialects.REFUSED)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=spelling)
+def test_every_row_is_whole(row: Row) -> None:
+    assert row.dialects and row.dialects <= {"openmpi", "hydra", "intel"}
+    if row.kind == dialects.ACTS:
+        assert row.means and (row.text or isinstance(row.means, str))
+        if isinstance(row.means, str):
+            assert {f"${place + 1}" for place in range(row.words)} == set(re.findall(r"\$\d", row.means))
+    else:
+        assert row.text and not row.means and not row.everywhere and not row.weak
+    assert "  " not in meaning(row) and not row.text.endswith(".")
+    for name in row.names:
+        flag = f"-{name}" if len(name) == 1 else f"--{name}"
+        shadowed = flag in BY_FLAG and flag not in OF_MAPPING and name not in TRANSLATED
+        assert not shadowed, f"{flag} is an option of ours: the row is never asked"
+
+
+def test_rows_say_options_that_there_are() -> None:
+    words = [word.lstrip("?") for _, words in mca.ACTING for word in words.split()]
+    words += [word for row in dialects.ROWS if isinstance(row.means, str) for word in row.means.split()]
+    assert {word.partition("=")[0] for word in words if word.startswith("-")} - set(BY_FLAG) <= OF_MAPPING
+
+
+def test_no_dialect_has_an_option_twice() -> None:
+    for dialect in ("openmpi", "hydra", "intel"):
+        names = [name for row in ROWS if dialect in row.dialects for name in row.names]
+        assert len(names) == len(set(names))
+
+
+def test_the_page_is_the_table() -> None:
+    """docs/dialects.md is written from the tables; MPILAUNCH_UPDATE_GOLDEN=1 writes it anew."""
+    page = DOCS / "dialects.md"
+    head = page.read_text(encoding="utf-8").split("<!-- the tables -->\n")[0]
+    text = head + "<!-- the tables -->\n" + tables()
+    if goldens.UPDATE:
+        page.write_text(text, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == text
+
+
+def tables() -> str:
+    lines = []
+    for dialect, title in (("openmpi", "Open MPI"), ("hydra", "Hydra"), ("intel", "Intel MPI")):
+        lines += ["", f"## {title}", "", "| option | here |", "| --- | --- |"]
+        for row in ROWS:
+            if dialect in row.dialects:
+                spelled = " ".join(f"`-{name}`" for name in row.names)
+                lines.append(f"| {spelled} {row.metavar}".rstrip() + f" | {meaning(row)} |")
+    lines += ["", "## MCA parameters that act", "", "| parameter | here |", "| --- | --- |"]
+    special = (
+        (mca.WEAK, "`--hostfile VALUE`, where nobody names other hosts"),
+        (mca.AGENT, "`--remote-agent 'VALUE {host} {command}'`"),
+        (mca.AGENT_ARGUMENTS, "the same, as words before the host"),
+        (mca.VARIABLES, "`-x` for each item between semicolons"),
+        (mca.FILES, "`--tune VALUE`"),
+    )
+    for names, words in (*mca.ACTING, *special):
+        shown = words if "`" in words else f"`{words.lstrip('?').replace('$1', 'VALUE')}`" + ", if true" * words.startswith("?")
+        lines.append(f"| {' '.join(f'`{name}`' for name in names.split())} | {shown} |")
+    lines += ["", "## Variables of other launchers that count", "", "| variable | says |", "| --- | --- |"]
+    lines += [f"| `{variable}` | `--{name}` |" for variable, name in inherited.OPTIONS.items()]
+    lines += [f"| `{variable}` | `--hostfile` |" for variable in operators.HOSTFILE_VARIABLES]
+    for agent, arguments in operators.AGENT_VARIABLES:
+        lines.append(f"| `{agent}`, {', '.join(f'`{name}`' for name in arguments)} | `--remote-agent` |")
+    return "\n".join([*lines, ""])
+
+
+# Words
+
+
+def read(words: str, name: str = "mpirun") -> Command:
+    def no_file(path: str, what: str) -> str:
+        raise AssertionError(f"{what} {path} was read")
+
+    return read_command(shlex.split(words), name, no_file)
+
+
+@pytest.mark.parametrize(
+    ("words", "programs", "own"),
+    [
+        ("-np 1 a x : -np 2 b y", [["a", "x"], ["b", "y"]], [{"np": 1}, {"np": 2}]),
+        ("-np 1 a : b", [["a"], ["b"]], [{"np": 1}, {}]),
+        ("--timeout 5 a : --grace 2 b", [["a"], ["b"]], [{}, {}]),
+        ("--tag : -np 1 a : -np 1 b", [["a"], ["b"]], [{"np": 1}, {"np": 1}]),
+        ("-np 1 a : -np 1 -- b : c", [["a"], ["b", ":", "c"]], [{"np": 1}, {"np": 1}]),
+        ("-genv A 1 -env B 2 a : -env C 3 b", [["a"], ["b"]], [{"export": ("B=2",)}, {"export": ("C=3",)}]),
+        ("-genvnone a : -envall b", [["a"], ["b"]], [{}, {"forward": "all"}]),
+    ],
+)
+def test_programs_and_what_is_said_for_each(words: str, programs: list[list[str]], own: list[dict[str, Any]]) -> None:
+    command = read(words)
+    assert [section.program for section in command.sections] == programs
+    assert [{name: setting.value for name, setting in section.said.items()} for section in command.sections] == own
+
+
+def test_one_program_takes_all_that_is_said_and_a_colon_after_two_dashes() -> None:
+    command = read("-genv A 1 -env A 2 -np 2 -- echo a : b")
+    assert command.said["export"].value == ("A=1", "A=2")
+    assert command.said["export"].provenance == "-env"
+    assert [section.program for section in command.sections] == [["echo", "a", ":", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--map-by core --map-by :OVERSUBSCRIBE", "core:OVERSUBSCRIBE"),
+        ("--map-by slot:PE=2 --map-by node", "node"),
+    ],
+)
+def test_modifiers_add_to_a_policy(words: str, expected: str) -> None:
+    assert read(f"{words} prog").said["map-by"].value == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "hydra"),
+    [
+        ("mpilaunch", "-n 2", False),
+        ("mpiexec.hydra", "-n 2", True),
+        ("mpirun.openmpi", "-n 2", False),
+        ("mpirun", "-n 2", False),
+        ("mpirun", "-ppn 2", True),
+        ("mpilaunch", "-ppn 2", False),
+        ("mpilaunch", "-genv A 1", True),
+        ("mpilaunch", "--dialect hydra", True),
+        ("mpiexec.hydra", "--dialect openmpi", False),
+        ("mpirun", "-x A=1 -ppn 2", False),
+    ],
+)
+def test_hydra_is_found_by_its_name_or_its_options(name: str, words: str, hydra: bool) -> None:
+    assert ("oversubscribe" in read(f"{words} prog", name).habits) == hydra
+
+
+@pytest.mark.parametrize(
+    ("words", "words_of_ours"),
+    [
+        ("-tune f.dat -genv A 1", "error"),
+        ("-genv A 1 -rr -tune f.dat", ("I_MPI_TUNING_BIN=f.dat",)),
+        ("--dialect intel -tune f.dat", ("I_MPI_TUNING_BIN=f.dat",)),
+    ],
+)
+def test_a_spelling_of_several_meanings_is_decided_by_what_stands_before(words: str, words_of_ours: Any) -> None:
+    if words_of_ours == "error":
+        with pytest.raises(UsageError, match="means different things"):
+            read(f"{words} prog", "mpilaunch")
+    else:
+        assert read(f"{words} prog", "mpilaunch").said["export"].value[-1:] == words_of_ours
+
+
+@pytest.mark.parametrize(
+    ("parts", "template"),
+    [
+        ({"launcher": "ssh"}, None),
+        ({"program": "ssh", "flags": ""}, None),
+        ({"launcher": "fork"}, "local"),
+        ({"launcher": "rsh"}, "rsh {host} {command}"),
+        ({"launcher": "rsh", "program": "/x/rsh", "flags": "-x"}, "/x/rsh {host} {command}"),
+        ({"program": "/x/ssh", "arguments": "-p 22", "flags": "-x"}, "/x/ssh -p 22 -x {host} {command}"),
+        ({"program": "a{b}", "flags": ""}, "a{{b}} {host} {command}"),
+    ],
+)
+def test_how_nodes_are_reached_is_put_together(parts: dict[str, str], template: str | None) -> None:
+    assert foreign.agent_template(parts) == template
+
+
+def test_an_explicit_agent_wins_and_order_does_not_matter() -> None:
+    said = read("-launcher-exec /x -launcher ssh -hosts a prog").said
+    assert said["remote-agent"].value == "/x -x {host} {command}"
+    assert read("--remote-agent openssh -launcher-exec /x prog").said["remote-agent"].value == "openssh"
+
+
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi"])
+def test_a_link_of_another_name_is_the_command(tmp_path: Path, name: str) -> None:
+    command = tmp_path / "mpilaunch"
+    command.write_text(f"#!{sys.executable}\nimport mpilaunch.__main__\nmpilaunch.__main__.entry()\n", encoding="utf-8")
+    command.chmod(0o755)
+    (tmp_path / name).symlink_to(command)
+    root = ROOT
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": f"{root}{os.pathsep}{root / 'agents'}"}
+    done = subprocess.run([tmp_path / name, "-n", "2", "echo", "hi"], env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hi\nhi\n", "")
+
+
+@pytest.mark.parametrize("words", ["-np 2 -H a -x A=1 --tag rank prog", "-n 1 -f h prog", "--dry-run prog"])
+def test_a_plain_command_line_loads_no_table(words: str) -> None:
+    code = f"import sys; from mpilaunch.words import read_command; read_command({words.split()!r}); print(*sys.modules)"
+    environ = {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    loaded = {name for name in done.stdout.split() if name.startswith("mpilaunch.")}
+    assert "mpilaunch.words" in loaded
+    assert not loaded & {"mpilaunch.dialects", "mpilaunch.foreign", "mpilaunch.mca", "mpilaunch.appfile", "mpilaunch.inherited"}
+
+
+@given(st.lists(st.sampled_from(["-genv", "A", "1", ":", "--", "-mca", "-s", "-l", "x=1", "-env", "-launcher", "rsh", "p"])))
+def test_any_words_of_others_are_read_or_a_usage_error(words: list[str]) -> None:
+    with contextlib.suppress(UsageError):
+        command = read_command(words, "mpirun")
+        assert all(section.program for section in command.sections) or len(command.sections) == 1
+
+
+# Variables
+
+
+def test_variables_of_others_are_weaker_than_any_word_to_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text("timeout: 30\n", encoding="utf-8")
+    environ = {"HOME": "/nowhere", "MPIEXEC_TIMEOUT": "9", "OMPI_MCA_btl": "tcp"}
+    settings = load_settings({}, environ)
+    assert (settings["timeout"], settings.provenance("timeout")) == (9.0, "MPIEXEC_TIMEOUT")
+    assert load_settings({}, {**environ, "MPILAUNCH_TIMEOUT": "8"})["timeout"] == 8.0
+    assert load_settings({}, {**environ, "MPILAUNCH_CONFIG": "c.yaml"})["timeout"] == 30.0
+    assert inherited.settings_from({"I_MPI_PERHOST": "allcores"}, 1) == {}

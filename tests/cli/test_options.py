@@ -1,0 +1,127 @@
+"""The table of options and the checks of their values."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpilaunch.errors import UsageError
+from mpilaunch.job.environment.layers import job_environment, node_environment, rank_environment
+from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS
+from mpilaunch.text import did_you_mean
+from mpilaunch.values import value_from_data, value_from_text
+
+
+def test_every_flag_and_name_is_declared_once() -> None:
+    flags = [flag for option in OPTIONS for flag in option.flags]
+    assert len(flags) == len(set(flags)) == len(BY_FLAG)
+    assert len({option.name for option in OPTIONS}) == len({option.variable for option in OPTIONS}) == len(OPTIONS)
+
+
+def test_what_a_rank_is_given_sets_no_option_of_a_launch_inside_it() -> None:
+    given = {
+        **job_environment(job_id="j", size=1, node_count=1, universe_size=1, master_addr="a", master_port=1),
+        **node_environment(node_rank=0, local_size=1),
+        **rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=1),
+    }
+    assert not given.keys() & {option.variable for option in OPTIONS}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_row_is_whole(option) -> None:
+    assert option.group in GROUPS
+    assert option.help and not option.help.endswith(".")
+    assert option.kind in ("flag", "number", "seconds", "text", "file")
+    assert option.said_by(option.flag) is not None or option.metavar or option.choices, "its argument has no name in the help"
+    assert (option.default == ()) == option.repeatable
+    assert not option.choices or option.default is None or option.default in option.choices
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        *(("-n", "np"), ("--np", "np"), ("-H", "host"), ("-f", "hostfile"), ("--machinefile", "hostfile")),
+        *(("-N", "npernode"), ("--ppn", "npernode"), ("-x", "export"), ("--mca", "mca"), ("-q", "quiet"), ("-vv", "verbose")),
+    ],
+)
+def test_spellings_of_mpirun(spelled: str, name: str) -> None:
+    assert BY_FLAG[spelled].name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h", 3600), ("1.5h", 5400), ("2d", 172800), ("0.1", 0.1)]
+)
+def test_times(text: str, seconds: float) -> None:
+    assert value_from_text(BY_NAME["timeout"], text, "--timeout") == seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("timeout", "5x", "'5x' is not a time"),
+        ("timeout", "-1", "'-1' is not a time"),
+        ("timeout", "1e3", "'1e3' is not a time"),
+        ("timeout", "٣", "'٣' is not a time"),
+        ("timeout", "0", "0 is out of range: 0.1 or more"),
+        ("np", "", "'' is not a whole number"),
+        ("np", "0", "0 is out of range: 1 or more"),
+        ("np", "-4", "-4 is out of range: 1 or more"),
+        ("np", "9" * 5000, "is not a whole number"),
+        ("timeout", "9" * 5000, "is not a time"),
+        ("np", "4.0", "'4.0' is not a whole number"),
+        ("np", "1_000", "'1_000' is not a whole number"),
+        ("np", "٣", "'٣' is not a whole number"),
+        ("master-port", "65536", "65536 is out of range: 1 to 65535"),
+        ("quiet", "maybe", "'maybe' is neither yes nor no"),
+        ("gpu-bind", "slt", "did you mean slot?"),
+        ("wdir", "", "the value is empty"),
+        ("wdir", "a\0b", "NUL"),
+    ],
+)
+def test_wrong_texts(name: str, text: str, what: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        value_from_text(BY_NAME[name], text, "HERE")
+    assert caught.value.message.startswith("HERE: ") and what in caught.value.message
+    assert caught.value.reference == "option-value" and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "value"),
+    [
+        ("np", 4, 4),
+        ("np", "4", 4),
+        ("timeout", 90, 90.0),
+        ("timeout", 1.5, 1.5),
+        ("timeout", "5m", 300.0),
+        ("stdin", 0, "0"),
+        ("quiet", True, True),
+        ("export", ["A=1", "B"], ("A=1", "B")),
+        ("export", "A=1", ("A=1",)),
+        ("host", [], ()),
+    ],
+)
+def test_values_of_yaml(name: str, data: object, value: object) -> None:
+    assert value_from_data(BY_NAME[name], data, "x.yaml:1") == value
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("np", True, "bool True where a whole number is expected"),
+        ("np", [4], "list [4] where a whole number is expected"),
+        ("np", 2.5, "'2.5' is not a whole number"),
+        ("np", None, "NoneType None where a whole number is expected"),
+        ("wdir", {"a": 1}, "where text is expected"),
+        ("quiet", "yes", "'yes' is neither true nor false"),
+        ("quiet", 1, "1 is neither true nor false"),
+        ("export", ["A", ["B"]], "where text is expected"),
+    ],
+)
+def test_wrong_values_of_yaml(name: str, data: object, what: str) -> None:
+    with pytest.raises(UsageError, match=r"^x\.yaml:1: ") as caught:
+        value_from_data(BY_NAME[name], data, "x.yaml:1")
+    assert what in caught.value.message
+
+
+def test_near_names() -> None:
+    assert did_you_mean("--hostfle", BY_FLAG) == "; did you mean --hostfile?"
+    assert did_you_mean("--zzz", BY_FLAG) == ""

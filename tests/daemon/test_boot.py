@@ -1,0 +1,186 @@
+"""The daemon boots under every Python from 3.8 on, with nothing on the node but that Python.
+
+Which interpreters: `/usr/bin/python3`, each `python3.N` in PATH, and the newest of each `~/.pyenv/versions/3.N.*`. Those that
+are found are tested. `MPILAUNCH_REQUIRE_PYTHONS`, like "3.8,3.9,3.13", names versions that must be among them: whoever sets
+a machine up for the tests says there what it has installed, and a test fails if one is missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpilaunch.agent import PYTHON_TOO_OLD
+from mpilaunch.head.nodes import bundle
+from tests.support.launching import WireToDaemon
+
+OLDEST = (3, 8)
+
+
+def version_of(python: str) -> tuple[int, int] | None:
+    """Return (major, minor) of an interpreter, None where it does not run."""
+    code = "import sys; print('%d %d' % sys.version_info[:2])"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    major, minor = done.stdout.split()
+    return int(major), int(minor)
+
+
+@functools.lru_cache
+def found_pythons() -> dict[tuple[int, int], str]:
+    """Return an interpreter of each version that is found here."""
+    pyenv = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")), key=_numbers)
+    named = [path for minor in range(30) if (path := shutil.which(f"python3.{minor}")) and "/shims/" not in path]
+    paths = [*pyenv, *named, "/usr/bin/python3"]
+    return {version: path for path in paths if (version := version_of(path)) is not None}
+
+
+def _numbers(path: str) -> list[int]:
+    return [int(number) for number in re.findall("[0-9]+", path)]
+
+
+PYTHONS = {version: path for version, path in sorted(found_pythons().items()) if version >= OLDEST}
+REQUIRED = [tuple(map(int, text.split("."))) for text in os.environ.get("MPILAUNCH_REQUIRE_PYTHONS", "").split(",") if text]
+
+each_python = pytest.mark.parametrize("python", list(PYTHONS.values()), ids=[f"{major}.{minor}" for major, minor in PYTHONS])
+
+
+@pytest.fixture(scope="module")
+def zipped() -> bytes:
+    return bundle.load()
+
+
+def run_a_job(daemon: WireToDaemon) -> None:
+    """Let two ranks say who they are, and see the node finished."""
+    daemon.run("sh", "-c", 'echo "rank $RANK"; echo error >&2; exit $RANK', ranks=2)
+    daemon.until("finished")
+    ends = {message["rank"]: message["code"] for message in daemon.messages if message["type"] == "exited"}
+    assert ends == {0: 0, 1: 1}
+    assert daemon.output == {1: b"rank 0\n", 2: b"error\n", 5: b"rank 1\n", 6: b"error\n"}
+    assert daemon.ended == {1, 2, 5, 6}
+    daemon.close_wire()
+    assert daemon.end() == (0, "")
+
+
+def test_the_interpreters_of_this_machine() -> None:
+    assert version_of("/usr/bin/python3") is not None, "a node has a /usr/bin/python3; this machine has none"
+    assert [version for version in REQUIRED if version not in PYTHONS] == []
+
+
+@each_python
+def test_a_job_under_each_python(python: str, zipped: bytes) -> None:
+    with WireToDaemon(python, zipped) as daemon:
+        daemon.write(zipped)
+        hello = daemon.until("hello")
+        assert daemon.banner == b""
+        assert tuple(map(int, hello["facts"]["python"].split(".")[:2])) == version_of(python)
+        run_a_job(daemon)
+
+
+@each_python
+def test_the_bundle_a_byte_at_a_time_behind_a_banner_with_frames_directly_behind_it(python: str, zipped: bytes) -> None:
+    banner = "printf 'Welcome to \\000 mpilaunch-wire-\\n\\033[1mnode\\n'"
+    with WireToDaemon(python, zipped, banner=banner) as daemon:
+        for byte in zipped[:-1]:
+            daemon.write(bytes([byte]))
+        daemon.session.send_ping(1.5)
+        daemon.write(zipped[-1:] + daemon.session.data_to_send())
+        daemon.until("hello")
+        assert daemon.banner == b"Welcome to \0 mpilaunch-wire-\n\x1b[1mnode\n"
+        daemon.take_until(lambda: bool(daemon.others), "a PONG")
+        assert daemon.others[0][2][0] == 1.5
+        run_a_job(daemon)
+
+
+@each_python
+def test_prepare_may_stand_directly_behind_the_bundle(python: str, zipped: bytes) -> None:
+    with WireToDaemon(python, zipped) as daemon:
+        daemon.write(zipped)
+        daemon.prepare("echo", "hello")
+        daemon.until("ready")
+        daemon.send("launch")
+        daemon.until("finished")
+        assert daemon.stdout_of(0) == b"hello\n"
+        assert [message["type"] for message in daemon.messages] == ["hello", "ready", "started", "exited", "finished"]
+
+
+def test_the_heads_own_files_without_a_bundle() -> None:
+    with WireToDaemon() as daemon:
+        daemon.until("hello")
+        run_a_job(daemon)
+
+
+def test_a_bundle_that_breaks_off(zipped: bytes) -> None:
+    with WireToDaemon(sys.executable, zipped) as daemon:
+        daemon.write(zipped[:1000])
+        daemon.close_wire()
+        assert daemon.end() == (1, "mpilaunch: the bundle broke off\n")
+
+
+def test_nothing_is_written_to_the_nodes_disk(zipped: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with WireToDaemon(sys.executable, zipped) as daemon:
+        daemon.write(zipped)
+        daemon.until("hello")
+        opened = [os.readlink(f"/proc/{daemon.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{daemon.process.pid}/fd")]
+        assert [path for path in opened if path.startswith("/memfd:")] and not list(tmp_path.iterdir())
+        run_a_job(daemon)
+    assert not list(tmp_path.iterdir())
+
+
+def test_modules_of_the_users_do_not_reach_the_daemon(zipped: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("os", "json", "selectors", "mpilaunch", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n", encoding="ascii")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for zip in (zipped, None):
+        with WireToDaemon(sys.executable, zip) as daemon:
+            daemon.write(zip or b"")
+            daemon.until("hello")
+            run_a_job(daemon)
+
+
+def offer(*what: str, **members: Any) -> dict[str, Any]:
+    """Return what the head says of a world of one rank for the sake of MPI."""
+    sizes = {"first": 0, "size": 1, "universe_size": 1, "app_sizes": [1], "blocks": [[0, 1, 1]]}
+    names = {"world": "0123456789abcdef", "namespace": "fedcba9876543210", "hosts": ["here"], "parent": "", "pairs": {}}
+    means = {"library": None, "pmix_defaults": {}, "descriptor": None, "port": False, "tell_after": 5.0}
+    return {**sizes, **names, **means, "offer": what, **members}
+
+
+@each_python
+def test_the_modules_for_pmix_are_in_the_bundle(python: str, zipped: bytes, tmp_path: Path) -> None:
+    no_library = tmp_path / "libpmix.so.2"
+    no_library.write_bytes(b"")
+    with WireToDaemon(python, zipped) as daemon:
+        daemon.write(zipped)
+        daemon.prepare("sh", "-c", ":", mpi=offer("pmix", library=str(no_library)))
+        (problem,) = daemon.until("refused")["problems"]  # the helper ran, and tried
+        assert problem["cause"] == "pmix-missing" and str(no_library) in problem["detail"]
+        assert [message for message in daemon.messages if message["type"] == "ask"] == []
+        daemon.close_wire()
+        assert daemon.end() == (0, "")
+
+
+def test_an_older_python_says_so() -> None:
+    older = [path for version, path in found_pythons().items() if (3, 4) <= version < OLDEST]
+    pretended = "import sys; sys.version_info = (3, 7, 16); sys.version = '3.7.16 (default)'; exec(sys.argv.pop(1))"
+    commands = [[sys.executable, "-c", pretended, bundle.BOOT]]
+    commands += [[path, "-I", "-S", "-B", "-c", bundle.BOOT] for path in older]
+    for command in commands:
+        done = subprocess.run([*command, "100"], input=b"x" * 100, capture_output=True, timeout=20, check=False)
+        assert done.returncode == PYTHON_TOO_OLD
+        assert re.fullmatch(rb"mpilaunch: python 3\.\d+\.\d+ is older than 3\.8\n", done.stderr)

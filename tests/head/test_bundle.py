@@ -1,0 +1,283 @@
+"""The bundle: what travels to a node, and the line that runs it there."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import io
+import marshal
+import os
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import mpilaunch
+from mpilaunch.head.nodes import bundle, cache, pack
+
+TOP = Path(mpilaunch.__file__).parent
+TRAVELS = [TOP / "__init__.py", *TOP.glob("wire/*.py"), *TOP.glob("daemon/*.py")]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    forget()
+
+
+def forget() -> None:
+    """Be as a launch that has just begun."""
+    bundle.load.cache_clear()
+
+
+def unzipped(packed: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(zlib.decompress(packed))) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+# What travels
+
+
+def test_wire_and_daemon_travel_and_nothing_else() -> None:
+    sources = {path.relative_to(TOP.parent).as_posix() for path in TRAVELS}
+    assert unzipped(bundle.load()).keys() == sources | {f"{name}c" for name in sources}
+
+
+def test_the_byte_code_is_of_this_python_and_is_used_without_a_look_at_the_source() -> None:
+    for name, data in unzipped(bundle.load()).items():
+        if name.endswith(".pyc"):
+            assert data[:4] == importlib.util.MAGIC_NUMBER
+            assert data[4:8] == b"\1\0\0\0"  # PEP 552: a hash that is not compared
+            assert marshal.loads(data[16:]).co_filename == name[:-1]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_node_takes_the_byte_code_and_another_python_the_source(same: bool) -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as repacked:
+        for name, data in unzipped(bundle.load()).items():
+            if name.endswith(".pyc") and not same:
+                data = bytes(4) + data[4:]
+            elif name == "mpilaunch/daemon/main.py":
+                data = b"def main(): source()"
+            repacked.writestr(name, data)
+    sent = zlib.compress(archive.getvalue())
+    boot = bundle.BOOT.replace("\nmain()", "\nprint(main.__code__.co_names)")
+    command = [sys.executable, "-I", "-S", "-B", "-c", boot]
+    done = subprocess.run([*command, str(len(sent))], input=sent, capture_output=True, timeout=20, check=True)
+    assert (done.stdout == b"('source',)\n") is not same
+    assert (b"_take_wire" in done.stdout) is same
+
+
+def test_the_same_files_give_the_same_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bundle.load()
+    forget()
+    monkeypatch.setattr(cache, "read", lambda name, key: None)
+    assert bundle.load() == first
+
+
+def test_it_is_small() -> None:
+    # It goes to every node, through connections that may be slow.
+    assert len(bundle.load()) < 260_000
+
+
+# What is left out
+
+
+class Unread(ast.NodeTransformer):
+    """Takes from a tree what no node reads, to compare it with the tree of what is packed."""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return ast.Pass()
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            return ast.Pass()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            node.value.value = ""
+        elif isinstance(node, ast.AnnAssign):
+            return ast.Assign([node.target], node.value) if node.value is not None else ast.Pass()
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
+        return node
+
+
+@pytest.mark.parametrize("path", TRAVELS, ids=lambda path: str(path.stem))
+def test_nothing_is_left_out_that_runs_and_every_line_keeps_its_number(path: Path) -> None:
+    source = path.read_bytes()
+    stripped = pack.strip(source)
+    assert ast.dump(ast.parse(stripped)) == ast.dump(Unread().visit(ast.parse(source)))
+    before, after = source.split(b"\n"), stripped.split(b"\n")
+    assert len(before) == len(after)
+    assert all(new.strip() in (old.strip(), b"", b"pass", b"''") or b":" in old for old, new in zip(before, after, strict=True))
+
+
+def test_what_is_left_out() -> None:
+    source = """'''What this is.'''
+from __future__ import annotations
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+SIZE: int = 4  # bytes
+'''Of what.'''
+
+
+def über(a: dict[str, list[int]], *rest: bytes, b: int | None = None) -> tuple[
+    int, int
+]:
+    # A comment.
+    x: int
+    text = '''
+'''
+    return a["#"], b
+"""
+    assert pack.strip(source.encode()).decode().split("\n") == [
+        *("''", "pass", "import os", "", "TYPE_CHECKING = False", "pass", "", "SIZE = 4  # bytes", "''", "", ""),
+        *("def über(a, *rest, b = None) :", "", "", "", "    pass", "    text = '''", "'''", '    return a["#"], b', ""),
+    ]
+
+
+def test_no_text_of_several_lines_has_one_that_looks_like_a_comment() -> None:
+    for path in TRAVELS:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.end_lineno != node.lineno:
+                assert not any(line.lstrip().startswith("#") for line in node.value.splitlines()), path
+
+
+# What is kept for the next launch
+
+
+def kept() -> list[Path]:
+    return sorted(Path(os.environ["XDG_CACHE_HOME"]).glob("mpilaunch/*"))
+
+
+def test_it_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = bundle.load()
+    assert [path.stat().st_mode & 0o777 for path in kept()] == [0o600]
+    assert kept()[0].parent.stat().st_mode & 0o777 == 0o700
+    forget()
+    monkeypatch.setattr(pack, "pack", lambda modules: pytest.fail("packed again"))
+    assert bundle.load() == packed
+
+
+def test_a_changed_source_is_packed_anew_though_its_size_and_times_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in an image that is rebuilt with clamped times.
+    for path in [*TRAVELS, TOP / "head" / "bundle.py", TOP / "head" / "pack.py"]:
+        copy = tmp_path / path.relative_to(TOP)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+        os.utime(copy, (0, 0))
+    monkeypatch.setattr(mpilaunch, "__file__", str(tmp_path / "__init__.py"))
+    source = tmp_path / "daemon" / "timers.py"
+    for value in (b"OLD", b"NEW"):
+        source.write_bytes((TOP / "daemon" / "timers.py").read_bytes() + value + b" = 1\n")
+        os.utime(source, (0, 0))
+        forget()
+        assert value + b" = 1" in unzipped(bundle.load())["mpilaunch/daemon/timers.py"]
+    assert len(kept()) == 1
+    for packer in ("bundle.py", "pack.py"):
+        before = kept()[0].read_bytes()
+        (tmp_path / "head" / packer).write_bytes(b"# another\n")
+        forget()
+        bundle.load()
+        assert kept()[0].read_bytes() != before
+
+
+def flip(position: int) -> Callable[[Path], object]:
+    """Return what changes one bit of a file."""
+
+    def change(path: Path) -> None:
+        content = bytearray(path.read_bytes())
+        content[position] ^= 1
+        path.write_bytes(content)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:50]),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(path.read_bytes() + b"x"),
+        lambda path: path.chmod(0o666),
+        *map(flip, (0, 64, 128, 5000, -1)),
+    ],
+)
+def test_a_file_that_is_damaged_or_open_to_others_is_made_anew(spoil: Callable[[Path], object]) -> None:
+    packed = bundle.load()
+    good = kept()[0].read_bytes()
+    spoil(kept()[0])
+    forget()
+    assert bundle.load() == packed
+    assert (kept()[0].read_bytes(), kept()[0].stat().st_mode & 0o777) == (good, 0o600)
+
+
+def test_a_directory_that_others_may_write_is_not_used() -> None:
+    place = Path(os.environ["XDG_CACHE_HOME"]) / "mpilaunch"
+    cache.write("x", b"key", b"data")
+    assert cache.read("x", b"key") == b"data"
+    place.chmod(0o770)
+    assert cache.read("x", b"key") is None
+    cache.write("y", b"key", b"data")
+    assert [path.name for path in place.iterdir()] == ["x"]
+
+
+def test_without_a_place_for_it_nothing_is_kept_and_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for place in (tmp_path / "no" / "such" / "place", file, Path("/proc/self")):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(place))
+        forget()
+        assert len(bundle.load()) > 50_000
+
+
+def test_the_cache_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As with sudo, which may leave HOME as it was.
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: os.stat(tmp_path).st_uid + 1)
+    bundle.load()
+    assert list(tmp_path.iterdir()) == []
+
+
+# The boot line
+
+
+def test_what_travels_is_python_3_8() -> None:
+    for path in (*TRAVELS, TOP.parent / "agents/mpilaunch_agents/callback/node.py"):
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=(3, 8))
+
+
+def test_the_boot_line_is_one_short_argument_without_anything_of_the_job() -> None:
+    zipped = bundle.load()
+    command = bundle.boot_command("/opt/python3", zipped)
+    assert command == ["/opt/python3", "-I", "-S", "-B", "-c", bundle.BOOT, str(len(zipped))]
+    assert bundle.BOOT.isascii() and len(bundle.BOOT) < 1000
+    # Some agents put the command between single quotes of a remote shell without looking.
+    assert '"' not in bundle.BOOT
+
+
+def test_the_boot_line_needs_no_more_than_its_bundle(tmp_path: Path) -> None:
+    zipped = bundle.load()
+    command = bundle.boot_command(sys.executable, zipped)
+    done = subprocess.run(command, input=zipped, capture_output=True, cwd=tmp_path, env={}, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"\0mpilaunch-wire-1\0ML")
+
+
+def test_the_local_command_names_the_files_that_are_here() -> None:
+    command = bundle.local_command()
+    assert command[0] == sys.executable and Path(command[-1]) / "mpilaunch" == TOP

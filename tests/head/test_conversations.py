@@ -1,0 +1,325 @@
+"""Nodes that do not keep to the protocol, in whole conversations with a real head; and a head that does not, with a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from mpilaunch.head import stop
+from mpilaunch.head.nodes import link
+from mpilaunch.job.state import Verdict
+from mpilaunch.wire.frames import CONTROL, frame
+from tests.support.conversations import ESCAPES, FACTS, LIMITS, Conversation, HostileHead, Message, Script, converse
+from tests.support.launching import LIMIT, ROOT, WireToDaemon, environment
+
+QUICK, LONG = 60, 480
+DAEMONS = 12
+"""Conversations of the fuzz tests."""
+
+
+def talk(
+    change: Callable[[Script, Message, list[Message]], list[Message]],
+    *words: str,
+    signals: Sequence[float] = (),
+    script: Callable[[str], Script] = Script,
+) -> Conversation:
+    """Hold a conversation in which node `b` sends what `change` makes of (its script, the head's message, its answer)."""
+
+    class Changed(Script):
+        def take(self, message: Message) -> list[Message]:
+            return change(self, message, super().take(message))
+
+    return asyncio.run(converse([*LIMITS, *words], lambda name: Changed(name) if name == "b" else script(name), signals))
+
+
+def instead_of_collective(*messages: Message) -> Callable[[Script, Message, list[Message]], list[Message]]:
+    """Return a change: these messages follow the start of the ranks, before they wait; WORLD stands for their world."""
+
+    def put(value: Any, world: str) -> Any:
+        if isinstance(value, dict):
+            return {name: put(item, world) for name, item in value.items()}
+        if isinstance(value, list):
+            return [put(item, world) for item in value]
+        return world if value == "WORLD" else value
+
+    def change(node: Script, message: Message, answer: list[Message]) -> list[Message]:
+        return [answer[0], *(put(one, node.world) for one in messages), *answer[1:]] if message["type"] == "launch" else answer
+
+    return change
+
+
+class Waits(Script):
+    """Its ranks run until they are stopped."""
+
+    def take_launch(self, message: Message) -> list[Message]:
+        messages = super().take_launch(message)
+        self.living = list(self.ranks)
+        return messages[:1]
+
+
+def lost(ended: Conversation) -> str:
+    """Return why node `b`, and no other, was lost."""
+    assert isinstance(ended.outcome, Verdict) and (ended.reference, ended.outcome.host) == ("node-lost", "b"), ended.words
+    assert ended.launch.lost_nodes == {1}
+    for name in "ac":
+        assert any(one["type"] == "stop" for one in ended.nodes[name].taken), "the ranks of the others are ended in order"
+    return ended.words
+
+
+def test_the_scripts_are_honest() -> None:
+    for mpi in ("auto", "none"):
+        ended = talk(lambda node, message, answer: answer, "--mpi", mpi)
+        assert ended.reference == "ok" and ended.seconds < 1
+
+
+def spawn(rank: int, world: str = "WORLD") -> Message:
+    app = {"program": ["true"], "count": 1, "environment": {}, "info": {}}
+    return {"type": "ask", "id": 1, "what": "spawn", "world": world, "rank": rank, "apps": [app], "pairs": {}}
+
+
+def collective(members: list[Any], ranks: int = 2, data: Any = None, kind: str = "pmi y") -> Message:
+    return {"type": "collective", "kind": kind, "members": members, "ranks": ranks, "data": {} if data is None else data}
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([{"type": "finished", "worlds": 1, "swept": []}], "'finished' before the end of rank 2"),
+        ([{"type": "finished", "worlds": 2, "swept": []}], "'finished' with 2 worlds of 1"),
+        ([spawn(0)], "rank 0 of world"),
+        ([spawn(2, "other")], "rank 2 of world 'other' is none of this node"),
+        ([collective([["other", -1]])], "a collective with rank -1 of world 'other', which is not there"),
+        ([collective([["WORLD", 6]])], "a collective with rank 6"),
+        ([collective([["WORLD", 0]], 1)], "a collective of 1 ranks, of which this node has 0"),
+        ([collective([["WORLD", -1]], 3)], "a collective of 3 ranks, of which this node has 2"),
+        ([collective([["WORLD", 2], ["WORLD", 2]])], "a collective that names a rank twice"),
+        ([collective([["WORLD", -1], ["WORLD", 2]])], "a collective that names a rank twice"),
+        ([collective([["WORLD", -1]], 2, "no pairs")], "the data of a collective is not that of its kind"),
+        ([collective([["WORLD", -1]], 2, "%", "pmix y")], "data that is not base64"),
+        ([{"type": "answer", "id": 1, "error": ""}], "an answer to what nobody asked"),
+        ([{"type": "waiting", "world": "WORLD", "absent": [0]}], "rank 0 of world"),
+        ([{"type": "joined", "world": "other"}], "this node has no rank of world 'other'"),
+        ([{"type": "ready", "programs": [], "notes": []}], "'ready' without a `prepare`"),
+        ([{"type": "refused", "problems": [{"cause": "of ours", "detail": ""}]}], "'refused' does not fit"),
+        ([{"type": "hello", "version": "1", "clock": 1.0, "facts": FACTS}], "'hello' of a node that is running"),
+        ([{"type": "ask", "id": 1, "what": "riches"}], "'ask' for 'riches', which this job does not offer"),
+        (
+            [{"type": "ask", "id": 1, "what": "publish", "space": "pmix", "values": {"n": ["WORLD", 0, [3, "x"]]}}],
+            "rank 0 of world",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_node_is_heard_about_its_own_ranks_only(messages: list[Message], words: str) -> None:
+    text = lost(talk(instead_of_collective(*messages)))
+    assert text.startswith("b: lost: broke the protocol: ") and words in text
+
+
+@pytest.mark.parametrize("message", [spawn(2), {"type": "broken", "text": "x"}, {"type": "joined", "world": ""}], ids=str)
+def test_nothing_of_mpi_is_heard_where_none_is_offered(message: Message) -> None:
+    assert "in a job that offers no" in lost(talk(instead_of_collective(message), "--mpi", "none", script=Waits))
+
+
+def test_finished_without_the_end_of_its_ranks_and_going_on_without_it() -> None:
+    early: Message = {"type": "finished", "worlds": 1, "swept": []}
+    ended = talk(instead_of_collective(early), "--continue-on-error", "--mpi", "none")
+    assert (ended.reference, ended.launch.lost_nodes) == ("node-lost", {1}) and ended.seconds < 5
+
+
+def test_members_of_an_unknown_world_and_going_on_without_the_node() -> None:
+    ended = talk(instead_of_collective(collective([["other", -1]])), "--continue-on-error")
+    assert ended.launch.lost_nodes == {1} and ended.seconds < 5
+
+
+def test_an_answer_to_what_another_node_was_asked() -> None:
+    asks: Message = {"type": "ask", "id": 7, "what": "modex", "world": "WORLD", "rank": 0}  # a rank of node a
+    change = instead_of_collective(asks, {"type": "answer", "id": 1, "error": "", "data": "AAAA"})
+    assert "an answer to what another node was asked" in lost(talk(change, script=Waits))
+
+
+def test_a_rank_may_ask_for_data_of_a_rank_that_is_not_there() -> None:
+    others = (("x", 0), ("WORLD", 99))
+    asks = [{"type": "ask", "id": 7, "what": "modex", "world": world, "rank": rank} for world, rank in others]
+    ended = talk(instead_of_collective(*asks))
+    assert ended.reference == "ok"
+    assert [one["error"] for one in ended.nodes["b"].taken if one["type"] == "answer"] == ["not-found"] * 2
+
+
+def test_an_unknown_cause_of_refused_is_one_error() -> None:
+    refused: Message = {"type": "refused", "problems": [{"cause": "of ours", "detail": "x"}]}
+    ended = talk(lambda node, message, answer: [refused] if message["type"] == "prepare" else answer)
+    assert ended.reference == "start-protocol"
+    assert ended.words == "1 of 3 nodes: b: the daemon broke the protocol: broke the protocol: 'refused' does not fit"
+
+
+def test_facts_that_are_none_are_one_error() -> None:
+    class Wrong(Script):
+        def hello(self) -> list[Message]:
+            (hello,) = super().hello()
+            return [{**hello, "facts": {**hello["facts"], "addresses": ["10.0.0.1\0"]}}] if self.name == "c" else [hello]
+
+    ended = asyncio.run(converse(LIMITS, Wrong))
+    assert ended.reference == "start-protocol" and "c: the daemon broke the protocol" in ended.words
+
+
+def test_texts_of_a_singleton_reach_the_terminal_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    texts = dict.fromkeys(("library", "family", "why_no_pmix"), ESCAPES)
+    talk(instead_of_collective({"type": "singleton", "rank": 2, "offer": ["pmi"], **texts}))
+    words = capfd.readouterr().err
+    assert "has an MPI library" in words and words.count("\n") == 1
+    assert not {"\x1b", "\r", "\u202e", "\x07"} & set(words)
+
+
+# Limits
+
+
+def test_collectives_that_wait_are_limited_for_a_job() -> None:
+    many = [collective([["WORLD", -1]], 2, {"k": "x" * 1_000_000}, f"pmi {number}") for number in range(80)]
+    ended = talk(instead_of_collective(*many), script=Waits)
+    assert (ended.reference, ended.words) == ("mpi-failed", "b: collectives of MPI that wait hold more than 67,108,864 bytes")
+
+
+def test_published_names_and_look_ups_are_limited_for_a_job() -> None:
+    asks: list[Message] = [
+        {"type": "ask", "id": n, "what": "publish", "space": "pmi", "values": {str(n): "x" * 1_000_000}} for n in range(20)
+    ]
+    asks += [
+        {"type": "ask", "id": 100 + n, "what": "lookup", "space": "pmi", "names": ["y" * 1_000_000], "wait": True}
+        for n in range(5)
+    ]
+    ended = talk(instead_of_collective(*asks))
+    errors = [one["error"] for one in ended.nodes["b"].taken if one["type"] == "answer" and one["error"]]
+    assert errors[0] == "published names hold more than 16,777,216 bytes" and len(errors) >= 8
+
+
+def test_a_message_of_too_many_values_is_not_read() -> None:
+    assert "more than 1048576 values" in lost(talk(instead_of_collective({"type": "new", "x": [[]] * 600_000})))
+
+
+def test_a_node_that_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "MOST_UNREAD", 1 << 20)
+
+    def change(node: Script, message: Message, answer: list[Message]) -> list[Message]:
+        looks: Message = {"type": "ask", "id": 1, "what": "lookup", "space": "pmi", "names": ["n"], "wait": False}
+        publishes: Message = {"type": "ask", "id": 1, "what": "publish", "space": "pmi", "values": {"n": "x" * 100_000}}
+        return [answer[0], publishes, *[looks] * 30] if message["type"] == "launch" else answer
+
+    assert "has not read 1,048,576 bytes that were sent to it" in lost(talk(change, "--reconnect-timeout", "5"))
+
+
+# A stop always ends
+
+
+def test_a_node_that_does_not_end_is_cut_after_the_grace_time() -> None:
+    def silent(node: Script, message: Message, answer: list[Message]) -> list[Message]:
+        return [] if message["type"] in ("stop", "collective") else answer[:1]
+
+    ended = talk(silent, "--mpi", "none", script=Waits)
+    assert ended.reference == "timeout" and ended.launch.lost_nodes == {1}
+    assert 1.2 + stop.OVERDUE <= ended.seconds < 1.2 + stop.OVERDUE + 2
+
+
+@pytest.mark.parametrize("lack", ["drained", "finished", "worlds"])
+def test_a_stop_that_nobody_asked_for_ends_too(lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank fails; node b ends its ranks, but for their output, or never finishes."""
+
+    class Fails(Waits):
+        def take_launch(self, message: Message) -> list[Message]:
+            messages = super().take_launch(message)
+            if self.name != "a":
+                return messages
+            end = self.end()
+            return [*messages, *({**one, "code": 3} if one["type"] == "exited" else one for one in end)]
+
+        def take_stop(self, message: Message) -> list[Message]:
+            messages = super().take_stop(message)
+            if self.name != "b":
+                return messages
+            if lack == "worlds":
+                return [{**one, "worlds": 0} if one["type"] == "finished" else one for one in messages]
+            left = ("drained", "finished") if lack == "drained" else ("finished",)
+            return [one for one in messages if one["type"] not in left]
+
+    monkeypatch.setattr(stop, "OVERDUE", 1.0)
+    words = ["--grace", "0.2", "--reconnect-timeout", "0", "--mpi", "none"]
+    ended = asyncio.run(converse(words, Fails))
+    assert ended.reference == "rank-failed" and ended.launch.lost_nodes == {1}
+    assert 1.0 <= ended.seconds < 3.0
+
+
+def test_three_signals_end_at_once() -> None:
+    def silent(node: Script, message: Message, answer: list[Message]) -> list[Message]:
+        return [] if message["type"] == "stop" else answer[:1]
+
+    ended = talk(silent, "--mpi", "none", "--timeout", "60", "--grace", "30", script=Waits, signals=(0.2, 0.3, 0.4))
+    assert ended.reference == "interrupted" and ended.seconds < 2
+
+
+# Fuzz
+
+
+def fuzz(count: int) -> None:
+    seed = int(os.environ.get("MPILAUNCH_TEST_SEED") or time.time())
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.conversations", str(seed), str(count)],
+        capture_output=True, text=True, env=environment(), cwd=ROOT, timeout=110, check=False,
+    )  # fmt: skip
+    print(f"MPILAUNCH_TEST_SEED={seed}")
+    assert done.returncode == 0, f"MPILAUNCH_TEST_SEED={seed}:\n{done.stdout}\n{done.stderr[-3000:]}"
+    assert "Traceback" not in done.stderr
+    assert not {"\x1b", "\r", "\u202e"} & set(done.stderr), f"MPILAUNCH_TEST_SEED={seed}: {done.stderr!r}"
+
+
+def test_conversations_that_go_wrong_end_in_order() -> None:
+    fuzz(QUICK)
+
+
+@pytest.mark.slow
+def test_many_conversations_that_go_wrong_end_in_order() -> None:
+    fuzz(LONG)
+
+
+def hostile_heads(count: int) -> None:
+    seed = int(os.environ.get("MPILAUNCH_TEST_SEED") or time.time())
+    print(f"MPILAUNCH_TEST_SEED={seed}")
+    for number in range(seed, seed + count):
+        began = time.monotonic()
+        with WireToDaemon() as daemon:
+            if number % 2:
+                daemon.run("sleep", "100")
+            with contextlib.suppress(BrokenPipeError):
+                for message in HostileHead(Random(number)).messages():
+                    daemon.write(frame(CONTROL, 0, json.dumps(message).encode()))
+            daemon.close_wire()
+            code, words = daemon.end()
+        where = f"MPILAUNCH_TEST_SEED={number}: {words}"
+        assert code == 0 and "Traceback" not in words, where
+        assert time.monotonic() - began < LIMIT, where
+
+
+@pytest.mark.parametrize("message", [{"type": "signal", "signal": 65}, {"type": "stop", "steps": [[4000, 0.1]]}], ids=str)
+def test_a_signal_that_there_is_not_ends_the_daemon_in_order(message: Message) -> None:
+    with WireToDaemon() as daemon:
+        daemon.run("sleep", "100")
+        daemon.write(frame(CONTROL, 0, json.dumps(message).encode()))
+        code, words = daemon.end()
+    assert code == 0 and "the head broke the protocol" in words and "Traceback" not in words
+
+
+def test_a_head_that_goes_wrong_leaves_a_daemon_that_ends_in_order() -> None:
+    hostile_heads(DAEMONS)
+
+
+@pytest.mark.slow
+def test_many_heads_that_go_wrong_leave_daemons_that_end_in_order() -> None:
+    hostile_heads(5 * DAEMONS)

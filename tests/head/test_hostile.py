@@ -1,0 +1,277 @@
+"""Hostile bytes: no message makes the head or a daemon crash, hang, or grow past its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mpilaunch.agent import ChannelEnd
+from mpilaunch.errors import LaunchError
+from mpilaunch.head.launch import Launch
+from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink
+from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.observe.observer import Observer
+from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.job.state import verdict_of_ranks
+from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
+from mpilaunch.wire.messages import HEAD_SAYS, check
+from tests.head.test_output import job
+from tests.support.launching import WireToDaemon
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from([-1, 0, 1, 9, 1 << 70]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+FACTS = {
+    "hostname": "n", "python": "3.11.7", "executable": "/usr/bin/python3", "cpus": [[0, 0, 0, 0]], "gpus": [],
+    "addresses": ["10.0.0.1"], "ssh_connection": None, "free_port": 29500, "notes": [],
+}  # fmt: skip
+FROM_DAEMON: dict[str, dict[str, Any]] = {
+    "hello": {"version": "0.1.0", "clock": 1.0, "facts": FACTS},
+    "listening": {"path": "/tmp/mpilaunch-0/attach", "why_not": ""},
+    "terminated": {},
+    "ready": {"programs": ["/bin/true"], "notes": []},
+    "refused": {"problems": [{"cause": "program-missing", "detail": "x: not found"}]},
+    "started": {"ranks": [[0, 4711, 1.0]], "failed": [[1, 2, 1.0]]},
+    "exited": {
+        "rank": 0, "code": 1, "signal": None, "core": False, "clock": 2.0, "stopped": False, "stdin_read": 0, "mpi": "absent",
+        "evidence": {"out_of_memory": "", "memory_kills": 1},
+    },
+    "collective": {"kind": "pmi ", "members": [["j", -1]], "ranks": 1, "data": {"a": "b"}},
+    "ask": {"id": 1, "what": "lookup"},
+    "answer": {"id": 1, "error": ""},
+    "joined": {"world": "j"},
+    "waiting": {"world": "j", "absent": [0]},
+    "singleton": {"rank": 0, "library": "libmpi.so.40", "family": "Open MPI", "offer": ["pmi"], "why_no_pmix": ""},
+    "broken": {"text": "x"},
+    "note": {"text": "x"},
+    "finished": {"worlds": 1, "swept": [[4711, "sleep"]]},
+}  # fmt: skip
+RANK = {"rank": 0, "app": 0, "environment": {"A": "b"}, "unset": ["C"], "cpus": [0], "stdin": True}
+APP = {"program": ["true"], "directory": "/", "directory_required": True, "environment": {}}
+MPI = {
+    "world": "j", "namespace": "n", "first": 0, "size": 1, "universe_size": 1, "hosts": ["n"], "blocks": [[0, 1, 1]],
+    "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
+    "pmix_defaults": {}, "descriptor": 60, "port": False,
+    "tell_after": 30.0,
+}  # fmt: skip
+FROM_HEAD: dict[str, dict[str, Any]] = {
+    "limits": {"silence": 60.0, "pulse": 60.0},
+    "prepare": {
+        "job": "0123456789abcdef", "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "defaults": {}, "scrub": [],
+        "merge_stderr": False, "window": 65536, "drain": 0.1, "silence": 60.0, "pulse": 60.0,
+        "attach": {"secret": "0f" * 32, "seconds": 0.1}, "mpi": MPI, "node": 0, "ranks": [RANK],
+    },
+    "launch": {},
+    "signal": {"signal": 18},
+    "stop": {"steps": [[15, 0.1]]},
+    "cancel": {},
+    "release": {},
+    "world": {"mpi": MPI},
+    "collective": {"kind": "pmi ", "members": [["j", -1]], "number": 1, "parts": [{"a": "b"}]},
+    "ask": {"id": 1, "what": "modex", "world": "j", "rank": 0},
+    "answer": {"id": 1, "error": ""},
+}  # fmt: skip
+
+
+def paths(data: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the way to every member and item of data."""
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [path for key, value in items for path in ((*here, key), *paths(value, (*here, key)))]
+
+
+@st.composite
+def message(draw: st.DrawFn, table: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Draw a message of which up to two members, at any depth, were replaced or removed."""
+    kind = draw(st.sampled_from(sorted(table)))
+    made: dict[str, Any] = json.loads(json.dumps({"type": kind, **table[kind]}))
+    for _ in range(draw(st.integers(0, 2))):
+        ways = [path for path in paths(made) if path != ("type",)]
+        if not ways:
+            break
+        *way, last = draw(st.sampled_from(ways))
+        inner = made
+        for key in way:
+            inner = inner[key]
+        if draw(st.booleans()) and isinstance(inner, dict):
+            del inner[last]
+        else:
+            inner[last] = draw(JSON)
+    return made
+
+
+# The tables
+
+
+@pytest.mark.parametrize(("table", "says"), [(FROM_DAEMON, DAEMON_SAYS), (FROM_HEAD, HEAD_SAYS)], ids=["daemon", "head"])
+def test_the_tables_take_every_message_and_miss_no_member(table: dict[str, dict[str, Any]], says: dict[str, Any]) -> None:
+    assert set(table) == set(says)
+    for kind, members in table.items():
+        check({"type": kind, **members, "new": 1}, says)
+        for name in members:
+            with pytest.raises(WireError, match=kind):
+                check({"type": kind, **{other: value for other, value in members.items() if other != name}}, says)
+    check({"type": "of a newer version"}, says)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e300, True, "1"])
+def test_what_is_no_time_is_none(value: object) -> None:
+    with pytest.raises(WireError):
+        check({"type": "stop", "steps": [[15, value]]}, HEAD_SAYS)
+
+
+def test_no_argument_or_variable_holds_a_zero_byte() -> None:
+    for app in ({**APP, "program": ["a\0b"]}, {**APP, "environment": {"A": "\0"}}, {**APP, "directory": "/\0"}):
+        with pytest.raises(WireError):
+            check({"type": "prepare", **FROM_HEAD["prepare"], "apps": [app]}, HEAD_SAYS)
+
+
+@given(JSON)
+def test_facts_are_facts_or_an_error_that_the_link_takes(data: Any) -> None:
+    with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError, AttributeError):
+        NodeFacts.from_message(data)
+
+
+# The head
+
+
+class Deaf:
+    """A channel that takes everything, and ends when it is aborted."""
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def write_eof(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self._link.closed(ChannelEnd(137))
+
+
+class Silent(Observer):
+    """Nobody listens."""
+
+    def progress(self, *_: object) -> None:
+        pass
+
+    def started(self) -> None:
+        pass
+
+    def note(self, text: str) -> str:
+        return ""
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
+@given(st.booleans(), st.lists(message(FROM_DAEMON), max_size=6), st.binary(max_size=40))
+def test_whatever_a_daemon_says_the_head_goes_on(running: bool, messages: Sequence[dict[str, Any]], rest: bytes) -> None:
+    hear(running, [frame(CONTROL, 0, json.dumps(one).encode()) for one in messages] + [rest])
+
+
+def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
+    """Let one of two nodes say this to a launch; return the launch."""
+
+    async def main() -> Launch:
+        launch = Launch(job("-H local:1,local:1"), {}, Silent())
+        links = launch._links
+        for link in links:
+            link.opened(Deaf(link), b"")
+        links[1].data_received(MARKER + frame(CONTROL, 0, json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()))
+        if running:
+            launch._running = True
+            launch._ranks.worlds_told.update(link.node.index for link in links)
+            for link in links:
+                link.state = "running"
+        else:
+            launch._ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
+        links[0].data_received(MARKER)
+        for piece in pieces:
+            if links[0].end is None:
+                links[0].data_received(piece)
+        # What was taken can be told: no number or text of it breaks the verdict.
+        verdict = verdict_of_ranks(launch._state)
+        assert verdict.first is None or (verdict.first.how and isinstance(verdict.first.exit_code, int))
+        for end in launch._state.ends.values():
+            assert end.rank == 0, "a node speaks for its own ranks"
+        for answer in launch._ranks._answers.values():
+            if answer.done() and answer.result()["type"] == "refused":
+                assert all(problem["cause"] and problem["detail"] is not None for problem in answer.result()["problems"])
+        return launch
+
+    return asyncio.run(main())
+
+
+def test_a_node_cannot_speak_for_the_ranks_of_another() -> None:
+    for one in (
+        {"type": "started", "ranks": [[1, 5, 1.0]], "failed": []},
+        {"type": "exited", **FROM_DAEMON["exited"], "rank": 1},
+        {"type": "exited", **FROM_DAEMON["exited"], "rank": 1 << 40},
+    ):
+        launch = hear(True, [frame(CONTROL, 0, json.dumps(one).encode())])
+        assert not launch._state.ends
+        assert launch._stop.outcome is not None and launch._stop.outcome.cause == "node-lost"
+
+
+def test_a_node_that_is_lost_while_others_still_prepare_is_a_node_that_does_not_start() -> None:
+    def said(kind: str) -> bytes:
+        return frame(CONTROL, 0, json.dumps({"type": kind, **FROM_DAEMON[kind]}).encode())
+
+    async def main() -> None:
+        launch = Launch(job("-H local:1,local:1"), {}, Silent())
+        for link in launch._links:
+            link.opened(Deaf(link), b"")
+            link.data_received(MARKER + said("hello"))
+        preparing = asyncio.ensure_future(launch._ranks.prepare(launch._ranks.worlds[0]))
+        await asyncio.sleep(0)
+        first, second = launch._links
+        first.data_received(said("ready"))
+        first.closed(ChannelEnd(137))
+        second.data_received(said("ready"))
+        with pytest.raises(LaunchError, match="1 of 2 nodes: local"):
+            await preparing
+
+    asyncio.run(main())
+
+
+def test_a_banner_without_end_is_bounded() -> None:
+    async def main() -> None:
+        link = Launch(job("-H local:1,local:1"), {}, Silent())._links[0]
+        for _ in range(1000):
+            link.data_received(b"no marker" * 1000)
+            link.stderr_received(b"words" * 1000)
+        assert len(link.banner) <= LAST_WORDS + 20 and len(link.stderr) <= LAST_WORDS
+
+    asyncio.run(main())
+
+
+# The daemon
+
+
+@settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=25)
+@given(st.booleans(), st.lists(message(FROM_HEAD), min_size=1, max_size=4), st.binary(max_size=40))
+def test_whatever_a_head_says_the_daemon_ends_in_order(
+    running: bool, messages: Sequence[dict[str, Any]], rest: bytes
+) -> None:
+    with WireToDaemon() as daemon:
+        if running:
+            daemon.run("sleep", "100")
+        with contextlib.suppress(BrokenPipeError):  # it has heard enough
+            for one in messages:
+                daemon.write(frame(CONTROL, 0, json.dumps(one).encode()))
+            daemon.write(rest)
+        daemon.close_wire()
+        code, words = daemon.end()
+        assert code == 0 and "Traceback" not in words, words
+        assert words.count("\n") <= 1

@@ -1,0 +1,69 @@
+"""Published names: found by all, in the space of their protocol, and waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpilaunch.head.mpi.names import MAX_NAMES, Names
+
+
+def looked_up(names: Names, space: str, *wanted: str, wait: bool = False) -> list[dict[str, Any]]:
+    """Return the list that gets what is found."""
+    found: list[dict[str, Any]] = []
+    names.lookup(0, space, wanted, wait, lambda values, error: found.append(values))
+    return found
+
+
+def test_a_name_is_found_until_it_is_taken_back() -> None:
+    names = Names()
+    assert looked_up(names, "pmi", "s") == [{}]
+    assert names.publish(0, "pmi", {"s": "port", "t": "other"}) == ""
+    assert looked_up(names, "pmi", "s") == [{"s": "port"}]
+    assert looked_up(names, "pmi", "s", "t", "u") == [{"s": "port", "t": "other"}]
+    assert names.unpublish(0, "pmi", ["s"]) == ""
+    assert looked_up(names, "pmi", "s") == [{}]
+    assert names.unpublish(0, "pmi", ["s"]) == "s is not published"
+
+
+def test_a_name_is_taken_once_in_its_space() -> None:
+    names = Names()
+    assert names.publish(0, "pmi", {"s": "1"}) == ""
+    assert names.publish(0, "pmi", {"s": "2"}) == "s is published already"
+    assert names.publish(0, "pmix", {"s": "3"}) == ""
+    assert looked_up(names, "pmi", "s") == [{"s": "1"}]
+
+
+def test_who_waits_hears_when_all_are_there() -> None:
+    names = Names()
+    found = looked_up(names, "pmix", "a", "b", wait=True)
+    names.publish(0, "pmix", {"a": 1})
+    names.publish(0, "pmi", {"b": 0})
+    assert found == []
+    names.publish(0, "pmix", {"b": 2})
+    assert found == [{"a": 1, "b": 2}]
+
+
+def test_names_are_limited_in_number() -> None:
+    names = Names()
+    assert names.publish(0, "pmi", {str(number): "" for number in range(MAX_NAMES)}) == ""
+    assert "10,000" in names.publish(0, "pmi", {"one more": ""})
+
+
+def test_a_name_of_pmix_is_taken_back_by_its_node_only() -> None:
+    names = Names()
+    assert names.publish(0, "pmix", {"s": "1"}) == ""
+    assert names.unpublish(1, "pmix", ["s"]) == "s is not published by this node"
+    assert looked_up(names, "pmix", "s") == [{"s": "1"}]
+
+
+def test_names_and_look_ups_are_limited_in_bytes() -> None:
+    names, errors = Names(max_bytes=1000), []
+    assert names.publish(0, "pmi", {"a": "x" * 600}) == ""
+    assert "more than 1,000 bytes" in names.publish(0, "pmi", {"b": "x" * 600})
+    names.lookup(1, "pmi", ["y" * 600], True, lambda values, error: errors.append(error))
+    assert "more than 1,000 bytes" in errors[0]
+    assert names.unpublish(0, "pmi", ["a"]) == ""
+    names.lookup(1, "pmi", ["y" * 600], True, lambda values, error: errors.append(error))
+    assert len(errors) == 1 and "more than 1,000 bytes" in names.publish(0, "pmi", {"b": "x" * 600})
+    names.forget(1)
+    assert names.publish(0, "pmi", {"b": "x" * 600}) == ""

@@ -1,0 +1,374 @@
+"""The head's side of output: lines, credits, files and folding, with links that are only asked for credit."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mpilaunch import config
+from mpilaunch.errors import UsageError
+from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.output import forward as iof
+from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
+from mpilaunch.job.lines import LONGEST_LINE
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.worlds import first_world
+from mpilaunch.prepare import make_job
+from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
+from mpilaunch.words import read_words
+
+
+class Link:
+    """A link that notes what is granted."""
+
+    def __init__(self) -> None:
+        self.granted: Counter[int] = Counter()
+        self.flushed = 0
+
+    def grant(self, channel: int, size: int) -> None:
+        self.granted[channel] += size
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+def job(words: str) -> JobSpec:
+    said, program = read_words([*words.split(), "prog"])
+    return make_job(config.load_settings(said, {"HOME": "/nowhere"}), program, {})
+
+
+def out(rank: int) -> int:
+    return stream_channel(rank, STDOUT)
+
+
+def err(rank: int) -> int:
+    return stream_channel(rank, STDERR)
+
+
+def forward(words: str, body: Callable[[OutputForwarder, NodeLink], Coroutine[Any, Any, None] | None]) -> Link:
+    """Run `body` with a forwarder, print everything, and return the link with what it was granted."""
+    link = Link()
+
+    async def main() -> None:
+        forwarder = OutputForwarder(job(words), lambda error: None)
+        forwarder.add_world(first_world(job(words)))
+        running = body(forwarder, cast(NodeLink, link))
+        if running is not None:
+            await running
+        await forwarder.drain()
+
+    asyncio.run(main())
+    return link
+
+
+def printed(capfd: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
+    captured = capfd.readouterr()
+    return captured.out.splitlines(), captured.err.splitlines()
+
+
+# Lines
+
+
+def test_pieces_become_lines_and_two_ranks_never_share_one(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"one ")
+        forwarder.data(link, out(1), b"two ")
+        forwarder.data(link, out(0), b"line\nand")
+        forwarder.data(link, out(1), b"lines\n")
+        forwarder.end(out(0))
+        forwarder.end(out(1))
+
+    forward("-np 2 -H local:2", body)
+    assert printed(capfd) == (["one line", "two lines", "and"], [])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=40)), max_size=30))
+def test_however_the_bytes_are_cut_each_ranks_lines_are_its_own(pieces: list[tuple[int, bytes]]) -> None:
+    read, write = os.pipe()
+    kept = os.dup(1)
+    os.dup2(write, 1)
+    os.close(write)
+    try:
+
+        def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+            for rank, data in pieces:
+                if data:
+                    forwarder.data(link, out(rank), data)
+
+        forward("-np 3 -H local:3 --tag {rank}:", body)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    whole = b""
+    while piece := os.read(read, 65536):
+        whole += piece
+    os.close(read)
+    lines = whole.split(b"\n")[:-1]
+    for rank in range(3):
+        wrote = b"".join(data for other, data in pieces if other == rank)
+        tag = b"%d:" % rank
+        mine = b"".join(line[len(tag) :] + b"\n" for line in lines if line.startswith(tag))
+        assert mine == (wrote if not wrote or wrote.endswith(b"\n") else wrote + b"\n")
+    assert all(line[:2] in (b"0:", b"1:", b"2:") for line in lines)
+
+
+def test_the_two_streams_go_to_their_own_places_under_their_own_tags(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(1), b"a\n")
+        forwarder.data(link, err(1), b"b\n")
+
+    forward("-np 2 -H n1,n2 --tag {rank}{local_rank}{node_rank}{host}{stream}:", body)
+    assert printed(capfd) == (["101n2stdout:a"], ["101n2stderr:b"])
+
+
+def test_one_rank_without_a_tag_passes_bytes_as_they_are(capfdbinary) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        for piece in (b"\0\xff", b"no newline", b"\r50%"):
+            forwarder.data(link, out(0), piece)
+        forwarder.end(out(0))
+
+    forward("-np 1", body)
+    assert capfdbinary.readouterr().out == b"\0\xffno newline\r50%"
+
+
+def test_a_line_without_end_is_broken_at_the_limit(capfd) -> None:
+    block = b"x" * 200_000
+
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        for _ in range(12):
+            forwarder.data(link, out(0), block)
+
+    forward("-np 2 -H local:2", body)
+    lines = printed(capfd)[0]
+    assert "".join(lines) == "x" * 2_400_000
+    assert max(map(len, lines)) <= LONGEST_LINE + len(block)
+
+
+def test_what_we_say_stands_between_lines(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, err(0), b"half ")
+        forwarder.say("note: of ours\n")
+        forwarder.data(link, err(0), b"a line\n")
+
+    forward("-np 2 -H local:2", body)
+    assert printed(capfd) == ([], ["note: of ours", "half a line"])
+
+
+# Credits
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 64, 4096, 60_000])
+def test_windows_are_bounded_together_and_each(ranks: int) -> None:
+    async def main() -> int:
+        return OutputForwarder(job(f"-np {ranks} --oversubscribe -H local:{ranks}"), lambda error: None).window
+
+    window = asyncio.run(main())
+    assert LEAST_WINDOW <= window <= MOST_WINDOW
+    assert 2 * ranks * window <= WINDOWS or window == LEAST_WINDOW
+
+
+@pytest.mark.parametrize("words", ["-np 2 -H local:2", "-np 1", "-np 2 -H local:2 --fold", "-np 2 -H local:2 --tag rank"])
+def test_every_byte_is_granted_again_but_for_less_than_a_quarter_of_the_window(capfd, words: str) -> None:
+    windows = []
+    sent = 0
+
+    async def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        nonlocal sent
+        windows.append(forwarder.window)
+        for number in range(60):
+            piece = b"y" * (number * 997 % 90_000) + b"\n"
+            sent += len(piece)
+            forwarder.data(link, out(0), piece)
+        await asyncio.sleep(0)
+
+    link = forward(words, body)
+    assert sent - windows[0] // 4 < link.granted[out(0)] <= sent
+    assert link.flushed >= 1
+
+
+def test_nothing_is_granted_before_it_is_written() -> None:
+    read, write = os.pipe()
+    kept = os.dup(1)
+    os.dup2(write, 1)
+    os.close(write)
+    link = Link()
+    size = 1 << 20
+
+    async def main() -> None:
+        forwarder = OutputForwarder(job("-np 1"), lambda error: None)
+        forwarder.add_world(first_world(job("-np 1")))
+        forwarder.data(cast(NodeLink, link), out(0), bytes(size))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert link.granted[out(0)] == 0
+        left = size
+        while left:
+            left -= len(os.read(read, left))
+        await forwarder.drain()
+        assert link.granted[out(0)] == size
+
+    try:
+        asyncio.run(main())
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(read)
+
+
+# The last words
+
+
+def test_the_last_lines_of_stderr_are_kept(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"not this\n")
+        for number in range(5000):
+            forwarder.data(link, err(0), b"line %d\n" % number)
+        forwarder.data(link, err(0), b"unfinished")
+        kept = forwarder.last_lines(0)
+        assert kept == (*(b"line %d" % number for number in range(5001 - len(kept), 5000)), b"unfinished")
+        assert KEPT - 20 < len(b"\n".join(kept)) <= KEPT
+        assert forwarder.last_lines(1) == ()
+
+    forward("-np 2 -H local:2", body)
+
+
+def test_a_long_last_line_is_cut_and_a_line_that_lost_its_beginning_is_not_shown(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, err(0), b"x" * (KEPT - 4) + b"\nend\n")
+        assert forwarder.last_lines(0) == (b"end",)
+
+    forward("-np 2 -H local:2", body)
+
+
+def test_merged_stderr_is_kept_from_stdout(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"Traceback\n")
+        assert forwarder.last_lines(0) == (b"Traceback",)
+
+    forward("-np 2 -H local:2 --merge-stderr-to-stdout", body)
+
+
+# The end of streams
+
+
+def test_a_rank_is_drained_when_both_its_streams_have_ended(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        assert not forwarder.drained(0)
+        forwarder.end(out(0))
+        assert not forwarder.drained(0)
+        forwarder.end(err(0))
+        assert forwarder.drained(0) and not forwarder.drained(1)
+
+    forward("-np 2 -H local:2", body)
+
+
+def test_with_merged_streams_the_one_is_enough(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.end(out(1))
+        assert forwarder.drained(1) and not forwarder.drained(0)
+
+    forward("-np 2 -H local:2 --merge-stderr-to-stdout", body)
+
+
+def test_draining_prints_what_a_lost_node_left_unfinished(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"last words of a lost node")
+
+    forward("-np 2 -H local:2", body)
+    assert printed(capfd)[0] == ["last words of a lost node"]
+
+
+# Files
+
+
+def test_files_get_the_bytes_as_they_come(capfd, tmp_path: Path) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(1), b"\0half")
+        assert (tmp_path / "rank-0001.out").read_bytes() == b"\0half", "at once, for who looks into it"
+        forwarder.data(link, err(1), b"e\r\n")
+        forwarder.end(out(1))
+
+    forward(f"-np 2 -H local:2 --tag rank --output-filename {tmp_path}", body)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "rank-0000.out": b"",
+        "rank-0000.err": b"",
+        "rank-0001.out": b"\0half",
+        "rank-0001.err": b"e\r\n",
+    }
+
+
+def test_merged_streams_have_one_file(capfd, tmp_path: Path) -> None:
+    forward(f"-np 1 --merge-stderr-to-stdout --output-filename {tmp_path}", lambda forwarder, link: None)
+    assert [path.name for path in tmp_path.iterdir()] == ["rank-0000.out"]
+
+
+def test_file_names_sort_as_ranks_do(capfd, tmp_path: Path) -> None:
+    forward(f"-np 10001 --oversubscribe -H local:10001 --merge-stderr-to-stdout --output-filename {tmp_path}", lambda *_: None)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert (names[0], names[-1], len(names)) == ("rank-00000.out", "rank-10000.out", 10001)
+
+
+def test_a_directory_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"file/logs/rank-0000.out: the ranks' output cannot go there: Not a directory"):
+        forward(f"-np 1 --output-filename {tmp_path}/file/logs", lambda forwarder, link: None)
+
+
+def test_a_full_disk_is_told_once_and_the_output_goes_on(capfd, tmp_path: Path) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, forwarder._streams[out(0)].file.descriptor)
+        os.close(full)
+        for _ in range(3):
+            forwarder.data(link, out(0), b"line\n")
+        assert forwarder.lost is not None
+
+    forward(f"-np 1 --tag rank --output-filename {tmp_path}", body)
+    lines, said = printed(capfd)
+    assert lines == ["[0] line"] * 3
+    assert len(said) == 1 and "rank 0: No space left on device: the files are incomplete from here on" in said[0]
+
+
+# Folding
+
+
+def test_equal_texts_are_printed_once_behind_the_names_of_their_nodes(capfd) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        for rank, text in enumerate((b"same\nlines", b"other", b"same\nlines\n", b"")):
+            if text:
+                forwarder.data(link, out(rank), text)
+            forwarder.end(out(rank))
+        forwarder.data(link, err(3), b"error")
+
+    forward("-np 4 -H node[01-04] --fold", body)
+    assert printed(capfd) == (["node[01,03]: same", "node[01,03]: lines", "node02: other"], ["node04: error"])
+
+
+def test_more_than_can_be_kept_is_printed_as_it_comes(capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iof, "MOST_FOLDED", 1000)
+
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"a" * 600 + b"\n")
+        forwarder.data(link, out(1), b"a" * 600 + b"\n")
+        forwarder.data(link, out(1), b"after it\n")
+
+    forward("-np 2 -H n1,n2 --fold", body)
+    lines, said = printed(capfd)
+    assert lines == ["n[1-2]: " + "a" * 600, "after it"]
+    assert len(said) == 1 and "no longer folded from here on" in said[0]
+
+
+# What we say ourselves
+
+
+def test_what_a_node_tells_reaches_no_terminal_as_a_command(capfd) -> None:
+    forward("-np 2 -H local:2", lambda forwarder, link: forwarder.say("rank 0: GPU-\x1b[2J\x9b1m\tx\r\n"))
+    assert printed(capfd) == ([], ["rank 0: GPU-\\x1b[2J\\x9b1m\tx\\x0d"])

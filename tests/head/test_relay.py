@@ -1,0 +1,56 @@
+"""A relayed channel: how a daemon has ended is heard, whatever the head says meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from mpilaunch.agent import ChannelEnd
+from mpilaunch.relay import STDOUT, Frames, RelayedChannel
+from mpilaunch_agents.conformance import Recorder
+
+
+class Other(Frames):
+    """The other side, which says all at once."""
+
+    lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say it, with the head's words waiting."""
+        super().connection_made(transport)
+        transport.pause_reading()  # type: ignore[attr-defined]
+        self.tell(STDOUT, b"all" * 1000)
+        self.tell_end(ChannelEnd(7, "its words", "a-cause"))
+
+    def frame(self, kind: int, data: bytes) -> None:
+        """Take no notice."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Keep the news."""
+        self.lost = True
+
+
+def test_the_end_is_heard_by_a_head_that_is_speaking(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        other, recorder = Other(), Recorder()
+        server = await loop.create_unix_server(lambda: other, tmp_path / "socket")
+        channel = RelayedChannel(recorder, "lost")
+        await loop.create_unix_connection(lambda: channel, str(tmp_path / "socket"))
+        channel.transport.pause_reading()
+        while not hasattr(other, "transport"):
+            await asyncio.sleep(0.01)
+        for _ in range(10):  # the other side does all that it wants to
+            await asyncio.sleep(0.01)
+        for _ in range(10):
+            channel.write(b"a word" * 1000)
+        channel.write_eof()
+        await asyncio.sleep(0.01)
+        channel.transport.resume_reading()
+        assert await recorder.ended() == ChannelEnd(7, "its words", "a-cause")
+        assert recorder.stdout == b"all" * 1000
+        while not other.lost:
+            await asyncio.sleep(0.01)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(main(), 10))

@@ -1,0 +1,197 @@
+"""The head's stdin: read as far as the ranks can take it, and given back as far as they have not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.output.stdin import StdinForwarder
+from mpilaunch.wire.frames import STDIN, stream_channel
+
+
+class Link:
+    """A link that takes stdin as far as its credit goes, and notes it."""
+
+    def __init__(self, credit: int) -> None:
+        self.credit = credit
+        self.got = b""
+        self.ended = False
+
+    def input_credit(self, channel: int) -> int:
+        return 0 if self.ended else self.credit
+
+    def send_input(self, channel: int, data: bytes) -> None:
+        assert len(data) <= self.credit and not self.ended
+        self.credit -= len(data)
+        self.got += data
+        self.ended = not data
+
+
+@pytest.fixture(autouse=True)
+def _give_stdin_back() -> Iterator[None]:
+    kept = os.dup(0)
+    yield
+    os.dup2(kept, 0)
+    os.close(kept)
+
+
+def become_stdin(descriptor: int) -> None:
+    os.dup2(descriptor, 0)
+    os.close(descriptor)
+
+
+def stdin_is_a_file(folder: Path, data: bytes) -> None:
+    (folder / "stdin").write_bytes(data)
+    become_stdin(os.open(folder / "stdin", os.O_RDONLY))
+
+
+def stdin_is_a_pipe() -> int:
+    read, write = os.pipe()
+    become_stdin(read)
+    return write
+
+
+def forward(links: dict[int, Link], body: Callable[[StdinForwarder], Any]) -> None:
+    async def main() -> None:
+        forwarder = StdinForwarder(cast("dict[int, NodeLink]", links))
+        await body(forwarder)
+        forwarder.close()
+
+    asyncio.run(main())
+
+
+async def turns() -> None:
+    """Let the loop look at its descriptors."""
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+
+
+def test_a_file_is_read_as_far_as_the_credit_goes(tmp_path: Path) -> None:
+    data = os.urandom(100_000)
+    stdin_is_a_file(tmp_path, data)
+    link = Link(30_000)
+
+    async def body(forwarder: StdinForwarder) -> None:
+        await turns()
+        assert link.got == data[:30_000] and not link.ended
+        link.credit = 500_000
+        forwarder.more_credit()
+        await turns()
+        assert link.got == data and link.ended
+
+    forward({0: link}, body)
+
+
+def test_a_pipe_is_not_read_before_somebody_can_take_it() -> None:
+    write = stdin_is_a_pipe()
+    os.write(write, b"abc")
+    link = Link(0)
+
+    async def body(forwarder: StdinForwarder) -> None:
+        await turns()
+        assert link.got == b""
+        link.credit = 2
+        forwarder.more_credit()
+        await turns()
+        assert link.got == b"ab"
+        link.credit = 10
+        forwarder.more_credit()
+        await turns()
+        assert link.got == b"abc" and not link.ended
+        os.write(write, b"def")
+        await turns()
+        assert link.got == b"abcdef"
+        os.close(write)
+        await turns()
+        assert link.ended
+
+    forward({0: link}, body)
+
+
+def test_of_several_ranks_the_slowest_sets_the_pace(tmp_path: Path) -> None:
+    stdin_is_a_file(tmp_path, b"x" * 1000)
+    links = {0: Link(1000), 1: Link(10)}
+
+    async def body(forwarder: StdinForwarder) -> None:
+        await turns()
+        assert [len(link.got) for link in links.values()] == [10, 10]
+        # With the slow one gone, the other gets the rest.
+        forwarder.rank_ended(1, 10)
+        await turns()
+        assert [len(link.got) for link in links.values()] == [1000, 10]
+
+    forward(links, body)
+
+
+def test_what_one_rank_has_not_read_of_a_file_is_given_back(tmp_path: Path) -> None:
+    stdin_is_a_file(tmp_path, b"one\ntwo\nthree\n")
+    os.lseek(0, 4, os.SEEK_SET)
+    link = Link(1000)
+
+    async def body(forwarder: StdinForwarder) -> None:
+        await turns()
+        assert link.got == b"two\nthree\n"
+        forwarder.rank_ended(0, 4)
+        await turns()
+
+    forward({0: link}, body)
+    assert os.read(0, 100) == b"three\n"
+
+
+def test_a_rank_that_does_not_get_stdin_ends_without_a_trace(tmp_path: Path) -> None:
+    stdin_is_a_file(tmp_path, b"one\n")
+    link = Link(1000)
+
+    async def body(forwarder: StdinForwarder) -> None:
+        forwarder.rank_ended(5, 0)
+        assert os.lseek(0, 0, os.SEEK_CUR) == 4 and link.ended
+
+    forward({0: link}, body)
+
+
+def test_what_comes_after_the_end_of_the_rank_is_left_to_others() -> None:
+    write = stdin_is_a_pipe()
+    link = Link(1000)
+
+    async def body(forwarder: StdinForwarder) -> None:
+        forwarder.rank_ended(0, 0)
+        os.write(write, b"for the next")
+        await turns()
+        assert link.got == b""
+
+    forward({0: link}, body)
+    os.close(write)
+    assert os.read(0, 100) == b"for the next"
+
+
+def test_without_a_rank_nothing_is_read(tmp_path: Path) -> None:
+    stdin_is_a_file(tmp_path, b"one\n")
+
+    async def body(forwarder: StdinForwarder) -> None:
+        forwarder.more_credit()
+        await turns()
+
+    forward({}, body)
+    assert os.lseek(0, 0, os.SEEK_CUR) == 0
+
+
+def test_the_channel_is_that_of_the_ranks_stdin(tmp_path: Path) -> None:
+    stdin_is_a_file(tmp_path, b"one\n")
+    channels: set[int] = set()
+
+    class Noting(Link):
+        def send_input(self, channel: int, data: bytes) -> None:
+            channels.add(channel)
+            super().send_input(channel, data)
+
+    async def body(forwarder: StdinForwarder) -> None:
+        await turns()
+
+    forward({7: Noting(1000)}, body)
+    assert channels == {stream_channel(7, STDIN)}

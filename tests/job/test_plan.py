@@ -1,0 +1,117 @@
+"""The plan: golden text and data, the environment of a rank, and what is masked in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from mpilaunch.config import load_settings
+from mpilaunch.hosts.allocation import Allocation, Node, Slot
+from mpilaunch.job.masking import MASKED
+from mpilaunch.job.plan import (
+    AT_LAUNCH,
+    environment_of_rank,
+    map_as_text,
+    plan_as_json,
+    plan_as_text,
+    settings_as_text,
+)
+from mpilaunch.job.spec import App, JobSpec
+from mpilaunch.options import Setting
+from mpilaunch.placement.mapping import MappingPolicy, map_ranks
+from tests.support import goldens
+
+
+def job(*nodes: Node, ranks: int | None = None, source: str = "hosts.txt", **fields) -> JobSpec:
+    allocation = Allocation(nodes, source)
+    job_map = map_ranks(allocation, MappingPolicy(ranks))
+    return JobSpec("00c0ffee00c0ffee", (App(("python", "train.py", "--name", "a b")),), allocation, job_map, **fields)
+
+
+def node(index: int, name: str, slots: int, **fields) -> Node:
+    return Node(index, name, (Slot(),) * slots, "ssh", origin=f"hosts.txt:{index + 1}", **fields)
+
+
+JOBS = {
+    "one-rank": job(Node(0, "localhost", (Slot(),), "local", origin="this machine"), source="this machine"),
+    "unused-node": job(node(0, "n1", 8), node(1, "login.example.org", 4, user="me", port=2222), node(2, "n3", 4), ranks=10),
+    "gpus": job(
+        Node(0, "gpu1", (Slot(("0", "1"), (0, 1, 2, 3)), Slot(("2", "3"), (4, 5, 7))), "ssh", max_slots=2, origin="m.yaml:1"),
+        Node(1, "cpu1", (Slot((),), Slot()), "tsh ssh {host} {command}", origin="hosts.txt:2"),
+        environment={"NCCL_DEBUG": "INFO", "MY_TOKEN": "s3cret"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_plan_for_people(name: str) -> None:
+    goldens.check(f"plans/{name}.txt", plan_as_text(JOBS[name]) + "\n")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_plan_for_programs(name: str) -> None:
+    plan = plan_as_json(JOBS[name])
+    goldens.check(f"plans/{name}.json", json.dumps(plan, indent=1) + "\n")
+    assert "s3cret" not in json.dumps(plan)
+
+
+def test_the_map_is_the_head_of_the_plan() -> None:
+    assert plan_as_text(JOBS["gpus"]).startswith(map_as_text(JOBS["gpus"]))
+
+
+def test_options_are_in_the_plan_when_asked() -> None:
+    settings = load_settings({"export": Setting(("A_KEY=s3cret", "B=c", "D_TOKEN"), "--export", 3)}, {"HOME": "/nowhere"})
+    options = plan_as_json(JOBS["gpus"], settings)["options"]
+    assert options["export"] == {"value": (f"A_KEY={MASKED}", "B=c", "D_TOKEN"), "provenance": "--export"}
+    assert options["fanout"] == {"value": 64, "provenance": "default"}
+
+
+def test_the_environment_of_a_rank() -> None:
+    made = JOBS["unused-node"]
+    variables = environment_of_rank(made, 9)
+    assert list(variables) == sorted(variables)
+    expected = {"RANK": "9", "WORLD_SIZE": "10", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
+    expected |= {"OMPI_UNIVERSE_SIZE": "16", "GROUP_WORLD_SIZE": "2", "CROSS_RANK": "1", "OMP_NUM_THREADS": "1"}
+    expected |= dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "MPILAUNCH_JOB_ID", "TORCHELASTIC_RUN_ID"), AT_LAUNCH)
+    assert expected.items() <= variables.items()
+
+
+def test_what_the_user_says_wins_but_for_the_facts_of_the_map() -> None:
+    nodes = JOBS["one-rank"].allocation.nodes
+    said = {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "7"}
+    variables = environment_of_rank(job(*nodes, environment=said), 0)
+    assert {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "0"}.items() <= variables.items()
+    variables = environment_of_rank(job(*nodes, master_addr="m", master_port=9), 0)
+    assert {"MASTER_PORT": "9", "MASTER_ADDR": "m"}.items() <= variables.items()
+    assert "OMP_NUM_THREADS" not in variables
+
+
+def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
+    one = JOBS["one-rank"]
+    app = one.apps[0]._replace(program=("train.py", "--token", "s3cretvalue"))
+    for show, there in ((False, False), (True, True)):
+        shown = dataclasses.replace(one, apps=(app,), show_secrets=show)
+        assert ("s3cretvalue" in plan_as_text(shown)) is there
+        assert ("s3cretvalue" in json.dumps(plan_as_json(shown))) is there
+
+
+def test_plan_and_report_mask_edits_agents_and_options_unless_asked() -> None:
+    agent = "sshpass -p hunter2 ssh -p 2222 {host} {command}"
+    one = JOBS["one-rank"]
+    app = dataclasses.replace(one.apps[0], edits=(("prepend", "A_TOKEN", "s3cret", ":"), ("append", "PATH", "/bin", ":")))
+    nodes = tuple(dataclasses.replace(node, agent=agent) for node in one.allocation.nodes)
+    allocation = dataclasses.replace(one.allocation, nodes=nodes)
+    said = {
+        "remote-agent": Setting(agent, "--remote-agent", 3),
+        "prepend-env": Setting(("A_TOKEN=s3cret", "PATH=/bin"), "--prepend-env", 3),
+    }
+    for show in (False, True):
+        shown = dataclasses.replace(one, apps=(app,), allocation=allocation, show_secrets=show)
+        settings = load_settings({**said, "show-secrets": Setting(show, "--show-secrets", 3)}, {"HOME": "/nowhere"})
+        data = json.dumps(plan_as_json(shown, settings))
+        for text in (data, plan_as_text(shown) + settings_as_text(settings)):
+            assert ("s3cret" in text, "hunter2" in text) == (show, show)
+            assert "-p 2222" in text
+        assert "/bin" in data

@@ -1,0 +1,38 @@
+"""Where the ranks go, against what mpirun and mpiexec themselves say: tests/golden/maps, asked by tests/support/peers.py."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mpilaunch.errors import LaunchError
+from tests.support.goldens import GOLDEN
+from tests.support.topologies import bound
+
+CASES = {
+    f"{peer}: {line}": line
+    for peer in ("openmpi", "hydra")
+    for line in (GOLDEN / "maps" / f"{peer}.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+}
+
+
+@pytest.mark.parametrize("line", CASES.values(), ids=CASES)
+def test_ranks_go_where_the_peer_puts_them(line: str) -> None:
+    topologies, hosts, options, said, *ours = (cell.strip() for cell in line.split("|"))
+    match = re.fullmatch(r"(\S.*?)  +# (\S.*)", ours[0]) if ours else None
+    expected = said if match is None else match[1]
+    assert bool(ours) == (match is not None), "what mpilaunch does instead comes with a reason"
+    assert expected != said or not ours, "the peer says the same"
+    try:
+        found = bound(topologies.split("+"), hosts, options)
+    except LaunchError as error:
+        found = error.reference
+    assert found == expected
+
+
+def test_the_peers_have_answered_enough() -> None:
+    answers = [line.split("|")[3].strip() for line in CASES.values()]
+    assert not [answer for answer in answers if answer.startswith("?")]
+    assert len(CASES) > 150
