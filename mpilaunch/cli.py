@@ -168,12 +168,14 @@ def look(job: JobSpec, settings: Settings) -> int:
 
     rank, size = settings["show-env"], len(job.job_map.placements)
     if rank is not None:
+        from mpilaunch.head.nodes.preparation import environment_before_launch
+
         if job.pending:
             hint = "a rank's place is known when the nodes have been asked: run it with --display-map"
             raise UsageError("option-value", "--show-env: the map of this job depends on its nodes", hint=hint)
         if rank >= size:
             raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has ranks 0 to {size - 1}")
-        variables = plan.environment_of_rank(job, rank)
+        variables = environment_before_launch(job, rank)
         shown = variables if settings["show-secrets"] else mask_variables(variables)
         return _print("\n".join(f"{name}={printable(value)}" for name, value in shown.items()))
     if settings["json"]:

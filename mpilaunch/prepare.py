@@ -16,7 +16,7 @@ from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts import kubernetes as operators
 from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.job import checkpoints
-from mpilaunch.job.environment.layers import environment_edits, forwarded_environment
+from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
 from mpilaunch.job.tags import parse_tag, tag_template
 from mpilaunch.options import OPTIONS, RESTARTS, Settings

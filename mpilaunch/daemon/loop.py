@@ -23,6 +23,7 @@ from mpilaunch.daemon.ranks.evidence import Evidence
 from mpilaunch.daemon.ranks.forward import Forwarder
 from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.daemon.timers import Timers
+from mpilaunch.wire.environment import decode, node_layer
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
 from mpilaunch.wire.messages import HEAD_SAYS, handler_of
 
@@ -136,7 +137,7 @@ class Daemon:
         self._limit(message)
         if message["attach"] is not None:
             self._listen(message["attach"])
-        environment = spawn.node_environment(message["scrub"], message["defaults"], message["environment"])
+        environment = node_layer(message, os.environb)
         problems = []
         for number in sorted({spec["app"] for spec in message["ranks"]}):
             try:
@@ -173,7 +174,7 @@ class Daemon:
             return
         apps = self._prepared[1].values()
         notes = [app.note for app in apps if app.note]
-        self._session.send({"type": "ready", "programs": [spawn.decode(app.path) for app in apps], "notes": notes})
+        self._session.send({"type": "ready", "programs": [decode(app.path) for app in apps], "notes": notes})
 
     def _listen(self, attach: dict[str, Any]) -> None:
         """Let the head come back when its channel is lost, and say where; without a place for a socket it cannot."""
@@ -181,7 +182,7 @@ class Daemon:
             socket = self._lifeline.listen(bytes.fromhex(attach["secret"]), attach["seconds"])
             if socket is not None:
                 self._pulse.entrust(socket.directory)
-                self._session.send({"type": "listening", "path": spawn.decode(os.fsencode(socket.path)), "why_not": ""})
+                self._session.send({"type": "listening", "path": decode(os.fsencode(socket.path)), "why_not": ""})
         except OSError as error:
             self._session.send({"type": "listening", "path": "", "why_not": "no place for a socket there: %s" % error})
 

@@ -14,7 +14,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
 from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
-from mpilaunch.head.nodes.preparation import mpi_description, preparation_of_all, preparations
+from mpilaunch.head.nodes.preparation import mpi_description, preparation_of_all, preparations, surroundings
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
@@ -120,8 +120,9 @@ class Ranks:
         bindings = bind_ranks(job.allocation, world.job_map, facts, job.gpu, job.cpu)
         self._answers = {index: asyncio.get_running_loop().create_future() for index in world.job_map.nodes}
         self._prepared = {}
-        shared = encode_shared(preparation_of_all(job, world, facts, self._output.window))
-        for index, message in preparations(job, world, facts, bindings):
+        around = surroundings(job, world, facts)
+        shared = encode_shared(preparation_of_all(job, world, around, self._output.window))
+        for index, message in preparations(job, world, around, bindings):
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = self._daemons.links[index]
             self.worlds_told[index] += 1

@@ -1,4 +1,4 @@
-"""What a job would do, told before it starts: the plan of --dry-run, the map, the environment of a rank.
+"""What a job would do, described before it starts: the plan of --dry-run, and the map.
 
 Pure: a JobSpec in, text or data out. A change of the JSON that its readers would notice changes `SCHEMA`.
 """
@@ -10,15 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mpilaunch.hosts.nodeset import fold_numbers
-from mpilaunch.job.environment import layers as environ
-from mpilaunch.job.environment import mpi as offers
 from mpilaunch.job.masking import mask_argv, mask_command, mask_pair, mask_variables
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.options import Setting, Settings, Value
 
 SCHEMA = "mpilaunch.plan/1"
-AT_LAUNCH = "<chosen at launch>"
-OF_THE_NODE = "<the node's>"
 
 
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
@@ -115,48 +111,6 @@ def allocation_as_text(job: JobSpec) -> str:
     return "\n".join([*lines, *_table(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
 
 
-def environment_of_rank(job: JobSpec, rank: int) -> dict[str, str]:
-    """Return what mpilaunch gives a rank, in name order; the node's own variables and what binding adds are not known here."""
-    place = job.job_map.placements[rank]
-    local_size = sum(other.node == place.node for other in job.job_map.placements)
-    cross_rank, cross_size = environ.cross_places(job.job_map.placements)[rank]
-    variables = environ.defaults_if_unset(local_size) | offers.pmi_defaults(job.mpi) | offers.pmix_defaults(job.mpi, False)
-    variables |= environ.job_environment(
-        job_id=job.job_id,
-        size=len(job.job_map.placements),
-        node_count=len(job.job_map.nodes),
-        universe_size=job.universe,
-        master_addr=job.master_addr or AT_LAUNCH,
-        master_port=job.master_port or 0,
-        max_restarts=job.restarts.limit,
-    )
-    for name in ("MPILAUNCH_JOB_ID", "TORCHELASTIC_RUN_ID"):
-        variables[name] = AT_LAUNCH
-    if job.master_port is None:
-        variables["MASTER_PORT"] = AT_LAUNCH
-    app = job.apps[place.app]
-    variables |= job.checkpoint_environment | dict(job.environment) | dict(app.environment)
-    _edit(variables, app.edits)
-    variables |= environ.node_environment(node_rank=job.job_map.nodes.index(place.node), local_size=local_size)
-    variables |= environ.rank_environment(
-        rank=rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
-    )
-    if offers.PMI in offers.mpi_offer(job.mpi):
-        variables |= offers.pmi_environment(
-            rank=rank, size=len(job.job_map.placements), local_rank=place.local_rank, local_size=local_size
-        )
-    return dict(sorted(variables.items()))
-
-
-def _edit(variables: dict[str, str], edits: Sequence[tuple[str, str, str, str]]) -> None:
-    """Change the variables as a node will; what the node itself says before or behind a text is not known here."""
-    for verb, name, value, separator in edits:
-        if verb == "unset":
-            for known in [known for known in variables if name in (known, known[: len(name) - 1] + "*")]:
-                del variables[known]
-        else:
-            earlier = variables.get(name, OF_THE_NODE)
-            variables[name] = separator.join([value, earlier] if verb == "prepend" else [earlier, value])
 
 
 def _program(job: JobSpec, app: App) -> list[str]:

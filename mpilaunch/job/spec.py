@@ -142,7 +142,7 @@ class App(NamedTuple):
         program: the program and its arguments, at least one item.
         environment: what only its ranks are given, over what all ranks are given.
         wdir: directory of its ranks, None for the job's.
-        edits: what the node then does to its ranks' variables, see `environ.environment_edits`.
+        edits: what the node then does to its ranks' variables, see `environment.forward.environment_edits`.
     """
 
     program: tuple[str, ...]

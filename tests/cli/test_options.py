@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mpilaunch.errors import UsageError
-from mpilaunch.job.environment.layers import job_environment, node_environment, rank_environment
+from mpilaunch.job.environment import contracts
+from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace
 from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS
 from mpilaunch.text import did_you_mean
 from mpilaunch.values import value_from_data, value_from_text
@@ -18,10 +19,11 @@ def test_every_flag_and_name_is_declared_once() -> None:
 
 
 def test_what_a_rank_is_given_sets_no_option_of_a_launch_inside_it() -> None:
+    job, node = JobFacts("j", "j", 1, 1, 1, "a", "1"), NodePlace(0, 1)
     given = {
-        **job_environment(job_id="j", size=1, node_count=1, universe_size=1, master_addr="a", master_port=1),
-        **node_environment(node_rank=0, local_size=1),
-        **rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=1),
+        **contracts.job_environment(job),
+        **contracts.node_environment(job, node),
+        **contracts.rank_environment(job, node, RankPlace(0, 0, 0, 1)),
     }
     assert not given.keys() & {option.variable for option in OPTIONS}
 

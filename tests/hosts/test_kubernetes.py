@@ -14,7 +14,7 @@ import pytest
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.kubernetes import FoundAgent, find_agent, find_hosts, own_names
-from mpilaunch.job.environment.layers import forwarded_environment
+from mpilaunch.job.environment.forward import forwarded_environment
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.launching import launch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import string
@@ -14,22 +15,17 @@ from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.node_facts import NodeFacts
-from mpilaunch.job.environment.layers import (
+from mpilaunch.job.environment import contracts
+from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace, cross_places
+from mpilaunch.job.environment.contracts import FIXED, SCRUBBED, is_scrubbed
+from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
+from mpilaunch.job.environment.forward import (
     FORWARDED_PREFIXES,
     LONGEST_VARIABLE,
     NEVER_FORWARDED,
-    RESERVED,
-    choose_master_address,
-    cross_places,
-    defaults_if_unset,
     forwarded_environment,
-    is_scrubbed,
-    job_environment,
-    node_environment,
-    rank_environment,
-    scrub_patterns,
 )
-from mpilaunch.job.environment.mpi import crowd_defaults, pmi_defaults, pmi_environment, pmix_defaults
+from mpilaunch.job.environment.master_address import choose_master_address
 from mpilaunch.placement.mapping import Placement
 from tests.support.paths import DOCS
 
@@ -39,16 +35,16 @@ NODE_OF = (0, 0, 1, 1)
 PLACEMENTS = [Placement(rank=rank, node=NODE_OF[rank], local_rank=rank % 2, slot=rank % 2) for rank in range(4)]
 
 
-def environment_of(rank: int) -> dict[str, str]:
+JOB = JobFacts("3f0a", "3f0a", 4, 2, 6, "10.0.0.1", "31047", max_restarts=3)
+
+
+def environment_of(rank: int, job: JobFacts = JOB) -> dict[str, str]:
     """What mpilaunch sets for a rank of two nodes with two ranks each."""
-    cross_rank, cross_size = cross_places(PLACEMENTS)[rank]
+    node = NodePlace(NODE_OF[rank], 2)
     return {
-        **job_environment(
-            job_id="3f0a", size=4, node_count=2, universe_size=6, master_addr="10.0.0.1", master_port=31047, max_restarts=3
-        ),
-        **node_environment(node_rank=NODE_OF[rank], local_size=2),
-        **rank_environment(rank=rank, local_rank=rank % 2, cross_rank=cross_rank, cross_size=cross_size),
-        **pmi_environment(rank=rank, size=4, local_rank=rank % 2, local_size=2),
+        **contracts.job_environment(job),
+        **contracts.node_environment(job, node),
+        **contracts.rank_environment(job, node, RankPlace(rank, rank % 2, *cross_places(PLACEMENTS)[rank])),
     }
 
 
@@ -106,20 +102,20 @@ def test_each_rank_has_its_own_place(rank: int, places: tuple[str, str, str]) ->
     assert environment["OMPI_COMM_WORLD_NODE_RANK"] == environment["LOCAL_RANK"]
 
 
-def test_the_parts_do_not_overlap() -> None:
-    parts = [
-        job_environment(job_id="j", size=1, node_count=1, universe_size=1, master_addr="a", master_port=1),
-        node_environment(node_rank=0, local_size=1),
-        rank_environment(rank=0, local_rank=0, cross_rank=0, cross_size=1, error_file="/tmp/e.json"),
-        pmi_environment(rank=0, size=1, local_rank=0, local_size=1),
+def test_no_two_contracts_or_layers_set_the_same_name() -> None:
+    node, rank = NodePlace(0, 2, crowded=True), RankPlace(0, 0, 0, 1)
+    layers = [
+        layer
+        for contract in contracts.CONTRACTS
+        for layer in (contract.job(JOB), contract.node(JOB, node), contract.rank(JOB, node, rank), contract.defaults(JOB, node))
     ]
-    assert sum(len(part) for part in parts) == len({name for part in parts for name in part})
+    names = [name for layer in layers for name in layer]
+    assert len(names) == len(set(names)) > 30
 
 
-def test_an_error_file_is_set_only_when_given() -> None:
-    place = {"rank": 0, "local_rank": 0, "cross_rank": 0, "cross_size": 1}
-    assert "TORCHELASTIC_ERROR_FILE" not in rank_environment(**place)
-    assert rank_environment(**place, error_file="/e/0.json")["TORCHELASTIC_ERROR_FILE"] == "/e/0.json"
+def test_without_mpi_nothing_leads_to_pmi() -> None:
+    names = environment_of(0, dataclasses.replace(JOB, mpi="none"))
+    assert environment_of(0).keys() - names.keys() == {"PMI_FD", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}
 
 
 def test_cross_places_count_only_the_nodes_that_have_the_local_rank() -> None:
@@ -134,7 +130,7 @@ def test_cross_places_count_only_the_nodes_that_have_the_local_rank() -> None:
     [(1, {"PYTHONUNBUFFERED": "1"}), (2, {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"})],
 )
 def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
-    assert defaults_if_unset(local_size) == defaults
+    assert contracts.defaults(dataclasses.replace(JOB, mpi="none"), NodePlace(0, local_size)) == defaults
 
 
 # What a node drops
@@ -164,7 +160,7 @@ def test_what_mpilaunch_sets_is_scrubbed_from_an_outer_mpilaunch() -> None:
 
 
 def test_the_patterns_are_names_or_prefixes() -> None:
-    patterns = scrub_patterns()
+    patterns = SCRUBBED
     assert len(set(patterns)) == len(patterns)
     assert all(re.fullmatch(r"[A-Z0-9_]+\*?", pattern) for pattern in patterns)
 
@@ -172,7 +168,7 @@ def test_the_patterns_are_names_or_prefixes() -> None:
 def test_no_facts_of_the_job_map_may_be_set_but_the_choices_may() -> None:
     choices = {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"}
     choices |= {f"TORCHELASTIC_{name}" for name in ("RUN_ID", "USE_AGENT_STORE", "RESTART_COUNT", "MAX_RESTARTS")}
-    assert {name for name in environment_of(0) if name not in RESERVED} == choices
+    assert {name for name in environment_of(0) if name not in FIXED} == choices
 
 
 # What the head forwards
@@ -270,7 +266,7 @@ def test_a_wrong_name_is_an_error(export: str) -> None:
     assert refused([export], {"A_": "1"}).reference == "export-name"
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED))
+@pytest.mark.parametrize("name", sorted(FIXED))
 def test_a_fact_of_the_job_map_cannot_be_set(name: str) -> None:
     assert refused([f"{name}=1"]).reference == "export-reserved"
     assert refused([name], {name: "1"}).reference == "export-reserved"
@@ -473,13 +469,13 @@ def documented_values(heading: str) -> list[tuple[str, str]]:
 def test_the_documented_variables_are_marked_fixed_where_they_are() -> None:
     rows = [line for line in DOCS.read_text("utf-8").splitlines() if line.startswith("| `") and line.count("|") == 6]
     fixed = {line.split("`")[1] for line in rows if line.endswith("| fixed |")}
-    assert fixed == RESERVED
+    assert fixed == FIXED
 
 
 def test_the_documented_lists_are_the_real_ones() -> None:
     forwarded = documented("Forwarded")
     assert sorted(name for name in forwarded if name.endswith("_")) == sorted(FORWARDED_PREFIXES)
     assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(NEVER_FORWARDED)
-    assert sorted(documented("Scrubbed")) == sorted(scrub_patterns())
-    defaults = defaults_if_unset(2) | pmi_defaults("auto") | pmix_defaults("auto", True) | crowd_defaults("auto")
+    assert sorted(documented("Scrubbed")) == sorted(SCRUBBED)
+    defaults = contracts.defaults(JOB, NodePlace(0, 2, crowded=True)) | pmix_defaults("auto", True)
     assert dict(documented_values("Set where unset")) == defaults

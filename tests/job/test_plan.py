@@ -1,4 +1,4 @@
-"""The plan: golden text and data, the environment of a rank, and what is masked in it."""
+"""The plan: golden text and data, and what is masked in it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from mpilaunch.config import load_settings
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.job.masking import MASKED
 from mpilaunch.job.plan import (
-    AT_LAUNCH,
-    environment_of_rank,
     map_as_text,
     plan_as_json,
     plan_as_text,
@@ -68,24 +66,6 @@ def test_options_are_in_the_plan_when_asked() -> None:
     assert options["fanout"] == {"value": 64, "provenance": "default"}
 
 
-def test_the_environment_of_a_rank() -> None:
-    made = JOBS["unused-node"]
-    variables = environment_of_rank(made, 9)
-    assert list(variables) == sorted(variables)
-    expected = {"RANK": "9", "WORLD_SIZE": "10", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
-    expected |= {"OMPI_UNIVERSE_SIZE": "16", "GROUP_WORLD_SIZE": "2", "CROSS_RANK": "1", "OMP_NUM_THREADS": "1"}
-    expected |= dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "MPILAUNCH_JOB_ID", "TORCHELASTIC_RUN_ID"), AT_LAUNCH)
-    assert expected.items() <= variables.items()
-
-
-def test_what_the_user_says_wins_but_for_the_facts_of_the_map() -> None:
-    nodes = JOBS["one-rank"].allocation.nodes
-    said = {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "7"}
-    variables = environment_of_rank(job(*nodes, environment=said), 0)
-    assert {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "0"}.items() <= variables.items()
-    variables = environment_of_rank(job(*nodes, master_addr="m", master_port=9), 0)
-    assert {"MASTER_PORT": "9", "MASTER_ADDR": "m"}.items() <= variables.items()
-    assert "OMP_NUM_THREADS" not in variables
 
 
 def test_plan_and_report_mask_the_arguments_unless_asked() -> None:

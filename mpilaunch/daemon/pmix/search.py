@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.node.elf import Elf, ElfError, read_elf
-from mpilaunch.daemon.ranks.spawn import decode
+from mpilaunch.wire.environment import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,6 +12,8 @@ import resource
 import signal
 from typing import Any
 
+from mpilaunch.wire.environment import app_layer, decode, encode, rank_layer
+
 PROGRAM_MISSING = "program-missing"
 PROGRAM_NOT_EXECUTABLE = "program-not-executable"
 DIRECTORY_MISSING = "directory-missing"
@@ -31,37 +33,6 @@ class Problem(Exception):
         self.detail = detail
 
 
-def encode(text: str) -> bytes:
-    """Return the bytes of a text that came over the wire, exactly as they were on the head."""
-    return text.encode("utf-8", "surrogateescape")
-
-
-def decode(data: bytes) -> str:
-    """The reverse of `encode`."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def node_environment(scrub: list[str], defaults: dict[str, str], common: dict[str, str]) -> dict[bytes, bytes]:
-    """Return what every rank of the node gets: the node's own variables, less the scrubbed, plus ours.
-
-    Args:
-        scrub: names, and prefixes written `PREFIX*`, that are dropped from the node's own variables.
-        defaults: set only where neither the node nor the job sets them.
-        common: set for all.
-    """
-    exact = {encode(name) for name in scrub if not name.endswith("*")}
-    prefixes = tuple(encode(name[:-1]) for name in scrub if name.endswith("*"))
-    result = {name: value for name, value in os.environb.items() if name not in exact and not name.startswith(prefixes)}
-    for name, value in defaults.items():
-        result.setdefault(encode(name), encode(value))
-    result.update(_encoded(common))
-    return result
-
-
-def _encoded(variables: dict[str, str]) -> dict[bytes, bytes]:
-    return {encode(name): encode(value) for name, value in variables.items()}
-
-
 class App:
     """One program, ready to be started on this node; `note` is for the user, "" for none."""
 
@@ -75,28 +46,10 @@ class App:
 def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], pythons: list[str]) -> App:
     """Find all that an app of the `prepare` message needs on this node; raises Problem."""
     directory, note = choose_directory(message["directory"], message["directory_required"])
-    environment = {**environment, **_encoded(message["environment"])}
-    edit(environment, message["edits"])
+    environment = app_layer(message, environment)
     search_path = environment.get(b"PATH", os.defpath.encode())
     path, arguments = resolve_program(message["program"], search_path, directory, pythons)
     return App(path, arguments, directory, environment, note)
-
-
-def edit(environment: dict[bytes, bytes], edits: list[list[str]]) -> None:
-    """Change variables as the user wishes: take them away, or put a text before or behind what they say.
-
-    Args:
-        edits: [verb, name, value, separator]; the name of "unset" may be a prefix, written `PREFIX*`.
-    """
-    for verb, name, value, separator in edits:
-        if verb == "unset":
-            wanted = encode(name)
-            for known in [known for known in environment if wanted in (known, known[: len(wanted) - 1] + b"*")]:
-                del environment[known]
-        else:
-            earlier = environment.get(encode(name), b"")
-            parts = [encode(value), earlier] if verb == "prepend" else [earlier, encode(value)]
-            environment[encode(name)] = encode(separator).join(part for part in parts if part)
 
 
 def check_file_limit(message: dict[str, Any], others: bool) -> None:
@@ -170,10 +123,7 @@ def start(
         cpus: the CPUs that it may use, None for all of ours.
         descriptors: which descriptor of ours each descriptor of the rank is; the lower numbers come first.
     """
-    environment = dict(app.environment)
-    for name in unset:
-        environment.pop(encode(name), None)
-    environment.update(_encoded(variables))
+    environment = rank_layer(unset, variables, app.environment)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
     ours = os.sched_getaffinity(0) if cpus is not None else None

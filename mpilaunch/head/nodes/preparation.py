@@ -1,7 +1,7 @@
-"""What each node is told to prepare: the program, the environment in its layers, and its ranks.
+"""The `prepare` messages: the program, the environment in its layers, and the ranks of each node.
 
-Pure: the job, the nodes' facts and the bindings give one message per node (docs/wire.md), and what is the same in all of them.
-`--show-env` lays the same layers.
+Pure: the job, its surroundings and the bindings give one message per node (docs/wire.md), and what is the same in all of them.
+`--show-env` prints what a node would make of its message.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mpilaunch.hosts.node_facts import NodeFacts
-from mpilaunch.job.environment import layers as environ
-from mpilaunch.job.environment import mpi as offers
+from mpilaunch.job.environment import contracts
+from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace, cross_places
+from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
+from mpilaunch.job.environment.master_address import choose_master_address
+from mpilaunch.job.environment.mpi import PMI, PMI_DESCRIPTOR, mpi_offer
 from mpilaunch.job.spec import App, Deadlines, JobSpec
-from mpilaunch.job.worlds import World
+from mpilaunch.job.worlds import World, first_world
 from mpilaunch.placement.binding import RankBinding
 from mpilaunch.placement.mapping import Placement
 from mpilaunch.placement.process_map import process_blocks
+from mpilaunch.wire.environment import decode, encode, rank_environment
 
 FALLBACK_PORT = 29500
 """MASTER_PORT where a node found no free one, or rather could not try: torch's own default."""
@@ -30,81 +35,97 @@ FROZEN = 1.5
 """After so many heartbeat limits a guard kills a daemon that does not move: when the head has noticed, with its own words."""
 
 
+AT_LAUNCH = "<chosen at launch>"
+OF_THE_NODE = "<the node's>"
+"""What `--show-env` prints for values that are not known before a launch."""
+
+UNBOUND = RankBinding()
+
+
 def silences(deadlines: Deadlines) -> dict[str, float]:
     """Return how long a node may hear nothing of the head, and its daemon may not move."""
     return {"silence": deadlines.heartbeat * NODE_SILENCE, "pulse": deadlines.heartbeat * FROZEN}
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """What only the nodes can tell before a world is prepared.
 
-def preparation_of_all(job: JobSpec, world: World, facts: Mapping[int, NodeFacts], window: int) -> dict[str, Any]:
+    Attributes:
+        master_addr, master_port: where rank 0 listens, as text.
+        one_machine: several nodes of the world are one machine.
+        crowded: indexes of the nodes whose machine runs more ranks than it has CPUs.
+    """
+
+    master_addr: str
+    master_port: str
+    one_machine: bool = False
+    crowded: frozenset[int] = frozenset()
+
+
+def surroundings(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Surroundings:
+    """Return what the facts of a world's nodes mean for its ranks."""
+    address, port = master(job, world, facts)
+    ranks_on = Counter(facts[place.node].hostname for place in world.job_map.placements)
+    crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
+    return Surroundings(address, str(port), len(ranks_on) < len(world.job_map.nodes), frozenset(crowded))
+
+
+def preparation_of_all(job: JobSpec, world: World, around: Surroundings, window: int) -> dict[str, Any]:
     """Return the members of `prepare` that are the same for each node of a world.
 
     Args:
         window: credit that every stream begins with, in bytes.
     """
-    hostnames = {facts[index].hostname for index in world.job_map.nodes}
     return {
         "job": job.job_id,
         "apps": [_app(job, app) for app in world.apps],
         "python": _pythons(job),
-        "scrub": environ.scrub_patterns(),
+        "scrub": list(contracts.SCRUBBED),
         "merge_stderr": job.output.merge_stderr,
         "window": window,
         "drain": job.deadlines.drain,
         **silences(job.deadlines),
-        "mpi": mpi_description(job, world, one_machine=len(hostnames) < len(world.job_map.nodes)),
+        "mpi": mpi_description(job, world, around.one_machine),
     }
 
 
 def preparations(
-    job: JobSpec, world: World, facts: Mapping[int, NodeFacts], bindings: Mapping[int, RankBinding]
+    job: JobSpec, world: World, around: Surroundings, bindings: Mapping[int, RankBinding]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the index of each node of a world and the `prepare` message for it, without what is the same for all.
 
     Args:
-        bindings: of each rank, by its number in the world.
+        bindings: of each rank, by its number in the world; a rank without one is not bound.
     """
     job_map = world.job_map
-    address, port = master(job, world, facts)
-    size = world.size
-    common = {
-        **environ.job_environment(
-            job_id=job.job_id,
-            run_id=job.run_id,
-            size=size,
-            node_count=len(job_map.nodes),
-            universe_size=job.universe,
-            master_addr=address,
-            master_port=port,
-            restart_count=job.restart,
-            max_restarts=job.restarts.limit,
-        ),
-        **job.checkpoint_environment,
-        **job.environment,
-    }
-    ranks_on = Counter(facts[place.node].hostname for place in job_map.placements)
-    crosses = environ.cross_places(job_map.placements)
+    job_facts = JobFacts(
+        job_id=job.job_id,
+        run_id=job.run_id,
+        size=world.size,
+        node_count=len(job_map.nodes),
+        universe_size=job.universe,
+        master_addr=around.master_addr,
+        master_port=around.master_port,
+        restart_count=job.restart,
+        max_restarts=job.restarts.limit,
+        mpi=job.mpi,
+        pmi_port=job.pmi_port,
+        spawned=bool(world.parent),
+    )
+    common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
+    crosses = cross_places(job_map.placements)
     places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
     for place in job_map.placements:
         places_of[place.node].append(place)
-    pmi = offers.PMI in offers.mpi_offer(job.mpi)
     for node_rank, (index, places) in enumerate(places_of.items()):
+        node = NodePlace(node_rank, len(places), crowded=index in around.crowded)
         ranks = []
         for place in places:
-            cross_rank, cross_size = crosses[place.rank]
-            variables = environ.rank_environment(
-                rank=place.rank, local_rank=place.local_rank, cross_rank=cross_rank, cross_size=cross_size
+            variables = contracts.rank_environment(
+                job_facts, node, RankPlace(place.rank, place.local_rank, *crosses[place.rank])
             )
-            if pmi:
-                variables |= offers.pmi_environment(
-                    rank=place.rank,
-                    size=size,
-                    local_rank=place.local_rank,
-                    local_size=len(places),
-                    spawned=bool(world.parent),
-                    port=job.pmi_port,
-                )
-            binding = bindings[place.rank]
+            binding = bindings.get(place.rank, UNBOUND)
             ranks.append(
                 {
                     "rank": world.first + place.rank,
@@ -115,16 +136,33 @@ def preparations(
                     "stdin": world.number == 0 and job.gets_stdin(place.rank),
                 }
             )
-        defaults = environ.defaults_if_unset(len(places)) | offers.pmi_defaults(job.mpi)
-        if ranks_on[facts[index].hostname] > len(facts[index].cpus):
-            defaults |= offers.crowd_defaults(job.mpi)
         yield index, {
             "type": "prepare",
-            "environment": {**common, **environ.node_environment(node_rank=node_rank, local_size=len(places))},
-            "defaults": defaults,
+            "environment": {**common, **contracts.node_environment(job_facts, node)},
+            "defaults": contracts.defaults(job_facts, node),
             "node": node_rank,
             "ranks": ranks,
         }
+
+
+def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
+    """Return the environment that a rank will get, in name order, for `--show-env`.
+
+    What only a launch decides reads AT_LAUNCH, and a node's own value that an edit keeps reads OF_THE_NODE. The node's other
+    variables, those of a binding and those that libpmix makes are left out.
+    """
+    world = first_world(job)
+    around = Surroundings(job.master_addr or AT_LAUNCH, str(job.master_port or AT_LAUNCH))
+    place = job.job_map.placements[rank]
+    shown = replace(job, job_id=AT_LAUNCH)
+    own = {encode(name): encode(OF_THE_NODE) for verb, name, _, _ in world.apps[place.app].edits if verb != "unset"}
+    message = dict(preparations(shown, world, around, {}))[place.node]
+    variables = rank_environment({**message, **preparation_of_all(shown, world, around, window=0)}, rank, own)
+    if job.pmi_port and PMI in mpi_offer(job.mpi):
+        variables |= {b"PMI_PORT": encode(AT_LAUNCH), b"PMI_ID": encode(AT_LAUNCH)}
+    for name, value in pmix_defaults(job.mpi, around.one_machine).items():
+        variables.setdefault(encode(name), encode(value))
+    return {decode(name): decode(variables[name]) for name in sorted(variables)}
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
@@ -133,7 +171,7 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
     Args:
         one_machine: several nodes of the world are one machine.
     """
-    offer = offers.mpi_offer(job.mpi)
+    offer = mpi_offer(job.mpi)
     if not offer:
         return None
     nodes, places = world.job_map.nodes, world.job_map.placements
@@ -151,9 +189,9 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "pairs": dict(world.pairs),
         "offer": list(offer),
         "library": job.pmix_library,
-        "pmix_defaults": offers.pmix_defaults(job.mpi, one_machine),
-        "descriptor": offers.PMI_DESCRIPTOR if offers.PMI in offer and not job.pmi_port else None,
-        "port": offers.PMI in offer and job.pmi_port,
+        "pmix_defaults": pmix_defaults(job.mpi, one_machine),
+        "descriptor": PMI_DESCRIPTOR if PMI in offer and not job.pmi_port else None,
+        "port": PMI in offer and job.pmi_port,
         "tell_after": tell_after(job.deadlines),
     }
 
@@ -179,7 +217,7 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     index = world.job_map.placements[0].node
     node = job.allocation.nodes[index]
     others = [facts[other] for other in world.job_map.nodes if other != index]
-    address = job.master_addr or environ.choose_master_address(facts[index], others, node.agent == "local", node.name)
+    address = job.master_addr or choose_master_address(facts[index], others, node.agent == "local", node.name)
     port = facts[index].free_port or FALLBACK_PORT
     port += port == job.last_port
     return address, (job.master_port or port) + world.number

@@ -1,1 +1,5 @@
-"""The environment of a rank: one module for each contract that a framework or library expects."""
+"""The environment of a rank: what the head forwards, what mpilaunch sets, and what a node drops.
+
+`contracts` holds one module for each framework, library or launcher whose variables mpilaunch knows. docs/environment.md lists
+every name, and a test compares that page with these modules.
+"""

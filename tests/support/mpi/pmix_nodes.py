@@ -20,7 +20,7 @@ from mpilaunch.daemon.pmix.helper import PmixServer
 from mpilaunch.daemon.pmix.search import Libpmix, Program
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private import PrivateDirectory
-from mpilaunch.daemon.ranks.spawn import encode
+from mpilaunch.wire.environment import encode
 
 SECONDS = 30.0
 """How long a job may take."""

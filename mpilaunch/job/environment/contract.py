@@ -1,0 +1,112 @@
+"""A contract: the variables by which one framework, library or launcher tells a rank its place in the job.
+
+Pure. A module of `contracts` makes one `Contract`; its functions receive the facts below and return variables.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mpilaunch.placement.mapping import Placement
+
+Variables = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What is the same for every rank of a world.
+
+    Attributes:
+        job_id: of this attempt.
+        run_id: shared by all attempts of the job.
+        size: ranks in the world.
+        node_count: nodes that run at least one of them.
+        universe_size: slots in the allocation, used or not.
+        master_addr, master_port: where rank 0 listens, as text.
+        restart_count, max_restarts: how often the job has been started again, and how often it may be.
+        mpi: the value of `--mpi`.
+        pmi_port: ranks reach PMI through a port of their node, not through an inherited descriptor.
+        spawned: MPI_Comm_spawn made this world.
+    """
+
+    job_id: str
+    run_id: str
+    size: int
+    node_count: int
+    universe_size: int
+    master_addr: str
+    master_port: str
+    restart_count: int = 0
+    max_restarts: int = 0
+    mpi: str = "auto"
+    pmi_port: bool = False
+    spawned: bool = False
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """What is the same for every rank of one node.
+
+    Attributes:
+        node_rank: place among the nodes that run at least one rank, not in the allocation.
+        local_size: ranks of the world on this node.
+        crowded: the machine runs more ranks than it has CPUs.
+    """
+
+    node_rank: int
+    local_size: int
+    crowded: bool = False
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """What only one rank has.
+
+    Attributes:
+        cross_rank: place of the node among the nodes that have this local rank.
+        cross_size: how many nodes have this local rank.
+    """
+
+    rank: int
+    local_rank: int
+    cross_rank: int
+    cross_size: int
+
+
+def cross_places(placements: Sequence[Placement]) -> list[tuple[int, int]]:
+    """Return (cross_rank, cross_size) for each placement: Horovod's rule for nodes with unequal numbers of ranks."""
+    sizes = Counter(placement.local_rank for placement in placements)
+    seen: Counter[int] = Counter()
+    places: dict[int, tuple[int, int]] = {}
+    for placement in sorted(placements, key=lambda placement: placement.node):
+        places[placement.rank] = (seen[placement.local_rank], sizes[placement.local_rank])
+        seen[placement.local_rank] += 1
+    return [places[placement.rank] for placement in placements]
+
+
+def _nothing(*facts: object) -> Variables:
+    return {}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The variables of one framework, library or launcher.
+
+    Attributes:
+        job, node, rank: return the variables that mpilaunch sets, by how many ranks share them.
+        defaults: returns what a node sets only where neither the node nor the user does.
+        chosen: names from `job` that the user may set to another value; all other names state facts of the job map.
+        also_fixed: names that state such facts and are set elsewhere.
+        scrubbed: what a surrounding job leaves behind: exact names, and prefixes written `PREFIX*`. A rank that found them would
+            take itself for a part of that job.
+    """
+
+    job: Callable[[JobFacts], Variables] = _nothing
+    node: Callable[[JobFacts, NodePlace], Variables] = _nothing
+    rank: Callable[[JobFacts, NodePlace, RankPlace], Variables] = _nothing
+    defaults: Callable[[JobFacts, NodePlace], Variables] = _nothing
+    chosen: frozenset[str] = frozenset()
+    also_fixed: frozenset[str] = frozenset()
+    scrubbed: tuple[str, ...] = ()

@@ -1,0 +1,188 @@
+"""Which variables of the head go to the ranks, and what the user changes in the ranks' variables.
+
+Pure: variables in, variables out; nothing here reads os.environ or opens a file. What the user sets takes precedence over
+everything but the facts of the job map, and those cannot be set (`contracts.FIXED`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from mpilaunch.errors import UsageError
+from mpilaunch.job.environment.contracts import FIXED, is_listed, is_scrubbed
+from mpilaunch.job.environment.env_file import read_env_file
+from mpilaunch.text import near
+
+FORWARDED_PREFIXES = (
+    *("NCCL_", "RCCL_", "HCCL_", "CCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "GLOO_", "MV2_"),
+    *("TORCH_", "PYTORCH_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_", "DS_", "DEEPSPEED_", "HOROVOD_"),
+    *("JAX_", "XLA_", "TF_", "CUDA_", "OMP_", "KMP_", "MKL_"),
+    *("HF_", "TRANSFORMERS_", "WANDB_", "MLFLOW_"),
+)
+"""The head's variables with these prefixes go to every rank, unless scrubbed or never forwarded."""
+
+NEVER_FORWARDED = (
+    *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+    *("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "AMD_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+    *("ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY", "ONEAPI_DEVICE_SELECTOR"),
+    *("ASCEND_RT_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES", "MLU_VISIBLE_DEVICES", "MUSA_VISIBLE_DEVICES"),
+    *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
+    *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
+    *("NVIDIA_DRIVER_CAPABILITIES", "HOSTNAME", "KUBERNETES_SERVICE_*", "KUBERNETES_PORT*", "K_MPI_JOB_ROLE"),
+    *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*"),
+    *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
+)
+"""Devices, identity and paths of one machine, what Kubernetes and its operators tell a launcher's pod, and Terraform's
+variables, which TensorFlow's prefix would take along: neither a prefix nor `-x 'PREFIX_*'` forwards them. Exact names, and
+prefixes written `PREFIX*`."""
+
+OF_THIS_MACHINE = (
+    *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "_", "HOST", "HOSTNAME", "MAIL", "TMPDIR"),
+    *("TERM", "COLUMNS", "LINES", "TTY", "TMUX*", "STY", "WINDOWID", "LS_COLORS"),
+    *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_*", "SSH_*", "GPG_*", "VSCODE_*", "KUBERNETES_*"),
+)
+"""What belongs to this machine, its terminal and its login: not even `--forward all` takes it to the nodes."""
+MAY_BE_UNSET = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "PATH", "PYTHONPATH")
+"""What manifests and scripts name by habit after -x: none is as good as an empty one."""
+
+LONGEST_VARIABLE = 131_071
+"""Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
+
+
+# What the head forwards
+
+
+def forwarded_environment(
+    environ: Mapping[str, str],
+    exports: Sequence[str],
+    env_files: Sequence[tuple[str, str]] = (),
+    *,
+    forward: str = "usual",
+) -> dict[str, str]:
+    """Return the variables that go from the head to every rank; raises UsageError.
+
+    Of two values for one name the later wins: the default prefixes, then the env files in order, then the exports in order.
+
+    Args:
+        environ: the head's variables.
+        exports: `NAME`, `NAME=VALUE` or `PREFIX_*`, as given with -x.
+        env_files: name and text of each `--env-file`.
+        forward: what goes unsaid: "usual" for `FORWARDED_PREFIXES`, "all" for all but `OF_THIS_MACHINE`, or "none".
+    """
+    forwarded: dict[str, str] = {}
+    if forward != "none":
+        names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
+        forwarded = {name: environ[name] for name in names if not is_scrubbed(name) and not is_listed(name, OF_THIS_MACHINE)}
+    for source, text in env_files:
+        for where, name, value in read_env_file(source, text):
+            _check_name(name, where)
+            forwarded[name] = value
+    for export in exports:
+        forwarded.update(_exported(export, environ))
+    for name, value in forwarded.items():
+        _check_value(name, value)
+    return forwarded
+
+
+def _is_name(text: str) -> bool:
+    """Say whether a text is a variable's name: ASCII letters, digits, `_`, and behind the first character `.` and `-`."""
+    plain = text[:1] + text[1:].replace(".", "_").replace("-", "_")
+    return text.isascii() and plain.isidentifier()
+
+
+def _matching(environ: Mapping[str, str], prefixes: str | tuple[str, ...]) -> list[str]:
+    """Return the names that a prefix may forward; shell functions (`BASH_FUNC_f%%`) are no names."""
+    return [
+        name
+        for name in environ
+        if name.startswith(prefixes)
+        and _is_name(name)
+        and name not in FIXED
+        and not is_listed(name, NEVER_FORWARDED)
+    ]
+
+
+def _exported(export: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of one -x; raises UsageError."""
+    name, equals, value = export.partition("=")
+    if equals:
+        _check_name(name, f"-x {name}=...")
+        return {name: value}
+    if name.endswith("*"):
+        prefix = name[:-1]
+        if not prefix:
+            raise UsageError(
+                "export-name",
+                "-x '*' would forward every variable of this machine, paths and all",
+                hint="name the variables or their prefixes: -x PATH -x 'MY_*'",
+            )
+        _check_name(prefix, f"-x '{name}'")
+        names = _matching(environ, prefix)
+        if not names:
+            raise UsageError("export-unset", f"-x '{name}': no variable that may be forwarded has this prefix")
+        return {matched: environ[matched] for matched in names}
+    _check_name(name, f"-x '{name}'")
+    if name not in environ:
+        if name in MAY_BE_UNSET:
+            return {}
+        similar = near(name, environ)
+        hint = (f"did you mean '{similar}', or " if similar else "") + f"give it a value: -x {name}=VALUE"
+        raise UsageError("export-unset", f"-x '{name}': this variable is not set", hint=hint)
+    return {name: environ[name]}
+
+
+def environment_edits(
+    unset: Sequence[str], prepended: Sequence[str], appended: Sequence[str]
+) -> tuple[tuple[str, str, str, str], ...]:
+    """Return what is done on the node to the variables that its ranks would have: (verb, name, value, separator).
+
+    Args:
+        unset: of --unset-env: names, and prefixes written `PREFIX*`.
+        prepended, appended: `NAME=VALUE` or `NAME[;]=VALUE`, of --prepend-env and --append-env.
+    """
+    edits = []
+    for name in unset:
+        _check_name(name.removesuffix("*"), f"--unset-env {name}")
+        edits.append(("unset", name, "", ""))
+    for verb, items in (("prepend", prepended), ("append", appended)):
+        for item in items:
+            said, _, value = item.partition("=")
+            match = re.fullmatch(r"(.*?)(?:\[(.)\])?", said, re.DOTALL)
+            name, separator = (match[1], match[2] or ":") if match else (said, ":")
+            _check_name(name, f"--{verb}-env {said}")
+            _check_value(name, value)
+            edits.append((verb, name, value, separator))
+    return tuple(edits)
+
+
+def _check_name(name: str, where: str) -> None:
+    """Raise UsageError unless a user may set a variable of this name."""
+    if not _is_name(name):
+        raise UsageError(
+            "export-name",
+            f"{where}: '{name}' is not a variable's name",
+            hint="a name has letters, digits, '_', '.' and '-', and starts with a letter or '_'",
+        )
+    if name in FIXED:
+        raise UsageError(
+            "export-reserved",
+            f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank",
+            hint="choose the ranks and their places with -np, -N, --map-by and --rank-by",
+        )
+
+
+def _check_value(name: str, value: str) -> None:
+    """Raise UsageError unless the variable can be handed to a program; the value is never shown, it may be a secret."""
+    try:
+        size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise UsageError("export-value", f"the value of '{name}' has a character that UTF-8 cannot write") from None
+    if "\0" in value:
+        raise UsageError("export-value", f"the value of '{name}' has a zero byte, which ends a variable")
+    if size > LONGEST_VARIABLE:
+        raise UsageError(
+            "export-value",
+            f"'{name}' has {size:,} bytes with its name, and Linux hands a program at most {LONGEST_VARIABLE:,} in one",
+            hint="put the value into a file and forward its path",
+        )

@@ -1,0 +1,54 @@
+"""MASTER_ADDR: an address of rank 0's node that the other nodes reach.
+
+Pure: the nodes' facts in, an address out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mpilaunch.hosts.node_facts import NodeFacts
+
+
+def choose_master_address(
+    rank0_node_facts: NodeFacts, other_facts: Sequence[NodeFacts], rank0_is_head: bool, node_name: str
+) -> str:
+    """Return an address of rank 0's node that the other nodes reach.
+
+    An address that has carried a connection of this launch comes before one that the node merely has, and IPv4 or IPv6 is
+    whatever that connection used; among the node's own addresses IPv4 is first (`NodeFacts.addresses`). Loopback and
+    link-local addresses mean something else on every node, so they are passed over.
+
+    Args:
+        other_facts: of the other nodes of the job.
+        rank0_is_head: rank 0 runs on the head, so no connection led to its node, but connections led from it.
+        node_name: of rank 0's node, as the user wrote it.
+    """
+    facts = rank0_node_facts
+    elsewhere = [other for other in other_facts if (other.hostname, other.addresses) != (facts.hostname, facts.addresses)]
+    if not elsewhere:
+        return "127.0.0.1"
+    candidates: list[str] = []
+    if rank0_is_head:
+        # Behind a jump host the nodes saw that host's address: one of the head's own is proof against it.
+        seen = [_routable(other.ssh_connection[0]) for other in elsewhere if other.ssh_connection]
+        own = set(facts.addresses)
+        candidates += [address for address in seen if address in own or not own]
+    elif facts.ssh_connection:
+        candidates.append(_routable(facts.ssh_connection[2]))
+    candidates += facts.addresses
+    candidates.append(facts.hostname if rank0_is_head else node_name)
+    return next(address for address in candidates if address)
+
+
+def _routable(text: str) -> str:
+    """Return the address without its zone (`%eth0`), or "" when it is no address that other nodes reach."""
+    import ipaddress  # 3 ms, and a job on one machine needs none
+
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return "" if address.is_loopback or address.is_link_local or address.is_unspecified else str(address)

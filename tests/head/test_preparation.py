@@ -1,0 +1,32 @@
+"""The environment of a rank before its launch, as `--show-env` prints it."""
+
+from __future__ import annotations
+
+from mpilaunch.head.nodes.preparation import AT_LAUNCH, environment_before_launch
+from mpilaunch.hosts.allocation import Allocation, Node, Slot
+from mpilaunch.job.spec import App, JobSpec
+from mpilaunch.placement.mapping import MappingPolicy, map_ranks
+
+
+def job(*slots: int, ranks: int, **members: object) -> JobSpec:
+    nodes = tuple(Node(index, f"n{index}", (Slot(),) * count, "ssh") for index, count in enumerate(slots))
+    allocation = Allocation(nodes, "hosts.txt")
+    return JobSpec("00c0ffee00c0ffee", (App(("prog",)),), allocation, map_ranks(allocation, MappingPolicy(ranks)), **members)
+
+
+def test_the_environment_of_a_rank() -> None:
+    variables = environment_before_launch(job(8, 4, 4, ranks=10), 9)
+    assert list(variables) == sorted(variables)
+    expected = {"RANK": "9", "WORLD_SIZE": "10", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
+    expected |= {"OMPI_UNIVERSE_SIZE": "16", "GROUP_WORLD_SIZE": "2", "CROSS_RANK": "1", "OMP_NUM_THREADS": "1"}
+    expected |= dict.fromkeys(("MASTER_ADDR", "MASTER_PORT", "MPILAUNCH_JOB_ID", "TORCHELASTIC_RUN_ID"), AT_LAUNCH)
+    assert expected.items() <= variables.items()
+
+
+def test_the_user_sets_everything_but_the_facts_of_the_map() -> None:
+    environment = {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "7"}
+    variables = environment_before_launch(job(1, ranks=1, environment=environment), 0)
+    assert {"MASTER_PORT": "1", "PYTHONUNBUFFERED": "", "RANK": "0"}.items() <= variables.items()
+    variables = environment_before_launch(job(1, ranks=1, master_addr="m", master_port=9), 0)
+    assert {"MASTER_PORT": "9", "MASTER_ADDR": "m"}.items() <= variables.items()
+    assert "OMP_NUM_THREADS" not in variables

@@ -1,0 +1,82 @@
+"""What `--show-env` prints, compared with the environment that a real rank has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mpilaunch.head.nodes.preparation import AT_LAUNCH, OF_THE_NODE
+from mpilaunch.job.environment.contracts import is_scrubbed
+from tests.support.launching import environment, launch
+
+OPTIONS: dict[str, list[str]] = {
+    "nothing": [],
+    "exports": ["-x", "MINE=1", "-x", "NCCL_DEBUG=INFO", "-x", "MASTER_ADDR=here", "-x", "MASTER_PORT=7"],
+    "a value with spaces and a line break": ["-x", "MINE=a b\nc"],
+    "an env file": ["--env-file", "job.env"],
+    "forward everything": ["--forward", "all"],
+    "forward nothing": ["--no-forward"],
+    "edits": ["--unset-env", "OMP_NUM_THREADS", "--prepend-env", "PATH", "/first", "--append-env", "NEW[;]", "last"],
+    "unset a prefix": ["--unset-env", "TORCHELASTIC_*", "-x", "TORCHELASTIC_OTHER=1"],
+    "edits of an exported variable": ["-x", "MINE=middle", "--prepend-env", "MINE", "a", "--append-env", "MINE", "b"],
+    "a prefix": ["--prefix", "/opt/mpi"],
+    "no MPI": ["--mpi", "none"],
+    "PMI-1": ["--mpi", "pmi1"],
+    "PMI-2": ["--mpi", "pmi2"],
+    "PMIx": ["--mpi", "pmix"],
+    "PMI by a port": ["--pmi-port"],
+    "MCA parameters": ["--mca", "btl", "self,tcp"],
+    "a master": ["--master-addr", "10.1.2.3", "--master-port", "4000"],
+    "a universe": ["--universe-size", "77"],
+    "restarts": ["--max-restarts", "3"],
+    "checkpoints": ["--checkpoint-prefix", "sets"],
+    "two nodes": ["-H", "local:1,local:2"],
+    "ranks dealt out": ["-H", "local:2,local:2", "--map-by", "node"],
+    "a virtual GPU binding without GPUs": ["--gpu-bind", "none"],
+}
+
+
+def shown(text: bytes) -> dict[str, str]:
+    """Return the variables that `--show-env` prints; a line break is written as \\\\x0a."""
+    lines = text.decode("utf-8", "surrogateescape").splitlines()
+    return {name: value.replace("\\x0a", "\n") for name, _, value in (line.partition("=") for line in lines)}
+
+
+def of_rank(text: bytes) -> dict[str, str]:
+    """Return the variables that `env -0` printed."""
+    items = text.decode("utf-8", "surrogateescape").rstrip("\n").split("\0")
+    return {name: value for name, _, value in (item.partition("=") for item in items if item)}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_show_env_prints_what_the_rank_gets(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NCCL_FORWARDED", "by prefix")
+    (tmp_path / "job.env").write_text("FROM_FILE='a # b'\n")
+    (tmp_path / "sets").mkdir()
+    options = ["-np", "3", "--oversubscribe", *OPTIONS[case]]
+    expected = shown(launch(*options, "--show-env", "2", "--show-secrets", "env").out)
+    done = launch(*options, "--output-file", "out.{rank}", "env", "-0")
+    assert done.code == 0, done.words
+    real = of_rank((tmp_path / "out.2").read_bytes())
+    own = {name.decode(): value.decode() for name, value in environment().items() if not is_scrubbed(name.decode())}
+
+    assert set(expected) <= set(real)
+    for name, value in expected.items():
+        if AT_LAUNCH in value:
+            before, _, behind = value.partition(AT_LAUNCH)
+            assert real[name].startswith(before) and real[name].endswith(behind) and len(real[name]) > len(before + behind)
+        else:
+            assert real[name] == value.replace(OF_THE_NODE, own.get(name, "")).strip(":;"), name
+    # All else is the node's own, or depends on what the node is.
+    others = {name for name in real if name not in expected and real[name] != own.get(name)}
+    others = {name for name in others if not name.startswith("PMIX_")}
+    assert others <= {"OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_btl", "OMPI_MCA_coll"}
+
+
+def test_show_env_of_several_programs_shows_each_its_own() -> None:
+    words = ["-np", "1", "-x", "ONE=1", "env", "-0", ":", "-np", "1", "-x", "TWO=2", "env", "-0"]
+    first, second = (shown(launch("--show-env", rank, *words).out) for rank in ("0", "1"))
+    assert first["ONE"] == "1" and "TWO" not in first
+    assert second["TWO"] == "2" and "ONE" not in second
