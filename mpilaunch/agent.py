@@ -11,12 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from mpilaunch.errors import UsageError
-
-if TYPE_CHECKING:
-    from mpilaunch.hosts.allocation import Node
 
 
 class AgentOptions(NamedTuple):
@@ -104,6 +101,30 @@ class Channel(Protocol):
 
     def abort(self) -> None:
         """End the channel and everything it holds on the head, at once; `closed` still follows. Idempotent."""
+
+
+class Node(Protocol):
+    """What an agent needs to know of a node: its name, and what the hostfile says about the way to it."""
+
+    @property
+    def name(self) -> str:
+        """As the user wrote it."""
+
+    @property
+    def user(self) -> str | None:
+        """Login name, None for the agent's default."""
+
+    @property
+    def port(self) -> int | None:
+        """Port of the login, None for the agent's default."""
+
+    @property
+    def namespace(self) -> str | None:
+        """Of a pod."""
+
+    @property
+    def container(self) -> str | None:
+        """Of a pod."""
 
 
 class Agent(Protocol):

@@ -22,11 +22,11 @@ from mpilaunch.job.tags import parse_tag, tag_template
 from mpilaunch.options import OPTIONS, RESTARTS, Settings
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.map_by import mapping_and_cpus
-from mpilaunch.placement.mapping import JobMap, MappingPolicy
+from mpilaunch.placement.mapping import JobMap
+from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.prepare_nodes import choose_nodes, found_agent, listed, local_names, own_values, rankfile_of
-from mpilaunch.text import did_you_mean
-from mpilaunch.values import is_whole_number
+from mpilaunch.text import did_you_mean, is_whole_number
 from mpilaunch.words import Section, laid_over
 
 START_IN_POD = 300.0

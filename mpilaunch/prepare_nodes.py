@@ -20,7 +20,7 @@ from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.options import Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.mapping import MappingPolicy
+from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.words import Section
 
 if TYPE_CHECKING:

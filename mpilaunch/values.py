@@ -9,16 +9,11 @@ import re
 
 from mpilaunch.errors import UsageError
 from mpilaunch.options import Option, Value
-from mpilaunch.text import did_you_mean
+from mpilaunch.text import did_you_mean, is_whole_number
 
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-def is_whole_number(text: str, digits: int) -> bool:
-    """Say whether a text is nothing but ASCII digits, at most so many; to load `re` for that would take milliseconds."""
-    return len(text) <= digits and text.isascii() and text.isdecimal()
 
 
 def value_from_text(option: Option, text: str, said: str) -> Value:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, parse_numbers_span
 from mpilaunch.hosts.remote_names import is_login_name
-from mpilaunch.values import is_whole_number
+from mpilaunch.text import is_whole_number
 
 _GPU = r"(?:GPU|MIG)-[\w./-]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 

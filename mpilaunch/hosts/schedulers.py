@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.hosts.nodeset import Span
-from mpilaunch.values import is_whole_number
+from mpilaunch.text import is_whole_number
 
 ReadText = Callable[[str], str]
 

@@ -13,6 +13,7 @@ from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.job.masking import mask_argv, mask_command, mask_pair, mask_variables
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.options import Setting, Settings, Value
+from mpilaunch.text import plural
 
 SCHEMA = "mpilaunch.plan/1"
 
@@ -81,7 +82,7 @@ def map_as_text(job: JobSpec) -> str:
         return "\n".join([f"the map depends on what the nodes are made of: {_asked(job)}", "", allocation_as_text(job)])
     ranks_of = _ranks_of_nodes(job)
     size, used = len(job.job_map.placements), len(job.job_map.nodes)
-    told = f"{_count(size, 'rank')} on {_count(used, 'node')}, hosts from {job.allocation.source}"
+    told = f"{plural(size, 'rank')} on {plural(used, 'node')}, hosts from {job.allocation.source}"
     lines = [told + (f", agent from {job.allocation.agent_source}" if job.allocation.agent_source else ""), ""]
     pool = (job.restarts.pool or job.allocation).nodes
     nodes = []
@@ -106,8 +107,8 @@ def allocation_as_text(job: JobSpec) -> str:
         (str(node.index), node.name, _agent(job, node.agent), str(len(node.slots)), str(node.max_slots or "-"), node.origin)
         for node in job.allocation.nodes
     ]
-    count = _count(sum(len(node.slots) for node in job.allocation.nodes), "slot")
-    lines = [f"{count} on {_count(len(nodes), 'node')}, hosts from {job.allocation.source}", ""]
+    count = plural(sum(len(node.slots) for node in job.allocation.nodes), "slot")
+    lines = [f"{count} on {plural(len(nodes), 'node')}, hosts from {job.allocation.source}", ""]
     return "\n".join([*lines, *_table(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
 
 
@@ -166,10 +167,10 @@ def _asked(job: JobSpec) -> str:
     policy = next(share.policy for share in job.pending if share.policy.needs_topology)
     asked = "the ranks are numbered round the objects of all nodes"
     if policy.per_object is not None:
-        asked = f"{_count(policy.per_object, 'rank')} on each {policy.map_by}"
+        asked = f"{plural(policy.per_object, 'rank')} on each {policy.map_by}"
     elif policy.span:
         asked = f"the ranks are dealt to each {policy.map_by} of all nodes in turn"
-    return asked if policy.ranks is None else f"{asked}, {_count(policy.ranks, 'rank')} in all"
+    return asked if policy.ranks is None else f"{asked}, {plural(policy.ranks, 'rank')} in all"
 
 
 def _ranks_of_nodes(job: JobSpec) -> dict[int, list[int]]:
@@ -184,11 +185,6 @@ def _devices(job: JobSpec, node: int, slot: int) -> tuple[str, str]:
     named = job.allocation.nodes[node].slots[slot]
     gpus = "" if named.gpus is None else ",".join(named.gpus) or "none"
     return gpus, "" if named.cpus is None else fold_numbers(named.cpus)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Return lines with columns of equal width and no blanks at their ends."""

@@ -18,7 +18,8 @@ from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import Discovery, RestartPolicy
 from mpilaunch.job.state import Verdict
 from mpilaunch.options import Settings
-from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
+from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
+from mpilaunch.placement.policy import MappingPolicy
 
 RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
 """Causes of an end after which another attempt may go better; so may it after a later start that failed (`start-...`)."""

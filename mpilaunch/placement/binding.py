@@ -18,6 +18,7 @@ from mpilaunch.hosts.node_facts import Cpu, Gpu, NodeFacts
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.placement.cpu_binding import CpuPolicy, bind_cpus, picture
 from mpilaunch.placement.mapping import JobMap, Placement
+from mpilaunch.text import plural
 
 
 class GpuPolicy(NamedTuple):
@@ -195,7 +196,7 @@ def _enough(names: tuple[str, ...], node: Node, placement: Placement, policy: Gp
     if policy.per_rank is not None and len(names) < policy.per_rank:
         raise LaunchError(
             "gpu-count",
-            f"rank {placement.rank} needs {_count(policy.per_rank, 'GPU')}, but slot {placement.slot} of {node.name} "
+            f"rank {placement.rank} needs {plural(policy.per_rank, 'GPU')}, but slot {placement.slot} of {node.name} "
             f"names {len(names)}",
             hint=f"name more GPUs for the slot ({node.origin or node.name}) or lower --gpus-per-rank",
         )
@@ -220,10 +221,10 @@ def _look_up(name: str, gpus: Sequence[Gpu], main: Sequence[Gpu], node: Node, pl
 
 
 def _too_few(node: Node, ranks: int, each: int, free: int, taken: int) -> LaunchError:
-    have = f"{_count(free, 'GPU')} that no slot names" if taken else _count(free, "GPU") if free else "no GPU"
+    have = f"{plural(free, 'GPU')} that no slot names" if taken else plural(free, "GPU") if free else "no GPU"
     return LaunchError(
         "gpu-count",
-        f"{node.name} has {have}, {_count(ranks, 'rank')} with {each} each need {ranks * each}",
+        f"{node.name} has {have}, {plural(ranks, 'rank')} with {each} each need {ranks * each}",
         hint="start fewer ranks there, lower --gpus-per-rank, or say --oversubscribe-gpus to let ranks share",
     )
 
@@ -272,8 +273,3 @@ def _show(seen: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placement, virtua
 
 def _label(gpu: Gpu) -> str:
     return f"{gpu.vendor} {gpu.index} {gpu.uuid}".rstrip()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-

@@ -21,6 +21,7 @@ from mpilaunch.hosts.node_facts import Cpu, Gpu
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.placement.mapping import Placement
 from mpilaunch.placement.topology import OBJECTS, Object, in_turn, mapped, objects, objects_of, places_in
+from mpilaunch.text import plural
 
 
 class Cores(NamedTuple):
@@ -246,13 +247,13 @@ def _limit(target: Object, policy: CpuPolicy) -> float:
 
 
 def _where(policy: CpuPolicy, found: Sequence[Object]) -> str:
-    return f" dealt to {_count(len(found), policy.map_by)}" if policy.map_by != policy.bind_to else ""
+    return f" dealt to {plural(len(found), policy.map_by)}" if policy.map_by != policy.bind_to else ""
 
 
 def _overload(node: Node, have: int, kind: str, ranks: int, each: int, where: str = "") -> LaunchError:
     return LaunchError(
         "binding-overload",
-        f"{node.name} has {_count(have, kind)} for {_count(ranks, 'rank')} with {each} each, which need {ranks * each}{where}",
+        f"{node.name} has {plural(have, kind)} for {plural(ranks, 'rank')} with {each} each, which need {ranks * each}{where}",
         hint="start fewer ranks there, or let ranks share: --bind-to socket, --bind-to none, "
         f"--bind-to {kind}:overload-allowed",
     )
@@ -264,7 +265,3 @@ def _numbers(members: Iterable[Object]) -> list[int]:
 
 def _cpus_of(node: Node, cpus: Iterable[Cpu]) -> str:
     return f"CPUs of {node.name}: {fold_numbers(cpu.number for cpu in cpus) or 'none'}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import LOCAL, Allocation, Node
 from mpilaunch.hosts.nodeset import fold, fold_numbers
-
-if TYPE_CHECKING:
-    from mpilaunch.placement.mapping import MappingPolicy
+from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.text import plural
 
 _SHOWN_GROUPS = 12
 """Lines of slots counted per node that the error shows at most."""
@@ -71,8 +69,3 @@ def _origin(node: Node) -> tuple[str, int | None]:
     """Return the source and the line of `hosts.txt:3`."""
     source, colon, line = node.origin.rpartition(":")
     return (source, int(line)) if colon and line.isdecimal() else (node.origin, None)
-
-
-def plural(count: int, noun: str) -> str:
-    """Say a number of things."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -21,10 +21,9 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.options import Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.mapping import MappingPolicy
+from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.placement.topology import OBJECTS
-from mpilaunch.text import did_you_mean
-from mpilaunch.values import is_whole_number
+from mpilaunch.text import did_you_mean, is_whole_number
 
 _MAP_HINT = "--map-by is slot, node, an object like core, numa or socket, ppr:N:OBJECT, seq or rankfile; see docs/mapping.md"
 _BIND_HINT = "--bind-to is none, an object like core, numa or socket, cpu-list, rr or user:LIST; see docs/mapping.md"

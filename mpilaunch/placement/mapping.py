@@ -26,8 +26,10 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import LOCAL, MAX_SLOTS, Allocation, Node
 from mpilaunch.hosts.node_facts import Cpu
-from mpilaunch.placement import errors as notenough
+from mpilaunch.placement.errors import not_enough
+from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.placement.topology import OBJECTS, Object, in_turn, mapped, objects_of, places_in
+from mpilaunch.text import plural
 
 
 class Placement(NamedTuple):
@@ -55,43 +57,6 @@ class JobMap(NamedTuple):
     nodes: tuple[int, ...]
 
 
-class MappingPolicy(NamedTuple):
-    """What the user asked for.
-
-    Attributes:
-        ranks: number of ranks, None for one per slot (or `per_node` on each node).
-        map_by: "slot" fills a node before the next, "node" deals one rank to each node in turn; an object (`places.OBJECTS`)
-            fills nodes too, and deals the ranks of a node to its objects in turn.
-        per_node: exactly this many ranks on each node (`-N`, `--map-by ppr:N:node`); with `ranks`, this many at most.
-        rank_by: "slot" numbers the ranks of a node before those of the next, "node" deals numbers round the nodes; an object
-            is "slot" between the nodes and takes turns inside each; None follows `map_by`.
-        oversubscribe: more ranks than slots are allowed (never more than max_slots).
-        per_object: exactly this many ranks on each `map_by` object (`--map-by ppr:N:socket`); with `ranks`, this many at most.
-        span: deal the ranks to the objects of all nodes in turn, as if they were one node.
-        rank_span: the `rank_by` objects of all nodes take turns to give the numbers.
-        nolocal: no rank runs on this machine.
-        listed: the node of each rank, by `Node.index`, when a file lists them (`map_by` "rankfile" or "seq"), else empty.
-        file: that file; None for "seq" with the hostfile.
-    """
-
-    ranks: int | None = None
-    map_by: str = "slot"
-    per_node: int | None = None
-    rank_by: str | None = None
-    oversubscribe: bool = False
-    per_object: int | None = None
-    span: bool = False
-    rank_span: bool = False
-    nolocal: bool = False
-    listed: tuple[int, ...] = ()
-    file: str | None = None
-
-    @property
-    def needs_topology(self) -> bool:
-        """Whether the map depends on what the nodes are made of, so that they must be asked before there is one."""
-        return self.per_object is not None or (self.span and self.map_by in OBJECTS) or self.rank_span
-
-
 def map_ranks(
     allocation: Allocation, policy: MappingPolicy, topologies: Mapping[int, Sequence[Cpu]] | None = None
 ) -> JobMap:
@@ -107,7 +72,7 @@ def map_ranks(
     ranks = _rank_count(nodes, policy, places)
     capacities = {node.index: _capacity(node, allocation, policy, places) for node in nodes}
     if not nodes or ranks > sum(capacities.values()):
-        raise notenough.not_enough(allocation, policy, ranks, places)
+        raise not_enough(allocation, policy, ranks, places)
     fixed = _fixed_ranks(nodes, ranks, capacities)
     free_ranks = [rank for rank in range(ranks) if rank not in fixed]
     if policy.listed and fixed:
@@ -141,7 +106,7 @@ def _rank_count(nodes: Sequence[Node], policy: MappingPolicy, places: Mapping[in
             raise UsageError("rank-count", f"{value} {what} asked for", hint="ask for 1 or more")
     ranks = policy.ranks
     if policy.listed and ranks is not None and ranks > len(policy.listed):
-        told = f"{notenough.plural(ranks, 'rank')} asked for, but only {len(policy.listed)} are listed"
+        told = f"{plural(ranks, 'rank')} asked for, but only {len(policy.listed)} are listed"
         raise UsageError("rank-count", told, hint="list a host for each rank, or lower -np")
     if ranks is None and policy.listed:
         ranks = len(policy.listed)
@@ -279,7 +244,7 @@ def _listed(
     chosen = policy.listed[:ranks]
     for node, count in Counter(chosen).items():
         if count > capacities.get(node, 0):
-            raise notenough.not_enough(allocation, policy, ranks)
+            raise not_enough(allocation, policy, ranks)
     return chosen
 
 

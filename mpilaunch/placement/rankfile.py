@@ -20,7 +20,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import code_lines, read_hosts
 from mpilaunch.hosts.nodeset import Span, parse_numbers_span
 from mpilaunch.placement.cpu_binding import Cores
-from mpilaunch.values import is_whole_number
+from mpilaunch.text import is_whole_number
 
 _LINE = re.compile(
     r"""\s*rank\s+(?P<rank>\S+?)\s*=\s*(?P<host>\S+)\s+slots?\s*=\s*(?P<list>"[^"]*"|'[^']*'|\S.*?)\s*""", re.IGNORECASE

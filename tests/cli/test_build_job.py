@@ -12,7 +12,7 @@ from mpilaunch import config
 from mpilaunch.errors import UsageError
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
-from mpilaunch.placement.mapping import MappingPolicy
+from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.prepare import make_job
 from mpilaunch.words import read_words
 

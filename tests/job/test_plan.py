@@ -18,7 +18,8 @@ from mpilaunch.job.plan import (
 )
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.options import Setting
-from mpilaunch.placement.mapping import MappingPolicy, map_ranks
+from mpilaunch.placement.mapping import map_ranks
+from mpilaunch.placement.policy import MappingPolicy
 from tests.support import goldens
 
 

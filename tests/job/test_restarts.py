@@ -25,7 +25,8 @@ from mpilaunch.job.restarts import (
 from mpilaunch.job.spec import RestartPolicy
 from mpilaunch.job.state import RankEnd, Verdict
 from mpilaunch.options import DEFAULTS, Setting, Settings
-from mpilaunch.placement.mapping import JobMap, MappingPolicy
+from mpilaunch.placement.mapping import JobMap
+from mpilaunch.placement.policy import MappingPolicy
 
 
 def pool(*slots: int, names: str = "abcdefgh") -> Allocation:

@@ -13,7 +13,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.options import DEFAULTS, Setting, Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.map_by import mapping_and_cpus
-from mpilaunch.placement.mapping import MappingPolicy
+from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.words import read_words
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import LaunchError
-from mpilaunch.placement.mapping import MappingPolicy, map_ranks
+from mpilaunch.placement.mapping import map_ranks
+from mpilaunch.placement.policy import MappingPolicy
 from tests.support.topologies import TOPOLOGIES, cpus_of, of_hosts
 
 
