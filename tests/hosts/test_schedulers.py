@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.hosts.schedulers import discover, parse_pe_hostfile
+from mpilaunch.hosts.schedulers import discover
+from mpilaunch.hosts.schedulers.grid_engine import parse_pe_hostfile
 
 FILES = {
     "/pbs": "n1\nn1\n\nn2\n",

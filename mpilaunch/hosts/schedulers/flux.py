@@ -1,0 +1,22 @@
+"""Flux: no variable lists its hosts, so only a job of one node can be recognised. Source: flux-environment(7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.hostfile import HostEntry
+from mpilaunch.hosts.schedulers.reader import Reader, ReadText
+
+
+def _read(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
+    if environ.get("FLUX_JOB_NNODES") == "1":
+        return []
+    raise UsageError(
+        "scheduler-flux",
+        "this runs inside a Flux instance, whose hosts are in no variable",
+        hint='pass --host "$(flux getattr hostlist)", or --host local for this node alone',
+    )
+
+
+READERS = (Reader("FLUX_URI", "Flux", "FLUX_JOB_ID", _read),)
