@@ -128,7 +128,7 @@ def test_origins() -> None:
         (
             {"SLURM_JOB_NODELIST": "a", "SLURM_JOB_CPUS_PER_NODE": "4", "SLURM_CPUS_PER_TASK": "many"},
             "scheduler-variable",
-            "SLURM_CPUS_PER_TASK says 'many' where a number belongs",
+            "SLURM_CPUS_PER_TASK has 'many' where a number belongs",
         ),
         (
             {"PBS_NODEFILE": "/absent"},
@@ -137,7 +137,7 @@ def test_origins() -> None:
         ),
         ({"PBS_NODEFILE": "/blank"}, "hostfile-empty", "PBS_NODEFILE=/blank:1:1: no hosts in this file"),
         ({"LSB_MCPU_HOSTS": "a 4 b"}, "scheduler-variable", "LSB_MCPU_HOSTS='a 4 b' is not pairs of host and slots"),
-        ({"LSB_MCPU_HOSTS": "a b"}, "scheduler-variable", "LSB_MCPU_HOSTS says 'b' where a number belongs"),
+        ({"LSB_MCPU_HOSTS": "a b"}, "scheduler-variable", "LSB_MCPU_HOSTS has 'b' where a number belongs"),
         (
             {"PE_HOSTFILE": "/sge-bad"},
             "scheduler-variable",
