@@ -25,11 +25,11 @@ from mpilaunch.errors import ExitCode
 from mpilaunch.head.nodes.failures import WORDS
 from mpilaunch.hosts.node_facts import Gpu
 from mpilaunch.options import BY_FLAG, OPTIONS, Option
-from tests.project.test_layers import OTHERS, OURS
 from tests.support import goldens
 from tests.support.failures import page_rows, with_part
 from tests.support.hosts import Hosts
 from tests.support.paths import ROOT
+from tests.support.sources import OTHERS, OURS
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.md"), *ROOT.glob("examples/*.md")])

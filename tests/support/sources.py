@@ -1,0 +1,68 @@
+"""The project's modules, their layers and their imports, as tests of the structure see them."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+from tests.support.paths import ROOT
+
+SOURCES = sorted([*ROOT.glob("mpilaunch/**/*.py"), *ROOT.glob("agents/mpilaunch_agents/**/*.py")])
+
+OURS = {
+    "errors": set(),
+    "text": set(),
+    "agent": {"text", "errors"},
+    "relay": {"agent"},
+    "hosts": {"text", "errors"},
+    "placement": {"hosts", "text", "errors"},
+    "job": {"placement", "hosts", "agent", "text", "errors"},
+    "wire": set(),
+    "daemon": {"wire"},
+    "agents": {"agent", "relay", "hosts", "text", "errors"},
+    "head": {"job", "placement", "hosts", "agent", "relay", "wire", "text", "errors"},
+    "cli": {"head", "job", "placement", "hosts", "agent", "text", "errors"},
+    "main": {"cli"},
+}
+"""Layer -> the other layers that it may import. A folder of mpilaunch/ is a layer, and so is each module beside them."""
+
+PURE = {"errors", "text", "hosts", "placement", "job", "wire"}
+"""Layers without I/O."""
+
+OTHERS = {
+    "agents": {"asyncssh", "cryptography", "psutil", "pytest"},
+    "cli": {"click", "rich", "yaml"},
+    "head": {"psutil"},
+}
+"""Layer -> what it may import beside the standard library."""
+
+
+def module_of(path: pathlib.Path) -> str:
+    """Return the dotted name of a source file."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    if parts[0] == "agents":
+        del parts[0]
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path) for path in SOURCES}
+
+
+def layer_of(module: str) -> str:
+    """Return the layer of a module of ours."""
+    top, *rest = module.split(".")
+    if top == "mpilaunch_agents":
+        return "agents"
+    return {"__main__": "main"}.get(rest[0], rest[0]) if rest else "text"
+
+
+def imports_of(path: pathlib.Path) -> set[str]:
+    """Return every module that a file imports, anywhere in it; `from mpilaunch import x` is mpilaunch.x when that is a module."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            found.update({f"{node.module}.{alias.name}" for alias in node.names} & MODULES or {str(node.module)})
+    return found
