@@ -83,6 +83,12 @@ def load() -> bytes:
 
 
 def _travelling(top: str) -> list[str]:
-    """Return the files of the modules that travel, relative to our package."""
-    files = [f"{folder}/{name}" for folder in ("wire", "daemon") for name in sorted(os.listdir(os.path.join(top, folder)))]
-    return ["__init__.py", *(name for name in files if name.endswith(".py"))]
+    """Return the files of the modules that travel, relative to our package: the folders wire/ and daemon/, whole."""
+    files = [
+        os.path.relpath(os.path.join(folder, name), top)
+        for root in ("wire", "daemon")
+        for folder, _, names in os.walk(os.path.join(top, root))
+        for name in names
+        if name.endswith(".py")
+    ]
+    return ["__init__.py", *sorted(files)]
