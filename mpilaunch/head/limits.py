@@ -9,6 +9,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.failures import HINTS
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
+from mpilaunch.text import plural
 
 OWN_FILES = 32
 """Descriptors of the head beside those of nodes and ranks, and those that it needs while it starts an agent's process."""
@@ -26,6 +27,6 @@ def raise_file_limit(job: JobSpec, nodes: Sequence[Node]) -> None:
         needed += len(job.job_map.placements) * (1 if job.output.merge_stderr else 2)
     if hard < needed:
         ranks = len(job.job_map.placements)
-        what = f"{len(nodes)} nodes and {ranks} ranks" if ranks else f"{len(nodes)} nodes"
+        what = plural(len(nodes), "node") + (f" and {plural(ranks, 'rank')}" if ranks else "")
         message = f"this machine: limit of open files too low: {what} need {needed} open files, the limit is {hard}"
         raise LaunchError("start-file-limit", message, hint=HINTS["file-limit"])

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.agent import Agent, AgentOptions, Channel, load
+from mpilaunch.cli.build_job import MOST_OPEN_PODS
 from mpilaunch.errors import ExitCode
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.prepare import MOST_OPEN_PODS
 from mpilaunch.relay import HEADER
 from mpilaunch_agents.callback import agent as callback
 from mpilaunch_agents.callback import door as callback_door

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch import config
 from mpilaunch.errors import UsageError
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
 from mpilaunch.placement.policy import MappingPolicy
-from mpilaunch.prepare import make_job
-from mpilaunch.words import read_words
+from tests.support import command_line as commandline
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +22,7 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 
 
 def job(words: str, **environ: str) -> JobSpec:
-    environ = {"HOME": "/nowhere", **environ}
-    said, program = read_words([*words.split(), "prog"])
-    return make_job(config.load_settings(said, environ), program, environ)
+    return commandline.job(words, {"HOME": "/nowhere", **environ})
 
 
 def nodes(words: str, **environ: str) -> list[tuple[str, int]]:

@@ -521,7 +521,7 @@ def test_without_any_place_there_is_an_error(place: Place) -> None:
         (["--up"], ExitCode.USAGE, "error[no-nodes]: --up: there is no node but this machine"),
         (["--up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
         (["--up", "-H", "a", "--dry-run"], ExitCode.USAGE, "error[option-conflict]: --up and --dry-run cannot"),
-        (["--up", "--down", "-H", "a"], ExitCode.USAGE, "error[option-conflict]: --up and --down cannot be said together"),
+        (["--up", "--down", "-H", "a"], ExitCode.USAGE, "error[option-conflict]: --up and --down cannot be used together"),
         (["--down", "prog"], ExitCode.USAGE, "error[option-conflict]: --down runs no program, and here is prog"),
         (["--up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: --up runs no program, and here is prog"),
         (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),

@@ -1,4 +1,4 @@
-"""The layer rule: which folder may import which, read from the source. docs/design.md explains it; the table here is the rule."""
+"""The layer rule: which folder may import which, read from the source. docs/design.md explains it, and the table here is it."""
 
 from __future__ import annotations
 

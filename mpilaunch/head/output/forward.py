@@ -18,9 +18,9 @@ from mpilaunch.head.output.files import STREAMS, RankFile, is_printed, open_file
 from mpilaunch.head.output.live import LiveLine
 from mpilaunch.head.output.writer import Writer
 from mpilaunch.hosts.nodeset import fold, fold_numbers
-from mpilaunch.job.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.job.output.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.tags import BoundTag, Tag, parse_tag
 from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
