@@ -241,11 +241,15 @@ def test_messages(here: Path, monkeypatch, capsys, launched, name: str) -> None:
 
 BEFORE_A_LAUNCH = ("cli", "hosts", "placement", "job/environment", "job/output")
 """Folders whose modules raise errors before a launch."""
+ON_THE_NODES = {"binding.py", "cpu_binding.py", "topology.py"}
+"""Modules there that need what the nodes report."""
 
 
 def test_every_reference_has_a_golden_message() -> None:
     references = set()
     for path in [path for folder in BEFORE_A_LAUNCH for path in (ROOT / "mpilaunch" / folder).rglob("*.py")]:
+        if path.name in ON_THE_NODES:
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
