@@ -14,7 +14,6 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from mpilaunch.daemon import private_directory
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count
@@ -116,27 +115,34 @@ class AttachSocket:
     """Waits for the head to come back; raises OSError where there is no place for a socket.
 
     Attributes:
-        directory: that the socket is in.
         path: of the socket.
 
     Args:
+        directory: the socket's.
         secret: of the job.
         attached: gets a channel that may become the wire, and closes it.
     """
 
-    def __init__(self, secret: bytes, poller: Poller, timers: Timers, attached: Callable[[Newcomer], None]) -> None:
-        self._secret, self._poller, self._timers, self._attached = secret, poller, timers, attached
+    def __init__(
+        self,
+        directory: PrivateDirectory,
+        secret: bytes,
+        poller: Poller,
+        timers: Timers,
+        attached: Callable[[Newcomer], None],
+    ) -> None:
+        self._directory, self._secret, self._poller, self._timers, self._attached = directory, secret, poller, timers, attached
         self._pending: list[Newcomer] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.directory: PrivateDirectory = private_directory.make()
-        self.path = os.path.join(self.directory.path, SOCKET_NAME)
         try:
-            self._listener.bind("/proc/self/fd/%d/%s" % (self.directory.descriptor, SOCKET_NAME))
+            self.path = directory.reserve(SOCKET_NAME)
+            # By the descriptor: the directory's path may be longer than the address of a socket.
+            self._listener.bind("/proc/self/fd/%d/%s" % (directory.descriptor, SOCKET_NAME))
             self._listener.listen(MOST_PENDING)
             self._listener.setblocking(False)
         except OSError:
             self._listener.close()
-            self.directory.remove()
+            directory.release(SOCKET_NAME)
             raise
         poller.watch(self._listener, self._accept)
 
@@ -146,7 +152,7 @@ class AttachSocket:
             self._refuse(newcomer)
         self._poller.forget(self._listener)
         self._listener.close()
-        self.directory.remove()
+        self._directory.release(SOCKET_NAME)
 
     def _accept(self) -> None:
         try:

@@ -21,11 +21,10 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from mpilaunch.daemon.private_directory import PrivateDirectory, sweep
 from mpilaunch.daemon.ranks import reaper
 
 if TYPE_CHECKING:
-    from mpilaunch.daemon import private
+    from mpilaunch.daemon.private_directory import PrivateDirectory
 
 BEATS = 6
 """A daemon shows its pulse so many times within its limit, and its guard looks as often."""
@@ -38,8 +37,6 @@ IGNORED = (
 """Signals that neither guard nor daemon heeds, nor SIGTERM, which the daemon takes as an event: a batch system, or an agent
 whose connection is lost, may send any of them to every process. Ranks have them as their program expects (`spawn`)."""
 _LIMIT = struct.Struct("d")
-_DESCRIPTORS = struct.Struct("2i")
-_LONGEST_NAME = 256
 
 
 class Pulse:
@@ -57,16 +54,8 @@ class Pulse:
             pass  # the guard is stopped, or gone, which another pipe tells
         return limit / BEATS
 
-    def entrust(self, directory: PrivateDirectory) -> None:
-        """Let the guard remove a directory if this process is killed."""
-        passed = _DESCRIPTORS.pack(directory.place, directory.descriptor)
-        try:
-            self._guard.sendmsg([b"/" + os.fsencode(directory.name)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
-        except OSError:
-            pass  # as above: we remove it ourselves
 
-
-def stand_behind(wire: tuple[int, int], directory: private.PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
+def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
     """Fork: the daemon goes on in the child, this process becomes its guard until it has ended.
 
     Args:
@@ -95,21 +84,18 @@ def stand_behind(wire: tuple[int, int], directory: private.PrivateDirectory, aga
     for descriptor in (alive_read, *(() if again else wire)):
         os.close(descriptor)
     reaper.become_subreaper()
-    entrusted: list[PrivateDirectory] = []
-    code = _watch(daemon, ours, entrusted)
+    code = _watch(daemon, ours)
     directory.remove_abandoned()
-    for made in entrusted:
-        made.remove()
-    if entrusted:
-        sweep()
+    directory.sweep()
+    directory.close()
     os.close(alive_write)
     ours.close()
     return code
 
 
-def _watch(daemon: int, pulse: socket.socket, entrusted: list[PrivateDirectory]) -> int:
-    """Wait for the end of the daemon, kill what it left, return its exit code; see `_until_it_ends` for `entrusted`."""
-    silent = _until_it_ends(pulse, entrusted)
+def _watch(daemon: int, pulse: socket.socket) -> int:
+    """Wait for the end of the daemon, kill what it left, return its exit code."""
+    silent = _until_it_ends(pulse)
     if silent:
         reaper.kill_descendants()
         words = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
@@ -123,11 +109,8 @@ def _watch(daemon: int, pulse: socket.socket, entrusted: list[PrivateDirectory])
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _until_it_ends(pulse: socket.socket, entrusted: list[PrivateDirectory]) -> float:
-    """Wait until the daemon has died, or been silent for too long: return the seconds of silence, 0 when it died.
-
-    Directories that the daemon has entrusted to us are added to `entrusted`.
-    """
+def _until_it_ends(pulse: socket.socket) -> float:
+    """Wait until the daemon has died, or been silent for too long: return the seconds of silence, 0 when it died."""
     limit, silent = START_LIMIT, 0.0
     while silent < limit:
         step = min(limit / BEATS, LONGEST_STEP)
@@ -135,19 +118,12 @@ def _until_it_ends(pulse: socket.socket, entrusted: list[PrivateDirectory]) -> f
         ready, _, _ = select.select([pulse], [], [], step)
         if ready:
             try:
-                shown, ancillary, _, _ = pulse.recvmsg(
-                    _LONGEST_NAME, socket.CMSG_SPACE(_DESCRIPTORS.size), socket.MSG_CMSG_CLOEXEC
-                )
+                beat = pulse.recv(_LIMIT.size)
             except ConnectionResetError:
                 return 0.0
-            if not shown:
+            if not beat:
                 return 0.0
-            if shown[:1] == b"/":
-                place, descriptor = _DESCRIPTORS.unpack(ancillary[0][2])
-                entrusted.append(PrivateDirectory(place, descriptor, os.fsdecode(shown[1:]), ""))
-            else:
-                (limit,) = _LIMIT.unpack(shown)
-            silent = 0.0
+            (limit,), silent = _LIMIT.unpack(beat), 0.0
             continue
         waited = time.monotonic() - began
         # Far too long, and it was us who slept.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.attach import AttachSocket, Newcomer
     from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.private_directory import PrivateDirectory
 
 READ_SIZE = 256 << 10
 WRITE_SIZE = 1 << 20
@@ -40,6 +41,7 @@ class Lifeline:
 
     Args:
         wire_in, wire_out: descriptors of the first channel.
+        directory: of the socket to which a lost head connects.
         readable: called by the poller when there is something to receive.
         head_lost: called once when the other side is gone.
     """
@@ -50,12 +52,13 @@ class Lifeline:
         wire_out: int,
         poller: Poller,
         timers: Timers,
+        directory: PrivateDirectory,
         readable: Callable[[], None],
         head_lost: Callable[[], None],
     ) -> None:
         self.session = Session()
         self.lost = self._awaited = False
-        self._poller, self._timers = poller, timers
+        self._poller, self._timers, self._directory = poller, timers, directory
         self._readable, self._head_lost = readable, head_lost
         self._silence = START_SILENCE
         self._silent_steps, self._step_ends = 0, 0.0
@@ -83,7 +86,7 @@ class Lifeline:
             return None
         from mpilaunch.daemon.attach import AttachSocket
 
-        self._attach = AttachSocket(secret, self._poller, self._timers, self._come_back)
+        self._attach = AttachSocket(self._directory, secret, self._poller, self._timers, self._come_back)
         return self._attach
 
     def keep(self) -> None:

@@ -17,7 +17,7 @@ from mpilaunch.daemon.lifeline import Lifeline
 from mpilaunch.daemon.mpi.wireup import WireUp
 from mpilaunch.daemon.node.probe import probe
 from mpilaunch.daemon.poller import Poller
-from mpilaunch.daemon.private import PrivateDirectory
+from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import reaper, spawn
 from mpilaunch.daemon.ranks.evidence import Evidence
 from mpilaunch.daemon.ranks.forward import Forwarder
@@ -47,7 +47,7 @@ class Daemon:
         self._timers = Timers()
         self._pulse = pulse
         self._poller = Poller()
-        self._lifeline = Lifeline(wire_in, wire_out, self._poller, self._timers, self._wire_ready, self._head_lost)
+        self._lifeline = Lifeline(wire_in, wire_out, self._poller, self._timers, directory, self._wire_ready, self._head_lost)
         self._session = self._lifeline.session
         self._guard = guard
         self._forwarder = Forwarder(self._session, self._poller, self._check_finished)
@@ -181,7 +181,6 @@ class Daemon:
         try:
             socket = self._lifeline.listen(bytes.fromhex(attach["secret"]), attach["seconds"])
             if socket is not None:
-                self._pulse.entrust(socket.directory)
                 self._session.send({"type": "listening", "path": decode(os.fsencode(socket.path)), "why_not": ""})
         except OSError as error:
             self._session.send({"type": "listening", "path": "", "why_not": "no place for a socket there: %s" % error})

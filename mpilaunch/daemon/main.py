@@ -16,7 +16,7 @@ from typing import Any
 from mpilaunch.daemon import guard
 from mpilaunch.daemon.loop import Daemon
 from mpilaunch.daemon.node.probe import probe_hardware
-from mpilaunch.daemon.private import PrivateDirectory
+from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import spawn
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
 

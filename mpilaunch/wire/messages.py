@@ -85,6 +85,12 @@ def having(**checks: Check) -> Check:
     return lambda value: type(value) is dict and all(name in value and check(value[name]) for name, check in checks.items())
 
 
+def exactly(**checks: Check) -> Check:
+    """An object with these members and no others, but perhaps `type`."""
+    fits = having(**checks)
+    return lambda value: fits(value) and value.keys() - {"type"} == checks.keys()
+
+
 def anything(value: Any) -> bool:
     """What others make of it is their affair."""
     return True

@@ -163,7 +163,7 @@ class Session:
             return [(DATA, channel, payload)]
         if kind == CONTROL:
             self._count_values(payload)
-            return [(CONTROL, 0, _message(payload))]
+            return [(CONTROL, 0, decode_message(payload))]
         if kind == CREDIT:
             # A grant may cross with our END: then there is nothing left to send, and that is no error.
             if channel in self._may_send:
@@ -199,7 +199,8 @@ def encode_shared(members: dict[str, Any]) -> bytes:
     return _encode(members)[:-1].encode("ascii") + b","
 
 
-def _message(payload: bytes) -> dict[str, Any]:
+def decode_message(payload: bytes) -> dict[str, Any]:
+    """Return the message in a payload, an object with a `type`; raises WireError."""
     try:
         text = payload.decode("utf-8")
         message, end = _decode(text)
