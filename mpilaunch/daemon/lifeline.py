@@ -134,7 +134,7 @@ class Lifeline:
         if self.lost:
             return
         self._leave_channel()
-        self.session.keep_nothing()
+        self.session.stop_keeping()
         for name in ("silence", "attach"):
             self._timers.drop(name)
         self.lost = True
@@ -158,7 +158,7 @@ class Lifeline:
         try:
             if self.lost:
                 raise WireError("too late")
-            unheard = self.session.resend(newcomer.received)
+            unacknowledged = self.session.resend(newcomer.received)
         except WireError:
             newcomer.close()
             return
@@ -169,7 +169,7 @@ class Lifeline:
         self._channel = newcomer
         self._take_channel(newcomer.wire_in, newcomer.wire_out)
         # What the session had to say on the old channel is among what was not heard.
-        self._outgoing += resume_frame(self.session.received) + unheard
+        self._outgoing += resume_frame(self.session.received) + unacknowledged
 
     def _take_channel(self, wire_in: int, wire_out: int) -> None:
         for descriptor in (wire_in, wire_out):

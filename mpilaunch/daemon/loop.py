@@ -1,6 +1,6 @@
 """The daemon's one loop: the wire, the ranks' pipes, ended children and deadlines.
 
-`HEAD_SAYS` names the control messages of each state; another message is ignored, since it may have crossed with an event here.
+`HEAD_SENDS` names the control messages of each state; another message is ignored, since it may have crossed with an event here.
 Every wait is a deadline from the monotonic clock. When the head is gone the ranks are ended, and the daemon goes with them.
 """
 
@@ -25,7 +25,7 @@ from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.daemon.timers import Timers
 from mpilaunch.wire.environment import decode, node_layer
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
-from mpilaunch.wire.messages import HEAD_SAYS, handler_of
+from mpilaunch.wire.messages import HEAD_SENDS, handler_of
 
 HIGH_WATER = 4 << 20
 """Bytes waiting for the wire above which no rank's output is read."""
@@ -102,7 +102,7 @@ class Daemon:
 
     def _take_message(self, message: Any) -> None:
         name = message["type"]
-        handler = handler_of(message, HEAD_SAYS, self._state)
+        handler = handler_of(message, HEAD_SENDS, self._state)
         if handler:
             try:
                 getattr(self, handler)(message)

@@ -115,7 +115,7 @@ _mpi = having(
 _members = listed(row(text, place))
 _rank = having(rank=whole, app=whole, environment=named(without_nul), unset=listed(text), cpus=maybe(listed(whole)), stdin=flag)
 
-HEAD_SAYS: Table = {
+HEAD_SENDS: Table = {
     "limits": ("fresh", having(silence=seconds, pulse=seconds), "_limit"),
     "prepare": (
         "fresh running finished",

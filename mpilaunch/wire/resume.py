@@ -16,7 +16,7 @@ ACK_EVERY = 256 << 10
 """Received bytes after which the other side is told, so that it need not keep them."""
 
 
-class Unheard:
+class Unacknowledged:
     """What was sent, in the pieces it was made of, until the other side has heard it.
 
     Args:
@@ -37,7 +37,7 @@ class Unheard:
         """Bytes that are kept."""
         return self._end - self._first
 
-    def heard(self, count: int) -> None:
+    def acknowledge(self, count: int) -> None:
         """Forget what lies before the first `count` bytes; raises WireError when there were not so many."""
         self._check(count)
         gone = 0
@@ -48,7 +48,7 @@ class Unheard:
             gone += 1
         del self._chunks[:gone]
 
-    def since(self, count: int) -> bytes:
+    def after(self, count: int) -> bytes:
         """Return what was sent after the first `count` bytes; raises WireError when it is not there any more, or never was."""
         self._check(count)
         return b"".join(self._chunks)[count - self._first :]

@@ -14,7 +14,7 @@ from typing import Any
 
 from mpilaunch.wire import frames
 from mpilaunch.wire.frames import ACK, CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
-from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unheard
+from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unacknowledged
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode
@@ -37,7 +37,7 @@ class Session:
         self._max_values = max_values
         self.received = 0
         self._sent = self._acknowledged = 0
-        self._unheard: Unheard | None = None
+        self._unacknowledged: Unacknowledged | None = None
         self._reader = FrameReader(max_control)
         self._out: list[bytes] = []
         self._may_send: dict[int, int] = {}
@@ -104,33 +104,33 @@ class Session:
         """Return, and forget, the bytes that the driver must write now."""
         data = b"".join(self._out)
         self._sent += len(data)
-        if self._unheard is not None:
-            self._unheard.add(self._out)
+        if self._unacknowledged is not None:
+            self._unacknowledged.add(self._out)
         self._out.clear()
         return data
 
     def keep(self) -> None:
         """Keep what is sent from now on until it was heard. What was sent before has been heard, or cannot be sent again."""
-        if self._unheard is None:
-            self._unheard = Unheard(self._sent)
+        if self._unacknowledged is None:
+            self._unacknowledged = Unacknowledged(self._sent)
 
     @property
-    def unheard(self) -> int:
+    def unacknowledged(self) -> int:
         """Bytes that are kept because the other side has not acknowledged them."""
-        return 0 if self._unheard is None else self._unheard.size
+        return 0 if self._unacknowledged is None else self._unacknowledged.size
 
-    def keep_nothing(self) -> None:
+    def stop_keeping(self) -> None:
         """A lost channel will not be replaced."""
-        self._unheard = None
+        self._unacknowledged = None
 
     def resend(self, count: int) -> bytes:
         """Return what the driver must write first on a new channel, of which the other side has received `count` bytes before.
 
         Raises WireError when that cannot be, or nothing was kept.
         """
-        if self._unheard is None:
+        if self._unacknowledged is None:
             raise WireError("nothing was kept that could be sent again")
-        return self._unheard.since(count)
+        return self._unacknowledged.after(count)
 
     def receive_data(self, data: bytes, clock: float) -> list[tuple[int, int, Any]]:
         """Take what was read at this side's monotonic time `clock`; return what happened.
@@ -178,8 +178,8 @@ class Session:
             self._acknowledge()
             return []
         if kind == ACK:
-            if self._unheard is not None:
-                self._unheard.heard(COUNT.unpack(payload)[0])
+            if self._unacknowledged is not None:
+                self._unacknowledged.acknowledge(COUNT.unpack(payload)[0])
             return []
         return [(PONG, 0, (_CLOCK.unpack(payload[:8])[0], _CLOCK.unpack(payload[8:])[0]))]
 
@@ -189,7 +189,7 @@ class Session:
             raise WireError("control message of more than %d values" % self._max_values)
 
     def _acknowledge(self) -> None:
-        if self._unheard is not None:
+        if self._unacknowledged is not None:
             self._acknowledged = self.received
             self._out.append(frame(ACK, 0, COUNT.pack(self.received)))
 

@@ -27,7 +27,7 @@ from mpilaunch.head.nodes.daemons import cancel_all
 from mpilaunch.head.nodes.reconnect import ATTACH, NO_DAEMON
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller, Listener
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, WireError
-from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unheard, resume_count, resume_frame
+from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unacknowledged, resume_count, resume_frame
 from mpilaunch.wire.session import Session, encode_shared
 from tests.support.launching import WireToDaemon, children, finish, launching, living, script, sh, wait_for_files, wait_until
 
@@ -35,16 +35,16 @@ from tests.support.launching import WireToDaemon, children, finish, launching, l
 
 
 def test_what_was_not_heard_is_kept_and_no_more() -> None:
-    unheard = Unheard()
-    unheard.add([b"abc"])
-    unheard.add([b"de", b"", b"fg"])
-    unheard.heard(3)
-    assert [unheard.since(count) for count in (3, 5, 7)] == [b"defg", b"fg", b""]
+    unacknowledged = Unacknowledged()
+    unacknowledged.add([b"abc"])
+    unacknowledged.add([b"de", b"", b"fg"])
+    unacknowledged.acknowledge(3)
+    assert [unacknowledged.after(count) for count in (3, 5, 7)] == [b"defg", b"fg", b""]
     for count in (2, 8):
         with pytest.raises(WireError, match=f"{count} bytes are said to have come, of 7, with those from 3 kept"):
-            unheard.since(count)
+            unacknowledged.after(count)
     with pytest.raises(WireError):
-        unheard.heard(8)
+        unacknowledged.acknowledge(8)
 
 
 def test_what_all_nodes_are_sent_is_kept_once() -> None:
