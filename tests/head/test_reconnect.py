@@ -41,7 +41,7 @@ def test_what_was_not_heard_is_kept_and_no_more() -> None:
     unacknowledged.acknowledge(3)
     assert [unacknowledged.after(count) for count in (3, 5, 7)] == [b"defg", b"fg", b""]
     for count in (2, 8):
-        with pytest.raises(WireError, match=f"{count} bytes are said to have come, of 7, with those from 3 kept"):
+        with pytest.raises(WireError, match=f"{count} bytes acknowledged of 7 sent, with those from 3 kept"):
             unacknowledged.after(count)
     with pytest.raises(WireError):
         unacknowledged.acknowledge(8)
