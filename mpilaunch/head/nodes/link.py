@@ -167,8 +167,8 @@ class NodeLink:
             self._channel.write(data)
             if self._unread is not None:
                 self._unread += len(data)
-        if (self._unread or 0) > MOST_UNREAD or self._session.unheard > MOST_UNREAD:
-            self._session.keep_nothing()
+        if (self._unread or 0) > MOST_UNREAD or self._session.unacknowledged > MOST_UNREAD:
+            self._session.stop_keeping()
             self.give_up(f"has not read {MOST_UNREAD:,} bytes that were sent to it")
 
     @property
@@ -189,14 +189,14 @@ class NodeLink:
 
     def resume(self, channel: Channel, count: int) -> None:
         """Go on over another channel, when the daemon has received `count` bytes; raises WireError."""
-        unheard = self._session.resend(count)
+        unacknowledged = self._session.resend(count)
         self._resumed_at = self._session.received
         self._stood_by = False  # the channel is our own: nobody else sees to its end
         self._channel, self.end, self._unread = channel, None, None
         self.ended = asyncio.get_running_loop().create_future()
         self.last_heard = time.monotonic()
-        if unheard:
-            channel.write(unheard)
+        if unacknowledged:
+            channel.write(unacknowledged)
         self.ping()
 
     def head_clock(self, node_clock: float) -> float:

@@ -37,7 +37,8 @@ ATTACH = (
     f" if not select.select([0],[],[],{RELAY_SECONDS})[0]:raise OSError('no answer')\n"
     " return os.read(0,size)\n"
     "try:\n"
-    " way.connect(sys.argv[1])\n"
+    " os.chdir(os.path.dirname(sys.argv[1]))\n"  # the path may be longer than the address of a socket
+    " way.connect(os.path.basename(sys.argv[1]))\n"
     " _,user,_=struct.unpack('3i',way.getsockopt(socket.SOL_SOCKET,socket.SO_PEERCRED,12))\n"
     " if user==os.geteuid():\n"
     f"  os.write(1,{MARKER!r}+exactly(way.recv,{NONCE_SIZE}))\n"
