@@ -240,7 +240,7 @@ class _Called:
 @lru_cache(None)
 def call_back() -> str:
     """Return what a node is to run; short, for kubectl puts it into a URL."""
-    text = (Path(__file__).parent / "callback_node.py").read_bytes()
+    text = (Path(__file__).with_name("node.py")).read_bytes()
     packed = b64encode(zlib.compress(text, 9)).decode()
     return f"import base64,sys,zlib\n{CHECK_PYTHON}exec(zlib.decompress(base64.b64decode('{packed}')))"
 
