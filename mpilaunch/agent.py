@@ -213,7 +213,7 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
     Args:
         nodes: how many it is to reach.
     """
-    connectors = connectors_for(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in CONNECTS_ITSELF else 0
+    connectors = connector_count(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in CONNECTS_ITSELF else 0
     if connectors:
         agent = cast(Agent, import_module("mpilaunch_agents.ssh.connectors").ConnectorsAgent(name, options, connectors))
     else:
@@ -223,7 +223,7 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
     return agent
 
 
-def connectors_for(said: int | None, nodes: int, cpus: int) -> int:
+def connector_count(said: int | None, nodes: int, cpus: int) -> int:
     """Return how many processes make the connections to `nodes` nodes, 0 for the head alone; one core stays the head's."""
     if said is not None:
         return min(said, nodes) if said > 1 else 0

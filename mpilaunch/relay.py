@@ -14,7 +14,7 @@ from mpilaunch.agent import ChannelEnd, ChannelEvents
 
 HEADER = struct.Struct(">BI")
 _PEER = struct.Struct("3i")
-MOST_DATA = 1 << 30
+MAX_DATA = 1 << 30
 """Bytes of data that a frame may have; another ends the connection."""
 STDIN = 3
 """What the head says: bytes of stdin, none for its end."""
@@ -22,7 +22,7 @@ STDOUT, STDERR, CLOSED = 13, 14, 15
 """What the other side says; the data of CLOSED is a ChannelEnd as JSON."""
 
 
-class Frames(asyncio.Protocol):
+class FrameProtocol(asyncio.Protocol):
     """One side of a connection; what it does with a frame is said by the side.
 
     Attributes:
@@ -30,31 +30,31 @@ class Frames(asyncio.Protocol):
     """
 
     transport: asyncio.Transport
-    most = MOST_DATA
+    max_data = MAX_DATA
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take a frame."""
         raise NotImplementedError
 
-    def tell(self, kind: int, data: bytes = b"") -> None:
+    def send_frame(self, kind: int, data: bytes = b"") -> None:
         """Send a frame."""
         self.transport.write(HEADER.pack(kind, len(data)) + data)
 
-    def tell_end(self, end: ChannelEnd) -> None:
+    def send_end(self, end: ChannelEnd) -> None:
         """Say how the daemon's channel has ended, and nothing after it; the head hangs up when it has heard all.
 
         Until then its words are taken, whatever they are: were the connection closed now, one that the head is about to say
         would fail, and with it would go what it has not read.
         """
-        self.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
+        self.send_frame(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
         self.transport.write_eof()
         self.transport.resume_reading()
 
     @property
-    def peer(self) -> tuple[int, int, int]:
+    def peer_credentials(self) -> tuple[int, int, int]:
         """Process, user and group at the other end of a Unix socket (unix(7), SO_PEERCRED)."""
         end = self.transport.get_extra_info("socket")
         process, user, group = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
@@ -71,7 +71,7 @@ class Frames(asyncio.Protocol):
         while len(self._buffer) >= HEADER.size:
             kind, size = HEADER.unpack_from(self._buffer)
             end = HEADER.size + size
-            if size > self.most:
+            if size > self.max_data:
                 self._buffer.clear()
                 self.transport.abort()
                 return
@@ -79,10 +79,10 @@ class Frames(asyncio.Protocol):
                 return
             content = bytes(self._buffer[HEADER.size : end])
             del self._buffer[:end]
-            self.frame(kind, content)
+            self.frame_received(kind, content)
 
 
-class RelayedChannel(Frames):
+class RelayedChannel(FrameProtocol):
     """The head's side, which is an agent's channel.
 
     Attributes:
@@ -101,18 +101,18 @@ class RelayedChannel(Frames):
     def write(self, data: bytes) -> None:
         """Send bytes to the daemon's stdin; after its end they go nowhere."""
         if data and not self._said_all:
-            self.tell(STDIN, data)
+            self.send_frame(STDIN, data)
 
     def write_eof(self) -> None:
         """Close the daemon's stdin."""
         self._said_all = True
-        self.tell(STDIN)
+        self.send_frame(STDIN)
 
     def abort(self) -> None:
         """Cut the connection: the other side cuts the daemon off."""
         self.transport.abort()
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Hand on what the daemon says."""
         if self.events is None:
             return
@@ -139,7 +139,7 @@ class RelayedChannel(Frames):
             self.events.resume_writing()
 
 
-class AskingChannel(RelayedChannel):
+class RequestChannel(RelayedChannel):
     """One that first asks for its daemon; nothing is told of a daemon that is not given.
 
     Args:
@@ -153,19 +153,19 @@ class AskingChannel(RelayedChannel):
         self._taker, self._given = taker, given
         self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
-    async def ask(self, kind: int, request: bytes) -> tuple[int, bytes]:
+    async def request(self, kind: int, request: bytes) -> tuple[int, bytes]:
         """Ask; return the answer's kind and data, or (0, b"") when there was none."""
-        self.tell(kind, request)
+        self.send_frame(kind, request)
         try:
             return await self._answer
         except asyncio.CancelledError:
             self.abort()
             raise
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take the answer, and hand on what the daemon says."""
         if self._answer.done():
-            super().frame(kind, data)
+            super().frame_received(kind, data)
         else:
             self.events = self._taker if kind == self._given else None
             self._answer.set_result((kind, data))

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
-DISMISSAL = 2.0
+DISMISS_SECONDS = 2.0
 """Seconds in which children that are not wanted must have gone when their stdin ends."""
-DISMISSAL_STEP = 0.002
+DISMISS_POLL_SECONDS = 0.002
 
 NOT_IGNORED = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
 """What an interpreter ignores, or whoever has started it, and programs do not expect to find so."""
@@ -96,13 +96,13 @@ def dismiss(children: Iterable[Child]) -> None:
     children = list(children)
     for child in children:
         os.close(child.stdin)
-    until = time.monotonic() + DISMISSAL
+    until = time.monotonic() + DISMISS_SECONDS
     while not all(child.ended for child in children):
         if time.monotonic() > until:
             for child in children:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
-        time.sleep(DISMISSAL_STEP)
+        time.sleep(DISMISS_POLL_SECONDS)
     for child in children:
         child.wait()
         os.close(child.stdout)

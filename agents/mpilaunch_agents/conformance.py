@@ -58,7 +58,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.end: ChannelEnd | None = None
@@ -88,10 +88,10 @@ class Recorder:
         self.end = end
 
     def __repr__(self) -> str:
-        return f"<Recorder {self.end} {self.said[-10:]} stdout {self.stdout[-500:]!r} stderr {self.stderr[-500:]!r}>"
+        return f"<Recorder {self.end} {self.events[-10:]} stdout {self.stdout[-500:]!r} stderr {self.stderr[-500:]!r}>"
 
     def _note(self, event: str) -> None:
-        self.said.append(event)
+        self.events.append(event)
         self._news.set()
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -185,7 +185,7 @@ class AgentConformance:
             channel.write_eof()
             await recorder.ended()
             assert bytes(recorder.stdout) == data
-            told = [event for event in recorder.said if event in ("pause", "resume")]
+            told = [event for event in recorder.events if event in ("pause", "resume")]
             assert told and told == ["pause", "resume"] * (len(told) // 2)
 
         self.run(test)
@@ -251,8 +251,8 @@ class AgentConformance:
             channel.write_eof()
             channel.abort()
             await agent.close()
-            assert recorder.said.count("closed") == 1
-            assert recorder.said[-1] == "closed"
+            assert recorder.events.count("closed") == 1
+            assert recorder.events[-1] == "closed"
             assert len(recorder.stdout) == 100001
 
         self.run(test)
@@ -268,7 +268,7 @@ class AgentConformance:
             channel.abort()
             end = await recorder.ended()
             assert end.exit_code != 0
-            assert recorder.said.count("closed") == 1
+            assert recorder.events.count("closed") == 1
 
         self.run(test)
 
@@ -280,7 +280,7 @@ class AgentConformance:
             await recorder.until(lambda: bool(recorder.stdout), "the command's start")
             await agent.close()
             await recorder.ended()
-            assert recorder.said.count("closed") == 1
+            assert recorder.events.count("closed") == 1
 
         self.run(test)
 
@@ -312,7 +312,7 @@ class AgentConformance:
             except AgentFailure as failure:
                 assert failure.cause in CAUSES
                 assert failure.detail and "\n" not in failure.detail
-                assert not recorder.said
+                assert not recorder.events
             else:
                 end = await recorder.ended()
                 assert end.cause in CAUSES

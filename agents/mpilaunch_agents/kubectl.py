@@ -18,7 +18,7 @@ from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.pods import (
     REMOTE_EXIT,
-    classify_kubectl_words,
+    classify_kubectl_message,
     exec_argv,
     last_line,
     list_argv,
@@ -110,5 +110,5 @@ class KubectlAgent(ProcessAgent):
             return ChannelEnd(exit_code)
         self._missing.update(re.findall(r'pods "([^"]*)" not found', last_words))
         return ChannelEnd(
-            exit_code, last_line(last_words) or "kubectl failed", classify_kubectl_words(last_words) or "agent-failed"
+            exit_code, last_line(last_words) or "kubectl failed", classify_kubectl_message(last_words) or "agent-failed"
         )

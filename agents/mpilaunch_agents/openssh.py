@@ -1,7 +1,7 @@
 """The agent `openssh`: the system's ssh program, one process per channel, with all that its configuration can do.
 
 It never asks: batch mode holds, and the process has no terminal. ssh reports its own failures with exit code 255 and words on
-stderr; `classify_ssh_words` is the one place that knows these words.
+stderr; `classify_ssh_message` is the one place that knows these words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpilaunch_agents.process import ProcessAgent
 
 SSH_FAILED = 255
 
-SSH_WORDS = (
+SSH_MESSAGES = (
     ("host-key-changed", "REMOTE HOST IDENTIFICATION HAS CHANGED|Host key .*changed|HOST IDENTIFICATION .*CHANGED"),
     ("host-key-unknown", "Host key verification failed|No .* host key is known"),
     ("host-unknown", "Could not resolve hostname|Name or service not known|Temporary failure in name resolution"),
@@ -60,16 +60,16 @@ class OpensshAgent(ProcessAgent):
 
 def explain_ssh(exit_code: int, last_words: str) -> ChannelEnd:
     """Return how a channel ended whose process was, or called, ssh."""
-    cause = classify_ssh_words(last_words) if exit_code == SSH_FAILED else ""
-    return ChannelEnd(exit_code, telling_line(last_words, cause) if cause else "", cause)
+    cause = classify_ssh_message(last_words) if exit_code == SSH_FAILED else ""
+    return ChannelEnd(exit_code, line_with_cause(last_words, cause) if cause else "", cause)
 
 
-def classify_ssh_words(text: str) -> str:
+def classify_ssh_message(text: str) -> str:
     """Return the cause (a key of `mpilaunch.agent.CAUSES`) that ssh's words tell of, "" when they tell none."""
-    return next((cause for cause, words in SSH_WORDS if re.search(words, text, re.IGNORECASE)), "")
+    return next((cause for cause, words in SSH_MESSAGES if re.search(words, text, re.IGNORECASE)), "")
 
 
-def telling_line(text: str, cause: str) -> str:
+def line_with_cause(text: str, cause: str) -> str:
     """Return the last line that tells of the cause."""
-    lines = [line.strip() for line in text.splitlines() if classify_ssh_words(line) == cause]
+    lines = [line.strip() for line in text.splitlines() if classify_ssh_message(line) == cause]
     return lines[-1].strip("@ ") if lines else ""

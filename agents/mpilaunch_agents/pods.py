@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DELIVERED = "/opt/kube/kubectl"
 """Where mpi-operator's init container puts kubectl."""
 
-KUBECTL_WORDS = (
+KUBECTL_MESSAGES = (
     ("cluster-forbidden", r"\(Forbidden\)|is forbidden: "),
     ("cluster-login", r"Unauthorized|must be logged in|asked for the client to provide credentials"),
     ("agent-failed", r"x509: |error loading config|invalid configuration|context .* does not exist|unknown (flag|shorthand)"),
@@ -91,11 +91,11 @@ def _flags(namespace: str | None, container: str | None, context: str | None) ->
     return [f"{flag}={value}" for flag, value in named if value]
 
 
-def classify_kubectl_words(text: str) -> str:
+def classify_kubectl_message(text: str) -> str:
     """Return the cause that kubectl's words tell of, "" when they tell none."""
     import re  # 7 ms, and needed only when something is wrong
 
-    return next((cause for cause, words in KUBECTL_WORDS if re.search(words, text)), "")
+    return next((cause for cause, words in KUBECTL_MESSAGES if re.search(words, text)), "")
 
 
 def last_line(text: str) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ABORT_SECONDS = 0.5
 """How long an abort looks for descendants: killed processes go at once, unless they sit in the kernel."""
-CLOSING = 5.0
+CLOSE_SECONDS = 5.0
 """Seconds that aborted processes have to go: one of another user cannot be killed, nor one that the kernel holds."""
 TIDYING = 0.5
 """Seconds that an aborted process has to end by itself when all that descends from it is dead: a guard tidies up then."""
@@ -104,7 +104,7 @@ class ProcessAgent:
         for channel in list(self._channels):
             channel.abort()
         if ends:
-            _, left = await asyncio.wait(ends, timeout=CLOSING)
+            _, left = await asyncio.wait(ends, timeout=CLOSE_SECONDS)
             for end in left:
                 end.cancel()
 

@@ -13,7 +13,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.command import CommandAgent, parse
 from mpilaunch_agents.fake import BEHAVIOURS, WELL, Behaviour, FakeAgent
-from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_words, explain_ssh
+from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_message, explain_ssh
 from mpilaunch_agents.ssh.agent import config_line
 
 NODE = Node(0, "node07", (), "any", user="ann", port=2222)
@@ -180,7 +180,7 @@ def test_a_user_without_a_name_needs_one_only_where_the_template_says_so(monkeyp
     ],
 )  # fmt: skip
 def test_words_of_ssh_have_a_cause(words: str, cause: str) -> None:
-    assert classify_ssh_words(words) == cause
+    assert classify_ssh_message(words) == cause
 
 
 def test_only_exit_code_255_is_read_as_words_of_ssh() -> None:

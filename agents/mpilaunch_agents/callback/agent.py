@@ -25,7 +25,7 @@ from pathlib import Path
 from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, STDIN, RelayedChannel
-from mpilaunch_agents.callback.door import Door
+from mpilaunch_agents.callback.listener import CallbackListener
 from mpilaunch_agents.callback.node import CANNOT_CALL, SECRET
 
 MOST_ADDRESSES = 8
@@ -47,7 +47,7 @@ class CallbackAgent:
         self._outlived = getattr(inner, "outlived", False)
         self._expected: dict[str, _Called] = {}
         self._callers: set[_Caller] = set()
-        self._listening: asyncio.Task[tuple[Door, str, str]] | None = None
+        self._listening: asyncio.Task[tuple[CallbackListener, str, str]] | None = None
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Start the command, of which the first word is a Python; raises AgentFailure."""
@@ -88,14 +88,14 @@ class CallbackAgent:
                 caller.abort()
             await asyncio.sleep(0)
 
-    async def _listen(self) -> tuple[Door, str, str]:
+    async def _listen(self) -> tuple[CallbackListener, str, str]:
         """Return the door, where it can be reached, and the fingerprint of its certificate; raises OSError."""
         context, pin = _certificate()
         if socket.has_dualstack_ipv6():
             listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
         else:
             listener = socket.create_server(("", 0), backlog=1024)
-        door = Door(listener, context, lambda: _Caller(self._expected, self._callers), lambda: len(self._expected))
+        door = CallbackListener(listener, context, lambda: _Caller(self._expected, self._callers), lambda: len(self._expected))
         port = door.port
         places = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses()]
         return door, ",".join(places), pin
@@ -127,10 +127,10 @@ class _Caller(RelayedChannel):
         else:
             super().data_received(data)
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take the secret, and hand on what the daemon says."""
         if self.events is not None:
-            super().frame(kind, data)
+            super().frame_received(kind, data)
         elif kind == SECRET:
             self.called = self._expected.pop(data.decode("ascii", "replace"), None)
             if self.called is None:
@@ -173,7 +173,7 @@ class _Called:
         self._caller = caller
         caller.events = self._events
         for data in self._unsent:
-            caller.tell(STDIN, data)
+            caller.send_frame(STDIN, data)
         self._unsent.clear()
         self._let_go()
 
@@ -204,7 +204,7 @@ class _Called:
         if self._caller is None:
             self._unsent.append(data)
         else:
-            self._caller.tell(STDIN, data)
+            self._caller.send_frame(STDIN, data)
 
     def abort(self) -> None:
         """Cut both off."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 import asyncssh
 
 from mpilaunch.agent import AgentFailure, ChannelEnd, ChannelEvents
-from mpilaunch_agents.openssh import classify_ssh_words
+from mpilaunch_agents.openssh import classify_ssh_message
 
 UNWRITTEN = 1 << 18
 """Bytes of input above which writing pauses."""
@@ -129,7 +129,7 @@ def failure(error: BaseException) -> AgentFailure:
         number = error.errno or next((int(found) for found in re.findall(r"\[Errno (\d+)\]", words)), 0)
         if number in ERRNO_CAUSES:
             return AgentFailure(ERRNO_CAUSES[number], words)
-    return AgentFailure(classify_ssh_words(words) or "agent-failed", words)
+    return AgentFailure(classify_ssh_message(words) or "agent-failed", words)
 
 
 def one_line(error: BaseException) -> str:

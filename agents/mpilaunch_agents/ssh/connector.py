@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel, ChannelEnd, ChannelEvents, load
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.relay import STDERR, STDIN, STDOUT, AskingChannel, Frames
+from mpilaunch.relay import STDERR, STDIN, STDOUT, FrameProtocol, RequestChannel
 
 OPEN = 17
 """What the head asks for: a node's channel, as JSON."""
@@ -29,16 +29,16 @@ class ConnectorLost(Exception):
 
 async def connect(address: bytes, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
     """Return a channel that a connector has opened; raises AgentFailure and ConnectorLost."""
-    channel = AskingChannel(events, OPENED, "the process that made its connection has died")
+    channel = RequestChannel(events, OPENED, "the process that made its connection has died")
     loop = asyncio.get_running_loop()
     try:
         await loop.create_unix_connection(lambda: channel, address)  # type: ignore[arg-type]  # a name may be bytes
         # The name is free for anybody once a connector has died.
-        if channel.peer[1] != os.geteuid():
+        if channel.peer_credentials[1] != os.geteuid():
             channel.abort()
             raise ConnectorLost("somebody else answers")
         # The agents need to know how a node is reached, and nothing of its slots.
-        kind, answer = await channel.ask(OPEN, json.dumps([{**vars(node), "slots": ()}, list(command)]).encode())
+        kind, answer = await channel.request(OPEN, json.dumps([{**vars(node), "slots": ()}, list(command)]).encode())
     except OSError as error:
         raise ConnectorLost(str(error)) from error
     if kind == FAILED:
@@ -74,7 +74,7 @@ async def _serve(agent: Agent, listener: socket.socket) -> None:
     os._exit(0)  # and wait for no thread that still asks a name server
 
 
-class _Relay(Frames):
+class _Relay(FrameProtocol):
     """The head's connection for one node."""
 
     def __init__(self, agent: Agent, head: int) -> None:
@@ -87,10 +87,10 @@ class _Relay(Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take it, if it is the head's."""
         super().connection_made(transport)
-        if self.peer[0] != self._head:
+        if self.peer_credentials[0] != self._head:
             self.transport.abort()
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take the request; after that, all is for the daemon."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open(*json.loads(data)))
@@ -105,7 +105,7 @@ class _Relay(Frames):
             self._channel = await self._agent.open(Node(**node), command, _Heard(self))  # type: ignore[arg-type]
         except Exception as error:
             failure = error if isinstance(error, AgentFailure) else AgentFailure("agent-failed", repr(error))
-            self.tell(FAILED, json.dumps([failure.cause, failure.detail]).encode())
+            self.send_frame(FAILED, json.dumps([failure.cause, failure.detail]).encode())
             self.transport.close()
         else:
             self.opened()
@@ -114,7 +114,7 @@ class _Relay(Frames):
         """Tell the head once that the channel is open, before anything else."""
         if not self._told:
             self._told = True
-            self.tell(OPENED)
+            self.send_frame(OPENED)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The head wants it no more."""
@@ -141,7 +141,7 @@ class _Heard:
     def closed(self, end: ChannelEnd) -> None:
         """Tell the end."""
         self._relay.opened()
-        self._relay.tell_end(end)
+        self._relay.send_end(end)
 
     def pause_writing(self) -> None:
         """Let the head wait."""
@@ -153,4 +153,4 @@ class _Heard:
 
     def _tell(self, kind: int, data: bytes) -> None:
         self._relay.opened()
-        self._relay.tell(kind, data)
+        self._relay.send_frame(kind, data)

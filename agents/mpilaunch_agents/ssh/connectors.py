@@ -20,9 +20,9 @@ from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, 
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.child import Child, dismiss
 
-DYING = 2.0
+DEATH_SECONDS = 2.0
 """Seconds that a connector has to be dead after it has hung up."""
-DYING_STEP = 0.01
+DEATH_POLL_SECONDS = 0.01
 
 START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.ssh.connector import main; main()"
 
@@ -45,8 +45,8 @@ class ConnectorsAgent:
         from mpilaunch_agents.ssh.connector import ConnectorLost, connect  # asyncio is loaded by now
 
         while living := [connector for connector in self._connectors if not connector.child.ended]:
-            connector = min(living, key=lambda one: one.given)
-            connector.given += 1
+            connector = min(living, key=lambda one: one.node_count)
+            connector.node_count += 1
             try:
                 return await connect(connector.address, node, command, events)
             except ConnectorLost as lost:
@@ -70,7 +70,7 @@ class _Connector:
     """
 
     def __init__(self, name: str, options: AgentOptions) -> None:
-        self.given = 0
+        self.node_count = 0
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(b"")  # to a name that the kernel chooses (unix(7))
             listener.listen(socket.SOMAXCONN)
@@ -88,9 +88,9 @@ class _Connector:
         """Return if it has died, where it has hung up: the kernel closes what a process had before it calls it dead."""
         import asyncio  # it is loaded by now
 
-        until = time.monotonic() + DYING
+        until = time.monotonic() + DEATH_SECONDS
         while not self.child.ended:
             if time.monotonic() > until:
                 return False
-            await asyncio.sleep(DYING_STEP)
+            await asyncio.sleep(DEATH_POLL_SECONDS)
         return True

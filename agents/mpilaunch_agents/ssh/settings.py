@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch_agents.child import Child
-from mpilaunch_agents.openssh import classify_ssh_words
+from mpilaunch_agents.openssh import classify_ssh_message
 
 SSH_PORT = 22
 MOST_QUERIES = 16
@@ -141,7 +141,7 @@ class SshSettings:
             code, output, errors = await _run(["ssh", "-T", "-G", *argv, "--", host])
         if code or not output:
             lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
-            raise AgentFailure(classify_ssh_words(errors) or "agent-failed", lines[0].strip())
+            raise AgentFailure(classify_ssh_message(errors) or "agent-failed", lines[0].strip())
         values: dict[str, list[str]] = {}
         for line in output.splitlines():
             name, _, value = line.partition(" ")

@@ -16,9 +16,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, cast
 
-SECONDS_TO_SPEAK = 10.0
+AUTHENTICATION_SECONDS = 10.0
 """How long a connection may take to prove who it is, from its start."""
-MOST_UNPROVED = 64
+MAX_UNAUTHENTICATED = 64
 """Unproved connections that there may be, besides one for each node that is expected."""
 BURST = 8
 """Connections that are accepted before other events have their turn."""
@@ -48,7 +48,7 @@ class _Visit:
         self.task: asyncio.Task[None] | None = None
 
 
-class Door:
+class CallbackListener:
     """Accepts connections until it is closed.
 
     Args:
@@ -86,7 +86,7 @@ class Door:
                 self._drop_one()
                 await asyncio.sleep(NO_DESCRIPTORS_PAUSE)
                 continue
-            if len(self._visits) >= MOST_UNPROVED + self._expected():
+            if len(self._visits) >= MAX_UNAUTHENTICATED + self._expected():
                 self._drop_one()
             visit = _Visit(connection, peer[0])
             self._visits.append(visit)
@@ -117,7 +117,7 @@ class Door:
     async def _admit(self, visit: _Visit) -> None:
         """Wait until a connection is proved, and cut it otherwise."""
         with suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._prove(visit), SECONDS_TO_SPEAK)
+            await asyncio.wait_for(self._prove(visit), AUTHENTICATION_SECONDS)
 
     async def _prove(self, visit: _Visit) -> None:
         loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class Door:
         visit.spoken = True
         factory = cast(Callable[[], asyncio.BaseProtocol], self._caller)
         _, protocol = await loop.connect_accepted_socket(
-            factory, visit.connection, ssl=self._context, ssl_handshake_timeout=SECONDS_TO_SPEAK
+            factory, visit.connection, ssl=self._context, ssl_handshake_timeout=AUTHENTICATION_SECONDS
         )
         caller = cast(Caller, protocol)
         proved = False
