@@ -49,7 +49,7 @@ def relays() -> dict[int, list[bytes]]:
     for pid in everything():
         with contextlib.suppress(OSError):  # it has just ended
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if callback.call_back().encode() in words and b"python" in words[0]:
+            if callback.node_script().encode() in words and b"python" in words[0]:
                 found[pid] = words
     return found
 
@@ -292,8 +292,8 @@ def test_a_head_with_another_certificate_is_not_believed(agent: str, monkeypatch
         made, seen = load(agent, AgentOptions(call_back=(agent,))), Recorder()
         await made.open(Node(0, "somewhere", (), ""), [sys.executable, "-c", "print('up')"], seen)
         end = await seen.ended()
-        assert (end.exit_code, end.cause) == (callback.CANNOT_CALL, "head-unreachable")
-        assert b"somebody else answers" in seen.stderr and not seen.stdout
+        assert (end.exit_code, end.cause) == (callback.CANNOT_CONNECT, "head-unreachable")
+        assert b"the certificate is not the head's" in seen.stderr and not seen.stdout
         await made.close()
 
     asyncio.run(main())

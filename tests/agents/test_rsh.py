@@ -123,7 +123,8 @@ def test_the_way_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
 def remote_shell(place: Path, name: str = "mpilaunch-rsh") -> Path:
     """Write the console script, as pip does."""
     paths = f"sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'agents')!r}]"
-    return script(place / name, f"#!{sys.executable}\nimport sys\n{paths}\nfrom mpilaunch_agents.rsh.main import main\nmain()\n")
+    text = f"#!{sys.executable}\nimport sys\n{paths}\nfrom mpilaunch_agents.rsh.main import main\nmain()\n"
+    return script(place / name, text)
 
 
 @pytest.fixture

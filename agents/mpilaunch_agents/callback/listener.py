@@ -1,7 +1,7 @@
-"""The door at which nodes call back: it accepts connections, and bounds those that have not proved who they are.
+"""Listens for connections from nodes, and limits the connections that are not authenticated.
 
-Anybody may connect, many times. An unproved connection costs a descriptor, and the buffers of TLS only once it has sent
-something; it has a deadline, and where there are too many, the peer with the most of them loses one. Nothing that a
+Anybody may connect, any number of times. An unauthenticated connection costs a descriptor, and TLS buffers only once it has
+sent something; it has a deadline, and when there are too many, the peer with the most of them loses one. Nothing that a
 stranger sends is ever reported.
 """
 
@@ -17,34 +17,34 @@ from functools import partial
 from typing import Protocol, cast
 
 AUTHENTICATION_SECONDS = 10.0
-"""How long a connection may take to prove who it is, from its start."""
+"""Time that a connection has to authenticate, from its start."""
 MAX_UNAUTHENTICATED = 64
-"""Unproved connections that there may be, besides one for each node that is expected."""
+"""Maximum number of unauthenticated connections, in addition to one for each expected node."""
 BURST = 8
-"""Connections that are accepted before other events have their turn."""
+"""Connections accepted before the loop handles other events."""
 NO_DESCRIPTORS_PAUSE = 0.05
-"""Seconds until the next attempt to accept where this process has no descriptor left."""
+"""Seconds until the next attempt to accept when this process has no descriptor left."""
 
 
-class Caller(Protocol):
-    """What the door needs of a connection's protocol.
+class NodeConnection(Protocol):
+    """The listener's requirements of a connection's protocol.
 
     Attributes:
-        settled: done once the connection is proved or lost; its result says whether it is proved.
+        authenticated: done once the connection is authenticated (True) or lost (False).
     """
 
-    settled: asyncio.Future[bool]
+    authenticated: asyncio.Future[bool]
 
     def abort(self) -> None:
         """Cut the connection."""
 
 
-class _Visit:
-    """A connection that is not proved yet."""
+class _Pending:
+    """A connection that is not authenticated yet."""
 
     def __init__(self, connection: socket.socket, address: str) -> None:
         self.connection, self.address = connection, address
-        self.spoken = False
+        self.has_sent = False
         self.task: asyncio.Task[None] | None = None
 
 
@@ -52,24 +52,28 @@ class CallbackListener:
     """Accepts connections until it is closed.
 
     Args:
-        listener: the socket; the door's from here on.
-        context: of TLS.
-        caller: makes the protocol of a connection.
-        expected: returns how many nodes are expected to call.
+        listener: the listening socket; closed by this object.
+        context: the TLS context.
+        protocol: makes the protocol of a connection.
+        expected: returns how many nodes have not connected yet.
     """
 
     def __init__(
-        self, listener: socket.socket, context: ssl.SSLContext, caller: Callable[[], Caller], expected: Callable[[], int]
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        protocol: Callable[[], NodeConnection],
+        expected: Callable[[], int],
     ) -> None:
-        self._listener, self._context, self._caller, self._expected = listener, context, caller, expected
-        self._visits: list[_Visit] = []
+        self._listener, self._context, self._protocol, self._expected = listener, context, protocol, expected
+        self._pending: list[_Pending] = []
         listener.setblocking(False)
         self.port: int = listener.getsockname()[1]
         self._accepting = asyncio.ensure_future(self._accept())
 
     async def close(self) -> None:
-        """Accept nothing any more, and cut what is not proved."""
-        tasks = [self._accepting, *(visit.task for visit in self._visits if visit.task is not None)]
+        """Stop accepting, and cut unauthenticated connections."""
+        tasks = [self._accepting, *(pending.task for pending in self._pending if pending.task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -82,58 +86,58 @@ class CallbackListener:
             try:
                 connection, peer = await loop.sock_accept(self._listener)
             except OSError:
-                # Out of descriptors or memory, or the peer has gone already.
+                # No descriptor or memory is left, or the peer has disconnected.
                 self._drop_one()
                 await asyncio.sleep(NO_DESCRIPTORS_PAUSE)
                 continue
-            if len(self._visits) >= MAX_UNAUTHENTICATED + self._expected():
+            if len(self._pending) >= MAX_UNAUTHENTICATED + self._expected():
                 self._drop_one()
-            visit = _Visit(connection, peer[0])
-            self._visits.append(visit)
-            visit.task = asyncio.ensure_future(self._admit(visit))
-            visit.task.add_done_callback(partial(self._forget, visit))
+            pending = _Pending(connection, peer[0])
+            self._pending.append(pending)
+            pending.task = asyncio.ensure_future(self._admit(pending))
+            pending.task.add_done_callback(partial(self._forget, pending))
             accepted += 1
             if accepted % BURST == 0:
                 await asyncio.sleep(0)
 
     def _drop_one(self) -> None:
-        """Drop the oldest silent connection of the peer with the most, or its oldest where all have sent something."""
-        if not self._visits:
+        """Cut one connection of the peer with the most: its oldest that sent nothing, or its oldest."""
+        if not self._pending:
             return
-        (address, _), *_ = Counter(visit.address for visit in self._visits).most_common(1)
-        visits = [visit for visit in self._visits if visit.address == address]
-        dropped = next((visit for visit in visits if not visit.spoken), visits[0])
-        self._visits.remove(dropped)
+        (address, _), *_ = Counter(pending.address for pending in self._pending).most_common(1)
+        candidates = [pending for pending in self._pending if pending.address == address]
+        dropped = next((pending for pending in candidates if not pending.has_sent), candidates[0])
+        self._pending.remove(dropped)
         if dropped.task is not None:
             dropped.task.cancel()
 
-    def _forget(self, visit: _Visit, task: asyncio.Task[None]) -> None:
-        if visit in self._visits:
-            self._visits.remove(visit)
-        # From the first byte on, TLS closes it.
-        if not visit.spoken:
-            visit.connection.close()
+    def _forget(self, pending: _Pending, task: asyncio.Task[None]) -> None:
+        if pending in self._pending:
+            self._pending.remove(pending)
+        # After the first byte, its TLS transport closes it.
+        if not pending.has_sent:
+            pending.connection.close()
 
-    async def _admit(self, visit: _Visit) -> None:
-        """Wait until a connection is proved, and cut it otherwise."""
+    async def _admit(self, pending: _Pending) -> None:
+        """Wait until a connection is authenticated; cut it at its deadline."""
         with suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._prove(visit), AUTHENTICATION_SECONDS)
+            await asyncio.wait_for(self._authenticate(pending), AUTHENTICATION_SECONDS)
 
-    async def _prove(self, visit: _Visit) -> None:
+    async def _authenticate(self, pending: _Pending) -> None:
         loop = asyncio.get_running_loop()
-        await _readable(visit.connection)
-        visit.spoken = True
-        factory = cast(Callable[[], asyncio.BaseProtocol], self._caller)
+        await _readable(pending.connection)
+        pending.has_sent = True
+        factory = cast(Callable[[], asyncio.BaseProtocol], self._protocol)
         _, protocol = await loop.connect_accepted_socket(
-            factory, visit.connection, ssl=self._context, ssl_handshake_timeout=AUTHENTICATION_SECONDS
+            factory, pending.connection, ssl=self._context, ssl_handshake_timeout=AUTHENTICATION_SECONDS
         )
-        caller = cast(Caller, protocol)
-        proved = False
+        connection = cast(NodeConnection, protocol)
+        authenticated = False
         try:
-            proved = await asyncio.shield(caller.settled)
+            authenticated = await asyncio.shield(connection.authenticated)
         finally:
-            if not proved:
-                caller.abort()
+            if not authenticated:
+                connection.abort()
 
 
 async def _readable(connection: socket.socket) -> None:
