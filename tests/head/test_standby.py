@@ -268,7 +268,7 @@ class Taken(RelayedChannel):
     def __init__(self, link: NodeLink) -> None:
         super().__init__(link, "")
 
-    def tell(self, kind: int, data: bytes = b"") -> None:
+    def send_frame(self, kind: int, data: bytes = b"") -> None:
         """Keep it."""
         self.said += data or b"<end>"
 

@@ -183,7 +183,7 @@ class Keeper(Silence):
         serving = [link.ended for link in self._links() if link.taker is not None and link.living]
         self._all_told = True
         for taker in self._told:
-            taker.tell(YES)
+            taker.send_frame(YES)
             if serving:
                 taker.transport.close()  # otherwise the end of this process does it
         if serving:
@@ -215,7 +215,7 @@ class Keeper(Silence):
     def stop(self, taker: Taker) -> None:
         """A user says that it is enough; told when all has gone."""
         if self._all_told:
-            taker.tell(YES)
+            taker.send_frame(YES)
             taker.transport.close()
         self._told.append(taker)
         self._stopping.set()

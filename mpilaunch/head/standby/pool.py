@@ -13,7 +13,7 @@ from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink, settle
 from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.relay import MOST_DATA, STDERR, STDIN, STDOUT, Frames
+from mpilaunch.relay import MAX_DATA, STDERR, STDIN, STDOUT, FrameProtocol
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import KEEP, MARKER, STANDBY
 
@@ -58,7 +58,7 @@ class StandbyLink(NodeLink):
         """Hand on what the daemon says, or wait for it to stand by."""
         if self.taker is not None:
             self.banner = (self.banner + data[-len(MARKER) :])[-len(MARKER) :]
-            self.taker.tell(STDOUT, data)
+            self.taker.send_frame(STDOUT, data)
         else:
             self.banner = (self.banner + data)[-LAST_WORDS:]
             self._stand_by()
@@ -66,7 +66,7 @@ class StandbyLink(NodeLink):
     def stderr_received(self, data: bytes) -> None:
         """Keep the last words, or hand them on."""
         if self.taker is not None:
-            self.taker.tell(STDERR, data)
+            self.taker.send_frame(STDERR, data)
         else:
             super().stderr_received(data)
 
@@ -130,7 +130,7 @@ class StandbyDaemons(Daemons):
         return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
 
 
-class Taker(Frames):
+class Taker(FrameProtocol):
     """The connection of a launch."""
 
     def __init__(self, keeper: Keeper) -> None:
@@ -140,18 +140,18 @@ class Taker(Frames):
         self._asking: asyncio.Task[None] | None = None
         self._listener: Listener | None = Listener(keeper.secret)
         self._deadline: asyncio.TimerHandle | None = None
-        self.most = ANSWER_SIZE
+        self.max_data = ANSWER_SIZE
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the proof that it knows the secret."""
         super().connection_made(transport)
-        _, user, _ = self.peer
+        _, user, _ = self.peer_credentials
         if self._listener is None or user != os.geteuid():
             self.transport.abort()
             return
         self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
         self._keeper.came(self)
-        self.tell(NONCE, self._listener.nonce)
+        self.send_frame(NONCE, self._listener.nonce)
 
     def _check_proof(self, listener: Listener, kind: int, data: bytes) -> None:
         proof = listener.check(data) if kind == PROOF else b""
@@ -159,16 +159,16 @@ class Taker(Frames):
             self._refuse()
             return
         self._listener = None
-        self.most = MOST_DATA
+        self.max_data = MAX_DATA
         self._decided()
-        self.tell(PROOF, proof)
+        self.send_frame(PROOF, proof)
 
     def _decided(self) -> None:
         self._keeper.decided(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take the proof, and the request; after that, all is for the daemon."""
         if self._listener is not None:
             self._check_proof(self._listener, kind, data)
@@ -189,15 +189,15 @@ class Taker(Frames):
         elif self.transport.is_closing():  # while a daemon was found: see `cancel_all`
             self._link.give_up("the launch has gone")
         else:
-            self.tell(YES)
+            self.send_frame(YES)
 
     def end(self, end: ChannelEnd) -> None:
         """Its daemon has gone, or stands by again."""
-        self.tell_end(end)
+        self.send_end(end)
         self._keeper.served()
 
     def _refuse(self) -> None:
-        self.tell(NO)
+        self.send_frame(NO)
         self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
