@@ -13,17 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch import config
 from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output import forward as iof
 from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
 from mpilaunch.job.lines import LONGEST_LINE
-from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import first_world
-from mpilaunch.prepare import make_job
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
-from mpilaunch.words import read_words
+from tests.support.jobs import job
 
 
 class Link:
@@ -38,11 +35,6 @@ class Link:
 
     def flush(self) -> None:
         self.flushed += 1
-
-
-def job(words: str) -> JobSpec:
-    said, program = read_words([*words.split(), "prog"])
-    return make_job(config.load_settings(said, {"HOME": "/nowhere"}), program, {})
 
 
 def out(rank: int) -> int:
