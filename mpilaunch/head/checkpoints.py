@@ -1,8 +1,8 @@
 """The clockwork of checkpoints: it asks every rank at once to save, and gives a set its number when all have.
 
-The ranks' marks in the directory of the set are the only word that they have saved (`mpilaunch.job.checkpoints`). One request is
-under way at a time: another one while ranks still save would mix two states in one set. A set that is not whole when the next
-is due is begun anew: a rank may not have been ready for the signal, which goes only to processes that take it.
+The ranks' marks in the directory of the set are the only word that they have saved (`mpilaunch.job.checkpoints`). One request
+is under way at a time: another one while ranks still save would mix two states in one set. A set that is not whole when the
+next is due is begun anew: a rank may not have been ready for the signal, which goes only to processes that take it.
 """
 
 from __future__ import annotations

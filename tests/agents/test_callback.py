@@ -23,11 +23,11 @@ from mpilaunch_agents.callback import agent as callback
 from mpilaunch_agents.callback import listener as callback_listener
 from mpilaunch_agents.callback.agent import SECRET, CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder
-from tests.cli.test_build_job import job
-from tests.daemon.test_boot import each_python
+from tests.support.command_line import job
 from tests.support.kubernetes.pods import Pods
 from tests.support.launching import finish, launch, launching, living, script, sh, wait_for_files, wait_until
 from tests.support.processes import everything
+from tests.support.pythons import each_python
 
 NO_STDIN = """#!/bin/sh
 if [ "$1" = elsewhere ]; then echo "ssh: $1: Connection refused" >&2; exit 255; fi

@@ -19,7 +19,7 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.child import Child
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.ssh.connectors import ConnectorsAgent
-from tests.agents.test_conformance import TEMPLATE
+from tests.support.agents.programs import TEMPLATE
 from tests.support.hosts import Hosts
 from tests.support.launching import LIMIT, MPILAUNCH, children, living, wait_for_files, wait_until
 

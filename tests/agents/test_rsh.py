@@ -17,6 +17,7 @@ import pytest
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT
 from mpilaunch_agents.rsh.routes import route_name, route_to
+from tests.support.agents.programs import remote_shell
 from tests.support.hosts import Hosts
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Pod, Refusal
@@ -118,13 +119,6 @@ def test_the_way_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Its promises
-
-
-def remote_shell(place: Path, name: str = "mpilaunch-rsh") -> Path:
-    """Write the console script, as pip does."""
-    paths = f"sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'agents')!r}]"
-    text = f"#!{sys.executable}\nimport sys\n{paths}\nfrom mpilaunch_agents.rsh.main import main\nmain()\n"
-    return script(place / name, text)
 
 
 @pytest.fixture

@@ -12,17 +12,13 @@ from mpilaunch.errors import UsageError
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
 from mpilaunch.placement.policy import MappingPolicy
-from tests.support import command_line as commandline
+from tests.support.command_line import job
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def job(words: str, **environ: str) -> JobSpec:
-    return commandline.job(words, {"HOME": "/nowhere", **environ})
 
 
 def nodes(words: str, **environ: str) -> list[tuple[str, int]]:

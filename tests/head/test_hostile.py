@@ -23,7 +23,7 @@ from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.state import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
 from mpilaunch.wire.messages import HEAD_SENDS, check
-from tests.head.test_output import job
+from tests.support.command_line import job
 from tests.support.launching import WireToDaemon
 
 JSON = st.recursive(

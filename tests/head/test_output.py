@@ -18,10 +18,9 @@ from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output import forward as iof
 from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
 from mpilaunch.job.output.lines import LONGEST_LINE
-from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import first_world
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
-from tests.support import command_line as commandline
+from tests.support.command_line import job
 
 
 class Link:
@@ -36,10 +35,6 @@ class Link:
 
     def flush(self) -> None:
         self.flushed += 1
-
-
-def job(words: str) -> JobSpec:
-    return commandline.job(words)
 
 
 def out(rank: int) -> int:

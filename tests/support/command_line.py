@@ -26,7 +26,7 @@ def settings(words: str = "", environ: Mapping[str, str] | None = None) -> Setti
     return request(words.split(), environ).settings
 
 
-def job(words: str, environ: Mapping[str, str] | None = None) -> JobSpec:
-    """Return the job of the words before the program `prog`."""
-    asked = request([*words.split(), "prog"], environ)
+def job(words: str, **environ: str) -> JobSpec:
+    """Return the job of the options `words` and the program `prog`, with only these variables in the environment."""
+    asked = request([*words.split(), "prog"], {"HOME": "/nowhere", **environ})
     return build_job.make_job_of_sections(asked.settings, asked.sections, asked.environ)

@@ -1,9 +1,9 @@
 """Ask the real mpirun (Open MPI 4) and mpiexec (Hydra) where they put the ranks, on machines that are made up.
 
-    python -m tests.support.peers        asks them for every case of tests/golden/maps/{openmpi,hydra}.txt anew
+    python -m tests.support.placement.peers        asks them for every case of tests/golden/maps/{openmpi,hydra}.txt anew
 
 It needs mpirun.openmpi, mpiexec.hydra and lstopo (hwloc-nox). Open MPI can simulate nodes with a topology of their own; Hydra
-takes the topology of this machine from a file. tests/placement/test_mapping_peers.py holds what they said against what mpilaunch does.
+takes the topology of this machine from a file. tests/placement/test_mapping_peers.py compares their answers with mpilaunch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.goldens import GOLDEN
-from tests.support.topologies import TOPOLOGIES, drawn, facts_of, logical
+from tests.support.placement.topologies import TOPOLOGIES, drawn, facts_of, logical
 
 ERRORS = {
     "not enough slots": "not-enough-slots",
