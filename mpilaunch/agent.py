@@ -137,7 +137,7 @@ class Agent(Protocol):
         """Give back everything: no process, connection or task of this agent is left when it returns."""
 
 
-class Eager(Agent, Protocol):
+class PrestartedAgent(Agent, Protocol):
     """An agent whose nodes are all one machine, so that it can start a command before there is a job, or an event loop."""
 
     def begin(self, command: Sequence[str], count: int) -> None:

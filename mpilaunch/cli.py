@@ -16,7 +16,7 @@ from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.words import DIALECTS, Command, read_command
 
 if TYPE_CHECKING:
-    from mpilaunch.agent import Eager
+    from mpilaunch.agent import PrestartedAgent
     from mpilaunch.job.spec import JobSpec
     from mpilaunch.options import Settings
 
@@ -111,7 +111,7 @@ def run_programs(settings: Settings, command: Command, environ: Mapping[str, str
 
 
 def launch_programs(
-    settings: Settings, command: Command, environ: Mapping[str, str], console: Console, local: Eager
+    settings: Settings, command: Command, environ: Mapping[str, str], console: Console, local: PrestartedAgent
 ) -> int:
     """Make the job and launch it; return the exit code."""
     from mpilaunch.prepare import make_job_of_sections

@@ -1,6 +1,6 @@
 """The agent `local`: the node is this machine, and the command a child process of the head with the head's environment.
 
-Since every node is this machine, a command can be started before it is known for which of them: see `agent.Eager`.
+Since every node is this machine, a command can be started before it is known for which of them: see `agent.PrestartedAgent`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Attempts:
                     verdict = await self._attempt(signals, None)
         verdict = replace(verdict, earlier=self._story(reason))
         if self._first.report_file is not None and self._ran is not None:
-            from mpilaunch.head.report import write_report  # few launches write one
+            from mpilaunch.head.observe.report import write_report  # few launches write one
 
             write_report(self._first.report_file, self._ran.report(verdict) | {"attempts": [*map(_as_data, self._ended)]})
         return verdict

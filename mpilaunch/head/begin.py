@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from mpilaunch import agent
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.head.nodes import bundle
-from mpilaunch.head.output import safe_files
+from mpilaunch.head import safe_files
 
 if TYPE_CHECKING:
     from mpilaunch.head.observe.observer import Observer
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def local_agent(daemons: int) -> Iterator[agent.Eager]:
+def local_agent(daemons: int) -> Iterator[agent.PrestartedAgent]:
     """Give the agent of this machine, on which so many daemons start now; those that no launch has used go with it."""
-    local = cast(agent.Eager, agent.load(bundle.LOCAL, agent.AgentOptions()))
+    local = cast(agent.PrestartedAgent, agent.load(bundle.LOCAL, agent.AgentOptions()))
     local.begin(bundle.local_command(), daemons)
     try:
         yield local
@@ -32,7 +32,7 @@ def local_agent(daemons: int) -> Iterator[agent.Eager]:
         local.dismiss()
 
 
-def launch(job: JobSpec, observer: Observer, local: agent.Eager) -> Verdict:
+def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Verdict:
     """Run a job to its end; return how it ended; raises LaunchError when it did not start.
 
     Args:
@@ -61,9 +61,9 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
 
     loop = asyncio.get_running_loop()
     if any(node.agent != bundle.LOCAL for node in job.allocation.nodes):
-        from mpilaunch.head.nodes.threads import Threads  # a local launch asks nobody
+        from mpilaunch.head.threads import DaemonThreadExecutor  # a local launch asks nobody
 
-        loop.set_default_executor(Threads())
+        loop.set_default_executor(DaemonThreadExecutor())
     if job.report_file is not None or job.restarts.kept_going:
         from mpilaunch.head.attempts import Attempts  # most jobs have one attempt, of which nobody keeps a record
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from mpilaunch.errors import reason_of
-from mpilaunch.head.output import safe_files
+from mpilaunch.head import safe_files
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.job import checkpoints
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec

@@ -21,7 +21,7 @@ from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.nodes.preparation import master
 from mpilaunch.head.observe.observer import Observer
 from mpilaunch.head.observe.timeline import Timeline
@@ -108,7 +108,7 @@ class Launch:
 
     def report(self, verdict: Verdict) -> dict[str, Any]:
         """Return the report on it as data."""
-        from mpilaunch.head.report import report  # few launches write one
+        from mpilaunch.head.observe.report import report  # few launches write one
 
         return report(self._job, self._facts(), self._ranks, self._state, self._timeline, verdict)
 
@@ -161,7 +161,7 @@ class Launch:
     def _conclude(self) -> Verdict:
         verdict = verdict_of_ranks(self._state)
         if verdict.first is not None:
-            from mpilaunch.head.explain import explain  # only a failure pays for it
+            from mpilaunch.head.observe.explain import explain  # only a failure pays for it
 
             verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks.node_name)
         if self._stop.outcome is not None:
@@ -181,7 +181,7 @@ class Launch:
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Take what a daemon sends; raises WireError where it is not about this node, or cannot be."""
-        attrgetter(DAEMON_SAYS[message["type"]][2])(self)(link, message)
+        attrgetter(DAEMON_MESSAGES[message["type"]][2])(self)(link, message)
 
     def _answered(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._ranks.answered(link, message)

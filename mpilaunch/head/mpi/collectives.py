@@ -19,7 +19,7 @@ Members = Sequence[Sequence[Any]]
 """Pairs [world's name, rank in it, or -1 for all its ranks]."""
 
 
-class TooMuch(Exception):
+class LimitExceeded(Exception):
     """A limit of the job is passed; the text says which."""
 
 
@@ -69,7 +69,7 @@ class Collectives:
             size: how many ranks its members are.
 
         Raises:
-            TooMuch: a limit is passed.
+            LimitExceeded: a limit is passed.
         """
         key = json.dumps([message["kind"], message["members"]])
         queue = self._waiting.get(key, [])
@@ -79,9 +79,9 @@ class Collectives:
         if one is None:
             added += len(key)
             if self._open >= self._max_waiting:
-                raise TooMuch(f"more than {self._max_waiting:,} collectives of MPI wait")
+                raise LimitExceeded(f"more than {self._max_waiting:,} collectives of MPI wait")
         if self._bytes + added > self._max_bytes:
-            raise TooMuch(f"collectives of MPI that wait hold more than {self._max_bytes:,} bytes")
+            raise LimitExceeded(f"collectives of MPI that wait hold more than {self._max_bytes:,} bytes")
         if one is None:
             self._count += 1
             self._open += 1

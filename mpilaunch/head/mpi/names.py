@@ -12,14 +12,14 @@ from typing import Any
 from mpilaunch.head.mpi.collectives import ITEM, weight
 
 MAX_NAMES, MAX_BYTES = 10_000, 16 << 20
-"""Names that a job may have published at a time, and bytes that they may hold with their values."""
+"""PublishedNames that a job may have published at a time, and bytes that they may hold with their values."""
 MAX_LOOKUPS = 10_000
 """Look-ups of a job that may wait at a time; what they hold counts among MAX_BYTES too."""
 
 Found = Callable[[dict[str, Any], str], None]
 
 
-class Names:
+class PublishedNames:
     """The names of one job.
 
     Args:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mpilaunch.errors import ExitCode, LaunchError
-from mpilaunch.head.mpi.collectives import Collectives, TooMuch
-from mpilaunch.head.mpi.names import Names
+from mpilaunch.head.mpi.collectives import Collectives, LimitExceeded
+from mpilaunch.head.mpi.names import PublishedNames
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_ASKS
+from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import tell_after
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.nodeset import fold, fold_numbers
@@ -62,7 +62,7 @@ class MpiServices:
         self._sent_modules: set[int] = set()
         self._loop = asyncio.get_running_loop()
         self._collectives = Collectives()
-        self._names = Names()
+        self._names = PublishedNames()
         self._modex: dict[int, tuple[NodeLink, dict[str, Any], int]] = {}
         self._last_modex = 0
         self._joined: dict[str, set[int]] = {}
@@ -116,7 +116,7 @@ class MpiServices:
             raise WireError(f"a collective of {message['ranks']} ranks, of which this node has {here}")
         try:
             complete = self._collectives.enter(link.node.index, message, size)
-        except TooMuch as error:
+        except LimitExceeded as error:
             host = link.node.name
             self._end(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=host, detail=f"{host}: {error}"))
             return
@@ -129,7 +129,7 @@ class MpiServices:
         what = ask["what"][:LONGEST_NOTE]
         rows = {"type": what, **{name: value for name, value in ask.items() if name != "type"}}
         for offer in self._offer:
-            handler = handler_of(rows, DAEMON_ASKS, offer)
+            handler = handler_of(rows, DAEMON_REQUESTS, offer)
             if handler:
                 break
         else:
@@ -327,7 +327,7 @@ _HANDLERS = {
     "singleton": "_warn_of_singleton",
     "waiting": "_take_absent",
 }
-"""The method for each message of `DAEMON_SAYS` that is for these services."""
+"""The method for each message of `DAEMON_MESSAGES` that is for these services."""
 
 
 def _check_base64(data: Any) -> None:

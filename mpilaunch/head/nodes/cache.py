@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from mpilaunch.head.output import safe_files
+from mpilaunch.head import safe_files
 
 CHECKSUM_SIZE = 32
 

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any, Protocol
 
 from mpilaunch.agent import Channel, ChannelEnd
-from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, GO, MARKER, PONG, WireError
@@ -62,7 +62,7 @@ class NodeLink:
 
     Attributes:
         node: the node.
-        state: what the node may send now, as in `DAEMON_SAYS`.
+        state: what the node may send now, as in `DAEMON_MESSAGES`.
         broke: how it broke the protocol, "" where it did not.
         facts: what the daemon found there, None before its hello.
         end: how the channel ended, None while it has not.
@@ -329,7 +329,7 @@ class NodeLink:
             self._go(why or self.how_ended)
 
     def _take_message(self, message: dict[str, Any], now: float) -> None:
-        if not handler_of(message, DAEMON_SAYS, self.state, strict=True):
+        if not handler_of(message, DAEMON_MESSAGES, self.state, strict=True):
             return
         if message["type"] == "note":
             self._notes += 1

@@ -87,7 +87,7 @@ _problem = having(
     detail=text,
 )  # fmt: skip
 
-DAEMON_SAYS: Table = {
+DAEMON_MESSAGES: Table = {
     "hello": ("contacted", having(version=text, clock=seconds, facts=_facts), "_take_hello"),
     "listening": ("preparing running", having(path=without_nul, why_not=text), "_take_listening"),
     "terminated": ("preparing running finished", having(), "_terminated"),
@@ -125,7 +125,7 @@ first `prepare` to the first `launch`, `running`, and `finished`. In any other s
 
 _spawned = having(program=listed(text), count=count, environment=named(text), info=named(maybe(text)))
 _pmix_value = row(text, place, row(whole, scalar))
-DAEMON_ASKS: Table = {
+DAEMON_REQUESTS: Table = {
     "publish": ("pmi pmix", having(space=text, values=named(either(text, _pmix_value))), "_publish"),
     "unpublish": ("pmi pmix", having(space=text, names=listed(text)), "_unpublish"),
     "lookup": ("pmi pmix", having(space=text, names=listed(text), wait=flag), "_look_up"),

@@ -34,7 +34,7 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     nodes = [node for node in job.allocation.nodes if node.slots]
     raise_file_limit(job, nodes)
     agents = Agents(job, [node.index for node in nodes])
-    daemons = Daemons(job, nodes, agents, Silence())
+    daemons = Daemons(job, nodes, agents, IgnoreEvents())
 
     def progress(waiting: Collection[str]) -> None:
         observer.progress(len(nodes) - len(waiting), len(nodes), waiting)
@@ -48,7 +48,7 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
             await one.close()
 
 
-class Silence:
+class IgnoreEvents:
     """The `LinkEvents` of daemons that are asked for their facts only: there is nothing else to hear."""
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:

@@ -22,9 +22,9 @@ from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.daemons import ENDING, cancel_all
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.nodes.survey import Silence
+from mpilaunch.head.nodes.survey import IgnoreEvents
 from mpilaunch.head.standby.client import YES, Requests, take_down
-from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink, Taker
+from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink, StandbyClient
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
@@ -97,7 +97,7 @@ def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, to
             os._exit(0)
 
 
-class Keeper(Silence):
+class Keeper(IgnoreEvents):
     """What is kept, until it is time to go.
 
     Args:
@@ -110,7 +110,7 @@ class Keeper(Silence):
     def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float, folder: str) -> None:
         self._folder = folder
         self.secret = b""
-        self._takers: list[Taker] = []
+        self._takers: list[StandbyClient] = []
         self._job, self._nodes, self._idle = job, nodes, idle
         self._daemons: StandbyDaemons
         self._agents: Mapping[str, Agent] = {}
@@ -120,7 +120,7 @@ class Keeper(Silence):
         self._renewed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._all_told = False
-        self._told: list[Taker] = []
+        self._told: list[StandbyClient] = []
         self._used = 0.0
 
     async def run(self, telling: IO[bytes]) -> None:
@@ -141,7 +141,7 @@ class Keeper(Silence):
             self.secret = record.secret
             mask = os.umask(0o077)
             try:
-                server = await loop.create_unix_server(lambda: Taker(self), record.socket)
+                server = await loop.create_unix_server(lambda: StandbyClient(self), record.socket)
             finally:
                 os.umask(mask)
             write_record(record)
@@ -201,18 +201,18 @@ class Keeper(Silence):
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
 
-    def came(self, taker: Taker) -> None:
+    def came(self, taker: StandbyClient) -> None:
         """A connection has come, which must prove itself; of too many that have not, the oldest goes."""
         self._takers.append(taker)
         if len(self._takers) > MOST_UNPROVED:
             self._takers[0].transport.abort()
 
-    def decided(self, taker: Taker) -> None:
+    def decided(self, taker: StandbyClient) -> None:
         """It has proved itself, or has gone."""
         if taker in self._takers:
             self._takers.remove(taker)
 
-    def stop(self, taker: Taker) -> None:
+    def stop(self, taker: StandbyClient) -> None:
         """A user says that it is enough; told when all has gone."""
         if self._all_told:
             taker.tell(YES)
@@ -220,7 +220,7 @@ class Keeper(Silence):
         self._told.append(taker)
         self._stopping.set()
 
-    async def hand_out(self, request: bytes, taker: Taker) -> StandbyLink | None:
+    async def hand_out(self, request: bytes, taker: StandbyClient) -> StandbyLink | None:
         """Return a daemon that stands by and is what was asked for, or will in a moment; None when there is none."""
         loop = asyncio.get_running_loop()
         indexes = self._requests.get(request, [])

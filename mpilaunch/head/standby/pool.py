@@ -36,7 +36,7 @@ class StandbyLink(NodeLink):
         leaving: its launch wants no more of it, and it has not said yet that it stands by again.
     """
 
-    taker: Taker | None = None
+    taker: StandbyClient | None = None
     stands_by = leaving = False
     _overdue: asyncio.TimerHandle | None = None
 
@@ -130,7 +130,7 @@ class StandbyDaemons(Daemons):
         return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
 
 
-class Taker(Frames):
+class StandbyClient(Frames):
     """The connection of a launch."""
 
     def __init__(self, keeper: Keeper) -> None:

@@ -1,4 +1,4 @@
-"""Threads for calls that block, above all to name servers: neither the end of a launch nor that of Python waits for them.
+"""DaemonThreadExecutor for calls that block, above all to name servers: neither the end of a launch nor that of Python waits for them.
 
 The threads of the standard library's executor are joined when Python exits, however long a name server takes to answer; these
 are daemon threads.
@@ -16,7 +16,7 @@ MOST_THREADS = 64
 """As many as there are nodes contacted at a time, by default."""
 
 
-class Threads(ThreadPoolExecutor):
+class DaemonThreadExecutor(ThreadPoolExecutor):
     """An executor of daemon threads; asyncio accepts only subclasses of this class as its default executor."""
 
     def __init__(self) -> None:
