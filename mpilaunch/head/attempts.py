@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
-from mpilaunch.head.begin import Agents, make_room
 from mpilaunch.head.launch import Launch
+from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.output.destinations import prepare_destinations
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
@@ -110,8 +111,7 @@ class Attempts:
             self._launch = Launch(self._job, agents, self._observer)
             return await self._launch.run(signals)
         finally:
-            for one in agents.values():
-                await one.close()
+            await agents.close()
 
     def _replaced(self, error: LaunchError) -> bool:
         """Find other nodes for those that did not start; say whether there are any."""
@@ -173,7 +173,7 @@ class Attempts:
         self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
         self._use(lineup)
         self._job = replace(self._job, time_spent=time.monotonic() - self._began)
-        make_room(self._job)
+        prepare_destinations(self._job)
         if self._stdin_start is not None:
             os.lseek(0, self._stdin_start, os.SEEK_SET)
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
-from mpilaunch.head.nodes.link import LinkEvents, NodeLink
+from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
 from mpilaunch.head.nodes.preparation import silences
+from mpilaunch.head.tasks import cancel_all
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
@@ -29,16 +30,12 @@ if TYPE_CHECKING:
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
 PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
 """Causes for which a node is tried again; in a pod the launcher comes before the workers, their names and their sshd."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before a dropped connection is tried again; doubled each time, with jitter."""
 NEWS = 5.0
 """Seconds between two words about the nodes that are awaited."""
 STANDBY_PATIENCE = 3.0
 """Seconds that a daemon that stood by has to report, before one is started in its place."""
 ENDING = 5.0
 """Seconds that a released daemon has to go before its channel is cut."""
-CANCEL_AGAIN = 1.0
-"""Seconds that a task has to end, once it is cancelled, before it is cancelled again."""
 
 
 class Daemons:
@@ -271,12 +268,3 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
     if code in (255, None) or (code == 0 and not words):
         return "connection-closed", words or (link.end.error if link.end is not None else "")
     return "agent-failed", words or f"exit code {code}"
-
-
-async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and return when they have ended; before Python 3.12, asyncio.wait_for may keep a cancellation to itself."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from mpilaunch.agent import Channel, ChannelEnd
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
+from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, GO, MARKER, PONG, WireError
@@ -23,6 +24,8 @@ from mpilaunch.wire.messages import handler_of
 from mpilaunch.wire.session import Session
 
 LOST = "its connection was lost"
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before a connection that was dropped is tried again; the pause doubles each time."""
 LOSING = 10.0
 """Seconds in which a channel that was aborted must have ended."""
 LAST_WORDS = 4096
@@ -319,7 +322,7 @@ class NodeLink:
     def _end_as(self, end: ChannelEnd) -> None:
         """Have no more to do with the channel."""
         self.end = end
-        settle(self.ended)
+        settle(self.ended, None)
         why, self._why_lost = self._why_lost or end.error, ""
         if self._keeps and not self._gone and self._reconnect is not None:
             if self._session.received != self._resumed_at:
@@ -347,7 +350,7 @@ class NodeLink:
             # Late by the way of one message; the pong that follows tells how long that is.
             self._offset = now - message["clock"]
             self.ping()
-            settle(self.first_news)
+            settle(self.first_news, None)
 
     def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
         if 0 <= now - sent < self._round_trip and isfinite(node_clock):
@@ -357,11 +360,5 @@ class NodeLink:
     def _go(self, reason: str) -> None:
         if not self._gone:
             self._gone = True
-            settle(self.first_news)
+            settle(self.first_news, None)
             self._events.gone(self, reason)
-
-
-def settle(future: asyncio.Future[None]) -> None:
-    """Have a future done, if it is not."""
-    if not future.done():
-        future.set_result(None)

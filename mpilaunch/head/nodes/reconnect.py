@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
-from mpilaunch.head.nodes.daemons import FIRST_PAUSE, LONGEST_PAUSE
-from mpilaunch.head.nodes.link import LAST_WORDS, LOST, NodeLink
+from mpilaunch.head.nodes.link import FIRST_PAUSE, LAST_WORDS, LONGEST_PAUSE, LOST, NodeLink
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mpilaunch.head.begin import Agents
 from mpilaunch.head.limits import raise_file_limit
+from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.observe.observer import Observer
@@ -44,8 +44,7 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
         return {index: link.facts for index, link in daemons.links.items() if link.facts is not None}
     finally:
         await daemons.end()
-        for one in agents.values():
-            await one.close()
+        await agents.close()
 
 
 class IgnoreEvents:
