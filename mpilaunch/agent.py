@@ -136,7 +136,7 @@ class Agent(Protocol):
         """End every process, connection and task of this agent before returning."""
 
 
-class Eager(Agent, Protocol):
+class PrestartedAgent(Agent, Protocol):
     """An agent for one machine only: it can start commands before the job or an event loop exists."""
 
     def begin(self, command: Sequence[str], count: int) -> None:

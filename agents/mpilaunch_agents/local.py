@@ -1,6 +1,6 @@
 """The agent `local`: runs commands on this machine, as child processes of the head with the head's environment.
 
-Every node is this machine, so a command can be started before the head knows for which node: see `agent.Eager`.
+Every node is this machine, so a command can be started before the head knows for which node: see `agent.PrestartedAgent`.
 """
 
 from __future__ import annotations

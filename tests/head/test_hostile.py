@@ -17,7 +17,7 @@ from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.observe.observer import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.state import verdict_of_ranks
@@ -113,7 +113,7 @@ def message(draw: st.DrawFn, table: dict[str, dict[str, Any]]) -> dict[str, Any]
 # The tables
 
 
-@pytest.mark.parametrize(("table", "says"), [(FROM_DAEMON, DAEMON_SAYS), (FROM_HEAD, HEAD_SENDS)], ids=["daemon", "head"])
+@pytest.mark.parametrize(("table", "says"), [(FROM_DAEMON, DAEMON_MESSAGES), (FROM_HEAD, HEAD_SENDS)], ids=["daemon", "head"])
 def test_the_tables_take_every_message_and_miss_no_member(table: dict[str, dict[str, Any]], says: dict[str, Any]) -> None:
     assert set(table) == set(says)
     for kind, members in table.items():

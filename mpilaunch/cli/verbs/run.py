@@ -13,7 +13,7 @@ from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
-    from mpilaunch.agent import Eager
+    from mpilaunch.agent import PrestartedAgent
     from mpilaunch.job.settings import Settings
     from mpilaunch.job.spec import JobSpec
 
@@ -60,7 +60,7 @@ def main(request: Request) -> int:
         return launch(request, local)
 
 
-def launch(request: Request, local: Eager) -> int:
+def launch(request: Request, local: PrestartedAgent) -> int:
     """Make the job and launch it; return the exit code."""
     from mpilaunch.cli.build_job import make_job_of_sections
     from mpilaunch.head import begin

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from mpilaunch.agent import AgentOptions, ChannelEvents
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.standby.record import Record, read_records, remove_record
+from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import FrameProtocol, RequestChannel
 from mpilaunch.wire.challenge import Caller
@@ -57,14 +58,13 @@ class _Proving(FrameProtocol):
             self.send_frame(PROOF, self._caller.answer(data))
         elif kind == PROOF and self._caller.check(data):
             self._caller = None
-            self.proved.set_result(True)
+            settle(self.proved, True)
         else:
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell who waits."""
-        if not self.proved.done():
-            self.proved.set_result(False)
+        settle(self.proved, False)
         super().connection_lost(error)
 
 
