@@ -99,7 +99,7 @@ class Attempts:
         blamed = lost
         if not lost and verdict.first is not None:
             blamed = frozenset({self._lineup.numbers[self._launch.node_of(verdict.first.rank)]})
-        self._health = replace(self._health, away=lost, out=frozenset()).blame(blamed)
+        self._health = replace(self._health, lost=lost, unusable=frozenset()).with_failures(blamed)
         self._ended.append(Attempt(self._job, self._lineup, verdict))
         return verdict
 
@@ -116,8 +116,8 @@ class Attempts:
     def _replaced(self, error: LaunchError) -> bool:
         """Find other nodes for those that did not start; say whether there are any."""
         failed = frozenset(self._lineup.numbers[index] for index in error.nodes)
-        self._health = replace(self._health, out=self._health.out | failed).blame(failed)
-        if not failed or not (self._job.restart or self._policy.keeps_idle):
+        self._health = replace(self._health, unusable=self._health.unusable | failed).with_failures(failed)
+        if not failed or not (self._job.restart or self._policy.reserves_nodes):
             return False
         lineup = self._next_lineup()
         if lineup is None:
@@ -137,7 +137,7 @@ class Attempts:
         else:
             detail = "\n".join((error.message, *error.context))
             verdict = Verdict(last.exit_code, error.reference, detail=detail, hint=error.hint)
-        self._health = replace(self._health, out=frozenset(), away=self._health.away | self._health.out)
+        self._health = replace(self._health, unusable=frozenset(), lost=self._health.lost | self._health.unusable)
         self._ended.append(Attempt(self._job, self._lineup, verdict))
         return verdict
 
@@ -147,7 +147,7 @@ class Attempts:
         """Return why there is no other attempt, "" when there is one."""
         if verdict.exit_code == ExitCode.OK:
             return "it ended well"
-        reason = restarts.why_not(self._policy, verdict, self._job.restart)
+        reason = restarts.reason_against(self._policy, verdict, self._job.restart)
         limit = self._first.deadlines.timeout
         pause = restarts.pause_before(self._job.restart + 1)
         if not reason and limit is not None and time.monotonic() - self._began + pause >= limit:
@@ -166,7 +166,7 @@ class Attempts:
         lineup = self._next_lineup()
         if lineup is None:
             wanted = self._policy.least if self._policy.elastic else len(self._lineup.job_map.nodes)
-            left = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.out]
+            left = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
             there = f"there are {len(left)}: {fold(left)}" if left else "there is none"
             raise LaunchError("too-few-nodes", f"{next_one} needs {wanted} nodes with enough slots, and {there}")
         changed = restarts.changes(self._lineup, lineup)
@@ -217,7 +217,7 @@ class Attempts:
             self._observer.remark(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
         self._pool, gone = restarts.with_discovered(self._pool, found)
-        self._health = replace(self._health, out=gone)
+        self._health = replace(self._health, unusable=gone)
 
     def _story(self, reason: str) -> tuple[str, ...]:
         """Tell of the attempts before the last, and why there is no other."""
@@ -226,7 +226,7 @@ class Attempts:
         if told:
             counted = f"this was attempt {len(self._ended)}; before it:" + (f" {more} more, and" if more > 0 else "")
             told = [counted, *told[-EARLIER_SHOWN:]]
-        if self._policy.limit and restarts.may_be_restarted(self._ended[-1].verdict):
+        if self._policy.limit and restarts.is_restartable(self._ended[-1].verdict):
             told.append(f"not started again: {reason}")
         return tuple(told)
 

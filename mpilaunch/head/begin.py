@@ -64,7 +64,7 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
         from mpilaunch.head.nodes.threads import Threads  # a local launch asks nobody
 
         loop.set_default_executor(Threads())
-    if job.report_file is not None or job.restarts.kept_going:
+    if job.report_file is not None or job.restarts.may_restart:
         from mpilaunch.head.attempts import Attempts  # most jobs have one attempt, of which nobody keeps a record
 
         return await Attempts(job, observer).run(agents)

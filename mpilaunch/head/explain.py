@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mpilaunch.job.hints import culprit, find, wrote_before
+from mpilaunch.job.hints import decisive_failure, find_exception, find_hint
 from mpilaunch.job.state import JobState, RankEnd, Verdict, verdict_of_ranks
 
 LAST_LINES = 12
@@ -22,14 +22,14 @@ def explain(
         lines_of: the last lines of a rank's stderr, as far as they are kept.
         host_of: the name of a rank's node.
     """
-    first = culprit(first, state.sort_out(first)[0], lines_of)
+    first = decisive_failure(first, state.other_ranks(first)[0], lines_of)
     verdict = verdict_of_ranks(state, first)
     lines = lines_of(first.rank)
-    found = find(first, lines)
+    found = find_hint(first, lines)
     hint = None if found is None else found.hint
     if found is not None and found.follow_on:
         # Its own end may have to wait: for a thread, for a collective that nobody joins.
-        earlier = wrote_before(verdict.stopped, lines_of)
+        earlier = find_exception(verdict.stopped, lines_of)
         if earlier is not None:
             rank, words = earlier
             hint = f"this followed from rank {rank} on {host_of(rank)}, which had not ended yet but had said: {words}"

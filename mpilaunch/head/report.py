@@ -53,7 +53,7 @@ def report(
             "cause": verdict.cause,
             "first_rank": None if verdict.first is None else verdict.first.rank,
             "host": verdict.host or None,
-            "detail": verdict.detail or (None if verdict.first is None else verdict.first.how),
+            "detail": verdict.detail or (None if verdict.first is None else verdict.first.description),
             "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
             "hint": verdict.hint,
             "seconds": verdict.seconds,
@@ -92,5 +92,5 @@ def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[
         "exit_code": None if end is None else end.code,
         "signal": None if end is None else end.signal,
         "stopped": end is None or end.stopped,
-        "how": "lost with its node" if end is None else end.how,
+        "how": "lost with its node" if end is None else end.description,
     }

@@ -130,7 +130,7 @@ class Stop:
     def _may_go_on(self, index: int) -> bool:
         """Say whether a node can do no better: its ranks have ended, and what is left of their output waits for our reader."""
         ranks, received = self._ranks.of_node(index), self._daemons.links[index].received
-        if self._asked or any(map(self._state.lives, ranks)) or not self._output.held_up:
+        if self._asked or any(map(self._state.is_alive, ranks)) or not self._output.held_up:
             return False
         return received - self._received.setdefault(index, received) <= LEFT_IN_PIPES * len(ranks)
 
