@@ -230,13 +230,13 @@ def test_a_rank_that_lost_its_peer_does_not_hide_it() -> None:
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """Give a control group of 50 MiB; needs root and a kernel whose groups may be written."""
+    """Give a control group of 100 MiB; needs root and a kernel whose groups may be written."""
     groups = Path("/sys/fs/cgroup")
     version_1 = (groups / "memory").is_dir()
     group = (groups / "memory" if version_1 else groups) / f"mpilaunch-test-{os.getpid()}"
     group.mkdir()
     try:
-        (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text("50M")
+        (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text("100M")
         yield group
     finally:
         group.rmdir()
