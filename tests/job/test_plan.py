@@ -81,9 +81,9 @@ def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
 def test_plan_and_report_mask_edits_agents_and_options_unless_asked() -> None:
     agent = "sshpass -p hunter2 ssh -p 2222 {host} {command}"
     one = JOBS["one-rank"]
-    app = dataclasses.replace(one.apps[0], edits=(("prepend", "A_TOKEN", "s3cret", ":"), ("append", "PATH", "/bin", ":")))
+    app = one.apps[0]._replace(edits=(("prepend", "A_TOKEN", "s3cret", ":"), ("append", "PATH", "/bin", ":")))
     nodes = tuple(dataclasses.replace(node, agent=agent) for node in one.allocation.nodes)
-    allocation = dataclasses.replace(one.allocation, nodes=nodes)
+    allocation = one.allocation._replace(nodes=nodes)
     said = {
         "remote-agent": Setting(agent, "--remote-agent", 3),
         "prepend-env": Setting(("A_TOKEN=s3cret", "PATH=/bin"), "--prepend-env", 3),
