@@ -1,9 +1,9 @@
-"""Where a head comes back to whose channel was lost: a Unix socket in a private directory.
+"""The Unix socket to which a head connects again after it lost its channel.
 
-A process that the head has started on the node connects, and passes on what head and daemon say to each other: each proves
-that it knows the secret of the job, which has travelled over the first channel only (`wire.challenge`). Then the process hands
-over its own stdin, stdout and stderr, and those become the wire. Before the proof nothing else is read from a connection, no
-descriptor neither; the channel in use stays until the new one has named what the head has received. Each step has a deadline.
+The head starts a process on the node, which connects here and relays the challenge (`wire.challenge`): both sides prove that
+they know the secret of the job, which was sent over the first channel only. Then the process passes its stdin, stdout and
+stderr, which become the wire. Before the proof nothing else is read from a connection, and no descriptor is accepted. The
+channel in use stays until the head has sent on the new one how much it has received. Each connection has a deadline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import socket
 import struct
 from typing import TYPE_CHECKING
 
-from mpilaunch.daemon import private_directory
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count
@@ -28,20 +27,20 @@ if TYPE_CHECKING:
 
 SOCKET_NAME = "attach"
 ATTACH_SECONDS = 10.0
-"""Seconds that a connection has for all that it must say; then it is closed."""
+"""Seconds after which an incomplete connection is closed."""
 MOST_PENDING = 8
-"""Connections that may be on their way; with one more, the oldest is closed."""
+"""Incomplete connections; one more, and the oldest is closed."""
 _PEER = struct.Struct("3i")
 _DESCRIPTOR = struct.Struct("i")
 
 
-class Newcomer:
+class Candidate:
     """A connection that may become the wire.
 
     Attributes:
-        wire_in, wire_out, stderr: the descriptors that it has handed over, -1 before.
+        wire_in, wire_out, stderr: the descriptors that it has passed, -1 before.
         received: bytes of frames that the head has received.
-        waits_on: what it is read from now: the connection, or `wire_in`.
+        waits_on: the descriptor to read next: the connection's, or `wire_in`.
     """
 
     def __init__(self, connection: socket.socket, secret: bytes) -> None:
@@ -56,7 +55,7 @@ class Newcomer:
         connection.send(self._listener.nonce)
 
     def advance(self) -> bool:
-        """Read on; True when it may become the wire; raises WireError or OSError when it never will."""
+        """Read what has arrived; return whether it can become the wire; raises WireError or OSError when it never will."""
         return self._step()
 
     def _check_proof(self) -> bool:
@@ -84,7 +83,7 @@ class Newcomer:
         try:
             if len(passed) != 3:
                 raise WireError("a connection has not handed over three descriptors")
-            # As everything of ours, above the numbers that ranks get.
+            # Above the numbers that ranks get.
             self.wire_in, self.wire_out, self.stderr = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in passed]
         finally:
             for descriptor in passed:
@@ -105,7 +104,7 @@ class Newcomer:
         return True
 
     def close(self) -> None:
-        """Close all: the process that has handed its descriptors over ends."""
+        """Close the connection and its descriptors, so that the process at the other end exits."""
         self.connection.close()
         for descriptor in (self.wire_in, self.wire_out, self.stderr):
             if descriptor >= 0:
@@ -113,93 +112,100 @@ class Newcomer:
 
 
 class AttachSocket:
-    """Waits for the head to come back; raises OSError where there is no place for a socket.
+    """Listens for the head to connect again; raises OSError when no socket can be made.
 
     Attributes:
-        directory: that the socket is in.
         path: of the socket.
 
     Args:
+        directory: the socket's.
         secret: of the job.
-        attached: gets a channel that may become the wire, and closes it.
+        attached: called with a complete candidate, which it must close.
     """
 
-    def __init__(self, secret: bytes, poller: Poller, timers: Timers, attached: Callable[[Newcomer], None]) -> None:
-        self._secret, self._poller, self._timers, self._attached = secret, poller, timers, attached
-        self._pending: list[Newcomer] = []
+    def __init__(
+        self,
+        directory: PrivateDirectory,
+        secret: bytes,
+        poller: Poller,
+        timers: Timers,
+        attached: Callable[[Candidate], None],
+    ) -> None:
+        self._directory, self._secret, self._poller, self._timers, self._attached = directory, secret, poller, timers, attached
+        self._pending: list[Candidate] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.directory: PrivateDirectory = private_directory.make()
-        self.path = os.path.join(self.directory.path, SOCKET_NAME)
         try:
-            self._listener.bind("/proc/self/fd/%d/%s" % (self.directory.descriptor, SOCKET_NAME))
+            self.path = directory.reserve(SOCKET_NAME)
+            # By the descriptor: the directory's path may be longer than the address of a socket.
+            self._listener.bind("/proc/self/fd/%d/%s" % (directory.descriptor, SOCKET_NAME))
             self._listener.listen(MOST_PENDING)
             self._listener.setblocking(False)
         except OSError:
             self._listener.close()
-            self.directory.remove()
+            directory.release(SOCKET_NAME)
             raise
         poller.watch(self._listener, self._accept)
 
     def close(self) -> None:
-        """Take no connection any more, and remove the socket and its directory."""
-        for newcomer in list(self._pending):
-            self._refuse(newcomer)
+        """Close all connections, and remove the socket."""
+        for candidate in list(self._pending):
+            self._refuse(candidate)
         self._poller.forget(self._listener)
         self._listener.close()
-        self.directory.remove()
+        self._directory.release(SOCKET_NAME)
 
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
         except OSError:
-            return  # it has gone, or comes again
+            return  # it has gone, or will be reported again
         try:
             _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
             if user != os.geteuid():
                 raise PermissionError(user)
-            newcomer = Newcomer(connection, self._secret)
+            candidate = Candidate(connection, self._secret)
         except OSError:
             connection.close()
             return
         if len(self._pending) >= MOST_PENDING:
             self._refuse(self._pending[0])
-        self._pending.append(newcomer)
-        self._timers.set(_deadline_of(newcomer), ATTACH_SECONDS, lambda: self._refuse(newcomer))
-        self._watch(newcomer)
+        self._pending.append(candidate)
+        self._timers.set(_deadline_of(candidate), ATTACH_SECONDS, lambda: self._refuse(candidate))
+        self._watch(candidate)
 
-    def _watch(self, newcomer: Newcomer) -> None:
-        self._poller.watch(newcomer.waits_on, lambda: self._advance(newcomer))
+    def _watch(self, candidate: Candidate) -> None:
+        self._poller.watch(candidate.waits_on, lambda: self._advance(candidate))
 
-    def _advance(self, newcomer: Newcomer) -> None:
-        before = newcomer.waits_on
+    def _advance(self, candidate: Candidate) -> None:
+        before = candidate.waits_on
         try:
-            complete = newcomer.advance()
-            if newcomer.waits_on != before:
+            complete = candidate.advance()
+            if candidate.waits_on != before:
                 self._poller.forget(before)
                 before = -1
-                self._watch(newcomer)  # a file cannot be waited for: OSError
-                before = newcomer.waits_on
+                self._watch(candidate)  # raises OSError for a regular file
+                before = candidate.waits_on
         except BlockingIOError:
             return
         except (OSError, WireError):
-            self._drop(newcomer, before)
-            newcomer.close()
+            self._drop(candidate, before)
+            candidate.close()
             return
         if complete:
-            self._drop(newcomer, before)
-            self._attached(newcomer)
+            self._drop(candidate, before)
+            self._attached(candidate)
 
-    def _refuse(self, newcomer: Newcomer) -> None:
-        self._drop(newcomer, newcomer.waits_on)
-        newcomer.close()
+    def _refuse(self, candidate: Candidate) -> None:
+        self._drop(candidate, candidate.waits_on)
+        candidate.close()
 
-    def _drop(self, newcomer: Newcomer, watched: int) -> None:
-        """Wait no longer for a connection; -1: nothing is watched."""
+    def _drop(self, candidate: Candidate, watched: int) -> None:
+        """Stop waiting for a connection; `watched` is -1 when none of its descriptors is watched."""
         if watched >= 0:
             self._poller.forget(watched)
-        self._timers.drop(_deadline_of(newcomer))
-        self._pending.remove(newcomer)
+        self._timers.drop(_deadline_of(candidate))
+        self._pending.remove(candidate)
 
 
-def _deadline_of(newcomer: Newcomer) -> str:
-    return "attach %d" % newcomer.connection.fileno()
+def _deadline_of(candidate: Candidate) -> str:
+    return "attach %d" % candidate.connection.fileno()

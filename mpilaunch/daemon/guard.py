@@ -1,14 +1,12 @@
-"""The guard: the process that the agent started, waiting behind the daemon so that a dead or frozen one leaves no rank.
+"""The guard: the process that the agent started and that forks the daemon. It kills all ranks when the daemon dies or freezes.
 
-Ranks cannot be tied to the daemon by the kernel alone (a parent-death signal is lost at the first fork of a rank), so the
-guard is a subreaper: when the daemon dies, all that it had started becomes the guard's, and the guard kills it. When the
-guard dies first, the daemon sees end of file on a pipe and ends its ranks itself. The guard holds neither the wire nor a
-rank's output: a dead daemon is seen by the head at once. Where daemons stand by, it keeps the wire for the next one, and ends
-with a daemon that has failed.
+The kernel alone cannot tie ranks to the daemon (a parent-death signal is lost at the first fork of a rank), so the guard is a
+subreaper: when the daemon dies, its descendants become the guard's, and the guard kills them. When the guard dies first, the
+daemon reads end of file on a pipe and ends its ranks. The guard holds neither the wire nor an output of a rank, so that the
+head sees the death of a daemon at once. With standby daemons it keeps the wire for the next one, until one fails.
 
-A daemon that was stopped (SIGSTOP) or is stuck in the kernel shows no pulse, and is killed with all that it had started. Only
-time that the guard has itself lived through counts as silence: a machine that was suspended, or a node that was frozen as a
-whole, goes on where it was.
+A daemon that was stopped (SIGSTOP) or is stuck in the kernel shows no pulse, and is killed with its descendants. Time in which
+the guard did not run either does not count: a suspended machine or a frozen node continues after it.
 """
 
 from __future__ import annotations
@@ -21,62 +19,51 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from mpilaunch.daemon.private_directory import PrivateDirectory, sweep
 from mpilaunch.daemon.ranks import reaper
 
 if TYPE_CHECKING:
-    from mpilaunch.daemon import private
+    from mpilaunch.daemon.private_directory import PrivateDirectory
 
 BEATS = 6
-"""A daemon shows its pulse so many times within its limit, and its guard looks as often."""
+"""Pulses within one limit, and checks of the guard."""
 START_LIMIT = 600.0
-"""Seconds without a pulse before the first one, which says how long the limit is."""
+"""Limit in seconds before the first pulse, which sets another."""
 LONGEST_STEP = 3600.0
 IGNORED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTSTP, signal.SIGXCPU
 )  # fmt: skip
-"""Signals that neither guard nor daemon heeds, nor SIGTERM, which the daemon takes as an event: a batch system, or an agent
-whose connection is lost, may send any of them to every process. Ranks have them as their program expects (`spawn`)."""
+"""Signals that guard and daemon ignore: a batch system, or an agent that loses its connection, may send them to every process.
+The guard ignores SIGTERM too; for the daemon it is an event. `spawn` resets all of them for ranks."""
 _LIMIT = struct.Struct("d")
-_DESCRIPTORS = struct.Struct("2i")
-_LONGEST_NAME = 256
 
 
 class Pulse:
-    """The daemon's side: a sign of life now and then, independent of how much happens."""
+    """The daemon's side: a sign of life at regular times."""
 
     def __init__(self, guard: socket.socket) -> None:
         self._guard = guard
         guard.setblocking(False)
 
     def beat(self, limit: float) -> float:
-        """Show that the daemon lives, and will again within `limit` seconds; return after how many seconds to call again."""
+        """Show that the daemon lives and will again within `limit` seconds; return the seconds until the next call."""
         try:
             self._guard.send(_LIMIT.pack(limit))
         except OSError:
-            pass  # the guard is stopped, or gone, which another pipe tells
+            pass  # the guard is stopped, or dead, which another pipe shows
         return limit / BEATS
 
-    def entrust(self, directory: PrivateDirectory) -> None:
-        """Let the guard remove a directory if this process is killed."""
-        passed = _DESCRIPTORS.pack(directory.place, directory.descriptor)
-        try:
-            self._guard.sendmsg([b"/" + os.fsencode(directory.name)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
-        except OSError:
-            pass  # as above: we remove it ourselves
 
-
-def stand_behind(wire: tuple[int, int], directory: private.PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
-    """Fork: the daemon goes on in the child, this process becomes its guard until it has ended.
+def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
+    """Fork the daemon, and guard it until it has ended.
 
     Args:
         wire: the descriptors of the wire, which only the daemon keeps.
-        directory: the daemon's to make and to remove; removed here if the daemon died before it could.
-        again: another daemon will follow this one, and have the same wire.
+        directory: the daemon's; removed here if the daemon died before it could.
+        again: another daemon with the same wire will follow.
 
     Returns:
-        in the child, a descriptor that reads end of file when the guard has died, and the pulse to show; in the guard, once
-        nothing is left of the daemon, its exit code (128 + N for signal N).
+        in the child, a descriptor that reads end of file when the guard has died, and the pulse; in the guard, after the
+        end of the daemon and its descendants, the exit code of the daemon (128 + N for signal N).
     """
     alive_read, alive_write = os.pipe()
     # One message is one pulse, whatever else is sent.
@@ -88,46 +75,40 @@ def stand_behind(wire: tuple[int, int], directory: private.PrivateDirectory, aga
         os.close(alive_write)
         ours.close()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # An agent that kills its process group must not take the guard and the daemon in one blow.
+        # An agent that kills its process group must not kill guard and daemon at once.
         os.setsid()
         return alive_read, Pulse(theirs)
     theirs.close()
     for descriptor in (alive_read, *(() if again else wire)):
         os.close(descriptor)
     reaper.become_subreaper()
-    entrusted: list[PrivateDirectory] = []
-    code = _watch(daemon, ours, entrusted)
+    code = _watch(daemon, ours)
     directory.remove_abandoned()
-    for made in entrusted:
-        made.remove()
-    if entrusted:
-        sweep()
+    directory.sweep()
+    directory.close()
     os.close(alive_write)
     ours.close()
     return code
 
 
-def _watch(daemon: int, pulse: socket.socket, entrusted: list[PrivateDirectory]) -> int:
-    """Wait for the end of the daemon, kill what it left, return its exit code; see `_until_it_ends` for `entrusted`."""
-    silent = _until_it_ends(pulse, entrusted)
+def _watch(daemon: int, pulse: socket.socket) -> int:
+    """Wait for the end of the daemon, kill its descendants, return its exit code."""
+    silent = _until_it_ends(pulse)
     if silent:
         reaper.kill_descendants()
         words = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
         try:
             os.write(2, words.encode())
         except OSError:
-            pass  # the head has given this node up long ago
+            pass  # the head has given up this node long ago
         return 128 + signal.SIGKILL
     _, status = os.waitpid(daemon, 0)
     reaper.kill_descendants()
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _until_it_ends(pulse: socket.socket, entrusted: list[PrivateDirectory]) -> float:
-    """Wait until the daemon has died, or been silent for too long: return the seconds of silence, 0 when it died.
-
-    Directories that the daemon has entrusted to us are added to `entrusted`.
-    """
+def _until_it_ends(pulse: socket.socket) -> float:
+    """Wait until the daemon has died or been silent for too long; return the seconds of silence, 0 when it died."""
     limit, silent = START_LIMIT, 0.0
     while silent < limit:
         step = min(limit / BEATS, LONGEST_STEP)
@@ -135,21 +116,14 @@ def _until_it_ends(pulse: socket.socket, entrusted: list[PrivateDirectory]) -> f
         ready, _, _ = select.select([pulse], [], [], step)
         if ready:
             try:
-                shown, ancillary, _, _ = pulse.recvmsg(
-                    _LONGEST_NAME, socket.CMSG_SPACE(_DESCRIPTORS.size), socket.MSG_CMSG_CLOEXEC
-                )
+                beat = pulse.recv(_LIMIT.size)
             except ConnectionResetError:
                 return 0.0
-            if not shown:
+            if not beat:
                 return 0.0
-            if shown[:1] == b"/":
-                place, descriptor = _DESCRIPTORS.unpack(ancillary[0][2])
-                entrusted.append(PrivateDirectory(place, descriptor, os.fsdecode(shown[1:]), ""))
-            else:
-                (limit,) = _LIMIT.unpack(shown)
-            silent = 0.0
+            (limit,), silent = _LIMIT.unpack(beat), 0.0
             continue
         waited = time.monotonic() - began
-        # Far too long, and it was us who slept.
+        # If the wait was far too long, this process did not run either.
         silent = silent + waited if waited < 2 * step else 0.0
     return silent

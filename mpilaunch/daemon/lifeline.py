@@ -1,8 +1,7 @@
-"""The daemon's side of the wire: a channel, read and written without ever waiting, and the session in the middle.
+"""The daemon's side of the wire: the session, and the channel below it, which is read and written without blocking.
 
-A channel that is lost while ranks run may be replaced by another, for which the head has some time: until then the session
-keeps what is to be said. When the head itself is lost this is told once; nothing is read or written any more, and what is to be
-said goes nowhere.
+When a channel is lost while ranks run, the head has a limited time to connect again; until then the session keeps what is
+sent. The loss of the head is reported once; after it nothing is read or written any more.
 """
 
 from __future__ import annotations
@@ -19,29 +18,30 @@ from mpilaunch.wire.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpilaunch.daemon.attach import AttachSocket, Newcomer
+    from mpilaunch.daemon.attach import AttachSocket, Candidate
     from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.private_directory import PrivateDirectory
 
 READ_SIZE = 256 << 10
 WRITE_SIZE = 1 << 20
 START_SILENCE = 60.0
-"""Seconds that the head may be silent before its first message, `limits`, says how long it may be."""
+"""Limit of the head's silence in seconds, until its message `limits` sets another."""
 SILENT_STEPS = 4
-"""Silence is counted in so many steps."""
+"""Steps in which silence is counted."""
 
 
 class Lifeline:
-    """The wire.
+    """The wire to the head.
 
     Attributes:
-        session: what is said and heard.
-        lost: the other side is gone.
-        backlog: bytes that wait for the channel.
+        session: frames, credits and messages.
+        lost: whether the head is lost.
 
     Args:
         wire_in, wire_out: descriptors of the first channel.
-        readable: called by the poller when there is something to receive.
-        head_lost: called once when the other side is gone.
+        directory: for the socket of a head that connects again.
+        readable: called when the channel can be read.
+        head_lost: called once when the head is lost.
     """
 
     def __init__(
@@ -50,50 +50,52 @@ class Lifeline:
         wire_out: int,
         poller: Poller,
         timers: Timers,
+        directory: PrivateDirectory,
         readable: Callable[[], None],
         head_lost: Callable[[], None],
     ) -> None:
         self.session = Session()
-        self.lost = self._awaited = False
-        self._poller, self._timers = poller, timers
+        self.lost = self._may_reattach = False
+        self._poller, self._timers, self._directory = poller, timers, directory
         self._readable, self._head_lost = readable, head_lost
         self._silence = START_SILENCE
         self._silent_steps, self._step_ends = 0, 0.0
         self._attach: AttachSocket | None = None
         self._attach_seconds = 0.0
         self._outgoing = bytearray(MARKER)  # before all frames of a channel
-        self._waiting = False
-        self._channel: Newcomer | None = None
+        self._writing = False
+        self._channel: Candidate | None = None
         self._wire_in = self._wire_out = -1
         self._take_channel(wire_in, wire_out)
 
     @property
     def backlog(self) -> int:
+        """Bytes that wait for the channel."""
         return len(self._outgoing)
 
     def limit_silence(self, seconds: float) -> None:
-        """Count the head as lost when it is silent for so long."""
+        """Count the head as lost after this silence."""
         self._silence = seconds
-        self._hear()
+        self._restart_silence()
 
-    def listen(self, secret: bytes, seconds: float) -> AttachSocket | None:
-        """Let the head come back, within so many seconds; return where, None when that was said before. Raises OSError."""
+    def listen(self, secret: bytes, seconds: float) -> str:
+        """Let the head connect again within this time; return the path of a new socket, "" if there is one; raises OSError."""
         self._attach_seconds = seconds
         if self._attach is not None:
-            return None
+            return ""
         from mpilaunch.daemon.attach import AttachSocket
 
-        self._attach = AttachSocket(secret, self._poller, self._timers, self._come_back)
-        return self._attach
+        self._attach = AttachSocket(self._directory, secret, self._poller, self._timers, self._attached)
+        return self._attach.path
 
     def keep(self) -> None:
-        """From now on there is something to lose: the head is given time to come back, where it will."""
-        self._awaited = True
+        """Give the head time to connect again from now on, and keep what is sent."""
+        self._may_reattach = True
         if self._attach is not None:
             self.session.keep()
 
     def receive(self) -> list[tuple[int, int, Any]]:
-        """Return what has come; raises WireError."""
+        """Return the events of the bytes that have arrived; raises WireError."""
         if self._wire_in < 0:
             return []
         try:
@@ -105,11 +107,11 @@ class Lifeline:
         if not data:
             self._lose_channel()
             return []
-        self._hear()
+        self._restart_silence()
         return self.session.receive_data(data, time.monotonic())
 
     def flush(self) -> None:
-        """Write what the channel takes now."""
+        """Write as much as the channel accepts now."""
         data = self.session.data_to_send()
         if self._wire_in < 0:
             return
@@ -124,14 +126,14 @@ class Lifeline:
         except OSError:
             self._lose_channel()
             return
-        self._wait_to_write(bool(self._outgoing))
+        self._watch_writing(bool(self._outgoing))
 
     def lose(self) -> None:
-        """The other side is gone."""
+        """Give up the head."""
         if self.lost:
             return
         self._leave_channel()
-        self.session.keep_nothing()
+        self.session.stop_keeping()
         for name in ("silence", "attach"):
             self._timers.drop(name)
         self.lost = True
@@ -143,42 +145,42 @@ class Lifeline:
     # The channel
 
     def _lose_channel(self) -> None:
-        if self._attach is None or not self._awaited:
+        if self._attach is None or not self._may_reattach:
             self.lose()
         else:
             self._leave_channel()
             self._timers.drop("silence")
             self._timers.set("attach", self._attach_seconds, self.lose)
 
-    def _come_back(self, newcomer: Newcomer) -> None:
-        """The head is there again: go on where it stopped to hear us."""
+    def _attached(self, candidate: Candidate) -> None:
+        """Continue on the head's new channel after the last byte that it received."""
         try:
             if self.lost:
                 raise WireError("too late")
-            unheard = self.session.resend(newcomer.received)
+            unacknowledged = self.session.resend(candidate.received)
         except WireError:
-            newcomer.close()
+            candidate.close()
             return
         self._leave_channel()
         self._timers.drop("attach")
-        os.dup2(newcomer.stderr, 2)
-        os.dup2(newcomer.stderr, 1)
-        self._channel = newcomer
-        self._take_channel(newcomer.wire_in, newcomer.wire_out)
-        # What the session had to say on the old channel is among what was not heard.
-        self._outgoing += resume_frame(self.session.received) + unheard
+        os.dup2(candidate.stderr, 2)
+        os.dup2(candidate.stderr, 1)
+        self._channel = candidate
+        self._take_channel(candidate.wire_in, candidate.wire_out)
+        # The unacknowledged bytes include those that the old channel had not accepted.
+        self._outgoing += resume_frame(self.session.received) + unacknowledged
 
     def _take_channel(self, wire_in: int, wire_out: int) -> None:
         for descriptor in (wire_in, wire_out):
             os.set_blocking(descriptor, False)
         self._wire_in, self._wire_out = wire_in, wire_out
         self._poller.watch(wire_in, self._readable)
-        self._hear()
+        self._restart_silence()
 
     def _leave_channel(self) -> None:
         if self._wire_in < 0:
             return
-        self._wait_to_write(False)
+        self._watch_writing(False)
         self._poller.forget(self._wire_in)
         self._outgoing.clear()
         if self._channel is not None:
@@ -188,7 +190,7 @@ class Lifeline:
             os.close(self._wire_out)
         self._wire_in = self._wire_out = -1
 
-    def _hear(self) -> None:
+    def _restart_silence(self) -> None:
         self._silent_steps = 0
         self._begin_step()
 
@@ -197,7 +199,7 @@ class Lifeline:
         self._timers.set("silence", self._silence / SILENT_STEPS, self._end_step)
 
     def _end_step(self) -> None:
-        """Count only time that we have lived through: a node that was frozen as a whole goes on where it was."""
+        """Count a step of silence, but not one in which this whole node was frozen."""
         if time.monotonic() - self._step_ends < self._silence / SILENT_STEPS:
             self._silent_steps += 1
         if self._silent_steps < SILENT_STEPS:
@@ -205,11 +207,10 @@ class Lifeline:
         else:
             self._lose_channel()
 
-    def _wait_to_write(self, waiting: bool) -> None:
-        if waiting == self._waiting:
-            return
-        self._waiting = waiting
-        if waiting:
-            self._poller.watch(self._wire_out, lambda: None, reading=False, writing=True)
-        else:
-            self._poller.forget(self._wire_out)
+    def _watch_writing(self, writing: bool) -> None:
+        if writing != self._writing:
+            self._writing = writing
+            if writing:
+                self._poller.watch(self._wire_out, lambda: None, reading=False, writing=True)
+            else:
+                self._poller.forget(self._wire_out)

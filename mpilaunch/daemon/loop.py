@@ -1,7 +1,7 @@
-"""The daemon's one loop: the wire, the ranks' pipes, ended children and deadlines.
+"""The daemon's event loop: the wire, the ranks' pipes, ended children and deadlines.
 
-`HEAD_SAYS` names the control messages of each state; another message is ignored, since it may have crossed with an event here.
-Every wait is a deadline from the monotonic clock. When the head is gone the ranks are ended, and the daemon goes with them.
+`HEAD_SENDS` lists the control messages of each state; others are ignored, since they may have crossed with an event here.
+Every wait has a deadline on the monotonic clock. When the head is lost, the daemon ends the ranks and itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpilaunch.daemon.lifeline import Lifeline
 from mpilaunch.daemon.mpi.wireup import WireUp
 from mpilaunch.daemon.node.probe import probe
 from mpilaunch.daemon.poller import Poller
-from mpilaunch.daemon.private import PrivateDirectory
+from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import reaper, spawn
 from mpilaunch.daemon.ranks.evidence import Evidence
 from mpilaunch.daemon.ranks.forward import Forwarder
@@ -25,29 +25,29 @@ from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.daemon.timers import Timers
 from mpilaunch.wire.environment import decode, node_layer
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
-from mpilaunch.wire.messages import HEAD_SAYS, handler_of
+from mpilaunch.wire.messages import HEAD_SENDS, handler_of
 
 HIGH_WATER = 4 << 20
-"""Bytes waiting for the wire above which no rank's output is read."""
+"""Bytes queued for the wire above which no output of ranks is read."""
 LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
-"""How ranks are ended when the head is gone, before SIGKILL."""
+"""Signals and waits before SIGKILL, when the head is lost."""
 
 
 class Daemon:
-    """Run the ranks of one node.
+    """The loop of one node.
 
     Args:
         wire_in, wire_out: descriptors of the wire.
         guard: a descriptor that reads end of file when the guard has died.
-        pulse: shows the guard that this process is not frozen.
-        directory: for files of the job, made when it is needed.
+        pulse: the sign of life to the guard.
+        directory: for sockets and files of the job.
     """
 
     def __init__(self, wire_in: int, wire_out: int, guard: int, pulse: Pulse, directory: PrivateDirectory) -> None:
         self._timers = Timers()
         self._pulse = pulse
         self._poller = Poller()
-        self._lifeline = Lifeline(wire_in, wire_out, self._poller, self._timers, self._wire_ready, self._head_lost)
+        self._lifeline = Lifeline(wire_in, wire_out, self._poller, self._timers, directory, self._wire_ready, self._head_lost)
         self._session = self._lifeline.session
         self._guard = guard
         self._forwarder = Forwarder(self._session, self._poller, self._check_finished)
@@ -55,7 +55,7 @@ class Daemon:
         self._plan: dict[str, Any] = {}
         self._pulse_limit = 0.0
         self._prepared: tuple[dict[str, Any], dict[int, spawn.App]] = ({}, {})
-        self._to_launch = False
+        self._launch_pending = False
         self._worlds = 0
         self._evidence: Evidence | None = None
         self._wireup = WireUp(self._poller, self._session.send, self._abort, self._timers.set, directory)
@@ -67,14 +67,14 @@ class Daemon:
         self._poller.watch(self._signals, self._take_signals)
 
     def run(self, hardware: dict[str, Any] | None) -> bool:
-        """Serve until the wire has ended and nothing of the job is left on this node; say whether the head released us.
+        """Serve until the wire has ended and no process of the job is left here; return whether the head sent `release`.
 
-        `hardware` is as for `probe`.
+        `hardware` is that of `probe`.
         """
         facts = probe(hardware=hardware)
         self._session.send({"type": "hello", "version": mpilaunch.__version__, "clock": time.monotonic(), "facts": facts})
         self._flush()
-        # This takes milliseconds: the head works on our hello meanwhile.
+        # The head handles the hello while these load.
         reaper.become_subreaper()
         self._wireup.load()
         while not self._lifeline.lost or self._state == "running":
@@ -97,12 +97,12 @@ class Daemon:
                 elif kind == CREDIT:
                     self._forwarder.credit_added(channel)
         except WireError as error:
-            self._complain("the head broke the protocol: %s" % error)
+            _report("the head broke the protocol: %s" % error)
             self._lifeline.lose()
 
     def _take_message(self, message: Any) -> None:
         name = message["type"]
-        handler = handler_of(message, HEAD_SAYS, self._state)
+        handler = handler_of(message, HEAD_SENDS, self._state)
         if handler:
             try:
                 getattr(self, handler)(message)
@@ -116,17 +116,17 @@ class Daemon:
             self._forwarder.pause(self._lifeline.backlog > HIGH_WATER)
 
     def _head_lost(self) -> None:
-        """Nobody reads us any more, and the ranks go too."""
+        """Read nothing any more, and end the ranks."""
         self._poller.forget(self._guard)
         self._forwarder.pause(True)
-        self._to_launch = False
+        self._launch_pending = False
         if self._state == "running":
             self._processes.end(LOST_HEAD_STEPS)
 
     # Messages
 
     def _limit(self, message: dict[str, Any]) -> None:
-        """Take how long the head may be silent, and this process may not move."""
+        """Set the limits of the head's silence and of this process's pulse."""
         self._pulse_limit = message["pulse"]
         self._lifeline.limit_silence(message["silence"])
         self._beat()
@@ -153,7 +153,7 @@ class Daemon:
                 self._session.open_receiving(stream_channel(spec["rank"], STDIN), message["window"])
         self._prepared = message, apps
         self._worlds += 1
-        self._to_launch = True
+        self._launch_pending = True
         if self._state != "running":
             self._state = "prepared"
         if message["mpi"] is None:
@@ -163,12 +163,12 @@ class Daemon:
             self._wireup.open_world(description, message["ranks"])
             self._wireup.offer_pmix(description, list(apps.values()), self._ready)
 
-    def _ready(self, why_not: str) -> None:
-        """All is there for the ranks that were prepared last, or not; nobody wants to know once a stop has come between."""
-        if not self._to_launch:
+    def _ready(self, reason: str) -> None:
+        """Report that the prepared ranks are ready, or refused for a reason; ignored after a stop."""
+        if not self._launch_pending:
             return
-        if why_not:
-            self._session.send({"type": "refused", "problems": [{"cause": "pmix-missing", "detail": why_not}]})
+        if reason:
+            self._session.send({"type": "refused", "problems": [{"cause": "pmix-missing", "detail": reason}]})
             self._worlds -= 1
             self._cancel({})
             return
@@ -177,12 +177,11 @@ class Daemon:
         self._session.send({"type": "ready", "programs": [decode(app.path) for app in apps], "notes": notes})
 
     def _listen(self, attach: dict[str, Any]) -> None:
-        """Let the head come back when its channel is lost, and say where; without a place for a socket it cannot."""
+        """Listen for the head to connect again after a lost channel, and send it the path, or why there is no socket."""
         try:
-            socket = self._lifeline.listen(bytes.fromhex(attach["secret"]), attach["seconds"])
-            if socket is not None:
-                self._pulse.entrust(socket.directory)
-                self._session.send({"type": "listening", "path": decode(os.fsencode(socket.path)), "why_not": ""})
+            path = self._lifeline.listen(bytes.fromhex(attach["secret"]), attach["seconds"])
+            if path:
+                self._session.send({"type": "listening", "path": decode(os.fsencode(path)), "why_not": ""})
         except OSError as error:
             self._session.send({"type": "listening", "path": "", "why_not": "no place for a socket there: %s" % error})
 
@@ -190,11 +189,11 @@ class Daemon:
         self._timers.set("pulse", self._pulse.beat(self._pulse_limit), self._beat)
 
     def _launch(self, message: dict[str, Any]) -> None:
-        if not self._to_launch:
-            return  # a stop came between
+        if not self._launch_pending:
+            return  # stopped meanwhile
         self._state = "running"
         self._lifeline.keep()
-        self._to_launch = False
+        self._launch_pending = False
         self._timers.drop("sweep")
         self._evidence = self._evidence or Evidence()
         started, failed = [], []
@@ -226,10 +225,10 @@ class Daemon:
     def _abort(self, rank: int, code: int) -> None:
         self._processes.abort(rank, code)
 
-    def _know(self, message: dict[str, Any]) -> None:
+    def _add_world(self, message: dict[str, Any]) -> None:
         self._wireup.open_world({**message["mpi"], "node": None}, [])
 
-    def _serve(self, message: dict[str, Any]) -> None:
+    def _pass_to_wireup(self, message: dict[str, Any]) -> None:
         self._wireup.take(message)
 
     def _signal(self, message: dict[str, Any]) -> None:
@@ -239,17 +238,17 @@ class Daemon:
             return
         self._processes.signal(number)
         if number == signal.SIGSTOP:
-            # The head is about to stop itself and will be silent; its next byte starts the clock again.
+            # The head is about to stop itself; its next byte starts the clock of silence again.
             self._timers.drop("silence")
 
     def _release(self, message: dict[str, Any]) -> None:
-        """The head wants nothing more of us."""
+        """End this daemon."""
         self._released = True
         self._lifeline.lose()
 
     def _cancel(self, message: dict[str, Any]) -> None:
-        """What was prepared last will not be launched."""
-        self._to_launch = False
+        """Drop the ranks that were prepared last."""
+        self._launch_pending = False
         if self._state == "prepared":
             self._finish()
         else:
@@ -259,25 +258,25 @@ class Daemon:
         if self._state == "prepared":
             self._cancel(message)
         else:
-            self._to_launch = False
+            self._launch_pending = False
             self._processes.end(message["steps"], shared=message.get("shared") is True)
 
     # The end of ranks
 
     def _busy(self) -> bool:
-        """Say whether ranks run or are about to, or some that were told to end are not gone."""
-        return bool(self._processes.ranks) or self._to_launch or self._processes.ending
+        """Return whether ranks run, are about to start, or are still ending."""
+        return bool(self._processes.ranks) or self._launch_pending or self._processes.ending
 
     def _take_signals(self) -> None:
-        # Before the ends of ranks: those that die of the same signal have been told to end.
+        # SIGTERM first: ranks that died of the same signal then count as stopped.
         if signal.SIGTERM in os.read(self._signals, 4096):
             self._terminated()
         self._children_ended()
 
     def _terminated(self) -> None:
-        """SIGTERM was sent to this process, and so to the ranks: a batch system signals every process of a job."""
+        """Handle SIGTERM. A batch system sends it to every process of a job, so the ranks have got it too."""
         if self._state != "running":
-            self._complain("SIGTERM came before the ranks ran")
+            _report("SIGTERM came before the ranks ran")
             self._lifeline.lose()
         elif not self._processes.got_sigterm:
             self._processes.got_sigterm = True
@@ -289,8 +288,8 @@ class Daemon:
             if rank is None:
                 self._wireup.child_ended(pid, status)
                 continue
-            mpi = self._wireup.close_rank(rank)  # first: the last that it said may have been its code
-            code, number, clock = self._processes.how_ended(rank, status)
+            mpi = self._wireup.close_rank(rank)  # first: its last message may be MPI_Abort with a code
+            code, number, clock = self._processes.end_of(rank, status)
             stopped = self._processes.stopping or self._processes.got_sigterm
             self._session.send(
                 {
@@ -309,7 +308,7 @@ class Daemon:
         self._after_exits()
 
     def _after_exits(self) -> None:
-        """Once the last rank has exited: output that is still open is somebody's whom a rank left behind."""
+        """Once the last rank has exited, begin the end. Any stream still open is held by an orphaned descendant."""
         if self._state == "running" and not self._busy():
             self._timers.drop("step")
             if self._lifeline.lost or self._processes.stopping:
@@ -319,20 +318,20 @@ class Daemon:
                 self._check_finished()
 
     def _sweep_later(self) -> None:
-        """Killed processes go at once, and that is an event; this is for those that are stuck, or have left their group."""
+        """Set the deadline for processes that are stuck or have left their group; the end of the others is an event."""
         self._timers.set("sweep", self._plan["drain"], self._sweep)
 
     def _sweep(self) -> None:
-        if self._processes.will_be_told:
+        if self._processes.signals_left:
             return
         if self._lifeline.lost:
             self._kill_descendants()
             self._finish()
             return
-        # A killed rank may be held by the kernel or a debugger: the head is to be told how it ended, which is an event.
+        # The kernel or a debugger may hold a killed rank; wait, since the head needs its exit status.
         if not self._processes.ranks:
             self._kill_descendants()
-            self._processes.leave()
+            self._processes.forget_groups()
             self._forwarder.close_idle_outputs()
             self._check_finished()
         if self._state == "running":
@@ -344,7 +343,7 @@ class Daemon:
             self._finish()
 
     def _kill_descendants(self) -> None:
-        """No rank runs here: end whatever ranks have left behind."""
+        """Kill the processes that ended ranks have left behind."""
         self._wireup.close()
         self._swept += reaper.kill_descendants()
 
@@ -354,15 +353,16 @@ class Daemon:
         self._session.send({"type": "finished", "worlds": self._worlds, "swept": self._swept})
         self._swept = []
 
-    def _complain(self, text: str) -> None:
-        try:
-            os.write(2, ("mpilaunch daemon: %s\n" % text).encode("utf-8", "replace"))
-        except OSError:
-            pass  # nobody listens
+
+def _report(text: str) -> None:
+    try:
+        os.write(2, ("mpilaunch daemon: %s\n" % text).encode("utf-8", "replace"))
+    except OSError:
+        pass  # stderr is closed
 
 
 def _signal_pipe() -> int:
-    """Let SIGCHLD and SIGTERM become bytes on a pipe, which are their numbers; return the end to read."""
+    """Return a pipe that gets the number of each SIGCHLD and SIGTERM as a byte."""
     ours, theirs = os.pipe()
     os.set_blocking(ours, False)
     os.set_blocking(theirs, False)

@@ -1,6 +1,6 @@
-"""Callbacks for descriptors that are ready: a selector of the standard library, and one function for each descriptor.
+"""A selector of the standard library with one callback for each descriptor.
 
-It never blocks but in `run`, and never calls a function whose descriptor was forgotten earlier in the same turn.
+It blocks in `run` only, and never calls the callback of a descriptor that was forgotten earlier in the same turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class File(Protocol):
 
 
 class Poller:
-    """Descriptors and their callbacks. A poller can watch another one, which is ready when one of its descriptors is."""
+    """Descriptors and their callbacks. A poller can watch another, which is ready when one of its descriptors is."""
 
     def __init__(self) -> None:
         self._selector = selectors.EpollSelector()
@@ -29,7 +29,7 @@ class Poller:
         return file in self._selector.get_map()
 
     def fileno(self) -> int:
-        """Return our own descriptor."""
+        """Return the descriptor of the selector."""
         return self._selector.fileno()
 
     def watch(
@@ -47,9 +47,9 @@ class Poller:
         self._selector.unregister(file)
 
     def run(self, seconds: float | None) -> None:
-        """Wait for at most this time (None: for ever), then call what is ready."""
+        """Wait for at most this time (None: no limit), then call the callbacks of the descriptors that are ready."""
         watched = self._selector.get_map()
         for key, _ in self._selector.select(seconds if seconds is None else max(0.0, seconds)):
-            # An earlier callback may have forgotten it, and a new file may have its number.
+            # An earlier callback may have forgotten it, and a new file may have the same number.
             if watched.get(key.fd) is key:
                 key.data()

@@ -1,179 +1,270 @@
-"""A directory for this user alone, with a name that nobody can guess: made, locked while it is used, and removed by descriptor.
+"""The private directory of a daemon: holds the socket to which a lost head connects again, and the files of PMIx.
 
-A path is followed once, when the directory is made. After that everything is done relative to open descriptors, and no link is
-ever followed, so that whoever takes the name in between cannot make us remove something else. A lock (flock) on the directory
-lives as long as any process holds its descriptor: `sweep` removes those whose users were all killed.
+The name cannot be guessed, and the directory is used only if it belongs to this user with mode 0700. The daemon keeps it open
+and locked (flock), and so do the processes that it forks: the kernel drops the lock when all have ended. A directory is emptied
+through its descriptor, by a process that holds the lock: the daemon, or its guard or a later job's guard after its death. This
+module must never follow a link, nor remove a directory that it has not opened and checked.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import itertools
 import os
 import stat
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PREFIX = "mpilaunch-"
-LONGEST_SOCKET_PATH = 107
-"""Bytes that the path of a Unix socket may have (unix(7))."""
-LONGEST_NAME = 8
-"""Bytes of the names of sockets in such a directory."""
-YOUNG = 60.0
-"""Seconds in which a directory without a lock is left alone: its maker may be about to lock it."""
+DIGITS = 32
+"""Hexadecimal digits after the prefix. Directories of releases that took no lock have 16, and are left alone."""
+LONGEST_RUNTIME = 32
+"""Bytes of an XDG_RUNTIME_DIR that is used: a Unix socket's path has 107, and MPI libraries put sockets some levels below."""
+REMOVE_SECONDS = 10.0
+"""Limit of one removal, and of a whole sweep, in case another process keeps writing."""
+YOUNGEST_SWEPT = 60.0
+"""Seconds since its last change before a sweep takes a directory: its maker has locked it by then."""
+MOST_SWEPT = 100
+"""Directories that one sweep removes."""
 MOST_LISTED = 20000
-"""Entries of a place that a sweep looks at."""
-DEEPEST = 64
-"""Levels of directories that are removed; what lies deeper stays."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_RANDOM_BYTES = 16
+"""Names of one directory that are looked at in one go."""
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PrivateDirectory:
-    """One directory.
+    """A directory that is made when its first user needs it, and removed with its last user.
 
     Attributes:
-        place: descriptor of the directory that it is in.
-        descriptor: its own, which holds the lock.
-        name: its name in the place.
-        path: where it was when it was made.
+        path: of the directory, whether it exists or not.
+        descriptor: of the directory while it is open here, else -1.
+
+    Args:
+        parent: the directory to make it in; None for XDG_RUNTIME_DIR, TMPDIR or /tmp, the first that is safe.
     """
 
-    def __init__(self, place: int, descriptor: int, name: str, path: str) -> None:
-        self.place, self.descriptor, self.name, self.path = place, descriptor, name, path
+    def __init__(self, parent: str | None = None) -> None:
+        parent = _safe_parent() if parent is None else parent
+        self._name = PREFIX + os.urandom(DIGITS // 2).hex()
+        self.path = os.path.join(parent, self._name)
+        try:
+            self._parent = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            self._parent = -1  # most jobs need no directory: `make` raises for those that do
+        self.descriptor = -1
+        self._entries: set[str] = set()
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """Descriptors that a forked process must keep open to use this object."""
+        return self._parent, self.descriptor
+
+    def make(self) -> None:
+        """Make, open and lock the directory unless that has been done; raises OSError."""
+        if self.descriptor >= 0:
+            return
+        if self._parent < 0:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.path.dirname(self.path))
+        os.mkdir(self._name, 0o700, dir_fd=self._parent)
+        descriptor = os.open(self._name, _OPEN, dir_fd=self._parent)
+        if not _is_private(descriptor):
+            os.close(descriptor)
+            raise PermissionError(errno.EPERM, "it was exchanged while it was made", self.path)
+        try:
+            _lock(descriptor)
+        except OSError:
+            pass  # a file system without locks: no sweep will take it
+        self.descriptor = descriptor
+
+    def reserve(self, entry: str) -> str:
+        """Return the path of a new entry, which the caller makes; raises OSError."""
+        self.make()
+        self._entries.add(entry)
+        return os.path.join(self.path, entry)
+
+    def release(self, entry: str) -> None:
+        """Remove an entry with everything in it, and with the last entry the directory."""
+        if self.descriptor >= 0 and not _try(os.unlink, entry, dir_fd=self.descriptor):
+            _take_over(self.descriptor, entry, must_lock=False)
+        self._entries.discard(entry)
+        if not self._entries:
+            self.remove()
 
     def remove(self) -> None:
-        """Remove it with all that is in it, unless that was done; what cannot be removed stays. The descriptors are closed."""
-        _empty(self.descriptor, DEEPEST)
-        try:
-            ours, named = os.fstat(self.descriptor), os.stat(self.name, dir_fd=self.place, follow_symlinks=False)
-            if (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino):
-                os.rmdir(self.name, dir_fd=self.place)
-        except OSError:
-            pass  # it has gone, or somebody holds a file there that we may not remove
-        self.close()
+        """Remove the directory if it was made. To be called by the process that made it."""
+        if self.descriptor >= 0:
+            _remove(self._parent, self._name, self.descriptor)
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self._entries.clear()
+
+    def remove_abandoned(self) -> None:
+        """Remove the directory that a dead daemon made. To be called by its guard."""
+        if self._parent >= 0:
+            _take_over(self._parent, self._name, must_lock=False)
+
+    def sweep(self) -> None:
+        """Remove the directories beside this one that belong to dead jobs of this user."""
+        deadline, swept = time.monotonic() + REMOVE_SECONDS, 0
+        for name in _names_at(self._parent):
+            if swept == MOST_SWEPT or time.monotonic() > deadline:
+                return
+            if not _is_ours(name) or name == self._name:
+                continue
+            try:
+                changed = os.stat(name, dir_fd=self._parent, follow_symlinks=False).st_mtime
+            except OSError:
+                continue
+            if time.time() - changed >= YOUNGEST_SWEPT and _take_over(self._parent, name, must_lock=True):
+                swept += 1
 
     def close(self) -> None:
-        """Close the descriptors."""
-        os.close(self.descriptor)
-        os.close(self.place)
+        """Close the descriptors; nothing more can be made or removed."""
+        for descriptor in self.descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._parent = self.descriptor = -1
 
 
-def places() -> list[str]:
-    """Return where such a directory may be made, the best first."""
-    found = []
+def _safe_parent() -> str:
+    """Return the directory to make private directories in."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime):
-        try:
-            state = os.stat(runtime)
-            if stat.S_ISDIR(state.st_mode) and state.st_uid == os.geteuid() and not state.st_mode & 0o077:
-                found.append(runtime)
-        except OSError:
-            pass
+    if len(os.fsencode(runtime)) <= LONGEST_RUNTIME and _is_usable(runtime):
+        status = os.stat(runtime)
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+            return runtime
     temporary = os.environ.get("TMPDIR", "")
-    if os.path.isabs(temporary):
-        found.append(temporary)
-    return [*found, "/tmp"]
+    return temporary if _is_usable(temporary) else "/tmp"
 
 
-def make() -> PrivateDirectory:
-    """Make one in the first place where that is possible; raises OSError with the reason of the last place."""
-    error = OSError("no place for a directory")
-    for place in places():
-        name = PREFIX + os.urandom(_RANDOM_BYTES).hex()
-        path = os.path.join(place, name)
-        if len(os.fsencode(path)) + 1 + LONGEST_NAME > LONGEST_SOCKET_PATH:
-            error = OSError("%s is too long for the path of a socket" % place)
-            continue
-        try:
-            return _make(place, name, path)
-        except OSError as reason:
-            error = reason
-    raise error
-
-
-def _make(place: str, name: str, path: str) -> PrivateDirectory:
-    parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _is_usable(path: str) -> bool:
+    """Return whether this user can write there, and no other user but root can rename what is made there."""
+    if not os.path.isabs(path) or "\0" in path:
+        return False
     try:
-        os.mkdir(name, 0o700, dir_fd=parent)
-        try:
-            descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
-        except OSError:
-            os.rmdir(name, dir_fd=parent)
-            raise
-        made = PrivateDirectory(parent, descriptor, name, path)
-        try:
-            if not _is_private(descriptor):
-                raise PermissionError("%s is not for this user alone" % path)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(descriptor)
-            raise
-        return made
+        status = os.stat(path)
     except OSError:
-        os.close(parent)
-        raise
+        return False
+    others_write = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid in (0, os.geteuid())
+        and not others_write
+        and os.access(path, os.W_OK | os.X_OK)
+    )
 
 
-def sweep() -> None:
-    """Remove the directories of this user whose makers, and all that had a descriptor of them, were killed."""
-    for place in places():
-        try:
-            parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            with os.scandir(parent) as entries:
-                names = [entry.name for _, entry in zip(range(MOST_LISTED), entries) if _is_ours(entry.name)]
-            for name in names:
-                _sweep(parent, name)
-        except OSError:
-            pass  # it cannot be listed
-        finally:
-            os.close(parent)
+def _take_over(parent: int, name: str, must_lock: bool) -> bool:
+    """Remove a directory whose processes have died; return False when it is missing, not ours, or in use.
 
-
-def _sweep(parent: int, name: str) -> None:
+    Args:
+        must_lock: leave it alone where the file system has no locks.
+    """
     try:
-        descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
+        descriptor = os.open(name, _OPEN, dir_fd=parent)
     except OSError:
-        return  # a link, a file, another user's
+        return False
     try:
-        age = time.time() - os.fstat(descriptor).st_ctime
-        if age > YOUNG and _is_private(descriptor):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            PrivateDirectory(os.dup(parent), os.dup(descriptor), name, "").remove()
-    except OSError:
-        pass  # it is in use
+        if not _is_private(descriptor):
+            return False
+        try:
+            _lock(descriptor)
+        except OSError as error:
+            if must_lock or isinstance(error, BlockingIOError):
+                return False
+        return _remove(parent, name, descriptor)
     finally:
         os.close(descriptor)
 
 
+def _lock(descriptor: int) -> None:
+    """Lock a directory for this process and its forks; raises BlockingIOError when another process holds the lock."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove(parent: int, name: str, descriptor: int) -> bool:
+    """Empty a directory, and remove it if it still has this name; return whether it is gone."""
+    _empty(descriptor)
+    try:
+        if not os.path.samestat(os.stat(name, dir_fd=parent, follow_symlinks=False), os.fstat(descriptor)):
+            return False
+        os.rmdir(name, dir_fd=parent)
+    except OSError:
+        return False
+    return True
+
+
+def _empty(root: int) -> None:
+    """Remove all entries of a directory that can be removed; links are removed and not followed.
+
+    Each round removes the files of the top level and moves the directories below it up, so that trees of any depth need
+    two descriptors.
+    """
+    deadline = time.monotonic() + REMOVE_SECONDS
+    moved = 0
+    while time.monotonic() < deadline:
+        progress = False
+        for name in _names(root):
+            if _try(os.unlink, name, dir_fd=root):
+                progress = True
+                continue
+            try:
+                folder = os.open(name, _OPEN, dir_fd=root)
+            except OSError:
+                continue
+            try:
+                if os.fstat(folder).st_dev != os.fstat(root).st_dev:
+                    continue  # a mount
+                for inner in _names(folder):
+                    if not _try(os.unlink, inner, dir_fd=folder):
+                        moved += 1
+                        new_name = "moved-%d-%d" % (os.getpid(), moved)
+                        progress |= _try(os.rename, inner, new_name, src_dir_fd=folder, dst_dir_fd=root)
+                progress |= _try(os.rmdir, name, dir_fd=root)
+            finally:
+                os.close(folder)
+        if not progress:
+            return
+
+
+def _try(function: Callable[..., None], *names: str, **descriptors: int) -> bool:
+    """Call a function of the file system; return whether it succeeded. The kernel refuses to unlink a directory."""
+    try:
+        function(*names, **descriptors)
+    except OSError:
+        return False
+    return True
+
+
+def _names_at(path_only: int) -> list[str]:
+    """Return the names in a directory whose descriptor was opened with O_PATH."""
+    try:
+        descriptor = os.open(".", _OPEN, dir_fd=path_only)
+    except OSError:
+        return []
+    try:
+        return _names(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _names(descriptor: int) -> list[str]:
+    try:
+        with os.scandir(descriptor) as entries:
+            return [entry.name for entry in itertools.islice(entries, MOST_LISTED)]
+    except OSError:
+        return []
+
+
 def _is_ours(name: str) -> bool:
-    tail = name[len(PREFIX) :]
-    return name.startswith(PREFIX) and len(tail) == 2 * _RANDOM_BYTES and not tail.strip("0123456789abcdef")
+    digits = name[len(PREFIX) :]
+    return name.startswith(PREFIX) and len(digits) == DIGITS and set(digits) <= set("0123456789abcdef")
 
 
 def _is_private(descriptor: int) -> bool:
-    state = os.fstat(descriptor)
-    return state.st_uid == os.geteuid() and not state.st_mode & 0o077
-
-
-def _empty(descriptor: int, levels: int) -> None:
-    """Remove what is in a directory, and follow nothing."""
-    try:
-        with os.scandir(descriptor) as entries:
-            found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    except OSError:
-        return
-    for name, is_directory in found:
-        try:
-            if not is_directory:
-                os.unlink(name, dir_fd=descriptor)
-            elif levels:
-                inner = os.open(name, _DIRECTORY, dir_fd=descriptor)
-                try:
-                    _empty(inner, levels - 1)
-                finally:
-                    os.close(inner)
-                os.rmdir(name, dir_fd=descriptor)
-        except OSError:
-            pass  # what cannot be removed stays
+    """Return whether an open directory is this user's own, and closed to all others."""
+    status = os.fstat(descriptor)
+    return status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o777 == 0o700

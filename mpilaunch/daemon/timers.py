@@ -1,4 +1,4 @@
-"""Deadlines by name, from the monotonic clock: a name stands for one deadline, and setting it again moves it."""
+"""Named deadlines on the monotonic clock; setting one again moves it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 LONGEST_SLEEP = 86400.0
-"""Seconds: the kernel's wait for events takes no more than some weeks."""
+"""Seconds; the kernel limits a wait for events to some weeks."""
 
 
 class Timers:
-    """The deadlines of one loop."""
+    """Deadlines of one loop."""
 
     def __init__(self) -> None:
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
@@ -23,21 +23,21 @@ class Timers:
         return name in self._timers
 
     def set(self, name: str, seconds: float, action: Callable[[], None]) -> None:
-        """Call an action once after so many seconds."""
+        """Call an action once, after this time."""
         self._timers[name] = (time.monotonic() + seconds, action)
 
     def drop(self, name: str) -> None:
-        """Forget a deadline, if there is one."""
+        """Cancel a deadline if it is set."""
         self._timers.pop(name, None)
 
     def seconds_left(self) -> float | None:
-        """Return the seconds until the next deadline, at most LONGEST_SLEEP, None when there is none."""
+        """Return the seconds until the next deadline, at most LONGEST_SLEEP; None when there is none."""
         if not self._timers:
             return None
         return min(LONGEST_SLEEP, max(0.0, min(when for when, _ in self._timers.values()) - time.monotonic()))
 
     def run(self) -> None:
-        """Call the actions whose time has come."""
+        """Call the actions whose deadline has passed."""
         now = time.monotonic()
         for name, (when, action) in list(self._timers.items()):
             if when <= now and self._timers.get(name) == (when, action):

@@ -17,9 +17,24 @@ from mpilaunch.hosts.allocation import Allocation, Node
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import Discovery, RestartPolicy
 from mpilaunch.job.state import Verdict
-from mpilaunch.options import Settings
 from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
 from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.text import plural
+
+
+@dataclass(frozen=True)
+class RestartOptions:
+    """The options that keep a job going, by their names, and those that reach the hosts of --host-discovery-script."""
+
+    max_restarts: int = 0
+    no_restart_codes: str | None = None
+    spares: int = 0
+    nnodes: str | None = None
+    node_unit: int = 1
+    host_discovery_script: str | None = None
+    agent: str | None = None
+    remote_agent: str = "ssh"
+
 
 RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
 """Causes of an end after which another attempt may go better; so may it after a later start that failed (`start-...`)."""
@@ -84,42 +99,42 @@ class Health:
 
 
 def restart_policy(
-    settings: Settings, pool: Allocation, mapping: MappingPolicy, local_names: frozenset[str]
+    options: RestartOptions, pool: Allocation, mapping: MappingPolicy, local_names: frozenset[str]
 ) -> RestartPolicy:
     """Return what the options ask for; raises UsageError when the nodes do not allow it."""
-    command, unit, spares = settings["host-discovery-script"], settings["node-unit"], settings["spares"]
-    if unit > 1 and ":" not in (settings["nnodes"] or ""):
+    command, unit, spares = options.host_discovery_script, options.node_unit, options.spares
+    if unit > 1 and ":" not in (options.nnodes or ""):
         raise UsageError("option-conflict", "--node-unit goes with --nnodes MIN:MAX")
-    least, most = _node_limits(settings["nnodes"], unit)
+    least, most = _node_limits(options.nnodes, unit)
     if command is not None and pool.elastic_slots:
         hint = "name the hosts to begin with by --host or --hostfile"
         raise UsageError("option-conflict", "--host-discovery-script without hosts", hint=hint)
     if least != most and mapping.ranks is not None:
         hint = "leave -np out: there is a rank per slot, or -N on each node"
-        raise UsageError("option-conflict", f"--nnodes {settings['nnodes']} with -np {mapping.ranks}", hint=hint)
-    excepted = _exit_codes(settings["no-restart-codes"])
-    if not settings["max-restarts"] and not spares and most is None:
+        raise UsageError("option-conflict", f"--nnodes {options.nnodes} with -np {mapping.ranks}", hint=hint)
+    excepted = _exit_codes(options.no_restart_codes)
+    if not options.max_restarts and not spares and most is None:
         return RestartPolicy()
     there = sum(bool(node.slots) for node in pool.nodes)
     wanted = least or 1
     if wanted + spares > there:
         beside = f" and {spares} spare" if spares else ""
-        asked = f"{wanted} node{'s' * (wanted > 1)}{beside} asked for, where {pool.source} has {there}"
+        asked = f"{plural(wanted, 'node')}{beside} asked for, where {pool.source} has {there}"
         raise UsageError("node-count", asked, hint="name more hosts, or ask for fewer nodes or spares")
     if most is not None and spares:
         most = min(most, (there - spares) // unit * unit)
     return RestartPolicy(
-        limit=settings["max-restarts"],
+        limit=options.max_restarts,
         excepted=excepted,
         spares=spares,
         least=least,
         most=most,
         unit=unit,
-        elastic=":" in (settings["nnodes"] or "") and mapping.ranks is None,
+        elastic=":" in (options.nnodes or "") and mapping.ranks is None,
         pool=pool,
         mapping=mapping,
         discovery=None if command is None else Discovery(
-            command, settings["agent"], settings["remote-agent"], mapping.per_node, local_names
+            command, options.agent, options.remote_agent, mapping.per_node, local_names
         ),
     )
 
@@ -252,7 +267,7 @@ def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, fr
 def changes(old: Lineup, new: Lineup) -> str:
     """Say how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" for not at all."""
     if len(old.names) != len(new.names):
-        return f"{len(new.names)} node{'s' * (len(new.names) > 1)} instead of {len(old.names)}: {fold(new.names)}"
+        return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
     pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]
     return ", ".join(f"{now} for {was}" for was, now in pairs)
 

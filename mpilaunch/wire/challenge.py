@@ -1,9 +1,8 @@
 """Challenge and response: both sides of a connection prove that they know a secret, without sending it.
 
-No I/O. The side that was connected to sends a nonce (step 1). The side that has connected answers with a nonce of its own and
-its proof (step 2), and gets the other side's proof (step 3). A proof is an HMAC-SHA256 over the role of the side that gives it
-and both nonces, so that no proof can be used again, nor be sent back to the side that made it. Nothing else may be read from a
-side that has given no proof. It runs on Python 3.8; `hmac` is loaded only when a proof is made.
+No I/O. The listener sends a nonce (step 1). The caller answers with a nonce of its own and its proof (step 2), and gets the
+listener's proof (step 3). A proof is an HMAC-SHA256 over the role of its maker and both nonces, so that it can neither be used
+again nor be sent back to its maker. Nothing else may be read from a side before its proof. `hmac` is loaded only for a proof.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _LISTENER, _CALLER = b"mpilaunch listener", b"mpilaunch caller"
 
 
 class Listener:
-    """The side that was connected to.
+    """The side that accepts the connection.
 
     Attributes:
         nonce: step 1, to be sent.
@@ -28,7 +27,7 @@ class Listener:
         self.nonce = os.urandom(NONCE_SIZE)
 
     def check(self, answer: bytes) -> bytes:
-        """Take step 2; return step 3, to be sent, or nothing when the other side does not know the secret."""
+        """Check step 2; return step 3 to be sent, or b"" if the caller does not know the secret."""
         if len(answer) != ANSWER_SIZE:
             return b""
         theirs, proof = answer[:NONCE_SIZE], answer[NONCE_SIZE:]
@@ -38,7 +37,7 @@ class Listener:
 
 
 class Caller:
-    """The side that has connected."""
+    """The side that connects."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -46,12 +45,12 @@ class Caller:
         self._nonce = os.urandom(NONCE_SIZE)
 
     def answer(self, nonce: bytes) -> bytes:
-        """Take step 1; return step 2, to be sent."""
+        """Take step 1; return step 2 to be sent."""
         self._theirs = nonce
         return self._nonce + _proof(self._secret, _CALLER, nonce, self._nonce)
 
     def check(self, proof: bytes) -> bool:
-        """Take step 3; return whether the other side knows the secret."""
+        """Check step 3; return whether the listener knows the secret."""
         return _equal(proof, _proof(self._secret, _LISTENER, self._theirs, self._nonce))
 
 

@@ -1,8 +1,8 @@
-"""The environment of a rank, made from the layers that `prepare` carries. Travels to every node; no I/O.
+"""The environment of a rank, joined from the layers of a `prepare` message. Travels to every node; no I/O.
 
-This is the only place where the layers are joined: the daemon starts ranks with the result, and `--show-env` prints it. Each
-layer replaces what the one before it set: the node's own variables less the scrubbed ones, defaults where nothing is set, the
-variables of the job and the node, those of the program, its edits, and those of the rank.
+Only this module joins the layers: the daemon starts ranks with the result, and `--show-env` prints it. Each layer overrides
+those before it: the node's own variables without the scrubbed ones, defaults for unset variables, the variables of the job
+and the node, those of the program, its edits, and those of the rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def decode(data: bytes) -> str:
 
 
 def node_layer(prepare: Mapping[str, Any], own: Mapping[bytes, bytes]) -> Environment:
-    """Return what every rank of a node gets.
+    """Return the environment that all ranks of a node share.
 
     Args:
         prepare: the message. Its "scrub" lists names, and prefixes written `PREFIX*`, to drop from the node's own variables;
@@ -44,14 +44,14 @@ def node_layer(prepare: Mapping[str, Any], own: Mapping[bytes, bytes]) -> Enviro
 
 
 def app_layer(app: Mapping[str, Any], node: Environment) -> Environment:
-    """Return what every rank of one program gets: the node's layer, the program's variables, and its edits."""
+    """Return the environment that all ranks of a program share: the node's layer, the program's variables, its edits."""
     environment = {**node, **_encoded(app["environment"])}
     edit(environment, app["edits"])
     return environment
 
 
 def rank_layer(unset: list[str], variables: Mapping[str, str], app: Environment) -> Environment:
-    """Return the environment of a rank: what it lacks of its program's layer, and what it has over it."""
+    """Return the environment of a rank: its program's layer without `unset` and with `variables`."""
     removed = {encode(name) for name in unset}
     environment = {name: value for name, value in app.items() if name not in removed}
     environment.update(_encoded(variables))
@@ -59,14 +59,14 @@ def rank_layer(unset: list[str], variables: Mapping[str, str], app: Environment)
 
 
 def rank_environment(prepare: Mapping[str, Any], rank: int, own: Mapping[bytes, bytes]) -> Environment:
-    """Return the environment of one rank that a `prepare` message names, without what only its node knows (PMIx, ports)."""
+    """Return the environment of one rank of a `prepare` message, without variables known to its node only (PMIx, ports)."""
     spec = next(spec for spec in prepare["ranks"] if spec["rank"] == rank)
     app = app_layer(prepare["apps"][spec["app"]], node_layer(prepare, own))
     return rank_layer(spec["unset"], spec["environment"], app)
 
 
 def edit(environment: Environment, edits: list[list[str]]) -> None:
-    """Change variables as the user wishes: remove them, or put a text before or behind their values.
+    """Apply the user's edits of variables: remove them, or put a text before or after their values.
 
     Args:
         edits: [verb, name, value, separator]; the name of "unset" may be a prefix, written `PREFIX*`.

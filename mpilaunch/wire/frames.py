@@ -1,7 +1,7 @@
-"""Frames: the bytes of the wire, told apart.
+"""Frames, the units of the wire.
 
-No I/O. Bytes come in as they arrive, whole frames come out. A frame that breaks a rule raises WireError, and nothing after
-it is read. It runs on Python 3.8 and imports only the standard library.
+No I/O: the reader takes bytes as they arrive and returns whole frames. A frame that breaks a rule raises WireError, and nothing
+after it is read.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ KINDS = {
 MAX_CONTROL = 64 << 20
 MAX_DATA = 256 << 10
 LENGTHS = {DATA: (1, MAX_DATA), END: (0, 0), CREDIT: (4, 4), PING: (8, 8), PONG: (16, 16), ACK: (8, 8)}
-"""Least and most payload bytes of each kind; CONTROL has a limit of its own, an argument of FrameReader. RESUME is not
-among them: it stands at the beginning of a channel only (`wire.resume`)."""
+"""Least and most payload bytes of each kind. The limit of CONTROL is an argument of FrameReader; RESUME is valid at the
+beginning of a channel only (`wire.resume`)."""
 STANDBY = "standby"
-"""One word more on the boot line: the daemon loads itself, says the marker, and waits for one byte before it begins."""
+"""Argument of the boot line for a daemon that loads itself, sends the marker, and waits for GO."""
 GO = b"\n"
-"""That byte."""
+"""Sent to a standby daemon: a job begins."""
 KEEP = b"."
-"""Another one, sent now and then before that: the other side is still there."""
+"""Sent to a standby daemon now and then: its keeper lives."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class WireError(Exception):
-    """The other side broke the protocol; the text says how, with numbers."""
+    """The other side broke the protocol; the text describes the fault."""
 
 
 def stream_channel(rank: int, stream: int) -> int:
@@ -52,7 +52,7 @@ def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Cut a byte stream into frames.
+    """Splits a byte stream into frames.
 
     Args:
         max_control: most payload bytes of a CONTROL frame.
@@ -64,7 +64,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Take bytes; return the frames that are whole now, each as (kind, channel, payload); raises WireError."""
+        """Take bytes; return the frames that are complete now, as (kind, channel, payload); raises WireError."""
         buffer = self._buffer
         buffer += data
         frames: list[tuple[int, int, bytes]] = []

@@ -1,7 +1,7 @@
-"""The control messages of docs/wire.md, one row each: the states of the receiver that take it, its members, its handler.
+"""The control messages of docs/wire.md, one row each: the states of the receiver that accept it, its schema, its handler.
 
-No I/O. A message that breaks its row never reaches the code that acts on it. Further members pass, and so do unknown types, as
-the other side may be newer. It runs on Python 3.8 and imports only the error that it raises.
+No I/O. A message that does not match its schema never reaches its handler. Additional members and unknown types are allowed,
+because the other side may be newer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Table = dict[str, tuple[str, Check, str]]
 
 LONGEST_TIME = 1e15
-"""Seconds; more, or no number at all, is no deadline and no clock."""
+"""Largest valid time in seconds."""
 
 
 def text(value: Any) -> bool:
@@ -31,12 +31,12 @@ def flag(value: Any) -> bool:
 
 
 def whole(value: Any) -> bool:
-    """A number of bytes, processes or ranks."""
+    """A count of bytes, processes or ranks."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
 def code(value: Any) -> bool:
-    """An exit code, which MPI_Abort may choose."""
+    """An exit code; MPI_Abort may choose any int of C."""
     return type(value) is int and -(1 << 31) <= value < 1 << 31
 
 
@@ -46,12 +46,12 @@ def place(value: Any) -> bool:
 
 
 def number(value: Any) -> bool:
-    """The number of an error of the system."""
+    """An errno."""
     return type(value) is int and 0 < value < 4096
 
 
 def signal(value: Any) -> bool:
-    """The number of a signal of Linux."""
+    """A signal number of Linux."""
     return type(value) is int and 0 < value <= 64
 
 
@@ -61,42 +61,48 @@ def seconds(value: Any) -> bool:
 
 
 def maybe(check: Check) -> Check:
-    """This or null."""
+    """A value that passes the check, or null."""
     return lambda value: value is None or check(value)
 
 
 def listed(check: Check) -> Check:
-    """A list of these."""
+    """A list of such values."""
     return lambda value: type(value) is list and all(map(check, value))
 
 
 def row(*checks: Check) -> Check:
-    """A list of exactly these."""
+    """A list with one value for each check."""
     return lambda value: type(value) is list and len(value) == len(checks) and all(c(v) for c, v in zip(checks, value))
 
 
 def named(check: Check) -> Check:
-    """An object of any names, with such values."""
+    """An object with any names and such values."""
     return lambda value: type(value) is dict and all(map(check, value.values()))
 
 
 def having(**checks: Check) -> Check:
-    """An object with these members, and perhaps others that another module looks at."""
+    """An object with these members, and perhaps others."""
     return lambda value: type(value) is dict and all(name in value and check(value[name]) for name, check in checks.items())
 
 
+def exactly(**checks: Check) -> Check:
+    """An object with these members only, besides `type`."""
+    fits = having(**checks)
+    return lambda value: fits(value) and value.keys() - {"type"} == checks.keys()
+
+
 def anything(value: Any) -> bool:
-    """What others make of it is their affair."""
+    """Any value; the handler checks it."""
     return True
 
 
 def without_nul(value: Any) -> bool:
-    """A string that may become an argument, a path or a variable."""
+    """A string that can be an argument, a path or a variable."""
     return type(value) is str and "\0" not in value
 
 
 def secret(value: Any) -> bool:
-    """32 bytes or more, as hexadecimal digits."""
+    """At least 32 bytes as hexadecimal digits."""
     return type(value) is str and len(value) >= 64 and len(value) % 2 == 0 and not value.strip("0123456789abcdef")
 
 
@@ -109,7 +115,7 @@ _mpi = having(
 _members = listed(row(text, place))
 _rank = having(rank=whole, app=whole, environment=named(without_nul), unset=listed(text), cpus=maybe(listed(whole)), stdin=flag)
 
-HEAD_SAYS: Table = {
+HEAD_SENDS: Table = {
     "limits": ("fresh", having(silence=seconds, pulse=seconds), "_limit"),
     "prepare": (
         "fresh running finished",
@@ -126,27 +132,28 @@ HEAD_SAYS: Table = {
     "stop": ("prepared running", having(steps=listed(row(signal, seconds))), "_stop"),
     "cancel": ("prepared running", having(), "_cancel"),
     "release": ("fresh prepared running finished", having(), "_release"),
-    "world": ("fresh prepared running finished", having(mpi=_mpi), "_know"),
-    "collective": ("running", having(kind=text, members=_members, number=whole, parts=listed(anything)), "_serve"),
-    "ask": ("running finished", having(id=whole, what=text, world=text, rank=place), "_serve"),
-    "answer": ("prepared running", having(id=whole, error=text), "_serve"),
+    "world": ("fresh prepared running finished", having(mpi=_mpi), "_add_world"),
+    "collective": ("running", having(kind=text, members=_members, number=whole, parts=listed(anything)), "_pass_to_wireup"),
+    "ask": ("running finished", having(id=whole, what=text, world=text, rank=place), "_pass_to_wireup"),
+    "answer": ("prepared running", having(id=whole, error=text), "_pass_to_wireup"),
 }  # fmt: skip
-"""What a daemon takes, by the state of its ranks. A message in another state is ignored: it may have crossed with an event on
-the node. A world that a rank spawns is prepared and launched beside those that run, or on a node whose ranks have all ended."""
+"""The messages to a daemon, by the state of its ranks. A message in another state is ignored: it may have crossed with an event
+on the node. A spawned world is prepared and launched beside running ones, or on a node whose ranks have all ended."""
 
 
 def check(message: dict[str, Any], table: Table) -> None:
-    """Hold a message to the members of its row; raises WireError."""
+    """Check a message against its schema; raises WireError."""
     row = table.get(message["type"])
     if row is not None and not row[1](message):
         raise WireError("%r does not fit" % message["type"])
 
 
 def handler_of(message: dict[str, Any], table: Table, state: str, strict: bool = False) -> str:
-    """Return the name of the handler of a message, "" for one that is to be ignored; raises WireError.
+    """Check a message; return the name of its handler, "" if it is to be ignored; raises WireError.
 
     Args:
-        state: of the receiver; a message that it does not take is ignored, with `strict` an error.
+        state: of the receiver.
+        strict: raise WireError for a message that is not accepted in this state.
     """
     check(message, table)
     states, _, handler = table.get(message["type"], ("", anything, ""))

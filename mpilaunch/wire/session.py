@@ -1,9 +1,9 @@
 """One side of the wire: frames, credits and control messages, without I/O.
 
-The same object stands under the head's asyncio driver and under the daemon's loop. The driver gives it what it
-read (`receive_data`) and writes what it has to say (`data_to_send`). The session keeps the credits of every stream, in both
-directions; it knows nothing of what control messages mean. When the channel below is lost, another may take its place: from
-`keep` on the session keeps what the other side has perhaps not received.
+The head's asyncio driver and the daemon's loop use the same class. The driver passes in the bytes that it reads
+(`receive_data`), and writes those of `data_to_send`. The session counts the credits of every stream in both directions; it
+does not interpret control messages. A lost channel may be replaced: after `keep` the session keeps sent bytes until they are
+acknowledged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from mpilaunch.wire import frames
 from mpilaunch.wire.frames import ACK, CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
-from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unheard
+from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unacknowledged
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode
@@ -26,7 +26,7 @@ class Session:
     """One side of the wire.
 
     Attributes:
-        received: bytes of frames that have come.
+        received: bytes of frames that have been received.
 
     Args:
         max_control: most bytes of one control message that is accepted.
@@ -37,7 +37,7 @@ class Session:
         self._max_values = max_values
         self.received = 0
         self._sent = self._acknowledged = 0
-        self._unheard: Unheard | None = None
+        self._unacknowledged: Unacknowledged | None = None
         self._reader = FrameReader(max_control)
         self._out: list[bytes] = []
         self._may_send: dict[int, int] = {}
@@ -47,24 +47,24 @@ class Session:
     # Streams
 
     def open_sending(self, channel: int, window: int) -> None:
-        """Begin a stream of which this side sends the data."""
+        """Open a stream that this side sends."""
         self._may_send[channel] = window
 
     def open_receiving(self, channel: int, window: int) -> None:
-        """Begin a stream of which the other side sends the data."""
+        """Open a stream that the other side sends."""
         self._may_receive[channel] = window
 
     def credit(self, channel: int) -> int:
-        """Return how many bytes may be sent on the stream now; 0 when it has ended."""
+        """Return how many bytes may be sent on a stream now; 0 when it has ended."""
         return self._may_send.get(channel, 0)
 
     def send_data(self, channel: int, data: bytes) -> None:
-        """Send bytes of a stream, at most its credit and at most MAX_DATA."""
+        """Send bytes of a stream, at most its credit and MAX_DATA."""
         credit = self._may_send[channel]
         if not 0 < len(data) <= min(credit, frames.MAX_DATA):
             raise ValueError("%d bytes on channel %d with a credit of %d" % (len(data), channel, credit))
         self._may_send[channel] = credit - len(data)
-        # Two items, so that the payload is copied once, when the driver joins what it sends.
+        # Two items, so that the payload is copied only once, when the driver joins them.
         self._out.append(frames.HEADER.pack(frames.MAGIC, DATA, channel, len(data)))
         self._out.append(data)
 
@@ -74,7 +74,7 @@ class Session:
             self._out.append(frame(END, channel))
 
     def grant(self, channel: int, size: int) -> None:
-        """Let the other side send `size` more bytes on a stream; nothing when it has ended."""
+        """Let the other side send `size` more bytes on a stream, unless it has ended."""
         if size and channel in self._may_receive:
             self._may_receive[channel] += size
             self._out.append(frame(CREDIT, channel, _CREDIT.pack(size)))
@@ -82,14 +82,14 @@ class Session:
     # Messages
 
     def send(self, message: dict[str, Any], shared: bytes = b"") -> None:
-        """Send a control message: a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept.
+        """Send a control message, a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept.
 
         Args:
             shared: further members of the message, as `encode_shared` returned them.
         """
         own = _encode(message).encode("ascii")
         if shared:
-            # Three items, so that what is shared is copied only when the driver joins what it sends, and never to be kept.
+            # Three items, so that the shared bytes are copied only when the driver joins them, and kept once for all nodes.
             self._out += (frames.HEADER.pack(frames.MAGIC, CONTROL, 0, len(shared) + len(own) - 1), shared, own[1:])
         else:
             self._out.append(frame(CONTROL, 0, own))
@@ -101,39 +101,36 @@ class Session:
     # Bytes
 
     def data_to_send(self) -> bytes:
-        """Return, and forget, the bytes that the driver must write now."""
+        """Take the bytes that the driver must write now."""
         data = b"".join(self._out)
         self._sent += len(data)
-        if self._unheard is not None:
-            self._unheard.add(self._out)
+        if self._unacknowledged is not None:
+            self._unacknowledged.add(self._out)
         self._out.clear()
         return data
 
     def keep(self) -> None:
-        """Keep what is sent from now on until it was heard. What was sent before has been heard, or cannot be sent again."""
-        if self._unheard is None:
-            self._unheard = Unheard(self._sent)
+        """Keep what is sent from now on until it is acknowledged."""
+        if self._unacknowledged is None:
+            self._unacknowledged = Unacknowledged(self._sent)
 
     @property
-    def unheard(self) -> int:
+    def unacknowledged(self) -> int:
         """Bytes that are kept because the other side has not acknowledged them."""
-        return 0 if self._unheard is None else self._unheard.size
+        return 0 if self._unacknowledged is None else self._unacknowledged.size
 
-    def keep_nothing(self) -> None:
-        """A lost channel will not be replaced."""
-        self._unheard = None
+    def stop_keeping(self) -> None:
+        """Keep nothing: a lost channel will not be replaced."""
+        self._unacknowledged = None
 
     def resend(self, count: int) -> bytes:
-        """Return what the driver must write first on a new channel, of which the other side has received `count` bytes before.
-
-        Raises WireError when that cannot be, or nothing was kept.
-        """
-        if self._unheard is None:
+        """Return what to write first on a new channel, when the other side has received `count` bytes; raises WireError."""
+        if self._unacknowledged is None:
             raise WireError("nothing was kept that could be sent again")
-        return self._unheard.since(count)
+        return self._unacknowledged.after(count)
 
     def receive_data(self, data: bytes, clock: float) -> list[tuple[int, int, Any]]:
-        """Take what was read at this side's monotonic time `clock`; return what happened.
+        """Take bytes that were read at this side's monotonic time `clock`; return their events.
 
         Returns:
             events as (kind, channel, value): CONTROL with a dict, DATA with bytes, END and CREDIT with None, PONG with
@@ -163,9 +160,9 @@ class Session:
             return [(DATA, channel, payload)]
         if kind == CONTROL:
             self._count_values(payload)
-            return [(CONTROL, 0, _message(payload))]
+            return [(CONTROL, 0, decode_message(payload))]
         if kind == CREDIT:
-            # A grant may cross with our END: then there is nothing left to send, and that is no error.
+            # A grant may cross with our END, and is then ignored.
             if channel in self._may_send:
                 self._may_send[channel] += _CREDIT.unpack(payload)[0]
             return [(CREDIT, channel, None)]
@@ -178,28 +175,29 @@ class Session:
             self._acknowledge()
             return []
         if kind == ACK:
-            if self._unheard is not None:
-                self._unheard.heard(COUNT.unpack(payload)[0])
+            if self._unacknowledged is not None:
+                self._unacknowledged.acknowledge(COUNT.unpack(payload)[0])
             return []
         return [(PONG, 0, (_CLOCK.unpack(payload[:8])[0], _CLOCK.unpack(payload[8:])[0]))]
 
     def _count_values(self, payload: bytes) -> None:
-        # Every value but the first of a list or object has a comma before it, and every list or object a bracket.
+        # Every value but the first of a list or object follows a comma, and every list or object has a bracket.
         if self._max_values and sum(payload.count(mark) for mark in (b",", b"[", b"{")) > self._max_values:
             raise WireError("control message of more than %d values" % self._max_values)
 
     def _acknowledge(self) -> None:
-        if self._unheard is not None:
+        if self._unacknowledged is not None:
             self._acknowledged = self.received
             self._out.append(frame(ACK, 0, COUNT.pack(self.received)))
 
 
 def encode_shared(members: dict[str, Any]) -> bytes:
-    """Return members that messages to many nodes have alike, for `Session.send`: what grows with the job is encoded once."""
+    """Encode members that are the same in messages to many nodes, for `Session.send`."""
     return _encode(members)[:-1].encode("ascii") + b","
 
 
-def _message(payload: bytes) -> dict[str, Any]:
+def decode_message(payload: bytes) -> dict[str, Any]:
+    """Return the message in a payload, an object with a `type`; raises WireError."""
     try:
         text = payload.decode("utf-8")
         message, end = _decode(text)

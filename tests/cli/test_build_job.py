@@ -12,7 +12,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
 from mpilaunch.placement.policy import MappingPolicy
-from tests.support.jobs import job
+from tests.support.command_line import job
 
 
 @pytest.fixture(autouse=True)

@@ -586,8 +586,8 @@ def test_what_cannot_be_killed_is_left_and_not_called_killed(monkeypatch: pytest
             with monkeypatch.context() as patched:
                 patched.setattr(reaper, "signal_group", lambda pid, number: None)
                 processes.end([])
-            assert processes.ending and not processes.will_be_told
-            processes.leave()
+            assert processes.ending and not processes.signals_left
+            processes.forget_groups()
             assert not processes.ending
         finally:
             process.kill()

@@ -17,13 +17,13 @@ from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.observe.observer import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.state import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
-from mpilaunch.wire.messages import HEAD_SAYS, check
-from tests.support.jobs import job
+from mpilaunch.wire.messages import HEAD_SENDS, check
+from tests.support.command_line import job
 from tests.support.launching import WireToDaemon
 
 JSON = st.recursive(
@@ -113,7 +113,7 @@ def message(draw: st.DrawFn, table: dict[str, dict[str, Any]]) -> dict[str, Any]
 # The tables
 
 
-@pytest.mark.parametrize(("table", "says"), [(FROM_DAEMON, DAEMON_SAYS), (FROM_HEAD, HEAD_SAYS)], ids=["daemon", "head"])
+@pytest.mark.parametrize(("table", "says"), [(FROM_DAEMON, DAEMON_MESSAGES), (FROM_HEAD, HEAD_SENDS)], ids=["daemon", "head"])
 def test_the_tables_take_every_message_and_miss_no_member(table: dict[str, dict[str, Any]], says: dict[str, Any]) -> None:
     assert set(table) == set(says)
     for kind, members in table.items():
@@ -127,13 +127,13 @@ def test_the_tables_take_every_message_and_miss_no_member(table: dict[str, dict[
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e300, True, "1"])
 def test_what_is_no_time_is_none(value: object) -> None:
     with pytest.raises(WireError):
-        check({"type": "stop", "steps": [[15, value]]}, HEAD_SAYS)
+        check({"type": "stop", "steps": [[15, value]]}, HEAD_SENDS)
 
 
 def test_no_argument_or_variable_holds_a_zero_byte() -> None:
     for app in ({**APP, "program": ["a\0b"]}, {**APP, "environment": {"A": "\0"}}, {**APP, "directory": "/\0"}):
         with pytest.raises(WireError):
-            check({"type": "prepare", **FROM_HEAD["prepare"], "apps": [app]}, HEAD_SAYS)
+            check({"type": "prepare", **FROM_HEAD["prepare"], "apps": [app]}, HEAD_SENDS)
 
 
 @given(JSON)

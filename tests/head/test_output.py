@@ -17,10 +17,10 @@ from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output import forward as iof
 from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
-from mpilaunch.job.lines import LONGEST_LINE
+from mpilaunch.job.output.lines import LONGEST_LINE
 from mpilaunch.job.worlds import first_world
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
-from tests.support.jobs import job
+from tests.support.command_line import job
 
 
 class Link:

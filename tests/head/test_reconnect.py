@@ -21,14 +21,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch.daemon import private_directory
 from mpilaunch.daemon.attach import ATTACH_SECONDS, MOST_PENDING
 from mpilaunch.errors import ExitCode
-from mpilaunch.head.nodes.daemons import cancel_all
 from mpilaunch.head.nodes.reconnect import ATTACH, NO_DAEMON
+from mpilaunch.head.tasks import cancel_all
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller, Listener
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, WireError
-from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unheard, resume_count, resume_frame
+from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unacknowledged, resume_count, resume_frame
 from mpilaunch.wire.session import Session, encode_shared
 from tests.support.launching import WireToDaemon, children, finish, launching, living, script, sh, wait_for_files, wait_until
 
@@ -36,16 +35,16 @@ from tests.support.launching import WireToDaemon, children, finish, launching, l
 
 
 def test_what_was_not_heard_is_kept_and_no_more() -> None:
-    unheard = Unheard()
-    unheard.add([b"abc"])
-    unheard.add([b"de", b"", b"fg"])
-    unheard.heard(3)
-    assert [unheard.since(count) for count in (3, 5, 7)] == [b"defg", b"fg", b""]
+    unacknowledged = Unacknowledged()
+    unacknowledged.add([b"abc"])
+    unacknowledged.add([b"de", b"", b"fg"])
+    unacknowledged.acknowledge(3)
+    assert [unacknowledged.after(count) for count in (3, 5, 7)] == [b"defg", b"fg", b""]
     for count in (2, 8):
-        with pytest.raises(WireError, match=f"{count} bytes are said to have come, of 7, with those from 3 kept"):
-            unheard.since(count)
+        with pytest.raises(WireError, match=f"{count} bytes acknowledged of 7 sent, with those from 3 kept"):
+            unacknowledged.after(count)
     with pytest.raises(WireError):
-        unheard.heard(8)
+        unacknowledged.acknowledge(8)
 
 
 def test_what_all_nodes_are_sent_is_kept_once() -> None:
@@ -158,7 +157,7 @@ def test_where_no_channel_can_follow_nothing_is_kept_or_acknowledged() -> None:
         head.resend(0)
 
 
-# The challenge, and the private directory
+# The challenge
 
 
 def test_both_sides_prove_themselves_and_no_proof_serves_twice() -> None:
@@ -178,55 +177,6 @@ def short() -> Iterator[Path]:
     """Give a directory whose path leaves room for a socket's."""
     with tempfile.TemporaryDirectory(prefix="short-", dir="/tmp") as folder:
         yield Path(folder)
-
-
-def test_what_is_left_by_the_killed_is_swept_and_nothing_else(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path = short
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(private_directory, "places", lambda: [str(tmp_path)])
-    used, left, foreign = (private_directory.make() for _ in range(3))
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "file").touch()
-    deep = Path(left.path, "a/b")
-    deep.mkdir(parents=True)
-    (deep / "link").symlink_to(outside)
-    os.chown(foreign.path, 65534, 65534)
-    for one in (left, foreign):
-        one.close()
-    (tmp_path / f"mpilaunch-{'0' * 32}").symlink_to(outside)
-    (tmp_path / "mpilaunch-others").mkdir()
-    private_directory.sweep()
-    assert os.path.isdir(left.path), "its maker may be about to lock it"
-    monkeypatch.setattr(private_directory, "YOUNG", -1.0)
-    private_directory.sweep()
-    assert not os.path.exists(left.path)
-    assert all(map(os.path.isdir, (used.path, foreign.path, tmp_path / "mpilaunch-others")))
-    assert (outside / "file").exists()
-    used.remove()
-    assert not os.path.exists(used.path)
-
-
-def test_a_place_that_cannot_be_used_is_passed_over(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tmp_path = short
-    open_to_all, deep, good = tmp_path / "open", tmp_path / ("x" * 100), tmp_path / "good"
-    for folder in (open_to_all, deep, good):
-        folder.mkdir()
-    open_to_all.chmod(0o755)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(open_to_all))
-    monkeypatch.setenv("TMPDIR", str(good))
-    assert private_directory.places() == [str(good), "/tmp"]
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(good))
-    good.chmod(0o700)
-    assert private_directory.places()[0] == str(good)
-    monkeypatch.setattr(private_directory, "places", lambda: [str(deep), str(tmp_path / "none"), str(good)])
-    made = private_directory.make()
-    assert os.path.dirname(made.path) == str(good)
-    made.remove()
-    monkeypatch.setattr(private_directory, "places", lambda: [str(deep)])
-    with pytest.raises(OSError, match="too long for the path of a socket"):
-        private_directory.make()
 
 
 # The daemon
@@ -481,14 +431,30 @@ def test_the_directory_of_a_killed_daemon_goes_and_no_link_is_followed(short: Pa
             os.kill(guard_child, signal.SIGKILL)
             daemon.process.wait(20)
         else:
-            folder.rename(place / "elsewhere")  # whoever takes the name is not removed in its stead
+            folder.rename(place / "elsewhere")
             folder.symlink_to(precious)
             os.kill(guard_child, signal.SIGKILL)
             daemon.process.wait(20)
-            assert folder.is_symlink() and list((place / "elsewhere").iterdir()) == []
+            assert folder.is_symlink(), "the new owner of the name keeps it"
         wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
     assert (precious / "file").exists()
     assert killed != "daemon" or list(place.iterdir()) == []
+
+
+def test_a_head_connects_again_where_the_path_is_longer_than_a_sockets_address(tmp_path: Path) -> None:
+    place = tmp_path / ("x" * 100)
+    place.mkdir()
+    with WireToDaemon(env={"TMPDIR": str(place), "XDG_RUNTIME_DIR": ""}) as daemon:
+        daemon.until("hello")
+        daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
+        wait_for_files(tmp_path / "up")
+        assert path_of(daemon).startswith(str(place)) and len(path_of(daemon)) > 107
+        with attaching(path_of(daemon)) as process:
+            assert process.stdin and len(take_back(process, daemon)) == RESUME_SIZE
+            daemon.session.send({"type": "release"})
+            process.stdin.write(daemon.session.data_to_send())
+            assert process.wait(10) == NO_DAEMON
+    wait_until(lambda: list(place.iterdir()) == [], "the directory has gone")
 
 
 def test_the_last_of_two_is_the_head(daemon: WireToDaemon, tmp_path: Path) -> None:
@@ -674,7 +640,7 @@ def test_an_interrupt_reaches_a_node_that_comes_back(lines: Lines, tmp_path: Pat
 
 
 def test_a_task_that_keeps_its_cancellation_to_itself_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpilaunch.head.nodes.daemons.CANCEL_AGAIN", 0.01)
+    monkeypatch.setattr("mpilaunch.head.tasks.CANCEL_AGAIN", 0.01)
 
     async def deaf() -> None:
         with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for before Python 3.12, at a bad moment

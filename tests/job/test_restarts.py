@@ -14,6 +14,7 @@ from mpilaunch.job.restarts import (
     LONGEST_PAUSE,
     Health,
     Lineup,
+    RestartOptions,
     changes,
     first_lineup,
     next_lineup,
@@ -24,7 +25,6 @@ from mpilaunch.job.restarts import (
 )
 from mpilaunch.job.spec import RestartPolicy
 from mpilaunch.job.state import RankEnd, Verdict
-from mpilaunch.options import DEFAULTS, Setting, Settings
 from mpilaunch.placement.mapping import JobMap
 from mpilaunch.placement.policy import MappingPolicy
 
@@ -36,8 +36,7 @@ def pool(*slots: int, names: str = "abcdefgh") -> Allocation:
 
 
 def asked(nodes: Allocation, mapping: MappingPolicy | None = None, **options: object) -> RestartPolicy:
-    given = {name.replace("_", "-"): Setting(value, layer=3) for name, value in options.items()}  # type: ignore[arg-type]
-    return restart_policy(Settings({**DEFAULTS, **given}), nodes, mapping or MappingPolicy(), frozenset())
+    return restart_policy(RestartOptions(**options), nodes, mapping or MappingPolicy(), frozenset())  # type: ignore[arg-type]
 
 
 def places(lineup: Lineup | None) -> list[str]:

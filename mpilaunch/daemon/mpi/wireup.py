@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpilaunch.daemon.mpi.singletons import SingletonWatch
     from mpilaunch.daemon.pmix.ranks import PmixRanks
     from mpilaunch.daemon.poller import Poller
-    from mpilaunch.daemon.private import PrivateDirectory
+    from mpilaunch.daemon.private_directory import PrivateDirectory
     from mpilaunch.daemon.ranks.spawn import App
 
 READ_SIZE = 64 << 10

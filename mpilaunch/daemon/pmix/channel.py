@@ -1,7 +1,7 @@
 """The messages between the daemon and its PMIx helper: JSON with a block of bytes, over a socket pair.
 
 Neither side ever waits for the other, and neither trusts it: a message that breaks a rule ends the channel with a reason. The
-same class serves both sides.
+same class serves both sides. `pmix.messages` lists the messages.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import json
 import struct
 from typing import TYPE_CHECKING, Any
 
+from mpilaunch.wire.frames import WireError
+from mpilaunch.wire.session import decode_message
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
     from mpilaunch.daemon.poller import Poller
 
-    Take = Callable[[dict[str, Any], bytes], None]
+    Receive = Callable[[dict[str, Any], bytes], None]
 
 MAX_TEXT = 16 << 20
 MAX_DATA = 256 << 20
@@ -31,15 +34,13 @@ class Channel:
     Args:
         connection: this side's socket; it becomes the channel's.
         poller: of the loop.
-        take: is given each message.
-        lost: is called once when there is no other side any more, with the reason, "" for an orderly end.
+        receive: called with each message; may raise WireError.
+        lost: called once when the other side is gone, with the reason, "" for an orderly end.
     """
 
-    def __init__(
-        self, connection: socket.socket, poller: Poller, take: Take, lost: Callable[[str], None]
-    ) -> None:
+    def __init__(self, connection: socket.socket, poller: Poller, receive: Receive, lost: Callable[[str], None]) -> None:
         self._connection, self._poller = connection, poller
-        self._take, self._lost = take, lost
+        self._receive, self._lost = receive, lost
         self._unread = bytearray()
         self._unsent = bytearray()
         self._open = True
@@ -48,7 +49,7 @@ class Channel:
         poller.watch(connection, self.ready)
 
     def send(self, message: dict[str, Any], data: bytes = b"", longest: int = MAX_TEXT) -> bool:
-        """Send a message, now or when the other side reads; nothing once it is gone. False when it is longer than `longest`."""
+        """Send a message unless the other side is gone; return False when it is longer than `longest`."""
         text = json.dumps(message, separators=(",", ":")).encode("ascii")
         if len(text) > longest or len(data) > MAX_DATA:
             return False
@@ -70,43 +71,36 @@ class Channel:
             self._end("")
             return
         self._unread += data
-        while self._open:
-            try:
+        try:
+            while self._open:
                 message = self._next()
-            except ValueError as error:
-                self._end(str(error))
-                return
-            if message is None:
-                return
-            self._take(*message)
+                if message is None:
+                    return
+                self._receive(*message)
+        except WireError as error:
+            self._end(str(error))
 
     def close(self) -> None:
-        """Close this side without a word."""
+        """Close this side."""
         if self._open:
             self._open = False
             self._poller.forget(self._connection)
             self._connection.close()
 
     def _next(self) -> tuple[dict[str, Any], bytes] | None:
-        """Return the next whole message; raises ValueError."""
+        """Return the next whole message; raises WireError."""
         if len(self._unread) < _HEADER.size:
             return None
         text_size, data_size = _HEADER.unpack_from(self._unread)
         if text_size > MAX_TEXT or data_size > MAX_DATA:
-            raise ValueError("a message of %d and %d bytes" % (text_size, data_size))
+            raise WireError("a message of %d and %d bytes" % (text_size, data_size))
         begin, end = _HEADER.size + text_size, _HEADER.size + text_size + data_size
         if len(self._unread) < end:
             return None
         with memoryview(self._unread) as view:
             text, data = bytes(view[_HEADER.size : begin]), bytes(view[begin:end])
         del self._unread[:end]
-        try:
-            message = json.loads(text)
-        except RecursionError:
-            raise ValueError("a message that is too deep") from None
-        if not isinstance(message, dict):
-            raise ValueError("a message that is no object")
-        return message, data
+        return decode_message(text), data
 
     def _flush(self) -> None:
         try:
@@ -117,7 +111,7 @@ class Channel:
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # reading tells the end, after what the other side has still said
+            self._unsent.clear()  # the next read reports the end, after the other side's last messages
         if self._open and self._writing != bool(self._unsent):
             self._writing = bool(self._unsent)
             self._poller.watch(self._connection, self.ready, writing=self._writing)

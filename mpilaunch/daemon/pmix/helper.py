@@ -1,7 +1,7 @@
-"""PMIx for the ranks of this node, as the daemon sees it: a helper process that hosts the node's libpmix, and what it tells.
+"""The daemon's side of the PMIx helper, the process that hosts this node's libpmix for the ranks.
 
-The daemon never loads libpmix and never waits for it. The helper is started here and runs beside; whatever becomes of it is an
-event. It serves ranks and may have been broken by one, so what it says is checked before it is believed.
+The daemon never loads libpmix and never waits for it: everything that happens to the helper is an event. The helper serves
+ranks, and a rank may have broken it, so its messages are checked (`pmix.messages`) before they are used.
 """
 
 from __future__ import annotations
@@ -12,192 +12,156 @@ import socket
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mpilaunch.daemon.pmix.channel import Channel
+from mpilaunch.daemon.pmix.messages import HELPER_SENDS, SERVING
+from mpilaunch.wire.frames import WireError
+from mpilaunch.wire.messages import handler_of
 
 if TYPE_CHECKING:
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
-    from mpilaunch.daemon.private import PrivateDirectory
+    from mpilaunch.daemon.private_directory import PrivateDirectory
 
     class PmixEvents(Protocol):
-        """What the helper tells; called in the daemon's loop.
+        """Receiver of the helper's messages, in the daemon's loop; `pmix.messages` maps each message to a method.
 
-        A `token` stands for a rank that waits: each is to be answered once, by `PmixServer.answer`, in any order.
+        A `token` stands for a waiting rank: answer each once, by `PmixServer.answer`, in any order.
         """
 
         def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
-            """The ranks of a world can be started: the variables by which each rank of this node finds its server."""
+            """The ranks of a world can be started, each with the variables by which it finds its server."""
 
         def connected(self, world: str, rank: int) -> None:
-            """A rank has come (MPI_Init)."""
+            """A rank has called MPI_Init."""
 
         def finalized(self, world: str, rank: int) -> None:
-            """A rank has gone as it should (MPI_Finalize); always told before it can exit."""
+            """A rank has called MPI_Finalize, and cannot exit before this returns."""
 
         def abort(self, world: str, rank: int, code: int) -> None:
             """A rank has called MPI_Abort, and waits to be killed."""
 
         def collective(self, kind: str, members: list[tuple[str, int]], ranks: int, data: bytes, token: int) -> None:
-            """All members on this node are there, `ranks` of them, and the others are elsewhere.
+            """All `ranks` members on this node have joined; the other members are on other nodes.
 
-            Two nodes mean the same when `kind` and `members` are equal; rank -1 is all of a world. When there are as many ranks
-            as there are members, each node is answered with the data of all nodes, one after another in any order. A `kind`
-            that begins with `group-construct` is also answered with `context`, a number that no other has.
+            Equal `kind` and `members` on two nodes name the same collective; rank -1 is all of a world. Once every member has
+            joined, answer each node with the data of all nodes, concatenated in any order. The answer to a `kind` that begins
+            with `group-construct` also has `context`, a unique number.
             """
 
         def modex(self, world: str, rank: int, token: int) -> None:
-            """A rank asks for what a rank of another node has put (-1: what is known of the world itself).
+            """A rank asks for the data that a rank of another node has put (-1: the data of the world itself).
 
-            To be handed to `modex_request` on a node that has the rank, and answered with its data, or with not-found.
+            Pass it to `modex_request` on a node that has the rank, and answer with the data, or with not-found.
             """
 
         def modex_ready(self, token: int, found: bool, data: bytes) -> None:
-            """The answer to a `modex_request` of ours."""
+            """The answer to `modex_request`."""
 
         def publish(self, world: str, rank: int, values: dict[str, list[Any]], token: int) -> None:
-            """Keep (type, value) under each key for `lookup`; the error is `exists` when another has published it."""
+            """Keep (type, value) under each key for `lookup`; answer with the error `exists` when a key is taken."""
 
         def lookup(self, world: str, rank: int, keys: list[str], wait: bool, token: int) -> None:
-            """Answer with `found`: {key: [world, rank, [type, value]]}, who published what; `wait` until all are there."""
+            """Answer with `found`: {key: [publisher's world, its rank, [type, value]]}; `wait` for missing keys."""
 
         def unpublish(self, world: str, rank: int, keys: list[str], token: int) -> None:
-            """Forget what this rank has published under the keys, or all of it when there are none."""
+            """Remove what this rank has published under the keys, or all of it when no keys are given."""
 
         def spawn(self, world: str, rank: int, apps: list[dict[str, Any]], token: int) -> None:
-            """MPI_Comm_spawn: start a new world, registered on all nodes before; answer with its name as `world`.
+            """MPI_Comm_spawn: register a new world on all nodes, start it, and answer with its name as `world`.
 
-            An app has program, arguments, count, environment (beside the one that all ranks get), wdir ("" for none) and info,
-            the wishes of the caller by their keys in PMIx (`pmix.host`, ...) or MPI.
+            An app has program, arguments, count, environment (additions to that of all ranks), wdir ("" for none) and info,
+            the caller's info keys in PMIx (`pmix.host`, ...) or MPI.
             """
 
         def failed(self, reason: str) -> None:
-            """There is no PMIx on this node, now or any more: no library can be used, or the helper has died."""
+            """This node has no PMIx: no library can be used, or the helper has died."""
 
 
-LAST_WORDS = 2000
-TOLD_LINES = 4
-"""Bytes of what the helper wrote last that are kept, and lines of it that are told if it dies."""
+KEPT_OUTPUT = 2000
+"""Last bytes of the helper's output that are kept."""
+REPORTED_LINES = 4
+"""Lines of them that are reported if it dies."""
 CLOSE_SECONDS = 2.0
 """How long the helper may take to clean up before it is killed."""
-
-_RANK = {"world": str, "rank": int}
-_APP = {"program": str, "arguments": [str], "count": int, "environment": {str: str}, "wdir": str, "info": {str: object}}
-_SHAPES: dict[str, Any] = {
-    "registered": {"world": str, "environments": [(int, {str: str})]},
-    "connected": _RANK,
-    "finalized": {**_RANK, "token": int},
-    "abort": {**_RANK, "code": int},
-    "collective": {"kind": str, "members": [(str, int)], "ranks": int, "token": int},
-    "modex": {**_RANK, "token": int},
-    "modex_ready": {"token": int, "found": bool},
-    "publish": {**_RANK, "values": {str: (int, object)}, "token": int},
-    "lookup": {**_RANK, "keys": [str], "wait": bool, "token": int},
-    "unpublish": {**_RANK, "keys": [str], "token": int},
-    "spawn": {**_RANK, "apps": [_APP], "token": int},
-    "failed": {"reason": str},
-}
-"""The messages of the helper, which are the events, and what each must look like; see `_fits`."""
-_WITH_DATA = {"collective", "modex_ready"}
-
-
-def _fits(value: Any, shape: Any) -> bool:
-    """Tell whether a value of JSON has a shape: a type; `object` for anything; a list of any length of one shape, written
-    [shape]; a list of one shape for each place, (shape, ...); an object of any names, {str: shape}, or of just these names."""
-    if isinstance(shape, type):
-        return shape is object or type(value) is shape
-    if isinstance(shape, list):
-        return type(value) is list and all(_fits(item, shape[0]) for item in value)
-    if isinstance(shape, tuple):
-        return type(value) is list and len(value) == len(shape) and all(map(_fits, value, shape))
-    if type(value) is not dict:
-        return False
-    if str in shape:
-        return all(_fits(item, shape[str]) for item in value.values())
-    return value.keys() == shape.keys() and all(_fits(value[name], shape[name]) for name in shape)
+FILES = "pmix"
+"""Entry of the private directory that holds the helper's files."""
 
 
 class PmixServer:
-    """The helper of this node. It is started at once, and loads its library while the caller goes on.
+    """The helper of this node. It starts at once, and loads its library while the caller goes on.
 
     Attributes:
         pid: of the helper.
 
     Args:
-        poller: of the daemon's loop.
         events: see PmixEvents.
-        libpmix: that serves the ranks.
-        hostname: this node's name in the worlds to come; two nodes never have the same.
-        directory: for the files of libpmix and the MPI libraries; made here, and removed after the helper's end.
+        libpmix: the libraries to try.
+        hostname: this node's unique name in the worlds to come.
+        directory: for the files of libpmix and the MPI libraries, which are removed after the helper's end.
 
     Raises:
         OSError: the directory cannot be made, or no process can be started.
     """
 
     def __init__(
-        self,
-        poller: Poller,
-        events: PmixEvents,
-        libpmix: Libpmix,
-        hostname: str,
-        directory: PrivateDirectory,
+        self, poller: Poller, events: PmixEvents, libpmix: Libpmix, hostname: str, directory: PrivateDirectory
     ) -> None:
-        self._poller = poller
-        self._events = events
-        self._directory = directory
+        self._poller, self._events, self._directory = poller, events, directory
         self._reason = ""
-        self._last_words = b""
+        self._last_output = b""
         self._closing = False
-        directory.make()
+        folder = directory.reserve(FILES)
         ours, theirs = socket.socketpair()
-        self._words, words = os.pipe()
+        self._output, output = os.pipe()
         parent = os.getpid()
         try:
+            os.mkdir(folder, 0o700)
             self.pid = os.fork()
         except OSError:
-            for descriptor in (ours.detach(), theirs.detach(), self._words, words):
+            for descriptor in (ours.detach(), theirs.detach(), self._output, output):
                 os.close(descriptor)
-            directory.remove()
+            directory.release(FILES)
             raise
         if self.pid == 0:
-            _be_helper(theirs, words, parent, libpmix, hostname, directory)
+            _be_helper(theirs, output, parent, libpmix, hostname, folder, directory.descriptors)
         theirs.close()
-        os.close(words)
-        os.set_blocking(self._words, False)
-        poller.watch(self._words, self._read_words)
-        self._channel = Channel(ours, poller, self._take, self._lost)
+        os.close(output)
+        os.set_blocking(self._output, False)
+        poller.watch(self._output, self._read_output)
+        self._channel = Channel(ours, poller, self._receive, self._lost)
 
-    # To the helper; nothing happens once it has failed
+    # To the helper; ignored once it has failed
 
     def register(self, world: dict[str, Any]) -> None:
-        """Make a world known to libpmix; `registered` follows. Every node does this, before any rank of the world starts.
+        """Register a world with libpmix; `registered` follows. Every node does this before any rank of the world starts.
 
         Args:
-            world: name (no other world's), namespace (its name in libpmix: ASCII, at most 255 bytes, and impossible to guess,
-                because who knows it is believed to be a rank), size, universe_size, hosts (the name of each node that has
-                ranks), ranks_by_node (in the same order), node (which of them is this one, None for none), appnums (the app
-                of each rank), spawned (whether MPI_Comm_spawn made it).
+            world: name (unique), namespace (its name in libpmix: at most 255 bytes of ASCII, and a secret, because libpmix
+                takes any process that knows it for a rank), size, universe_size, hosts (the name of each node that has
+                ranks), ranks_by_node (in the same order), node (the index of this one, None for none), appnums (the app of
+                each rank), spawned (whether MPI_Comm_spawn made it).
         """
         self._channel.send({"type": "register", "world": world})
 
-    def answer(self, token: int, data: bytes = b"", error: str = "", **words: Any) -> None:
-        """Let a rank go on.
+    def answer(self, token: int, data: bytes = b"", error: str = "", **members: Any) -> None:
+        """Answer a waiting rank.
 
         Args:
-            token: of the event; one that is unknown, or has been answered, is left alone.
+            token: of the event; ignored when it is unknown, or has been answered.
             data: for collective and modex.
-            error: "", or one of not-found, exists, not-supported, not-started, timeout; anything else is just an error.
-            words: what the event wants to be answered with.
+            error: "", a key of `server.STATUSES`, or any other text for a general error.
+            members: further members that the answer to this event has.
         """
-        if not self._channel.send({"type": "answer", "token": token, "error": error, **words}, data):
+        if not self._channel.send({"type": "answer", "token": token, "error": error, **members}, data):
             self._channel.send({"type": "answer", "token": token, "error": "too-much"})
 
     def modex_request(self, world: str, rank: int, token: int) -> None:
-        """Ask for what a rank of this node has put; `modex_ready` follows with the caller's token, once it has put it."""
+        """Ask for the data of a rank of this node; `modex_ready` follows with this token once the rank has put it."""
         self._channel.send({"type": "modex_request", "world": world, "rank": rank, "token": token})
 
     def close(self) -> None:
-        """End the helper and wait until it is gone, with all that it and dead ranks left; at most CLOSE_SECONDS.
+        """End the helper and wait for it, at most CLOSE_SECONDS.
 
-        To be called when the ranks have ended, for it is the helper that removes what they left in shared memory.
+        To be called when the ranks have ended: the helper removes the shared memory that they left.
         """
         if not self.pid:
             return
@@ -205,91 +169,91 @@ class PmixServer:
         import time
 
         self._closing = True
-        self._channel.close()  # it reads end of file, cleans up and goes
+        self._channel.close()  # the helper reads end of file, cleans up and exits
         poll = select.poll()
-        poll.register(self._words, select.POLLIN)
+        poll.register(self._output, select.POLLIN)
         deadline = time.monotonic() + CLOSE_SECONDS
-        while self._words >= 0:
+        while self._output >= 0:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 os.kill(self.pid, signal.SIGKILL)
                 break
-            self._read_words()
+            self._read_output()
         try:
             _, status = os.waitpid(self.pid, 0)
         except ChildProcessError:
-            status = 0  # somebody has collected it
+            status = 0  # already collected
         self.child_ended(self.pid, status)
 
     def child_ended(self, pid: int, status: int) -> bool:
-        """Take the end of a child of the daemon's, with its wait status; False when it was not the helper."""
+        """Handle the end of a child of the daemon; return False when it was not the helper."""
         if pid != self.pid:
             return False
-        self._channel.ready()  # what it has still said
+        self._channel.ready()  # its last messages
         self._channel.close()
-        self._read_words()
-        self._close_words()
+        self._read_output()
+        self._close_output()
         self.pid = 0
-        self._directory.remove()
+        self._directory.release(FILES)
         if not self._closing:
             self._closing = True
-            self._events.failed(self._reason or _end_of_helper(status, self._last_words))
+            self._events.failed(self._reason or _describe_end(status, self._last_output))
         return True
 
     # From the helper
 
-    def _take(self, message: dict[str, Any], data: bytes) -> None:
-        name = message.pop("type", None)
-        if not isinstance(name, str) or name not in _SHAPES or not _fits(message, _SHAPES[name]):
-            self._lost("it said %.200r with %.200r" % (name, message))
-        elif name == "failed":
-            self._reason = message["reason"]  # told when it has ended, in a moment
-        else:
-            if name == "registered":
-                message["environments"] = dict(message["environments"])
-            elif name == "collective":
-                message["members"] = [tuple(member) for member in message["members"]]
-            if name in _WITH_DATA:
-                message["data"] = data
-            waiting = message.pop("token") if name == "finalized" else None
-            getattr(self._events, name)(**message)
-            if waiting is not None:
-                self.answer(waiting)  # now that it is known here, the rank may exit
+    def _receive(self, message: dict[str, Any], data: bytes) -> None:
+        handler = handler_of(message, HELPER_SENDS, SERVING)
+        if not handler:
+            raise WireError("unknown message %.200r" % message)
+        name = message.pop("type")
+        if name == "registered":
+            message["environments"] = dict(message["environments"])
+        elif name == "collective":
+            message["members"] = [tuple(member) for member in message["members"]]
+        if name in ("collective", "modex_ready"):
+            message["data"] = data
+        waiting = message.pop("token") if name == "finalized" else None
+        getattr(self if name == "failed" else self._events, handler)(**message)
+        if waiting is not None:
+            self.answer(waiting)  # the daemon knows now, and the rank may exit
+
+    def _note_failure(self, reason: str) -> None:
+        self._reason = reason  # reported when the helper has ended, in a moment
 
     def _lost(self, reason: str) -> None:
-        """The helper speaks no more, or nonsense: whatever it does now, it is of no use. Its end is the event."""
+        """Give the helper up: its channel has ended, with a reason if it broke the protocol. Its exit is the event."""
         if reason:
             self._reason = self._reason or "the PMIx helper broke off: " + reason
-        self._channel.close()
-        if self.pid and not self._closing and reason:
-            os.kill(self.pid, signal.SIGKILL)
+            if self.pid and not self._closing:
+                os.kill(self.pid, signal.SIGKILL)
 
-    def _read_words(self) -> None:
-        """Keep the end of what it writes."""
+    def _read_output(self) -> None:
+        """Keep the end of the helper's output."""
         try:
-            data = os.read(self._words, 65536) if self._words >= 0 else b""
+            data = os.read(self._output, 65536) if self._output >= 0 else b""
         except BlockingIOError:
             return
         if not data:
-            self._close_words()
-        self._last_words = (self._last_words + data)[-LAST_WORDS:]
+            self._close_output()
+        self._last_output = (self._last_output + data)[-KEPT_OUTPUT:]
 
-    def _close_words(self) -> None:
-        if self._words >= 0:
-            self._poller.forget(self._words)
-            os.close(self._words)
-            self._words = -1
+    def _close_output(self) -> None:
+        if self._output >= 0:
+            self._poller.forget(self._output)
+            os.close(self._output)
+            self._output = -1
 
 
 def _be_helper(*arguments: Any) -> None:
-    """Run the helper in the child that has just been forked, with the arguments of `pmix_server.run`; never return."""
+    """Run `server.run` in the forked child; never return."""
     code = 1
     try:
-        from mpilaunch.daemon.pmix import server as pmix_server
+        from mpilaunch.daemon.pmix import server
 
-        pmix_server.run(*arguments)
+        server.run(*arguments)
         code = 0
     except BaseException:
-        # Whatever it is, it must not reach the daemon's loop a second time. Its end is told by the daemon, with these words.
+        # No exception may unwind into the daemon's loop, which this child has inherited. The daemon reports this output.
         import traceback
 
         os.write(2, traceback.format_exc().encode("utf-8", "replace"))
@@ -297,14 +261,14 @@ def _be_helper(*arguments: Any) -> None:
         os._exit(code)
 
 
-def _end_of_helper(status: int, last_words: bytes) -> str:
-    """Return how the helper ended, in words, and what it said last."""
+def _describe_end(status: int, last_output: bytes) -> str:
+    """Return how the helper ended, with the last lines of its output."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = {known.value: known.name for known in signal.Signals}.get(number, "a signal without a name")
-        how = "was killed by %s (signal %d)" % (name, number)
+        end = "was killed by %s (signal %d)" % (name, number)
     else:
-        how = "ended with code %d" % os.WEXITSTATUS(status)
-    lines = [line.strip() for line in last_words.decode("utf-8", "replace").split("\n") if line.strip()]
-    said = " / ".join(lines[-TOLD_LINES:])
-    return "the PMIx helper %s%s" % (how, "; its last words: " + said if said else "")
+        end = "ended with code %d" % os.WEXITSTATUS(status)
+    lines = [line.strip() for line in last_output.decode("utf-8", "replace").split("\n") if line.strip()]
+    quoted = " / ".join(lines[-REPORTED_LINES:])
+    return "the PMIx helper %s%s" % (end, "; its last words: " + quoted if quoted else "")

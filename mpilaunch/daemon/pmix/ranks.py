@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
-    from mpilaunch.daemon.private import PrivateDirectory
+    from mpilaunch.daemon.private_directory import PrivateDirectory
 
 START_SECONDS = 10.0
 """How long the helper may take to load libpmix and to register a world before the ranks start without it."""

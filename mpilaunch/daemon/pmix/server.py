@@ -1,7 +1,7 @@
-"""The PMIx helper: a process beside the daemon that is nothing but libpmix and a loop, so that a crash of libpmix is its alone.
+"""The PMIx helper: a process that runs libpmix and a loop, so that a crash of libpmix does not end the daemon.
 
-The daemon forks it, and it never comes back from `run`. It holds no descriptor of the daemon's but its own, dies when the
-daemon does, and keeps all files of libpmix and of the MPI libraries in one private directory.
+The daemon forks it, and it never returns from `run`. It closes the daemon's other descriptors, dies with the daemon, and keeps
+all files of libpmix and of the MPI libraries in one private directory.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from typing import TYPE_CHECKING, Any
 from mpilaunch.daemon.guard import IGNORED
 from mpilaunch.daemon.pmix import library as pmix
 from mpilaunch.daemon.pmix.channel import Channel
+from mpilaunch.daemon.pmix.messages import DAEMON_SENDS, SERVING
 from mpilaunch.daemon.pmix.port import LOOK_SECONDS, Port
 from mpilaunch.daemon.pmix.upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
+from mpilaunch.wire.messages import handler_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.pmix.upcalls import Answer
-    from mpilaunch.daemon.private import PrivateDirectory
 
 PR_SET_PDEATHSIG = 1
 MOST_WAITING = 1 << 16
-"""Upcalls that may wait for an answer: with more, ranks ask faster than anybody answers."""
+"""Upcalls that may wait for an answer; more are refused."""
 LONGEST_REQUEST = 1 << 20
 """Bytes of JSON that one upcall of a rank may become."""
 STATUSES = {
@@ -42,63 +43,69 @@ STATUSES = {
     "not-started": pmix.FAILED_TO_LAUNCH,
     "timeout": pmix.TIMEOUT,
 }
-"""What the daemon may answer, in PMIx's words; anything else is PMIX_ERROR."""
+"""Errors that the daemon answers with, and their PMIx statuses; any other is PMIX_ERROR."""
 
 
 def run(
-    connection: socket.socket, words: int, parent: int, libpmix: Libpmix, hostname: str, directory: PrivateDirectory
+    connection: socket.socket,
+    output: int,
+    parent: int,
+    libpmix: Libpmix,
+    hostname: str,
+    folder: str,
+    locks: tuple[int, ...],
 ) -> None:
-    """Be the helper until the daemon closes its end, and return then.
+    """Run the helper until the daemon closes its end.
 
     Args:
         connection: to the daemon.
-        words: the descriptor that takes this process's stdout and stderr.
+        output: the descriptor for this process's stdout and stderr.
         parent: process id of the daemon.
-        libpmix: to be used; libpmix's own settings in the environment win over those that it comes with.
+        libpmix: the libraries to try; settings in the environment win over `libpmix.settings`.
         hostname: this node's name in the worlds to come.
-        directory: where libpmix and the MPI libraries may put files. The daemon removes it; keeping it open here keeps it
-            locked while this process lives.
+        folder: for the files of libpmix and the MPI libraries; the daemon removes it.
+        locks: descriptors that stay open, so that the private directory stays locked while this process lives.
     """
-    _leave_daemon([connection.fileno(), *directory.descriptors], words, parent)
+    _leave_daemon([connection.fileno(), *locks], output, parent)
     for name, value in libpmix.settings.items():
         os.environ.setdefault(name, value)
     folders = [folder for folder in libpmix.library_path.split(":") if os.path.isabs(folder)]
-    Helper(connection, Poller(), directory).run(libpmix.libraries, folders, hostname)
+    Helper(connection, Poller(), folder).run(libpmix.libraries, folders, hostname)
 
 
-def _leave_daemon(keep: list[int], words: int, parent: int) -> None:
-    """Let go of all that the daemon has, and die with it."""
+def _leave_daemon(keep: list[int], output: int, parent: int) -> None:
+    """Close all descriptors but `keep`, reset signals, and die when the daemon does."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        os._exit(0)  # it was gone before the kernel knew
+        os._exit(0)  # the daemon died before the call
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        # Writing to a rank that has gone must be an error of the write, and not the end of this process.
-        # Those that a batch system sends to every process end the ranks, and it is the daemon that ends us.
+        # A write to a rank that has gone must fail, and not end this process.
+        # A batch system may send the others to every process: the ranks end, and then the daemon ends the helper.
         ignored = number in (*IGNORED, signal.SIGTERM, signal.SIGPIPE)
         signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, standard in ((null, 0), (words, 1), (words, 2)):
+    for descriptor, standard in ((null, 0), (output, 1), (output, 2)):
         os.dup2(descriptor, standard)
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         if descriptor > 2 and descriptor not in keep:
             try:
                 os.close(descriptor)
             except OSError:
-                pass  # the one that the list was read by
+                pass  # the descriptor of the listing itself
     # A surrounding job's PMIx is not ours; libpmix's own settings (PMIX_MCA_*) stay.
     for name in [name for name in os.environ if name.startswith("PMIX_") and not name.startswith("PMIX_MCA_")]:
         del os.environ[name]
 
 
 class Helper:
-    """The loop: messages of the daemon in, calls of libpmix out, and the reverse."""
+    """The loop between the daemon's channel and libpmix."""
 
-    def __init__(self, connection: socket.socket, poller: Poller, directory: PrivateDirectory) -> None:
+    def __init__(self, connection: socket.socket, poller: Poller, directory: str) -> None:
         self._poller = poller
-        self._private, self._directory = directory, directory.path
+        self._directory = directory
         self._running = True
-        self._channel = Channel(connection, poller, self._take, self._daemon_gone)
+        self._channel = Channel(connection, poller, self._receive, self._daemon_gone)
         self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
         self._waiting: dict[int, tuple[Answer, float]] = {}
         self._modex_tokens: dict[int, int] = {}
@@ -107,7 +114,7 @@ class Helper:
         os.set_blocking(self._wake, False)
         poller.watch(self._woken, self._run_posted)
         self._upcalls = Upcalls(self._post, self._channel.send, self._ask)
-        self._modex_ready = pmix.ModexReady(self._modex_came)
+        self._modex_ready = pmix.ModexReady(self._modex_done)
         self._library: Any = None
         self._port = Port()
 
@@ -151,17 +158,17 @@ class Helper:
                     return
                 tried.append("%s: it listens on %s, where other machines can connect" % (name, open_to))
             else:
-                tried.append("%s: its server does not start: %s" % (name, self._words(status)))
-            break  # another library beside one that is half alive would be worse than none
+                tried.append("%s: its server does not start: %s" % (name, self._describe(status)))
+            break  # no other library can be loaded beside one that is partly started
         self._channel.send({"type": "failed", "reason": "; ".join(tried)})
         self._running = False
 
-    def _words(self, status: int) -> str:
+    def _describe(self, status: int) -> str:
         self._library.PMIx_Error_string.restype = ctypes.c_char_p
         return "%s (%d)" % (pmix.text(self._library.PMIx_Error_string(c_int(status))), status)
 
     def _forget_worlds(self) -> None:
-        """Have libpmix remove what ranks that have died without a word left in shared memory and elsewhere."""
+        """Have libpmix remove the shared memory and files of ranks that died before MPI_Finalize."""
         for world in self._upcalls.worlds.values():
             for rank in world.local:
                 self._library.PMIx_server_deregister_client(byref(pmix.Proc(world.namespace, rank)), None, None)
@@ -170,14 +177,14 @@ class Helper:
     # From libpmix's thread to the loop
 
     def _post(self, function: Callable[..., None], *arguments: Any) -> bool:
-        """Have the loop call a function; False when too much waits already."""
+        """Have the loop call a function; return False when too many calls wait already."""
         if len(self._posted) + len(self._waiting) >= MOST_WAITING:
             return False
         self._posted.append((function, arguments))
         try:
             os.write(self._wake, b".")
         except BlockingIOError:
-            pass  # it has been woken often enough
+            pass  # the pipe is full: the loop will wake
         return True
 
     def _run_posted(self) -> None:
@@ -204,43 +211,45 @@ class Helper:
     def _daemon_gone(self, reason: str) -> None:
         self._running = False
 
-    def _take(self, message: dict[str, Any], data: bytes) -> None:
-        _TAKES[message.pop("type")](self, data, **message)
+    def _receive(self, message: dict[str, Any], data: bytes) -> None:
+        getattr(self, handler_of(message, DAEMON_SENDS, SERVING))(message, data)
 
-    def _take_answer(self, data: bytes, token: int, error: str, **words: Any) -> None:
-        waiting = self._waiting.pop(token, None)
-        if waiting is not None:  # else it comes too late
-            waiting[0](STATUSES.get(error, pmix.ERROR), words, data)
+    def _answer(self, message: dict[str, Any], data: bytes) -> None:
+        waiting = self._waiting.pop(message["token"], None)
+        if waiting is not None:  # else it timed out
+            waiting[0](STATUSES.get(message["error"], pmix.ERROR), message, data)
 
-    def _take_modex_request(self, data: bytes, world: str, rank: int, token: int) -> None:
-        """Another node asks for what a rank of this one has put."""
+    def _request_modex(self, message: dict[str, Any], data: bytes) -> None:
+        """Ask libpmix for the data of a rank of this node, for a rank of another one."""
         self._count += 1
-        self._modex_tokens[self._count] = token
-        proc = pmix.Proc(self._upcalls.worlds[world].namespace, rank if rank >= 0 else pmix.WILDCARD)
+        self._modex_tokens[self._count] = message["token"]
+        rank = message["rank"] if message["rank"] >= 0 else pmix.WILDCARD
+        proc = pmix.Proc(self._upcalls.worlds[message["world"]].namespace, rank)
         status = self._library.PMIx_server_dmodex_request(byref(proc), self._modex_ready, c_void_p(self._count))
         if status != pmix.SUCCESS:
-            self._tell_modex(self._count, status, b"")
+            self._send_modex(self._count, status, b"")
 
-    def _modex_came(self, status: int, data: int, size: int, number: int) -> None:
-        self._post(self._tell_modex, number, status, ctypes.string_at(data, size) if size else b"")
+    def _modex_done(self, status: int, data: int, size: int, number: int) -> None:
+        self._post(self._send_modex, number, status, ctypes.string_at(data, size) if size else b"")
 
-    def _tell_modex(self, number: int, status: int, data: bytes) -> None:
+    def _send_modex(self, number: int, status: int, data: bytes) -> None:
         token = self._modex_tokens.pop(number)
         self._channel.send({"type": "modex_ready", "token": token, "found": status == pmix.SUCCESS}, data)
 
     # Worlds
 
-    def _take_register(self, data: bytes, world: dict[str, Any]) -> None:
-        """Tell libpmix of a world; answer with what its ranks on this node need in their environment."""
+    def _register(self, message: dict[str, Any], data: bytes) -> None:
+        """Register a world with libpmix; send the variables that its ranks on this node need."""
+        world: dict[str, Any] = message["world"]
         name: str = world["name"]
         local = world["ranks_by_node"][world["node"]] if world["node"] is not None else []
         directory = os.path.join(self._directory, str(len(self._upcalls.worlds)))
         for path in [directory, *(os.path.join(directory, str(rank)) for rank in local)]:
             os.mkdir(path, 0o700)
-        known = World(world["namespace"], world["size"], local)
-        self._upcalls.add_world(name, known)
+        registered = World(world["namespace"], world["size"], local)
+        self._upcalls.add_world(name, registered)
         infos = pmix.Infos(_job_infos(world, local, self._directory, directory))
-        proc = pmix.Proc(known.namespace, 0)  # the name comes first in it, and has the size that is expected
+        proc = pmix.Proc(registered.namespace, 0)  # serves as pmix_nspace_t too: the name is its first member
         status = self._library.PMIx_server_register_nspace(
             byref(proc), c_int(len(local)), infos.array, c_size_t(infos.count), None, None
         )
@@ -256,26 +265,17 @@ class Helper:
             self._check("PMIx_server_setup_fork", status)
             environments.append((rank, variables))
         self._channel.send({"type": "registered", "world": name, "environments": environments})
-        if len(self._upcalls.worlds) == 1:
-            self._private.sweep()  # the ranks start meanwhile
 
     def _check(self, function: str, status: int) -> None:
         if status not in (pmix.SUCCESS, pmix.OPERATION_SUCCEEDED):
-            raise SystemExit("%s: %s" % (function, self._words(status)))
-
-
-_TAKES: dict[str, Callable[..., None]] = {
-    "register": Helper._take_register,
-    "answer": Helper._take_answer,
-    "modex_request": Helper._take_modex_request,
-}
+            raise SystemExit("%s: %s" % (function, self._describe(status)))
 
 
 def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: str) -> list[tuple[str, Any, Any]]:
-    """Return what a namespace is registered with; the keys are those of pmix_common.h.
+    """Return the job information that a namespace is registered with; the keys are those of pmix_common.h.
 
     Args:
-        world: see pmix.PmixServer.register.
+        world: see `helper.PmixServer.register`.
         local: its ranks on this node.
         tmpdir, directory: for files of all worlds, and of this one.
     """
@@ -289,7 +289,7 @@ def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: 
         ("pmix.max.size", pmix.UINT32, max(world["size"], world["universe_size"])),
         ("pmix.job.napps", pmix.UINT32, len(apps)),
         ("pmix.num.nodes", pmix.UINT32, len(world["hosts"])),
-        # From these two libpmix works out by itself which ranks share a node.
+        # From these two libpmix derives which ranks share a node.
         ("pmix.nmap", pmix.STRING, "raw:" + ",".join(world["hosts"])),
         ("pmix.pmap", pmix.STRING, "raw:" + ";".join(",".join(map(str, ranks)) for ranks in world["ranks_by_node"])),
         ("pmix.local.size", pmix.UINT32, len(local)),
@@ -297,7 +297,7 @@ def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: 
         ("pmix.offset", pmix.PROC_RANK, 0),
         ("pmix.tmpdir", pmix.STRING, tmpdir),
         ("pmix.nsdir", pmix.STRING, directory),
-        ("pmix.tdir.rmclean", pmix.BOOL, True),  # removing them is our task
+        ("pmix.tdir.rmclean", pmix.BOOL, True),  # the daemon removes them
     ]
     if local:
         infos.append(("pmix.lpeers", pmix.STRING, ",".join(map(str, local))))

@@ -1,7 +1,7 @@
-"""What the node knows of a rank's death that the rank's end itself does not tell: memory ran out, or /dev/shm is full.
+"""Evidence for the cause of a rank's death that its exit status does not show: memory ran out, or /dev/shm is full.
 
-It looks when a rank was killed by SIGKILL or SIGBUS, and at no other time; it never raises for a strange machine. The head
-makes the words of it.
+It is collected only for ranks that SIGKILL or SIGBUS killed, and never raises on an unusual machine. The head writes the
+message.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel writes process ids of this one into its log (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
+"""Process ids in the kernel's log are of this namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h)."""
 MOST_RECORDS = 5000
-"""Records of the kernel's log that are read at most, from the start of the ranks on."""
+"""Records of the kernel's log that are read at most, since the start of the ranks."""
 
 
 class Evidence:
-    """Made before the ranks start, asked when one has ended.
+    """The state of the node before the ranks start, and what has changed when one has ended.
 
     Args:
-        root: where /proc, /sys and /dev are.
+        root: the directory of /proc, /sys and /dev.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -31,17 +31,17 @@ class Evidence:
         self._counters = list(self._find_counters())
         self._kills = self._count_kills()
         self._log = self._open_log()
-        self._said: dict[str, str] = {}
+        self._kill_records: dict[str, str] = {}
 
     def of(self, pid: int, code: int | None, number: int | None) -> dict[str, object]:
-        """Return what is known of the end of a process, as docs/wire.md lists it; mostly nothing.
+        """Return the evidence for the end of a process, as docs/wire.md lists it; empty for most.
 
         Args:
-            code, number: its exit code or the signal that killed it; a shell exits with 128 + N for its child's signal N.
+            code, number: its exit code, or the signal that killed it; a shell exits with 128 + N for its child's signal N.
         """
         killer = number if number is not None else (code or 0) - 128
         if killer == signal.SIGKILL:
-            return {"out_of_memory": self._kernel_said(pid), "memory_kills": self._count_kills() - self._kills}
+            return {"out_of_memory": self._kernel_record(pid), "memory_kills": self._count_kills() - self._kills}
         if killer == signal.SIGBUS:
             try:
                 shm = os.statvfs(os.path.join(self._root, "dev/shm"))
@@ -50,21 +50,21 @@ class Evidence:
             return {"shm_free": shm.f_bavail * shm.f_frsize, "shm_size": shm.f_blocks * shm.f_frsize}
         return {}
 
-    def _kernel_said(self, pid: int) -> str:
-        """Return the kernel's own line about this process, "" where there is none or the log cannot be read."""
+    def _kernel_record(self, pid: int) -> str:
+        """Return the kernel's log record about killing this process, "" if there is none or the log cannot be read."""
         for _ in range(MOST_RECORDS if self._log >= 0 else 0):
             try:
                 record = os.read(self._log, 8192)
             except BlockingIOError:
                 break
             except OSError:
-                continue  # overwritten meanwhile: the next read goes on behind the gap
+                continue  # overwritten meanwhile: the next read continues after the gap
             # "level,sequence,time,flags;text", Documentation/ABI/testing/dev-kmsg
             text = record.partition(b";")[2].split(b"\n")[0].decode("utf-8", "replace")
             number = text.partition("Killed process ")[2].partition(" ")[0]
             if number:
-                self._said[number] = text
-        return self._said.get(str(pid), "")
+                self._kill_records[number] = text
+        return self._kill_records.get(str(pid), "")
 
     def _open_log(self) -> int:
         try:
@@ -77,7 +77,7 @@ class Evidence:
             return -1
 
     def _count_kills(self) -> int:
-        """Return how many processes of this node's control group were killed for memory so far."""
+        """Return how many processes of this control group were killed for memory so far."""
         for path in self._counters:
             try:
                 with open(path, encoding="utf-8") as file:  # another codec takes a millisecond to load
@@ -88,7 +88,7 @@ class Evidence:
         return 0
 
     def _find_counters(self) -> Iterator[str]:
-        """Yield the files that may count them: of our group, or of its root as a container sees it."""
+        """Yield the files that may hold this count: of our control group, or of the root that a container sees."""
         groups = os.path.join(self._root, "sys/fs/cgroup")
         try:
             with open(os.path.join(self._root, "proc/self/cgroup"), encoding="utf-8") as file:

@@ -1,7 +1,7 @@
-"""I/O forwarding on the node: ranks' stdout and stderr to the wire, the wire's stdin to ranks.
+"""Forwarding of streams on the node: stdout and stderr of ranks to the wire, stdin from the wire to ranks.
 
-Bytes pass as they are; whole lines are the head's work. A stream without credit is not read, and none is read while the
-wire's own buffer is full: then the rank blocks on its pipe, and this process does not grow.
+Bytes are passed on unchanged; the head assembles lines. A stream without credit is not read, and none is read while the wire's
+buffer is full: then the rank blocks on its pipe, and this process does not grow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PIPE_SIZE = 1 << 20
-"""Wished size of a rank's output pipes, in bytes: fewer and larger reads. The kernel may refuse it."""
+"""Size of a rank's output pipes in bytes, for fewer and larger reads. The kernel may refuse it."""
 
 
 class Output:
@@ -32,7 +32,7 @@ class Output:
         self.descriptor = descriptor
 
     def read_ready(self) -> None:
-        """Send on what the rank has written, as far as the credit goes."""
+        """Send the rank's output, as far as the credit allows."""
         session = self._forwarder.session
         data = os.read(self.descriptor, min(session.credit(self.channel), MAX_DATA))
         if not data:
@@ -44,7 +44,7 @@ class Output:
 
 
 class Input:
-    """One rank's stdin: written as fast as the rank reads; what was written is granted to the head again."""
+    """One rank's stdin: written as fast as the rank reads; each byte written becomes credit of the head again."""
 
     def __init__(self, forwarder: Forwarder, channel: int, descriptor: int) -> None:
         self._forwarder = forwarder
@@ -54,7 +54,7 @@ class Input:
         self._written = 0
         self._ended = False
         self._writable = True
-        self._waiting = False
+        self._watched = False
 
     def take(self, data: bytes) -> None:
         """Queue bytes for the rank."""
@@ -62,16 +62,16 @@ class Input:
         self.write_ready()
 
     def end(self) -> None:
-        """Close the rank's stdin once it has everything."""
+        """Close the rank's stdin once all bytes are written."""
         self._ended = True
         self.write_ready()
 
     def consumed(self) -> int:
-        """Return how many bytes the rank has read of what it was given."""
+        """Return how many bytes the rank has read."""
         return self._written - _bytes_in_pipe(self._descriptor)
 
     def write_ready(self) -> None:
-        """Write what fits into the pipe now."""
+        """Write as much as the pipe accepts now."""
         written = len(self._pending)
         if self._writable and self._pending:
             try:
@@ -80,46 +80,44 @@ class Input:
             except BlockingIOError:
                 written = 0
             except BrokenPipeError:
-                # The rank reads no more. The rest is dropped, so that it holds up no other rank that gets the same.
+                # The rank has closed its stdin. Drop the rest: kept bytes would block other ranks that get the same input.
                 self._writable = False
         del self._pending[:written]
         self._forwarder.session.grant(self._channel, written)
-        self._wait(bool(self._pending))
+        self._watch(bool(self._pending))
         if self._ended and self._writable and not self._pending:
             self._writable = False
-            # We keep an end for reading, which no rank ever sees: it tells how much of the pipe is left unread.
-            kept = os.open("/proc/self/fd/%d" % self._descriptor, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # An end for reading, which no rank has, still shows how much of the pipe is unread.
+            reader = os.open("/proc/self/fd/%d" % self._descriptor, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.close(self._descriptor)
-            self._descriptor = kept
+            self._descriptor = reader
 
     def close(self) -> None:
-        """The rank has ended."""
-        self._wait(False)
+        """Close the pipe after the end of the rank."""
+        self._watch(False)
         os.close(self._descriptor)
 
-    def _wait(self, waiting: bool) -> None:
-        """Be called again when the pipe takes more, or no longer."""
-        if waiting != self._waiting:
-            self._waiting = waiting
-            if waiting:
+    def _watch(self, watched: bool) -> None:
+        """Start or stop watching for room in the pipe."""
+        if watched != self._watched:
+            self._watched = watched
+            if watched:
                 self._forwarder.poller.watch(self._descriptor, self.write_ready, reading=False, writing=True)
             else:
                 self._forwarder.poller.forget(self._descriptor)
 
 
 class Forwarder:
-    """All streams of the ranks of this node.
+    """The streams of all ranks of this node.
 
     Args:
-        session: the wire.
-        poller: the loop's.
         drained: called when a rank's stdout and stderr have both ended.
     """
 
     def __init__(self, session: Session, poller: Poller, drained: Callable[[], None]) -> None:
         self.session = session
         self.poller = poller
-        # The outputs' poller is itself one descriptor of the loop's: all reading pauses and resumes by one call.
+        # The loop watches this poller as one descriptor: one call pauses or resumes the reading of all outputs.
         self.reading = Poller()
         self._drained = drained
         self._outputs: dict[int, Output] = {}
@@ -128,9 +126,9 @@ class Forwarder:
         self.pause(False)
 
     def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int) -> dict[int, int]:
-        """Make a rank's pipes; return the ends that become its descriptors 0, 1 and 2, which the caller closes.
+        """Make a rank's pipes; return the ends for its descriptors 0, 1 and 2, which the caller closes.
 
-        The wire's side of stdin is open since `prepare`: the head may send it right behind `launch`.
+        The wire's side of stdin has been open since `prepare`: the head may send input right after `launch`.
         """
         if wants_stdin:
             child_in, ours = os.pipe()
@@ -144,17 +142,17 @@ class Forwarder:
         return {0: child_in, 1: child_out, 2: child_err}
 
     def take_input(self, channel: int, data: bytes) -> None:
-        """Give bytes of the head's stdin to the rank of this channel."""
+        """Write bytes of the head's stdin to the rank of this channel."""
         if channel in self._inputs:
             self._inputs[channel].take(data)
 
     def end_input(self, channel: int) -> None:
-        """Tell a rank that the head's stdin is at its end."""
+        """End the stdin of the rank of this channel."""
         if channel in self._inputs:
             self._inputs[channel].end()
 
     def close_input(self, rank: int) -> int:
-        """A rank has ended: close its stdin; return how many bytes it had read of it."""
+        """Close the stdin of an ended rank; return how many bytes it has read."""
         stdin = self._inputs.pop(stream_channel(rank, STDIN), None)
         if stdin is None:
             return 0
@@ -163,7 +161,7 @@ class Forwarder:
         return consumed
 
     def credit_added(self, channel: int) -> None:
-        """Read a stream again that had run out of credit."""
+        """Resume reading a stream that had run out of credit."""
         output = self._outputs.get(channel)
         if output is not None and output.descriptor not in self.reading:
             self.reading.watch(output.descriptor, output.read_ready)
@@ -178,11 +176,11 @@ class Forwarder:
                 self.poller.watch(self.reading, self._read_ready)
 
     def all_ended(self) -> bool:
-        """Say whether every output of every rank has ended."""
+        """Return whether all outputs of all ranks have ended."""
         return not self._outputs
 
     def close_output(self, output: Output) -> None:
-        """End a stream; tells when it was the rank's last."""
+        """End a stream, and call `drained` when it was the rank's last."""
         if output.descriptor in self.reading:
             self.reading.forget(output.descriptor)
         os.close(output.descriptor)
@@ -193,7 +191,7 @@ class Forwarder:
             self._drained()
 
     def close_idle_outputs(self) -> None:
-        """End every stream that somebody else still holds open although there is nothing to read from it."""
+        """End every empty stream; an orphaned descendant may still hold it open."""
         for output in list(self._outputs.values()):
             if self.session.credit(output.channel) and not _bytes_in_pipe(output.descriptor):
                 self.close_output(output)

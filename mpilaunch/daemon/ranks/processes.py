@@ -1,6 +1,6 @@
-"""The processes of this node's ranks: which rank each is, whom a signal reaches, and how all are brought to their end.
+"""The processes of this node's ranks: their signals, and the steps that end them.
 
-A rank leads a process group; a group may have members when its leader is gone, and they are the rank's.
+A rank leads a process group. Members that outlive their leader still belong to the rank.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 
 SHARED_SECONDS = 0.1
-"""How long the first signal of a stop waits where a batch system may be sending the same one to all processes of the job."""
+"""Delay of a stop's first signal when a batch system may be sending the same one to all processes of the job."""
 
 
 class Processes:
-    """All that run on this node.
+    """The ranks of this node that have been started.
 
     Attributes:
         ranks: process id -> rank, of those that have not exited.
-        stopping: they were told to end.
-        got_sigterm: somebody else has sent SIGTERM to them, which is not sent twice.
+        stopping: whether a stop has begun.
+        got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
 
     Args:
-        timers: of the loop; "step" is ours.
-        note_memory: is told of processes that are about to be ended.
-        all_told: called when the last signal of a stop was sent.
+        timers: of the loop; this object uses the name "step".
+        note_memory: called with processes before they are signalled.
+        all_sent: called after the last signal of a stop.
     """
 
-    def __init__(self, timers: Timers, note_memory: Callable[[list[int]], None], all_told: Callable[[], None]) -> None:
+    def __init__(self, timers: Timers, note_memory: Callable[[list[int]], None], all_sent: Callable[[], None]) -> None:
         self.ranks: dict[int, int] = {}
         self.stopping = self.got_sigterm = False
-        self._timers, self._note_memory, self._all_told = timers, note_memory, all_told
+        self._timers, self._note_memory, self._all_sent = timers, note_memory, all_sent
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._aborts: dict[int, tuple[int, float]] = {}
 
     def started(self, pid: int, rank: int) -> None:
-        """Take note of one more."""
+        """Add a rank."""
         self.ranks[pid] = rank
         self._groups.add(pid)
 
@@ -54,8 +54,8 @@ class Processes:
             reaper.signal_group(pid, number)
 
     def abort(self, rank: int, code: int) -> None:
-        """End a rank that has called MPI_Abort; the code counts in place of the signal."""
-        # What this does to other ranks comes after it: the time is that of the call, and not that of the end.
+        """Kill a rank that has called MPI_Abort; its exit is reported with this code."""
+        # The time is that of the call, so that failures of other ranks that follow from it are later.
         self._aborts.setdefault(rank, (code, time.monotonic()))
         for pid, number in self.ranks.items():
             if number == rank:
@@ -63,10 +63,10 @@ class Processes:
                 reaper.signal_group(pid, signal.SIGKILL)
 
     def end(self, steps: list[list[float]], shared: bool = False) -> None:
-        """Send the first signal, wait, send the next, and at last kill: each step is a signal's number and seconds.
+        """Send the signal of each step, wait its seconds after each, and at last kill.
 
         Args:
-            shared: somebody else may be sending the first signal to the ranks now; then it is known in a moment.
+            shared: another process may be sending the first signal to the ranks too: wait a moment to see it.
         """
         self.stopping = True
         self._steps = [*steps, [signal.SIGKILL, 0.0]]
@@ -77,36 +77,36 @@ class Processes:
 
     def _next_step(self) -> None:
         number, wait = self._steps.pop(0)
-        # Processes that a signal ends cannot remove the shared memory that MPI has made for them.
+        # A process that a signal ends does not remove the shared memory of its MPI library.
         self._note_memory(reaper.descendants())
-        # A rank that was a shell may be gone, and what it ran goes on in its group.
+        # A rank that was a shell may have exited while its children run on in its group.
         for pid in self.ranks.keys() | reaper.living_groups(self._groups):
             if number != signal.SIGTERM or not self.got_sigterm:
                 reaper.signal_group(pid, int(number))
             if number != signal.SIGKILL:
-                # A stopped process takes no signal but this one before it goes on.
+                # A stopped process handles other signals only after this one.
                 reaper.signal_group(pid, signal.SIGCONT)
         if self._steps:
             self._timers.set("step", wait, self._next_step)
         else:
-            self._all_told()
+            self._all_sent()
 
     @property
     def ending(self) -> bool:
-        """Some were told to end and are not gone, though their rank may be. The end of each is an event."""
+        """Whether a stop has begun and processes remain; the rank itself may have exited."""
         return self.stopping and bool(reaper.living_groups(self._groups))
 
     @property
-    def will_be_told(self) -> bool:
-        """Another signal is due, and there is somebody to take it."""
+    def signals_left(self) -> bool:
+        """Whether another signal is due, and processes remain that can get it."""
         return bool(self._steps) and self.ending
 
-    def leave(self) -> None:
-        """Wait no longer for groups without a rank: what lives on after the last signal cannot be killed."""
+    def forget_groups(self) -> None:
+        """Do not wait for groups any more: a process that survives the last signal cannot be killed."""
         self._groups.clear()
 
-    def how_ended(self, rank: int, status: int) -> tuple[int | None, int | None, float]:
-        """Return exit code, or else signal, and time of a rank's end, of which the kernel has said so much."""
+    def end_of(self, rank: int, status: int) -> tuple[int | None, int | None, float]:
+        """Return exit code or signal, and time, of a rank that ended with this wait status."""
         own = None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         code, clock = self._aborts.get(rank, (own, time.monotonic()))
         return code, os.WTERMSIG(status) if code is None else None, clock

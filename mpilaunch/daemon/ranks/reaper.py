@@ -1,8 +1,8 @@
-"""The reaper: how each rank ended, and what it left behind.
+"""Signal, find and reap the descendants of this process.
 
-A rank is the leader of a session and of a process group of its own. Signals go to the group; what has left the group is
-still a descendant, because the daemon is a subreaper, and the sweep finds it in /proc. The sweep touches descendants only:
-never another job, never a process by its name.
+A rank leads a session and a process group of its own. Signals go to the group. A process that has left the group is still a
+descendant, because the daemon is a subreaper, and is found in /proc. This module signals descendants only: never another
+job, never a process by its name.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PR_SET_CHILD_SUBREAPER = 36
 SWEEP_SECONDS = 5.0
-"""How long the sweep waits for killed processes to go; one that sits in the kernel (state D) cannot go sooner."""
+"""How long to wait for killed processes; one that is stuck in the kernel (state D) may need longer."""
 PAUSE = 0.002
-"""Seconds between two looks of the sweep."""
+"""Seconds between two checks for remaining children."""
 
 
 def become_subreaper() -> bool:
-    """Make this process the parent of every orphan among its descendants; False where the kernel or ctypes cannot."""
+    """Make this process the parent of orphaned descendants; return whether kernel and ctypes support it."""
     try:
         import ctypes  # some builds of Python do not have it
 
@@ -29,7 +33,7 @@ def become_subreaper() -> bool:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Collect every child that has ended, as (process id, wait status), without waiting."""
+    """Collect all ended children, as (process id, wait status), without waiting."""
     ended: list[tuple[int, int]] = []
     while True:
         try:
@@ -42,25 +46,26 @@ def reap() -> list[tuple[int, int]]:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Send a signal to the process group of a rank; nothing when the group is gone or is another user's."""
+    """Send a signal to the process group of a rank, if it exists and is this user's."""
+    _send(os.killpg, pid, number)
+
+
+def _send(kill: Callable[[int, int], None], pid: int, number: int) -> None:
     try:
-        os.killpg(pid, number)
+        kill(pid, number)
     except (ProcessLookupError, PermissionError):
         pass
 
 
 def signal_catchers(number: int) -> None:
-    """Send a signal to every descendant that catches it; the others would end of it."""
+    """Send a signal to every descendant that has a handler for it; it would end the others."""
     for pid in descendants():
         if _catches(pid, number):
-            try:
-                os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
+            _send(os.kill, pid, number)
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Say whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     try:
         with open("/proc/%d/status" % pid, "rb") as file:
             mask = file.read().partition(b"\nSigCgt:")[2].split(None, 1)[0]
@@ -75,15 +80,15 @@ def descendants() -> list[int]:
 
 
 def descendants_of(pid: int) -> list[int]:
-    """Return the same of another process."""
-    found = _children(pid)
-    for child in found:
-        found.extend(_children(child))
-    return [child for child in found if _state(child) not in ("", "Z", "X")]
+    """Return the living descendants of a process, parents before children."""
+    processes = _children(pid)
+    for child in processes:
+        processes.extend(_children(child))
+    return [child for child in processes if _state(child) not in ("", "Z", "X")]
 
 
 def living_groups(groups: set[int]) -> set[int]:
-    """Return those of the process groups that still have a member among the descendants of this process."""
+    """Return the process groups that have a member among the descendants of this process."""
     living: set[int] = set()
     for pid in descendants():
         try:
@@ -94,28 +99,21 @@ def living_groups(groups: set[int]) -> set[int]:
 
 
 def kill_descendants() -> list[tuple[int, str]]:
-    """Kill every descendant and wait until it is gone.
-
-    Returns:
-        (process id, command name) of each process that was killed; one that cannot be is not among them.
-    """
+    """Kill all descendants and wait for their end; return (process id, command name) of those that were killed."""
     killed: dict[int, str] = {}
     deadline = time.monotonic() + SWEEP_SECONDS
-    # Not until nobody is seen, but until the kernel knows of no child: what forks and dies fast is never where one looks.
+    # Ask the kernel whether children remain: /proc may not show a process that forks and exits quickly.
     while _has_children() and time.monotonic() < deadline:
         for pid in descendants():
             killed.setdefault(pid, command_name(pid))
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+            _send(os.kill, pid, signal.SIGKILL)
         if not reap():
             time.sleep(PAUSE)
     return sorted((pid, name) for pid, name in killed.items() if _state(pid) in ("", "Z", "X"))
 
 
 def command_name(pid: int) -> str:
-    """Return the kernel's short name of a process, "?" when it is gone."""
+    """Return the kernel's short name of a process, "?" if it has gone."""
     try:
         with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as file:
             return file.read().rstrip("\n")
@@ -124,7 +122,7 @@ def command_name(pid: int) -> str:
 
 
 def _has_children() -> bool:
-    """Say whether this process has any child; the kernel knows without a walk through /proc."""
+    """Return whether this process has a child, without a walk through /proc."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return True
@@ -133,7 +131,7 @@ def _has_children() -> bool:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of a process, of all its threads."""
+    """Return the children of all threads of a process."""
     if not _KERNEL_LISTS_CHILDREN:
         return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _stat(int(entry))[1:] == [b"%d" % pid]]
     children: list[int] = []
@@ -150,15 +148,15 @@ _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpi
 
 
 def _state(pid: int) -> str:
-    """Return the kernel's letter for the state of a process, "" when it is gone."""
+    """Return the kernel's letter for the state of a process, "" if it has gone."""
     return b"".join(_stat(pid)[:1]).decode("ascii")
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return state and parent of a process, nothing when it is gone."""
+    """Return state and parent of a process, an empty list if it has gone."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
-            # The name stands in parentheses and may itself hold blanks and parentheses.
+            # The name is in parentheses, and may contain blanks and parentheses.
             return file.read().rpartition(b")")[2].split()[:2]
     except OSError:
         return []

@@ -1,8 +1,8 @@
 """Prepare and start ranks.
 
-Preparing finds every reason why a rank could not start, and starts nothing. Starting uses posix_spawn: quick from a process
-of any size, and an exec that fails is told with its errno. A rank gets a session of its own, default signals, an empty
-signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of ours.
+Preparing reports every reason why a rank could not start, and starts none. Starting uses posix_spawn: it is quick from a
+process of any size, and reports the errno of a failed exec. A rank gets a session of its own, default signals, an empty
+signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of the daemon.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ INTERPRETER_MISSING = "interpreter-missing"
 FILE_LIMIT = "file-limit"
 
 OWN_FILES = 40
-"""Descriptors that this process has beside those of its ranks, and those that it needs while it starts one."""
+"""Descriptors that this process needs besides those of its ranks."""
 
 
 class Problem(Exception):
-    """Why no rank can start on this node: a cause (a key that the head folds nodes by) and a detail for the user."""
+    """The reason why ranks cannot start on this node: a cause, by which the head groups nodes, and a detail for the user."""
 
     def __init__(self, cause: str, detail: str) -> None:
         super().__init__(detail)
@@ -34,7 +34,7 @@ class Problem(Exception):
 
 
 class App:
-    """One program, ready to be started on this node; `note` is for the user, "" for none."""
+    """A program that is ready to start on this node; `note` is a message to the user or ""."""
 
     def __init__(
         self, path: bytes, arguments: list[bytes], directory: bytes, environment: dict[bytes, bytes], note: str
@@ -44,7 +44,7 @@ class App:
 
 
 def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], pythons: list[str]) -> App:
-    """Find all that an app of the `prepare` message needs on this node; raises Problem."""
+    """Resolve an app of the `prepare` message on this node; raises Problem."""
     directory, note = choose_directory(message["directory"], message["directory_required"])
     environment = app_layer(message, environment)
     search_path = environment.get(b"PATH", os.defpath.encode())
@@ -53,7 +53,7 @@ def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], python
 
 
 def check_file_limit(message: dict[str, Any], others: bool) -> None:
-    """See that this process may open as many files as its ranks need, beside `others` that run; raises Problem."""
+    """Check the limit of open files for these ranks, and for `others` that run; raises Problem."""
     descriptor = None if message["mpi"] is None else message["mpi"]["descriptor"]
     each = (1 if message["merge_stderr"] else 2) + (descriptor is not None)
     needed = OWN_FILES + sum(each + bool(spec["stdin"]) for spec in message["ranks"])
@@ -67,25 +67,25 @@ def check_file_limit(message: dict[str, Any], others: bool) -> None:
         raise Problem(FILE_LIMIT, detail)
 
 
-def choose_directory(wanted: str, required: bool) -> tuple[bytes, str]:
-    """Return the directory that ranks start in, and a note when it is not the wanted one; raises Problem."""
-    path = encode(wanted)
+def choose_directory(requested: str, required: bool) -> tuple[bytes, str]:
+    """Return the directory that ranks start in, and a note if it is not the requested one; raises Problem."""
+    path = encode(requested)
     if os.path.isdir(path) and os.access(path, os.X_OK):
         return path, ""
     if required:
         kind = "not a directory" if os.path.exists(path) else "no such directory"
         reason = "no permission to enter" if os.path.isdir(path) else kind
-        raise Problem(DIRECTORY_MISSING, "%s: %s" % (wanted, reason))
+        raise Problem(DIRECTORY_MISSING, "%s: %s" % (requested, reason))
     home = os.path.expanduser(b"~")
-    return (home if os.path.isdir(home) else b"/"), "no %s here: ranks start in the home directory" % wanted
+    return (home if os.path.isdir(home) else b"/"), "no %s here: ranks start in the home directory" % requested
 
 
 def resolve_program(
     program: list[str], search_path: bytes, directory: bytes, pythons: list[str]
 ) -> tuple[bytes, list[bytes]]:
-    """Find what will be executed: its path and its argument list; raises Problem.
+    """Return the path to execute and the argument list; raises Problem.
 
-    A name without a slash is searched in `search_path` and then in `directory`, as mpirun does. A `.py` file that is not
+    A name without a slash is searched in `search_path` and then in `directory`, as by mpirun. A `.py` file that is not
     executable or has no `#!` line runs under the first of `pythons` that exists.
     """
     name = encode(program[0])
@@ -103,36 +103,32 @@ def resolve_program(
     if not os.access(path, os.X_OK):
         raise Problem(PROGRAM_NOT_EXECUTABLE, "%s: not executable" % decode(path))
     if interpreter is not None and not os.path.exists(interpreter):
-        # The kernel's own words would be that the program is missing, which sends people looking at the wrong file.
+        # The kernel would report the program itself as missing, which misleads.
         detail = "%s: its first line names %r, which is not there" % (decode(path), decode(interpreter))
         raise Problem(INTERPRETER_MISSING, detail)
     return path, arguments
 
 
 def start(
-    app: App,
-    unset: list[str],
-    variables: dict[str, str],
-    cpus: list[int] | None,
-    descriptors: dict[int, int],
+    app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]
 ) -> int:
     """Start one rank; return its process id; raises OSError when it cannot be executed.
 
     Args:
-        unset, variables: what the rank lacks of the app's environment, and then has over it.
-        cpus: the CPUs that it may use, None for all of ours.
-        descriptors: which descriptor of ours each descriptor of the rank is; the lower numbers come first.
+        unset, variables: changes to the app's environment.
+        cpus: the CPUs that it may use, None for all of this process.
+        descriptors: descriptor of the rank -> descriptor of this process.
     """
     environment = rank_layer(unset, variables, app.environment)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
-    ours = os.sched_getaffinity(0) if cpus is not None else None
-    # A spawned process begins with our affinity and limits, so they are the rank's for a moment; nothing else runs meanwhile.
+    own_cpus = os.sched_getaffinity(0) if cpus is not None else None
+    # The rank inherits affinity, limit and directory: set them here for a moment. Nothing else runs meanwhile.
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NODE_FILES, hard))
     try:
-        os.chdir(app.directory)  # a spawned process begins in ours
+        os.chdir(app.directory)
         return os.posix_spawn(
             app.path, app.arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
         )
@@ -140,12 +136,12 @@ def start(
         return _spawn_slowly(app, environment, descriptors)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        if ours is not None:
-            os.sched_setaffinity(0, ours)
+        if own_cpus is not None:
+            os.sched_setaffinity(0, own_cpus)
 
 
 def _spawn_slowly(app: App, environment: dict[bytes, bytes], descriptors: dict[int, int]) -> int:
-    """Do the same where Python was built for a C library whose posix_spawn makes no session, glibc before 2.26."""
+    """Start a rank without posix_spawn, where it cannot make a session: with glibc before 2.26."""
     import subprocess
 
     def begin() -> None:
@@ -155,24 +151,24 @@ def _spawn_slowly(app: App, environment: dict[bytes, bytes], descriptors: dict[i
             try:
                 signal.signal(signal_number, signal.SIG_DFL)
             except OSError:
-                pass  # one of the C library's own
+                pass  # a signal of the C library
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     process = subprocess.Popen(
         app.arguments, executable=app.path, env=environment, close_fds=False, start_new_session=True, preexec_fn=begin
     )
-    process.returncode = 0  # its end is the reaper's
+    process.returncode = 0  # the reaper collects it
     return process.pid
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as the node allows: a rank takes four of ours. Ranks keep the node's own limit."""
+    """Raise this process's limit of open files to the hard limit: it needs four for a rank. Ranks keep the node's limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 _NODE_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-# Python ignores SIGPIPE, and a nohup'ed agent SIGHUP; a rank must begin as if started from a shell.
+# Python ignores SIGPIPE, and an agent under nohup SIGHUP; a rank must start as from a shell.
 _RESET_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
@@ -200,7 +196,7 @@ def _interpreter(path: bytes) -> bytes | None:
         return None
     if not first.startswith(b"#!"):
         return None
-    # As the kernel reads it: a carriage return is part of the name, and the commonest reason why it is not found.
+    # Parsed as by the kernel: a carriage return is part of the name, and a common reason why it does not exist.
     words = first[2:].split(b"\n")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
     return words[0] or None
 

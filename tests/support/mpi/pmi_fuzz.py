@@ -27,7 +27,7 @@ from mpilaunch.daemon.mpi.wireup import WireUp
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.timers import Timers
 from mpilaunch.head.mpi.collectives import Collectives
-from mpilaunch.head.mpi.names import Names
+from mpilaunch.head.mpi.names import PublishedNames
 
 MEMORY = 256 << 20
 """Bytes of address space that the conversations may take beyond what the process has at its start."""
@@ -62,7 +62,7 @@ class Conversation:
         by_port = self.random.random() < 0.3
         self.poller, self.timers = Poller(), Timers()
         self.due: list[Callable[[], None]] = []
-        self.collectives, self.names = Collectives(), Names()
+        self.collectives, self.names = Collectives(), PublishedNames()
         self.aborted: list[int] = []
         self.nodes = [self._node(index, by_port) for index in range(NODES)]
         self.ranks = [Rank(number, by_port, self.hostile and self.random.random() < 0.4) for number in range(SIZE)]

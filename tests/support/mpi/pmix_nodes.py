@@ -19,7 +19,7 @@ from typing import Any
 from mpilaunch.daemon.pmix.helper import PmixServer
 from mpilaunch.daemon.pmix.search import Libpmix, Program
 from mpilaunch.daemon.poller import Poller
-from mpilaunch.daemon.private import PrivateDirectory
+from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.wire.environment import encode
 
 SECONDS = 30.0

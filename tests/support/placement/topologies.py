@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
-from mpilaunch.config import load_settings
+from mpilaunch.cli.build_job import placement_options
 from mpilaunch.hosts import allocation
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.hosts.node_facts import Cpu, NodeFacts
@@ -19,7 +19,7 @@ from mpilaunch.placement.binding import GpuPolicy, bind_ranks
 from mpilaunch.placement.map_by import mapping_and_cpus
 from mpilaunch.placement.mapping import map_ranks
 from mpilaunch.placement.topology import objects
-from mpilaunch.words import read_words
+from tests.support.command_line import settings
 
 TOPOLOGIES = {
     "A": "package:2 [numa] l3:1 core:4 pu:1",
@@ -66,8 +66,7 @@ def of_hosts(hosts: str) -> allocation.Allocation:
 
 def bound(topologies: Sequence[str], hosts: str, options: str) -> str:
     """Map and bind as mpilaunch does, on nodes with these topologies; return it as `drawn` writes it."""
-    said, _ = read_words(options.split())
-    mapping, cpu = mapping_and_cpus(load_settings(said, {"HOME": "/nowhere"}))
+    mapping, cpu = mapping_and_cpus(placement_options(settings(options)))
     nodes = of_hosts(hosts)
     facts = {node.index: facts_of(topologies[node.index % len(topologies)]) for node in nodes.nodes}
     job_map = map_ranks(nodes, mapping, {index: found.cpus for index, found in facts.items()})

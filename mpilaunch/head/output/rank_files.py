@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mpilaunch.errors import UsageError
-from mpilaunch.head.output import safe_files
+from mpilaunch.head import safe_files
+from mpilaunch.job.output.tags import parse_tag
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.tags import parse_tag
 from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from mpilaunch.foreign import ReadFile, Translation, Wrong, words_of
+from mpilaunch.cli.dialects.rows import ReadFile, Translation, Wrong, words_of
 
 ACTING = (
     # names of Open MPI 1.x to 5, words of ours
@@ -33,7 +33,7 @@ ACTING = (
     ("odls_base_sigkill_timeout", "--grace $1"),
     ("plm_rsh_num_concurrent plm_ssh_num_concurrent", "--fanout $1"),
 )
-"""What steers mpirun, and the words of ours; those behind "?" are said when the value is true."""
+"""What steers mpirun, and the words of ours; those behind "?" are used when the value is true."""
 
 WEAK = "orte_default_hostfile prte_default_hostfile"
 """Names a hostfile for those who name no hosts."""
@@ -90,18 +90,18 @@ def _acting(name: str, value: str, read_file: ReadFile) -> Translation | None:
 
 def tune(values: Sequence[str], read_file: ReadFile) -> Translation:
     """--tune FILES: the options of files, small command lines or `key = value` lines, as if they stood here."""
-    found = Translation()
+    result = Translation()
     for path in values[0].split(","):
         for number, line in enumerate(read_file(path, "parameter file").splitlines(), start=1):
             text = line.partition("#")[0].strip()
             if text.startswith("-"):
-                found += _options_of(text, f"{path}:{number}", read_file)
+                result += _options_of(text, f"{path}:{number}", read_file)
             elif text:
                 key, equals, value = (part.strip() for part in text.partition("="))
                 if not equals or not key:
                     raise Wrong(f"{path}:{number}: '{text}' is neither 'key = value' nor an option", "write -mca KEY VALUE")
-                found += parameter([key, value], read_file)
-    return found
+                result += parameter([key, value], read_file)
+    return result
 
 
 def _options_of(text: str, where: str, read_file: ReadFile) -> Translation:
@@ -109,12 +109,12 @@ def _options_of(text: str, where: str, read_file: ReadFile) -> Translation:
         words = shlex.split(text)
     except ValueError as error:
         raise Wrong(f"{where}: {str(error).lower()}", "quote words as for a shell") from None
-    found = Translation()
+    result = Translation()
     while words:
         flag = "-" + words.pop(0).lstrip("-")
         count = {"-x": 1, "-mca": 2, "-gmca": 2, "-omca": 2}.get(flag)
         if count is None or len(words) < count:
             raise Wrong(f"{where}: '{flag}' cannot stand here", "such a file has -x NAME=VALUE and -mca KEY VALUE")
         taken = [words.pop(0) for _ in range(count)]
-        found += Translation(("--export", taken[0])) if count == 1 else parameter(taken, read_file)
-    return found
+        result += Translation(("--export", taken[0])) if count == 1 else parameter(taken, read_file)
+    return result

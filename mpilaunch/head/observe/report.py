@@ -1,7 +1,7 @@
-"""The report: what a launch did, as documented JSON (docs/report.md).
+"""The report of a launch as JSON, documented in docs/report.md.
 
-Written once, at the end, into a new file that takes the old one's place: a reader never sees half a report. What is no file,
-a pipe or /dev/null, is written as it is.
+It is written once, at the end, to a new file that replaces an old one, so a reader never sees half a report. A pipe or a device
+such as /dev/null is written to directly.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import mpilaunch
 from mpilaunch.errors import LaunchError
+from mpilaunch.head import safe_files
 from mpilaunch.head.observe.timeline import Timeline
-from mpilaunch.head.output import safe_files
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.plan import plan_as_json
@@ -26,7 +26,7 @@ SCHEMA = "mpilaunch.report/1"
 
 
 def write_report(path: str, data: Mapping[str, Any]) -> None:
-    """Write a report; raises LaunchError when it cannot."""
+    """Write a report to a file; raises LaunchError."""
     try:
         safe_files.write_file(path, (json.dumps(data, indent=2) + "\n").encode())
     except OSError as error:
@@ -49,14 +49,9 @@ def report(
         "plan": plan_as_json(job),
         "phases": timeline.phases(),
         "verdict": {
-            "exit_code": int(verdict.exit_code),
-            "cause": verdict.cause,
-            "first_rank": None if verdict.first is None else verdict.first.rank,
-            "host": verdict.host or None,
-            "detail": verdict.detail or (None if verdict.first is None else verdict.first.how),
+            **summary_of(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.how)),
             "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
             "hint": verdict.hint,
-            "seconds": verdict.seconds,
             "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
         },
         "nodes": [_node(job, index, facts.get(index)) for index in job.job_map.nodes],
@@ -64,18 +59,29 @@ def report(
     }
 
 
+def summary_of(verdict: Verdict, detail: str) -> dict[str, Any]:
+    """Return the members that the verdict of a job and that of each attempt have in common."""
+    return {
+        "exit_code": int(verdict.exit_code),
+        "cause": verdict.cause,
+        "first_rank": None if verdict.first is None else verdict.first.rank,
+        "host": verdict.host or None,
+        "detail": detail or None,
+        "seconds": verdict.seconds,
+    }
+
+
 def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
-    node = job.allocation.nodes[index]
-    known: dict[str, Any] = {"index": index, "name": node.name}
+    data: dict[str, Any] = {"index": index, "name": job.allocation.nodes[index].name}
     if facts is not None:
-        known |= {
+        data |= {
             "hostname": facts.hostname,
             "python": facts.python,
             "addresses": list(facts.addresses),
             "cpus": len(facts.cpus),
             "gpus": [asdict(gpu) for gpu in facts.gpus],
         }
-    return known
+    return data
 
 
 def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[str, Any]:

@@ -1,7 +1,6 @@
-"""Threads for calls that block, above all to name servers: neither the end of a launch nor that of Python waits for them.
+"""An executor of daemon threads for blocking calls, above all host name look-ups; nothing waits for them at exit.
 
-The threads of the standard library's executor are joined when Python exits, however long a name server takes to answer; these
-are daemon threads.
+Python joins the threads of the standard library's executor at exit, however long a name server takes to answer.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 MOST_THREADS = 64
-"""As many as there are nodes contacted at a time, by default."""
+"""The default of --fanout: the number of nodes contacted at a time."""
 
 
-class Threads(ThreadPoolExecutor):
-    """An executor of daemon threads; asyncio accepts only subclasses of this class as its default executor."""
+class DaemonThreadExecutor(ThreadPoolExecutor):
+    """An executor of daemon threads; a ThreadPoolExecutor because asyncio accepts no other default executor."""
 
     def __init__(self) -> None:
         super().__init__(MOST_THREADS)

@@ -1,4 +1,4 @@
-"""The verdict of a job that ended by its ranks, with its reason as far as it is known. Pure: ends and lines in, words out."""
+"""Explain a failed job: choose the failure that counts and add its last lines and a hint. Pure: no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpilaunch.job.hints import culprit, find, wrote_before
 from mpilaunch.job.state import JobState, RankEnd, Verdict, verdict_of_ranks
 
 LAST_LINES = 12
-"""Lines of the failed rank that the report shows."""
+"""Lines of the failed rank's output that the error message shows."""
 
 
 def explain(
@@ -19,20 +19,20 @@ def explain(
 
     Args:
         first: the earliest failure.
-        lines_of: the last lines of a rank's stderr, as far as they are kept.
-        host_of: the name of a rank's node.
+        lines_of: returns the kept last lines of a rank's stderr.
+        host_of: returns the name of a rank's node.
     """
     first = culprit(first, state.sort_out(first)[0], lines_of)
     verdict = verdict_of_ranks(state, first)
     lines = lines_of(first.rank)
-    found = find(first, lines)
-    hint = None if found is None else found.hint
-    if found is not None and found.follow_on:
-        # Its own end may have to wait: for a thread, for a collective that nobody joins.
+    finding = find(first, lines)
+    hint = None if finding is None else finding.hint
+    if finding is not None and finding.follow_on:
+        # The rank that failed first may not have ended: it may wait for a thread, or in a collective.
         earlier = wrote_before(verdict.stopped, lines_of)
         if earlier is not None:
-            rank, words = earlier
-            hint = f"this followed from rank {rank} on {host_of(rank)}, which had not ended yet but had said: {words}"
+            rank, line = earlier
+            hint = f"this followed from rank {rank} on {host_of(rank)}, which had not ended yet but had said: {line}"
     hosts = tuple(host_of(end.rank) for end in verdict.failed_after)
     last_lines = tuple(lines[-LAST_LINES:])
     return replace(verdict, host=host_of(first.rank), last_lines=last_lines, hint=hint, hosts=hosts)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.daemon.private import DIGITS, YOUNGEST_SWEPT, PrivateDirectory
+from mpilaunch.daemon import private_directory
+from mpilaunch.daemon.private_directory import DIGITS, YOUNGEST_SWEPT, PrivateDirectory
 from tests.support.paths import ROOT
 
 NOBODY = 65534
@@ -38,7 +39,7 @@ def made(place: Path) -> PrivateDirectory:
 def abandoned(place: Path, age: float = 2 * YOUNGEST_SWEPT) -> Path:
     """Return a directory whose processes have died."""
     program = (
-        "import sys, os\nfrom mpilaunch.daemon.private import PrivateDirectory\n"
+        "import sys, os\nfrom mpilaunch.daemon.private_directory import PrivateDirectory\n"
         "d = PrivateDirectory(sys.argv[1])\nd.make()\nopen(d.path + '/file', 'w').close()\nprint(d.path)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, place], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -144,9 +145,7 @@ def test_a_tree_of_any_depth_is_removed(place: Path) -> None:
 
 
 def test_a_removal_ends_though_somebody_goes_on_writing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpilaunch.daemon import private
-
-    monkeypatch.setattr(private, "REMOVE_SECONDS", 0.5)
+    monkeypatch.setattr(private_directory, "REMOVE_SECONDS", 0.5)
     directory = made(place)
     writer = "import os, sys\nos.chdir(sys.argv[1])\nn = 0\nwhile True:\n n += 1\n open(str(n), 'w').close()\n"
     with subprocess.Popen([sys.executable, "-c", writer, directory.path], stderr=subprocess.DEVNULL) as process:
@@ -154,6 +153,31 @@ def test_a_removal_ends_though_somebody_goes_on_writing(place: Path, monkeypatch
         directory.remove()
         assert time.monotonic() - began < 10
         process.kill()
+
+
+def test_it_goes_with_its_last_entry(place: Path) -> None:
+    directory = PrivateDirectory(str(place))
+    for name in ("first", "second"):
+        path = Path(directory.reserve(name))
+        assert path == Path(directory.path, name) and not path.exists()
+    (path / "inner").mkdir(mode=0o700, parents=True)
+    path.chmod(0o700)
+    Path(directory.path, "first").write_text("x")
+    directory.release("first")
+    assert list(Path(directory.path).iterdir()) == [path]
+    directory.release("second")
+    assert list(place.iterdir()) == []
+    directory.release("second")
+
+
+def test_an_entry_that_was_exchanged_is_removed_and_not_followed(place: Path) -> None:
+    victim = place / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("x")
+    directory = PrivateDirectory(str(place))
+    Path(directory.reserve("entry")).symlink_to(victim)
+    directory.release("entry")
+    assert list(place.iterdir()) == [victim] and (victim / "precious").exists()
 
 
 # The sweep
@@ -216,10 +240,14 @@ def test_a_directory_lives_as_long_as_one_process_that_was_forked_off(place: Pat
     assert list(place.iterdir()) == []
 
 
-def test_a_sweep_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpilaunch.daemon import private
+def test_a_sweep_leaves_a_directory_that_its_maker_may_be_about_to_lock(place: Path) -> None:
+    young = abandoned(place, age=YOUNGEST_SWEPT / 2)
+    PrivateDirectory(str(place)).sweep()
+    assert young.is_dir()
 
-    monkeypatch.setattr(private, "MOST_SWEPT", 2)
+
+def test_a_sweep_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_directory, "MOST_SWEPT", 2)
     for _ in range(3):
         abandoned(place)
     PrivateDirectory(str(place)).sweep()
@@ -227,13 +255,11 @@ def test_a_sweep_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_locks_nothing_is_swept_and_the_guard_still_removes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpilaunch.daemon import private
-
     def no_locks(descriptor: int) -> None:
         raise OSError(37, "No locks available")
 
     dead = abandoned(place)
-    monkeypatch.setattr(private, "_lock", no_locks)
+    monkeypatch.setattr(private_directory, "_lock", no_locks)
     directory = made(place)
     directory.sweep()
     assert dead.exists()
@@ -288,3 +314,5 @@ def test_where_nothing_can_be_made_it_is_an_error_of_the_one_who_needs_it() -> N
     directory.remove()
     directory.remove_abandoned()
     directory.sweep()
+    directory.close()
+    directory.close()

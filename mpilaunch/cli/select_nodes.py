@@ -1,6 +1,6 @@
 """The nodes of a job, and which of their slots each program may have: from hostfiles, lists, schedulers, slot maps, rankfiles.
 
-Reads the files that the user named; `prepare` goes on with what comes of them.
+Reads the files that the user named; `build_job` makes the job of these nodes.
 """
 
 from __future__ import annotations
@@ -11,24 +11,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import is_template
-from mpilaunch.config import check_trusted, load_yaml, read_text, text_and_status
+from mpilaunch.cli.files import check_trusted, load_yaml, read_text, text_and_status
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts import allocation
-from mpilaunch.hosts import kubernetes as operators
-from mpilaunch.hosts import schedulers as scheduler
+from mpilaunch.hosts import allocation, kubernetes, schedulers, slot_map
 from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
-from mpilaunch.options import Settings
+from mpilaunch.job.settings import Layer, Section, Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.policy import MappingPolicy
-from mpilaunch.words import Section
 
 if TYPE_CHECKING:
     from mpilaunch.placement.rankfile import RankLine
-
-
-COMMAND_LINE = 4
-"""The layer of settings that the user gives on the command line: `options.Setting`."""
 
 
 def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
@@ -64,7 +57,7 @@ def _discover(environ: Mapping[str, str]) -> tuple[list[HostEntry], str] | None:
             read.append(os.fstat(file.fileno()))
             return file.read()
 
-    found = scheduler.discover(environ, read_noted) or operators.find_hosts(environ, read_noted, os.listdir)
+    found = schedulers.discover(environ, read_noted) or kubernetes.find_hosts(environ, read_noted, os.listdir)
     for status in read:
         _check_agents(found[0] if found is not None else (), status, named=False)
     return found
@@ -76,43 +69,41 @@ def choose_nodes(
     mapping: MappingPolicy,
     lines: Sequence[RankLine] | None,
     environ: Mapping[str, str],
-    agent: operators.FoundAgent | None,
+    agent: kubernetes.FoundAgent | None,
 ) -> tuple[Allocation, list[dict[int, int] | None]]:
     """Return the allocation, and for each program the slots that it may have of which nodes, None for all of them.
 
     Args:
         mapping: of the whole job.
         lines: of a rankfile, which names the nodes where nothing else does.
-        agent: how an operator wants the nodes to be reached about whose agent the user says nothing.
+        agent: how an operator wants nodes to be reached for which the user names no agent.
     """
     hostfiles, host_lists = _named_hosts(settings)
     own_files = [path for section in sections for path in own_values(section, "hostfile")]
     own_lists = [text for section in sections for text in own_values(section, "host")]
     if own_files or own_lists:
         hostfiles, host_lists = tuple(dict.fromkeys(own_files)), () if own_files else tuple(own_lists)
-    source = "--host" if own_lists else settings.provenance("host")
-    on_command_line = bool(own_files) or settings.layer("hostfile") == COMMAND_LINE
+    source = "--host" if own_lists else settings.source("host")
+    on_command_line = bool(own_files) or settings.layer("hostfile") == Layer.COMMAND_LINE
     entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
     named = [entry for text in host_lists for entry in parse_host_list(text, source)]
-    slot_map = settings["slot-map"]
-    data, positions = load_yaml(slot_map) if slot_map else (None, {})
-    if slot_map:
-        from mpilaunch.hosts import slot_map as slotmap  # few jobs have one
-    found = None
+    slot_map_file = settings["slot-map"]
+    data, positions = load_yaml(slot_map_file) if slot_map_file else (None, {})
+    discovered = None
     if not (hostfiles or host_lists) or allocation.names_places([*entries, *named]):
-        from_slot_map = (slotmap.hosts(data, slot_map, positions), slot_map) if slot_map else None
-        found = _discover(environ) or from_slot_map
-        if found is None and lines is not None and not any(line.host.startswith("+") for line in lines):
-            found = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
-        if found is None and mapping.map_by == "seq" and mapping.file is not None:
-            found = _read_hostfile(mapping.file, named=settings.layer("map-by") == COMMAND_LINE), mapping.file
+        from_slot_map = (slot_map.hosts(data, slot_map_file, positions), slot_map_file) if slot_map_file else None
+        discovered = _discover(environ) or from_slot_map
+        if discovered is None and lines is not None and not any(line.host.startswith("+") for line in lines):
+            discovered = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
+        if discovered is None and mapping.map_by == "seq" and mapping.file is not None:
+            discovered = _read_hostfile(mapping.file, named=settings.layer("map-by") == Layer.COMMAND_LINE), mapping.file
     per_node = mapping.per_node
-    # What the user says of it stands above what an operator has put into the environment.
+    # The user's setting is stronger than what an operator has put into the environment.
     inherited = agent if settings.layer("remote-agent") < 2 else None
     nodes = allocation.from_sources(
         entries,
         named,
-        found,
+        discovered,
         hostfile_source=", ".join(hostfiles),
         agent=settings["agent"],
         remote_agent=inherited.name if inherited else settings["remote-agent"],
@@ -122,8 +113,8 @@ def choose_nodes(
     )
     if inherited and any(node.agent == inherited.name for node in nodes.nodes):
         nodes = nodes._replace(agent_source=inherited.source)
-    if slot_map:
-        nodes = slotmap.apply_slot_map(nodes, data, slot_map, positions)
+    if slot_map_file:
+        nodes = slot_map.apply_slot_map(nodes, data, slot_map_file, positions)
     if order := settings["order-nodes"]:
         if order.lower() not in ("ascending", "descending"):
             raise UsageError("option-value", f"--order-nodes: '{order}' is neither ascending nor descending")
@@ -155,7 +146,7 @@ def listed(
     if mapping.map_by == "seq":
         hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
         by = "map-by" if mapping.file else "hostfile"
-        on_command_line = settings.layer(by) == COMMAND_LINE
+        on_command_line = settings.layer(by) == Layer.COMMAND_LINE
         entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
         entries = entries or [entry for text in host_lists for entry in parse_host_list(text)]
         if not entries:
@@ -166,8 +157,8 @@ def listed(
 
 
 def own_values(section: Section, name: str) -> tuple[str, ...]:
-    """Return what is said for one program alone by an option that may be repeated."""
-    value = section.said[name].value if name in section.said else ()
+    """Return a program's own values of an option that may be repeated."""
+    value = section.settings[name].value if name in section.settings else ()
     return value if isinstance(value, tuple) else ()
 
 
@@ -205,15 +196,15 @@ def local_names(environ: Mapping[str, str]) -> frozenset[str]:
     """Return the names of this machine that are certain without asking a name server."""
     own = os.uname().nodename
     names = frozenset({"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]})
-    if operators.in_pod(environ):
+    if kubernetes.in_pod(environ):
         with suppress(OSError):
-            names |= operators.own_names(own, plain_text("/etc/hosts"))
+            names |= kubernetes.own_names(own, plain_text("/etc/hosts"))
     return names
 
 
-def found_agent(settings: Settings, environ: Mapping[str, str]) -> operators.FoundAgent | None:
-    """Return how an operator wants nodes to be reached, None where the user says how, or nobody does."""
-    return None if settings["agent"] else operators.find_agent(environ, plain_text, _is_program)
+def found_agent(settings: Settings, environ: Mapping[str, str]) -> kubernetes.FoundAgent | None:
+    """Return how an operator wants nodes to be reached, None where the user names an agent or there is no operator."""
+    return None if settings["agent"] else kubernetes.find_agent(environ, plain_text, _is_program)
 
 
 def _is_program(word: str) -> bool:

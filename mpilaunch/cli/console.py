@@ -1,8 +1,8 @@
-"""What mpilaunch says: errors, notes, the progress of a start, the report at the end.
+"""The renderer: errors, notes, the progress of a start and the report at the end, on stderr; results on stdout.
 
-The one renderer, on stderr: stdout belongs to the ranks (and to what --dry-run prints). The only importer of rich, and only
-on a terminal; without one the words are the same. Whatever came from elsewhere (ranks, banners, files) is escaped, so that
-no terminal sequence in it can forge a report.
+While a job runs, stdout belongs to its ranks; only what the user asked to look at (--dry-run, --help) is printed there. The
+only importer of rich, and only on a terminal; without one the words are the same. Whatever came from elsewhere (ranks, banners,
+files) is escaped, so that no terminal sequence in it can forge a report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
-from mpilaunch.errors import LaunchError
+from mpilaunch.errors import ExitCode, LaunchError
 
 if TYPE_CHECKING:
     import rich.console
@@ -33,7 +33,7 @@ LOG_SECONDS = 10.0
 PROGRESS_NAMES = 3
 """Nodes that the progress line names; the others are a count."""
 NOBODY_READS = 128 + signal.SIGPIPE
-"""Exit code of a job whose output nobody read any more: as for any filter, no error is said."""
+"""Exit code of a job whose reader has gone: as for any filter, that is no error."""
 
 # Controls, bytes that are no UTF-8 (as lone surrogates), and what turns or hides text.
 _UNPRINTABLE = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -61,13 +61,28 @@ def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
     return bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
 
 
+def print_result(text: str) -> int:
+    """Print what was asked for on stdout, where it can be piped; return the exit code. A reader that leaves is no fault."""
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names may be in any script
+    try:
+        print("\n".join(printable(line) for line in text.splitlines()), flush=True)
+    except BrokenPipeError:
+        # Python flushes stdout again at its exit: let that find an open descriptor.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        message = f"what was asked for cannot be written to stdout: {error.strerror}"
+        raise LaunchError("output-lost", message, exit_code=ExitCode.OUTPUT_LOST) from error
+    return ExitCode.OK
+
+
 class Console:
-    """Speak to the user; the `Observer` of a launch.
+    """Write to the user; the `Observer` of a launch.
 
     Args:
         stream: stderr, unless a test listens.
         environ: for NO_COLOR, FORCE_COLOR and TERM.
-        quiet: say errors and warnings only.
+        quiet: write errors and warnings only.
         verbose: 0, 1 or 2.
     """
 
@@ -90,17 +105,17 @@ class Console:
         self.verbose = verbose
 
     def error(self, error: LaunchError) -> None:
-        """Say an error: what happened, the lines that show it, what to do."""
-        self._say("error", f"[{error.reference}]: {error.message}", error.context, error.hint)
+        """Write an error: what happened, the lines that show it, what to do."""
+        self._message("error", f"[{error.reference}]: {error.message}", error.context, error.hint)
 
     def warning(self, text: str, context: Sequence[str] = ()) -> None:
-        """Say what is likely wrong but ends nothing."""
-        self._say("warning", f": {text}", context)
+        """Write what is likely wrong but ends nothing."""
+        self._message("warning", f": {text}", context)
 
     def remark(self, text: str, *, level: int = 0) -> None:
-        """Say what is worth knowing; `level` 1 only with -v, 2 only with -vv."""
+        """Write a note; `level` 1 only with -v, 2 only with -vv."""
         if not self.quiet and level <= self.verbose:
-            self._say("note", f": {text}")
+            self._message("note", f": {text}")
 
     def note(self, text: str) -> str:
         """Return a remark as a line: while ranks run, what they print and what we say goes through one writer."""
@@ -116,7 +131,7 @@ class Console:
         self.end_progress()
 
     def verdict(self, verdict: Verdict) -> None:
-        """Say how the job ended, the first failure first; a job that went well is no news."""
+        """Write how the job ended, the first failure first; nothing for a job that succeeded."""
         if verdict.unread:
             if not self._is_read():
                 return
@@ -129,7 +144,7 @@ class Console:
             self.warning(f"{host}: ended process {process} ({command}), which its rank had left behind")
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Say lines as they are, but for what is not printable: a map, a table."""
+        """Write lines as they are, with control characters escaped: a map, a table."""
         self._write([("", printable(line)) for line in lines])
 
     def progress(self, done: int, total: int, waiting: Collection[str]) -> None:
@@ -150,7 +165,7 @@ class Console:
             self._progress.stop()
             self._progress = None
 
-    def _say(self, kind: str, text: str, context: Sequence[str] = (), hint: str | None = None) -> None:
+    def _message(self, kind: str, text: str, context: Sequence[str] = (), hint: str | None = None) -> None:
         lines = [(kind, kind + printable(text)), *(("", "    " + printable(line)) for line in context)]
         if hint:
             lines.append(("hint", "hint: " + printable(hint)))
@@ -159,7 +174,7 @@ class Console:
 
     def _write(self, lines: Sequence[tuple[str, str]]) -> None:
         """Write lines; the first word of a line that has a kind is coloured."""
-        # Nobody is left to be told that stderr is gone, or full: the exit code tells how the job ended.
+        # A stderr that is gone or full cannot carry an error about itself: the exit code still tells how the job ended.
         with suppress(OSError):
             if self._colour and any(kind for kind, _ in lines):
                 from rich.text import Text
@@ -174,7 +189,7 @@ class Console:
             self._stream.flush()
 
     def _is_read(self) -> bool:
-        """Say whether what we write now will not wait for a reader."""
+        """Return whether stderr can be written to without waiting for a reader."""
         import select
 
         with suppress(OSError, ValueError):  # it is no file
@@ -239,7 +254,7 @@ class ProgressLine:
                     console=self._make_console(),
                     transient=True,
                     auto_refresh=False,
-                    # The head writes to the descriptors itself: nobody's sys.stdout is to be replaced for a while.
+                    # The head writes to the descriptors itself, so rich must not replace sys.stdout and sys.stderr.
                     redirect_stdout=False,
                     redirect_stderr=False,
                 )
@@ -256,7 +271,7 @@ def progress_text(done: int, total: int, waiting: Collection[str]) -> str:
 # The report at the end
 
 def verdict_error(verdict: Verdict) -> LaunchError:
-    """Return what a failed job says: the first failure, how it died and its last words, then the other ranks as counts."""
+    """Return the error of a failed job: the first failure with its last lines, then the other ranks as counts."""
     context = verdict.detail.splitlines()[1:]
     if verdict.last_lines:
         context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
@@ -284,4 +299,4 @@ def _other_ranks(verdict: Verdict) -> list[str]:
 def _ranks(numbers: Sequence[int]) -> str:
     from mpilaunch.hosts.nodeset import fold_numbers
 
-    return f"rank{'s' if len(numbers) > 1 else ''} {fold_numbers(numbers)}"
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {fold_numbers(numbers)}"
