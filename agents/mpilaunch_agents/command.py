@@ -14,7 +14,7 @@ from string import Formatter
 from mpilaunch.agent import AgentOptions, ChannelEnd
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.text import near
+from mpilaunch.text import closest
 from mpilaunch_agents.openssh import explain_ssh
 from mpilaunch_agents.process import ProcessAgent
 
@@ -82,7 +82,7 @@ def _parse_word(word: str, template: str) -> Word:
     pairs: Word = []
     for text, field, form, conversion in Formatter().parse(word):
         if field is not None and (field not in FIELDS or form or conversion):
-            guess = near(field, FIELDS)
+            guess = closest(field, FIELDS)
             known = ", ".join(f"{{{name}}}" for name in FIELDS)
             hint = f"did you mean {{{guess}}}?" if guess and guess != field else f"the fields are {known}"
             raise _invalid(template, f"unknown field '{field}'", hint)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.errors import reason_of
-from mpilaunch.hosts.remote_names import refuse_names
+from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class ProcessAgent:
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
         """Start the process; raises AgentFailure when it cannot be started."""
-        refused = refuse_names(node.name, node.user)
+        refused = name_problem(node.name, node.user)
         if refused:
             raise AgentFailure("agent-failed", refused)
         argv = self.argv(node, command)

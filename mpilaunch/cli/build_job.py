@@ -19,10 +19,10 @@ from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.job import checkpoints
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.output.tags import parse_tag, tag_template
-from mpilaunch.job.settings import Section, Settings, laid_over
+from mpilaunch.job.settings import Section, Settings, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
-from mpilaunch.placement.map_by import PlacementOptions, mapping_and_cpus
+from mpilaunch.placement.map_by import PlacementOptions, placement_policies
 from mpilaunch.placement.mapping import JobMap
 from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.placement.program_shares import Share, map_apps
@@ -42,20 +42,20 @@ def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, s
 
 def make_job_of_sections(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
     """Return the job that the settings of the job and of each program ask for; raises UsageError."""
-    of_each = [Settings(laid_over(settings.by_name, section.settings)) for section in sections]
-    mapping, cpu = mapping_and_cpus(placement_options(settings))
+    of_each = [Settings(merge_program_settings(settings.by_name, section.settings)) for section in sections]
+    mapping, cpu = placement_policies(placement_options(settings))
     lines = rankfile_of(mapping)
     agent = found_agent(settings, environ)
     nodes, own_slots = choose_nodes(settings, sections, mapping, lines, environ, agent)
     mapping, cpu = listed(mapping, cpu, lines, settings, nodes)
     shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
     if len(sections) > 1:
-        policies = [mapping_and_cpus(placement_options(own))[0] for own in of_each]
+        policies = [placement_policies(placement_options(own))[0] for own in of_each]
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, policies, own_slots))
     # A map that depends on what the nodes are made of is made when they have been asked.
     pending = shares if any(share.policy.needs_topology for share in shares) else ()
     restarts = _restarts(settings, nodes, mapping, environ)
-    if restarts.keeps_idle:
+    if restarts.reserves_nodes:
         if pending or len(shares) > 1:
             message = "--spares and --nnodes need the map of one program, made before the nodes are asked"
             raise UsageError("option-conflict", message, hint="say one program, and --map-by slot, node or ppr:N:node")

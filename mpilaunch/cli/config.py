@@ -17,7 +17,7 @@ from mpilaunch.cli.options import BY_NAME, OPTIONS
 from mpilaunch.cli.types import VARIABLES, Option
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer
-from mpilaunch.text import did_you_mean, near
+from mpilaunch.text import closest, did_you_mean
 
 COMMANDS = (
     *("agent", "remote-agent", "ssh-option", "host-discovery-script", "python", "pmix-library"),
@@ -105,7 +105,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         if word in NO_OPTIONS:
             continue
         hint = _right_spelling(word.lower().replace("_", "-"), "{0.variable}={1}".format)
-        guess = near(word, [variable.removeprefix(f"{VARIABLES}_") for variable in known])
+        guess = closest(word, [variable.removeprefix(f"{VARIABLES}_") for variable in known])
         if hint or guess:
             hint = hint or f"did you mean {VARIABLES}_{guess}?"
             raise UsageError("config-key", f"the variable {name} sets nothing", hint=hint)

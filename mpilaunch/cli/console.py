@@ -284,7 +284,7 @@ def _other_ranks(verdict: Verdict) -> list[str]:
 
     by_end: dict[str, list[tuple[int, str]]] = {}
     for end, host in zip(verdict.failed_after, verdict.hosts, strict=True):
-        by_end.setdefault(end.how, []).append((end.rank, host))
+        by_end.setdefault(end.description, []).append((end.rank, host))
     lines = []
     for how, ends in by_end.items():
         hosts = fold(host for _, host in ends)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.job import trust
-from mpilaunch.text import near
+from mpilaunch.text import closest
 
 if TYPE_CHECKING:
     import yaml
@@ -79,7 +79,7 @@ def _nearest_file(path: str) -> str | None:
         names = os.listdir(folder or ".")
     except OSError:
         return f"there is no directory '{folder}'" if not os.path.lexists(folder) else None
-    guess = near(name, (os.path.join(folder, other) for other in names if other != name))
+    guess = closest(name, (os.path.join(folder, other) for other in names if other != name))
     return f"did you mean {guess}" if guess else None
 
 

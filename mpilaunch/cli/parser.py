@@ -22,7 +22,7 @@ from mpilaunch.cli import dialects
 from mpilaunch.cli.options import BY_FLAG, BY_NAME, GROUPS
 from mpilaunch.cli.types import Option
 from mpilaunch.errors import UsageError
-from mpilaunch.text import near
+from mpilaunch.text import closest
 
 if TYPE_CHECKING:
     from mpilaunch.cli.dialects.rows import Row, Translation
@@ -376,6 +376,6 @@ def _unknown(word: str, foreign: Iterable[str]) -> UsageError:
     if digits and not word.startswith("--") and (glued := word[:-digits]) in BY_FLAG:
         return UsageError("option-unknown", f"unknown option {word}", hint=f"write {glued} {word[-digits:]}")
     long = [flag for flag in BY_FLAG if flag.startswith("--") or len(flag) == 2]
-    guess = near("--" + word.lstrip("-"), (*long, *foreign)) if len(word) > 2 else None
+    guess = closest("--" + word.lstrip("-"), (*long, *foreign)) if len(word) > 2 else None
     suggestion = f"; did you mean {guess if word.startswith('--') else guess[1:]}?" if guess else ""
     return UsageError("option-unknown", f"unknown option {word}{suggestion}", hint="mpilaunch --help all lists all options")

@@ -90,7 +90,7 @@ def choose_nodes(
     slot_map_file = settings["slot-map"]
     data, positions = load_yaml(slot_map_file) if slot_map_file else (None, {})
     discovered = None
-    if not (hostfiles or host_lists) or allocation.names_places([*entries, *named]):
+    if not (hostfiles or host_lists) or allocation.has_relative_names([*entries, *named]):
         from_slot_map = (slot_map.hosts(data, slot_map_file, positions), slot_map_file) if slot_map_file else None
         discovered = _discover(environ) or from_slot_map
         if discovered is None and lines is not None and not any(line.host.startswith("+") for line in lines):
@@ -142,7 +142,7 @@ def listed(
     if lines is not None:
         entries = [HostEntry(line.host, origin=line.origin) for line in lines]
         chosen = tuple(line.cores for line in lines)
-        return mapping._replace(listed=allocation.nodes_of(entries, nodes)), cpu._replace(chosen=chosen)
+        return mapping._replace(listed=allocation.node_indices(entries, nodes)), cpu._replace(chosen=chosen)
     if mapping.map_by == "seq":
         hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
         by = "map-by" if mapping.file else "hostfile"
@@ -152,7 +152,7 @@ def listed(
         if not entries:
             hint = "say --hostfile FILE, --host LIST, or --map-by seq:file=FILE"
             raise UsageError("map-by", "--map-by seq: nothing lists the hosts of the ranks", hint=hint)
-        return mapping._replace(listed=allocation.nodes_of(entries, nodes)), cpu
+        return mapping._replace(listed=allocation.node_indices(entries, nodes)), cpu
     return mapping, cpu
 
 

@@ -105,7 +105,7 @@ class Attempts:
         failed = lost
         if not lost and verdict.first is not None:
             failed = frozenset({self._lineup.numbers[self._launch.node_of(verdict.first.rank)]})
-        self._health = replace(self._health, away=lost, out=frozenset()).blame(failed)
+        self._health = replace(self._health, lost=lost, unusable=frozenset()).with_failures(failed)
         self._ended.append(Attempt(self._job, self._lineup, verdict))
         return verdict
 
@@ -121,8 +121,8 @@ class Attempts:
     def _replace_nodes(self, error: LaunchError) -> bool:
         """Replace the nodes that did not start by others; return whether that was possible."""
         failed = frozenset(self._lineup.numbers[index] for index in error.nodes)
-        self._health = replace(self._health, out=self._health.out | failed).blame(failed)
-        if not failed or not (self._job.restart or self._policy.keeps_idle):
+        self._health = replace(self._health, unusable=self._health.unusable | failed).with_failures(failed)
+        if not failed or not (self._job.restart or self._policy.reserves_nodes):
             return False
         lineup = self._next_lineup()
         if lineup is None:
@@ -142,7 +142,7 @@ class Attempts:
         else:
             detail = "\n".join((error.message, *error.context))
             verdict = Verdict(last.exit_code, error.reference, detail=detail, hint=error.hint)
-        self._health = replace(self._health, out=frozenset(), away=self._health.away | self._health.out)
+        self._health = replace(self._health, unusable=frozenset(), lost=self._health.lost | self._health.unusable)
         self._ended.append(Attempt(self._job, self._lineup, verdict))
         return verdict
 
@@ -152,7 +152,7 @@ class Attempts:
         """Return why there is no further attempt, or "" when there is one."""
         if verdict.exit_code == ExitCode.OK:
             return "it ended well"
-        reason = restarts.why_not(self._policy, verdict, self._job.restart)
+        reason = restarts.reason_against(self._policy, verdict, self._job.restart)
         limit = self._first.deadlines.timeout
         pause = restarts.pause_before(self._job.restart + 1)
         if not reason and limit is not None and time.monotonic() - self._began + pause >= limit:
@@ -171,7 +171,7 @@ class Attempts:
         lineup = self._next_lineup()
         if lineup is None:
             needed = self._policy.least if self._policy.elastic else len(self._lineup.job_map.nodes)
-            usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.out]
+            usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
             available = f"there are {len(usable)}: {fold(usable)}" if usable else "there is none"
             raise LaunchError("too-few-nodes", f"{next_one} needs {needed} nodes with enough slots, and {available}")
         changed = restarts.changes(self._lineup, lineup)
@@ -222,7 +222,7 @@ class Attempts:
             self._observer.remark(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
         self._pool, gone = restarts.with_discovered(self._pool, discovered)
-        self._health = replace(self._health, out=gone)
+        self._health = replace(self._health, unusable=gone)
 
     def _history(self, reason: str) -> tuple[str, ...]:
         """Return lines on the attempts before the last, and why there is no further one."""
@@ -231,7 +231,7 @@ class Attempts:
         if lines:
             heading = f"this was attempt {len(self._ended)}; before it:" + (f" {hidden} more, and" if hidden > 0 else "")
             lines = [heading, *lines[-EARLIER_SHOWN:]]
-        if self._policy.limit and restarts.may_be_restarted(self._ended[-1].verdict):
+        if self._policy.limit and restarts.is_restartable(self._ended[-1].verdict):
             lines.append(f"not started again: {reason}")
         return tuple(lines)
 

@@ -64,7 +64,7 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
         from mpilaunch.head.threads import DaemonThreadExecutor  # a local launch looks up no host name
 
         loop.set_default_executor(DaemonThreadExecutor())
-    if job.report_file is not None or job.restarts.kept_going:
+    if job.report_file is not None or job.restarts.may_restart:
         from mpilaunch.head.attempts import Attempts  # most jobs have one attempt and no report
 
         return await Attempts(job, observer).run(agents)

@@ -164,7 +164,7 @@ class Launch:
 
             verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks.node_name)
         if self._stop.outcome is not None:
-            failed, stopped, finished = self._state.sort_out(None)
+            failed, stopped, finished = self._state.other_ranks(None)
             verdict = replace(self._stop.outcome, stopped=stopped, finished=finished)
             if self._job.continue_on_error:
                 hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
@@ -196,7 +196,7 @@ class Launch:
         for rank, _pid, clock in message["ranks"]:
             self._check_rank(link, rank, started=False)
             self._timeline.rank_started(rank, link.head_clock(clock))
-            self._state.happened(rank, "started")
+            self._state.apply(rank, "started")
         for rank, number, clock in message["failed"]:
             self._check_rank(link, rank, started=False)
             self._stdin_ended(rank, 0)
@@ -253,7 +253,7 @@ class Launch:
         self._output.end(channel)
         rank = rank_of(channel)
         if self._output.drained(rank):
-            self._state.happened(rank, "drained")
+            self._state.apply(rank, "drained")
             self._check_done()
 
     def credit(self, link: NodeLink, channel: int) -> None:
@@ -272,7 +272,7 @@ class Launch:
             return
         self._lost_nodes.add(index)
         for rank in self._ranks.of_node(index):
-            self._state.happened(rank, "lost")
+            self._state.apply(rank, "lost")
             self._stdin_ended(rank, None)
             self._mpi.rank_lost(rank)
         detail = f"{link.node.name}: lost: {reason}\n{link.last_words}".rstrip("\n")
@@ -335,7 +335,7 @@ class Launch:
             self._stdin.rank_ended(rank, consumed)
 
     def _exited(self, end: RankEnd) -> None:
-        self._state.happened(end.rank, "exited", end)
+        self._state.apply(end.rank, "exited", end)
         self._mpi.rank_ended(end)
         # With --continue-on-error too, other ranks may wait in MPI for ever for one that fails between init and finalize.
         if end.failed and not (self._job.continue_on_error and end.mpi in ("absent", "finalized")):
@@ -349,7 +349,7 @@ class Launch:
             return
         missed = self._mpi.missed()
         if missed:
-            self._state.missed(missed)
+            self._state.mark_missed(missed)
             self._stop.begin(None)
 
     def _end_early(self, outcome: Verdict) -> None:

@@ -75,15 +75,15 @@ class Health:
 
     Attributes:
         failures: how often each was lost, was not reached, or had the rank that failed first.
-        away: those that were lost in the last attempt: they may be back, but others are tried first.
-        out: those that cannot be used now: not reached in this attempt, or not among the hosts that there are.
+        lost: those that were lost in the last attempt: they may be back, but others are tried first.
+        unusable: those that cannot be used now: not reached in this attempt, or not among the hosts that there are.
     """
 
     failures: Mapping[int, int] = field(default_factory=dict)
-    away: frozenset[int] = frozenset()
-    out: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
+    unusable: frozenset[int] = frozenset()
 
-    def blame(self, numbers: Collection[int]) -> Health:
+    def with_failures(self, numbers: Collection[int]) -> Health:
         """Return the same with one failure more for each of these nodes."""
         more = {number: self.failures.get(number, 0) + 1 for number in numbers}
         return replace(self, failures={**self.failures, **more})
@@ -91,8 +91,8 @@ class Health:
     def standing(self, number: int, used: Collection[int]) -> int:
         """Return the order in which nodes are taken: 0 those in use, 1 idle ones, 2 lost ones, from 3 those that rest."""
         if self.failures.get(number, 0) >= REST_AFTER:
-            return 3 + (number in self.away)
-        return 2 if number in self.away else 0 if number in used else 1
+            return 3 + (number in self.lost)
+        return 2 if number in self.lost else 0 if number in used else 1
 
 
 # What the user asked for
@@ -170,7 +170,7 @@ def _exit_codes(text: str | None) -> frozenset[int]:
 def first_lineup(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy) -> Lineup:
     """Return where a job begins: on its nodes in order, less the spares; raises UsageError when its ranks do not fit."""
     numbers = tuple(range(len(pool.nodes)))
-    if not policy.keeps_idle:
+    if not policy.reserves_nodes:
         return Lineup(numbers, pool, map_ranks(pool, mapping))
     able = [node.index for node in pool.nodes if node.slots]
     count = min(policy.most or len(able), len(able) - policy.spares) // policy.unit * policy.unit
@@ -179,7 +179,7 @@ def first_lineup(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy
 
 def next_lineup(policy: RestartPolicy, pool: Allocation, lineup: Lineup, health: Health) -> Lineup | None:
     """Return where the next attempt runs, as like the last one as can be; None when there are not enough nodes."""
-    usable = [node.index for node in pool.nodes if node.slots and node.index not in health.out]
+    usable = [node.index for node in pool.nodes if node.slots and node.index not in health.unusable]
     before = (*lineup.numbers, *range(len(lineup.numbers), len(pool.nodes)))
     if policy.elastic:
         usable = _choose(policy, usable, lineup.used, health)
@@ -191,7 +191,7 @@ def next_lineup(policy: RestartPolicy, pool: Allocation, lineup: Lineup, health:
         return _mapped(pool, before, usable, policy.mapping) if policy.elastic else None
     used = {numbers[index] for index in lineup.job_map.nodes}
     idle = set(numbers) - used
-    resting = idle if policy.keeps_idle else idle & (health.away | health.out)
+    resting = idle if policy.reserves_nodes else idle & (health.lost | health.unusable)
     return Lineup(numbers, _allocation(pool, numbers, resting), lineup.job_map)
 
 
@@ -215,7 +215,7 @@ def _replace(
     standing = {number: health.standing(number, used) for number in numbers}
     # Those that must go choose first, then those that were lost.
     leaving = [index for index in job_map.nodes if numbers[index] not in usable or standing[numbers[index]]]
-    leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.away, index))
+    leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
         places = [place for place in job_map.placements if place.node == index]
@@ -275,18 +275,18 @@ def changes(old: Lineup, new: Lineup) -> str:
 # Whether and when
 
 
-def may_be_restarted(verdict: Verdict) -> bool:
+def is_restartable(verdict: Verdict) -> bool:
     """Say whether another attempt may go better after an end for this cause."""
     return verdict.cause in RESTARTED or verdict.cause.startswith("start-")
 
 
-def why_not(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
+def reason_against(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
     """Return why an attempt that ended so is not followed by another, "" when it is.
 
     Args:
         restart: how often the job has been started again so far.
     """
-    if not may_be_restarted(verdict):
+    if not is_restartable(verdict):
         return f"a job that ended by '{verdict.cause}' is not started again"
     if verdict.first is not None and verdict.first.errno is not None:
         return "a program that cannot be executed is not started again"

@@ -64,7 +64,7 @@ class Section:
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
 
-def laid_over(job: Mapping[str, Setting], own: Mapping[str, Setting]) -> dict[str, Setting]:
+def merge_program_settings(job: Mapping[str, Setting], own: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return the settings of a program: its own before those of the job; lists of the same layer are joined."""
     both = {**job, **own}
     for name in job.keys() & own.keys():

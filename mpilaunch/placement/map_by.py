@@ -91,7 +91,7 @@ class _BindTo:
     lists: tuple[tuple[int, ...], ...] = ()
 
 
-def mapping_and_cpus(options: PlacementOptions) -> tuple[MappingPolicy, CpuPolicy]:
+def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPolicy]:
     """Return what -np, -N, --map-by, --rank-by, --bind-to and their like say together; raises UsageError.
 
     `MappingPolicy.listed` and `CpuPolicy.chosen` are not filled in: who reads `MappingPolicy.file` does that.

@@ -26,7 +26,7 @@ from mpilaunch.cli.options import BY_FLAG
 from mpilaunch.cli.parser import TRANSLATED, CommandLine, read_command
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts import kubernetes as operators
+from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.nodeset import fold_numbers
 from tests.support import goldens
 from tests.support.command_line import request, settings
@@ -218,8 +218,8 @@ def tables() -> str:
     lines += ["", "## Variables of other launchers that count", "", "| variable | says |", "| --- | --- |"]
     variables = {variable: name for dialect in dialects.DIALECTS for variable, name in dialect.variables.items()}
     lines += [f"| `{variable}` | `--{name}` |" for variable, name in variables.items()]
-    lines += [f"| `{variable}` | `--hostfile` |" for variable in operators.HOSTFILE_VARIABLES]
-    for agent, arguments in operators.AGENT_VARIABLES:
+    lines += [f"| `{variable}` | `--hostfile` |" for variable in kubernetes.HOSTFILE_VARIABLES]
+    for agent, arguments in kubernetes.AGENT_VARIABLES:
         lines.append(f"| `{agent}`, {', '.join(f'`{name}`' for name in arguments)} | `--remote-agent` |")
     return "\n".join([*lines, ""])
 

@@ -202,7 +202,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
                 links[0].data_received(piece)
         # What was taken can be told: no number or text of it breaks the verdict.
         verdict = verdict_of_ranks(launch._state)
-        assert verdict.first is None or (verdict.first.how and isinstance(verdict.first.exit_code, int))
+        assert verdict.first is None or (verdict.first.description and isinstance(verdict.first.exit_code, int))
         for end in launch._state.ends.values():
             assert end.rank == 0, "a node speaks for its own ranks"
         for answer in launch._ranks._answers.values():

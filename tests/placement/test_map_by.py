@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from mpilaunch.cli.build_job import placement_options
 from mpilaunch.errors import UsageError
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.map_by import PlacementOptions, mapping_and_cpus
+from mpilaunch.placement.map_by import PlacementOptions, placement_policies
 from mpilaunch.placement.policy import MappingPolicy
 from tests.support.command_line import settings
 
 
 def read(words: str) -> tuple[MappingPolicy, CpuPolicy]:
-    return mapping_and_cpus(placement_options(settings(words)))
+    return placement_policies(placement_options(settings(words)))
 
 
 def on(kind: str, **fields: object) -> CpuPolicy:
@@ -127,4 +127,4 @@ def test_what_is_refused(words: str, reference: str, message: str) -> None:
 def test_any_words_are_read_or_refused(option: str, words: list[str]) -> None:
     text = "".join(words) or ":"
     with contextlib.suppress(UsageError):
-        mapping_and_cpus(PlacementOptions(**{option.replace("-", "_"): text}))
+        placement_policies(PlacementOptions(**{option.replace("-", "_"): text}))

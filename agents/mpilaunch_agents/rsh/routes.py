@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from mpilaunch.hosts.remote_names import refuse_names
+from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch_agents.pods import (
     DELIVERED,
     classify_kubectl_message,
@@ -34,7 +34,7 @@ def route_name(program: str, environ: Mapping[str, str]) -> str:
 def route_to(name: str, call: Call, environ: Mapping[str, str]) -> Route:
     """Return the way of this name to the node of a call; raises BadCall for names or a template that cannot be used."""
     for user in (call.user or None, *call.logins):
-        refused = refuse_names(call.host, user)
+        refused = name_problem(call.host, user)
         if refused:
             raise BadCall(refused)
     if name == "kubectl":

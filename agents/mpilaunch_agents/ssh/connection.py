@@ -20,7 +20,7 @@ import asyncssh
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.hosts.remote_names import refuse_names
+from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
 from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
 from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
@@ -204,7 +204,7 @@ class Connections:
     # Settings
 
     async def _ask(self, host: str, user: str | None, port: int | None, given: Sequence[str]) -> HostSettings:
-        refused = refuse_names(host, user)
+        refused = name_problem(host, user)
         if refused:
             raise AgentFailure("agent-failed", refused)
         return await self._settings.of(host, user, port, given)
@@ -240,8 +240,8 @@ def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
     command = settings.get("proxycommand")
     if not command:
         return None
-    # Names from the configuration reach the shell too.
-    refused = refuse_names(settings.host, settings.get("user"))
+    # The names that the configuration gives reach the shell as well.
+    refused = name_problem(settings.host, settings.get("user"))
     if refused:
         raise AgentFailure("agent-failed", f"ProxyCommand: {refused}")
     return [os.environ.get("SHELL") or "/bin/sh", "-c", "exec " + settings.expand(command)]

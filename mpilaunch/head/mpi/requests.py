@@ -184,7 +184,7 @@ class MpiServices:
     def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
         rank = self._ranks.own_rank(ask["world"], ask["rank"], link.node.index)
         refused = "the job ends" if self._closed else "too many spawns wait" if len(self._tasks) >= MAX_REQUESTS else ""
-        if not self._state.lives(rank):
+        if not self._state.is_alive(rank):
             refused = "the rank has ended"
         if refused:
             _answer(link, ask, error=refused)
@@ -205,7 +205,7 @@ class MpiServices:
             ranks = self._ranks
             try:
                 count = sum(world.size for world in ranks.worlds)
-                living = [ranks.place(rank) for rank in range(count) if self._state.lives(rank)]
+                living = [ranks.place(rank) for rank in range(count) if self._state.is_alive(rank)]
                 world = spawned_world(self._job, ranks.worlds, ask, living)
                 nodes = [self._job.allocation.nodes[index] for index in world.job_map.nodes]
                 await self._daemons.join(nodes, self._job.deadlines.start)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from mpilaunch.job.hints import culprit, find, wrote_before
+from mpilaunch.job.hints import decisive_failure, find_exception, find_hint
 from mpilaunch.job.state import JobState, RankEnd, Verdict, verdict_of_ranks
 
 LAST_LINES = 12
@@ -22,14 +22,14 @@ def explain(
         lines_of: returns the kept last lines of a rank's stderr.
         host_of: returns the name of a rank's node.
     """
-    first = culprit(first, state.sort_out(first)[0], lines_of)
+    first = decisive_failure(first, state.other_ranks(first)[0], lines_of)
     verdict = verdict_of_ranks(state, first)
     lines = lines_of(first.rank)
-    finding = find(first, lines)
+    finding = find_hint(first, lines)
     hint = None if finding is None else finding.hint
     if finding is not None and finding.follow_on:
         # The rank that failed first may not have ended: it may wait for a thread, or in a collective.
-        earlier = wrote_before(verdict.stopped, lines_of)
+        earlier = find_exception(verdict.stopped, lines_of)
         if earlier is not None:
             rank, line = earlier
             hint = f"this followed from rank {rank} on {host_of(rank)}, which had not ended yet but had said: {line}"

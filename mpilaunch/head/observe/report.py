@@ -49,7 +49,7 @@ def report(
         "plan": plan_as_json(job),
         "phases": timeline.phases(),
         "verdict": {
-            **summary_of(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.how)),
+            **summary_of(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
             "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
             "hint": verdict.hint,
             "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
@@ -98,5 +98,5 @@ def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[
         "exit_code": None if end is None else end.code,
         "signal": None if end is None else end.signal,
         "stopped": end is None or end.stopped,
-        "how": "lost with its node" if end is None else end.how,
+        "how": "lost with its node" if end is None else end.description,
     }

@@ -16,7 +16,7 @@ from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.hosts.node_facts import Cpu, NodeFacts
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.placement.binding import GpuPolicy, bind_ranks
-from mpilaunch.placement.map_by import mapping_and_cpus
+from mpilaunch.placement.map_by import placement_policies
 from mpilaunch.placement.mapping import map_ranks
 from mpilaunch.placement.topology import objects
 from tests.support.command_line import settings
@@ -66,7 +66,7 @@ def of_hosts(hosts: str) -> allocation.Allocation:
 
 def bound(topologies: Sequence[str], hosts: str, options: str) -> str:
     """Map and bind as mpilaunch does, on nodes with these topologies; return it as `drawn` writes it."""
-    mapping, cpu = mapping_and_cpus(placement_options(settings(options)))
+    mapping, cpu = placement_policies(placement_options(settings(options)))
     nodes = of_hosts(hosts)
     facts = {node.index: facts_of(topologies[node.index % len(topologies)]) for node in nodes.nodes}
     job_map = map_ranks(nodes, mapping, {index: found.cpus for index, found in facts.items()})
