@@ -38,7 +38,7 @@ MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requir
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
 	@echo 'make test      set up, and run the tests (as root: they make hosts out of network namespaces)'
-	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, the oldest asyncssh, a part of test-mpi (as root, 20 min)'
+	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 25 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about eight minutes (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
@@ -76,7 +76,7 @@ test-failures: $(VENV)/.test $(VENV)/.torch
 	$(BIN)/python benchmarks/failures.py
 
 test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(MPI_VENV)/%/made)
-	$(call need,$(HOSTS_NEED) $(MPI_NEED))
+	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest -m slow $(FLAGS)
 	$(ASYNCSSH_VENV)/bin/python -m pytest tests/agents/test_ssh.py tests/agents/test_ssh_trust.py

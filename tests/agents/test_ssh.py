@@ -69,7 +69,7 @@ def test_agents_conform_on_real_hosts(hosts: Hosts) -> None:
     assert "48 passed" in done.stdout
 
 
-# What follows calls `reach` on the head.
+# What follows calls `run_on_nodes` on the head.
 
 
 def cause(hosts: Hosts, agent: str, node: str | dict[str, Any], **options: Any) -> str:
@@ -210,8 +210,9 @@ def test_ssh_agent_gives_the_key(hosts: Hosts, tmp_path: Path) -> None:
         'ssh-add -q ~/.ssh/id_ed25519; shift; "$@"'
     )
     driver = (
-        "import asyncio; from tests.support.agents.ssh import reach; "
-        "print(asyncio.run(reach('ssh', {'ssh_options': ['IdentityFile=/no/such/key']}, [{'name': 'node01'}], ['hostname'])))"
+        "import asyncio; from tests.support.agents.ssh import run_on_nodes; "
+        "options = {'ssh_options': ['IdentityFile=/no/such/key']}; "
+        "print(asyncio.run(run_on_nodes('ssh', options, [{'name': 'node01'}], ['hostname'])))"
     )
     done = hosts.run(["bash", "-c", script, "bash", str(tmp_path), sys.executable, "-c", driver])
     assert (done.stdout, done.stderr) == ("[['', 'node01', 0]]\n", "")

@@ -38,10 +38,11 @@ def prepared(daemon: WireToDaemon, folder: Path) -> None:
     daemon.until("ready")
 
 
-def awaiting_modules(daemon: WireToDaemon, folder: Path) -> None:
-    """While the modules that serve PMIx are on their way."""
+def prepared_with_pmix(daemon: WireToDaemon, folder: Path) -> None:
+    """Between `prepare` and `launch`, with the helper that serves PMIx."""
     daemon.prepare("sh", "-c", ":", silence=SILENCE, mpi=offer("pmix", library="libpmix.so.2"))
-    daemon.until("ask")
+    daemon.until("ready")
+    assert len(descendants(daemon.process.pid)) == 2, "the daemon and its helper"
 
 
 def running(daemon: WireToDaemon, folder: Path) -> None:
@@ -75,7 +76,7 @@ def finished(daemon: WireToDaemon, folder: Path) -> None:
     daemon.until("finished")
 
 
-PHASES = (fresh, refused, prepared, awaiting_modules, running, reconnecting, stopping, releasing, finished)
+PHASES = (fresh, refused, prepared, prepared_with_pmix, running, reconnecting, stopping, releasing, finished)
 
 
 @pytest.mark.parametrize("how", ["vanishes", "is silent"])

@@ -33,6 +33,7 @@ def test_conversations_in_any_state() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_900)
 def test_many_conversations_in_any_state() -> None:
     assert conversations(1_000, 8_000, 1_800).startswith("7000 conversations: ")
 

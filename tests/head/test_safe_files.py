@@ -9,6 +9,7 @@ import os
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,9 +227,11 @@ def test_a_directory_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(sticky
         os.unlink("logs")
         os.rename("aside", "logs")
 
-    written = failed = 0
+    written = failed = number = 0
+    deadline = time.monotonic() + 20
     with beside(USER, exchange, theirs):
-        for number in range(4000):
+        while number < 4000 or (not (written and failed) and time.monotonic() < deadline):
+            number += 1
             try:
                 if number % 2:
                     os.close(safe_files.open_output(f"{theirs}/logs/rank-0000.out", append=False, named=False))

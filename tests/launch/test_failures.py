@@ -19,8 +19,8 @@ from tests.support.launching import (
     WireToDaemon,
     finish,
     launch,
+    launch_with_file_limit,
     launching,
-    limited,
     living,
     sh,
     stopped,
@@ -184,7 +184,7 @@ def test_the_start_deadline_is_kept_within_a_second() -> None:
     says="`600 nodes and 600 ranks need 2432 open files, the limit is 1024`", code="1", within=10,
 )  # fmt: skip
 def test_too_few_files_for_the_head() -> None:
-    done = limited(1024, "--agent", "fake", "-H", "node[1-600]", "touch", "ran")
+    done = launch_with_file_limit(1024, "--agent", "fake", "-H", "node[1-600]", "touch", "ran")
     assert done.returncode == 1
     needs = "limit of open files too low: 600 nodes and 600 ranks need 2432 open files, the limit is 1024\n"
     assert done.stderr.startswith(f"error[start-file-limit]: this machine: {needs}")
@@ -192,16 +192,16 @@ def test_too_few_files_for_the_head() -> None:
 
 
 def test_too_few_files_for_the_nodes_that_are_asked_first() -> None:
-    done = limited(256, "--agent", "fake", "-H", "node[1-100]", "--map-by", "ppr:1:socket", "touch", "ran")
+    done = launch_with_file_limit(256, "--agent", "fake", "-H", "node[1-100]", "--map-by", "ppr:1:socket", "touch", "ran")
     assert done.returncode == 1
     needs = "limit of open files too low: 100 nodes need 432 open files, the limit is 256\n"
     assert done.stderr.startswith(f"error[start-file-limit]: this machine: {needs}")
 
 
 def test_just_enough_files_are_enough() -> None:
-    assert limited(32 + 10 * 4, "--agent", "fake", "-H", "node[1-10]", "--mpi", "none", "true").returncode == 0
-    assert limited(233, "-np", "64", "--oversubscribe", "true").returncode == 0
-    refused = limited(232, "-np", "64", "--oversubscribe", "true")
+    assert launch_with_file_limit(32 + 10 * 4, "--agent", "fake", "-H", "node[1-10]", "--mpi", "none", "true").returncode == 0
+    assert launch_with_file_limit(233, "-np", "64", "--oversubscribe", "true").returncode == 0
+    refused = launch_with_file_limit(232, "-np", "64", "--oversubscribe", "true")
     assert refused.stderr.startswith("error[start-file-limit]: localhost: limit of open files too low: 64 ranks need 233 open")
 
 

@@ -20,7 +20,7 @@ import pytest
 from tests.support.failures import NODES, RANKS, START, STRAYS, proves
 from tests.support.hosts import Hosts
 from tests.support.launching import LIMIT, MPILAUNCH, QUICK_HEARTBEAT, children, wait_until
-from tests.support.processes import gone, guard_and_daemon_on, kill_daemon, parent
+from tests.support.processes import guard_and_daemon_on, host_is_empty, kill_daemon, parent
 
 pytestmark = [pytest.mark.slow, pytest.mark.testbed, pytest.mark.usefixtures("shared")]
 
@@ -46,7 +46,7 @@ def refused(hosts: Hosts, *arguments: str, program: tuple[str, ...] = ("sh", "-c
     done = hosts.launch(*arguments, *program)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert not list(Path.cwd().glob("ran-*"))
-    assert {name: hosts.processes(name) for name in hosts.names if not gone(hosts, name)} == {}
+    assert {name: hosts.processes(name) for name in hosts.names if not host_is_empty(hosts, name)} == {}
     return done.stderr.splitlines()
 
 
@@ -283,7 +283,7 @@ def test_connection_that_is_dropped_is_tried_again(agent: str) -> None:
             release()
             output, errors = job.communicate(timeout=LIMIT)
         assert (job.returncode, sorted(output.split()), errors) == (0, ["node01", "node02"], "")
-        assert all(gone(few, name) for name in few.names)
+        assert all(host_is_empty(few, name) for name in few.names)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -345,7 +345,7 @@ def going_on(hosts: Hosts, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     assert job.returncode == 7, errors
     assert sorted(output.split()) == sorted(f"{rank}:{number}" for rank in range(4) for number in range(1, 2001))
     assert re.search(r"^note: node02: .*; connected again after [0-9.]+ s$", errors, re.MULTILINE), errors
-    assert gone(hosts, "node01") and gone(hosts, "node02")
+    assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -357,7 +357,7 @@ def test_daemon_is_killed(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent) as job:
         kill_daemon(hosts, "node02")
         lost(job, "node02")
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -369,7 +369,7 @@ def test_guard_is_killed(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent) as job:
         os.kill(guard_and_daemon_on(hosts, "node02")[0], signal.SIGKILL)
         lost(job, "node02")
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -383,7 +383,7 @@ def test_daemon_is_frozen(hosts: Hosts, agent: str) -> None:
         os.kill(guard_and_daemon_on(hosts, "node02")[1], signal.SIGSTOP)
         assert "no sign of life for " in lost(job, "node02")
         # Nobody continues it.
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -411,7 +411,7 @@ def test_session_of_sshd_is_killed_and_sshd_with_it(hosts: Hosts, agent: str) ->
         hosts.stop_sshd("node02")
         os.kill(session, signal.SIGKILL)
         assert "; not reached again within 1 s: " in lost(job, "node02")
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -423,7 +423,7 @@ def test_head_is_killed(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent, "--reconnect-timeout", "2") as job:
         job.kill()
         job.wait(LIMIT)
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -438,7 +438,7 @@ def test_signal_to_the_head_ends_the_job(hosts: Hosts, agent: str, number: int, 
         output, errors = job.communicate(timeout=2 * SLACK)
         assert (job.returncode, output) == (code, "")
         assert "    ranks 0-3 stopped\n" in errors
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 def test_program_under_a_shell_has_its_time_to_end(hosts: Hosts) -> None:
@@ -464,7 +464,7 @@ def test_link_goes_down_in_the_middle(hosts: Hosts, agent: str) -> None:
         hosts.link("node02", up=False)
         assert "no sign of life for " in lost(job, "node02")
         # The cable stays unplugged: the node finds out by itself.
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -477,7 +477,7 @@ def test_host_freezes_in_the_middle(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent, *QUICK_HEARTBEAT) as job:
         with hosts.pause("node02"):
             assert "no sign of life for " in lost(job, "node02", seconds=4 * SLACK)
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 # What is only almost a failure
@@ -544,7 +544,7 @@ def test_sshd_itself_is_killed_and_the_job_goes_on(hosts: Hosts, agent: str) -> 
         Path("go").touch()
         assert job.communicate(timeout=2 * SLACK) == ("went on\nwent on\n", "")
     assert job.returncode == 0
-    assert gone(hosts, "node01") and gone(hosts, "node02")
+    assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -634,7 +634,7 @@ def test_name_server_that_does_not_answer(hosts: Hosts, agent: str) -> None:
     assert time.monotonic() - begun < 1.5 + SLACK
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("error[start-timeout]: 1 of 2 nodes: slow.example.org: no answer in time after 1.")
-    assert gone(hosts, "node01")
+    assert host_is_empty(hosts, "node01")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -653,7 +653,7 @@ def test_another_job_on_the_same_node_lives_on(hosts: Hosts, agent: str) -> None
         assert job.poll() is None
         job.send_signal(signal.SIGTERM)
         job.communicate(timeout=2 * SLACK)
-        assert gone(hosts, "node01") and gone(hosts, "node02")
+        assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -668,4 +668,4 @@ def test_sixty_four_logins_at_once_under_the_limit_that_sshd_ships_with(agent: s
         done = one.launch("--agent", agent, "-f", "hosts.txt", "-N", "1", "--insecure-host-keys", "hostname")
         assert (done.returncode, done.stdout.split()) == (0, ["node01"] * 64), done.stderr
         assert "drop connection" in (one.shared.parent / "sshd.log").read_text()
-        assert gone(one, "node01")
+        assert host_is_empty(one, "node01")

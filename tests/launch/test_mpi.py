@@ -26,8 +26,8 @@ from tests.support.launching import (
     guard_and_daemon,
     kill_hard,
     launch,
+    launch_with_file_limit,
     launching,
-    limited,
     living,
     script,
     sh,
@@ -422,7 +422,7 @@ def test_nothing_is_spawned_when_the_job_ends() -> None:
 def test_a_node_that_is_at_its_limit_of_files_says_so_when_ranks_are_spawned() -> None:
     # The second world alone would have room.
     worlds = [f"0:{spawning((40, list(sh(program))))}" for program in ("sleep 2", "true")]
-    done = limited(240, "-H", "local:100", "-np", "1", *SAY, *worlds)
+    done = launch_with_file_limit(240, "-H", "local:100", "-np", "1", *SAY, *worlds)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("msg=success") == done.stdout.count("msg=could_not_spawn") == 1
     assert "note: MPI_Comm_spawn failed: local: limit of open files too low: 40 ranks need " in done.stderr

@@ -25,7 +25,7 @@ from tests.support.launching import (
     wait_for_files,
     wait_until,
 )
-from tests.support.processes import gone, kill_daemon
+from tests.support.processes import host_is_empty, kill_daemon
 
 JOB = 'echo $(hostname) $WORLD_SIZE >up-$MPILAUNCH_RESTART_COUNT-$RANK; [ $MPILAUNCH_RESTART_COUNT != %s ] || exec sleep 600'
 """Each rank writes where it is, and stays in attempts that a test is to break."""
@@ -67,7 +67,7 @@ def ended(hosts: Hosts, job: subprocess.Popen[str], code: int = 0, limit: float 
     """Wait for the end of a job; return what it said. Nothing of it is left on any host."""
     _, errors = job.communicate(timeout=limit)
     assert job.returncode == code, errors
-    assert all(gone(hosts, name) for name in hosts.names)
+    assert all(host_is_empty(hosts, name) for name in hosts.names)
     return errors
 
 
@@ -84,7 +84,7 @@ def test_a_rank_that_fails_once(hosts: Hosts, shared: Path) -> None:
     assert sorted(path.name for path in Path("out").iterdir()) == [
         *("rank-0000.err", "rank-0000.out", "rank-0001.err", "rank-0001.out", "restart-1")
     ]
-    assert all(gone(hosts, name) for name in hosts.names)
+    assert all(host_is_empty(hosts, name) for name in hosts.names)
 
 
 @pytest.mark.slow

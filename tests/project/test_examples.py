@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.hosts import CHECKOUT, Hosts
 from tests.support.launching import MPILAUNCH, launch
-from tests.support.processes import gone, kill_daemon
+from tests.support.processes import host_is_empty, kill_daemon
 
 EXAMPLES = CHECKOUT / "examples"
 TORCH_PYTHON = os.environ.get("MPILAUNCH_TEST_TORCH_PYTHON")
@@ -284,7 +284,7 @@ def test_torch_goes_on_after_a_host_died(monkeypatch: pytest.MonkeyPatch, words:
                     kill_daemon(own, "node02")
         told = Path("words").read_text()
         assert job.wait() == 0, told
-        assert all(gone(own, name) for name in own.names)
+        assert all(host_is_empty(own, name) for name in own.names)
     assert "attempt 2 of 4 begins, with " in told
     (resumed,) = [line for line in lines if line.startswith("goes on after step ")]
     match = re.fullmatch(rf"goes on after step (\d+) on {ranks} ranks", resumed)

@@ -104,8 +104,8 @@ def finish(process: subprocess.Popen[bytes], limit: float = LIMIT) -> Launched:
     return Launched(process.returncode, out or b"", err or b"")
 
 
-def limited(files: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run mpilaunch with a limit of open files."""
+def launch_with_file_limit(files: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run mpilaunch to its end with a limit of `files` open files."""
     command = ["prlimit", f"--nofile={files}:{files}", *MPILAUNCH, *words]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
 

@@ -58,7 +58,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def gone(hosts: Hosts, name: str) -> bool:
+def host_is_empty(hosts: Hosts, name: str) -> bool:
     """Tell whether nothing is left on a host, within the time that a node takes to notice that its head is gone."""
     return not left_behind((), lambda _: {pid: str(argv) for pid, argv in hosts.processes(name)})
 

@@ -16,10 +16,10 @@ from tests.support.hosts import Hosts
 AGENTS = ("ssh", "openssh", "ssh -o BatchMode=yes -o ConnectTimeout=2 -p {port} -l {user} {host} {command}")
 
 
-async def reach(
+async def run_on_nodes(
     agent_name: str, options: dict[str, Any], nodes: Sequence[dict[str, Any]], command: Sequence[str]
 ) -> list[list[Any]]:
-    """Run a command on nodes at once; return for each the cause, the words or the output, and the exit code."""
+    """Run a command on all nodes at once; return for each the cause, the error or the output, and the exit code."""
     options["ssh_options"] = tuple(options.get("ssh_options", ()))
     agent = load(agent_name, AgentOptions(**options))
 
@@ -46,11 +46,11 @@ def ask(
     command: Sequence[str] = ("hostname",),
     **options: Any,
 ) -> list[list[Any]]:
-    """Call `reach` on the head."""
+    """Call `run_on_nodes` on the head; return what it returns."""
     nodes = [{"name": node}] if isinstance(node, str) else [node] if isinstance(node, dict) else node
     script = (
-        "import asyncio, json, sys; from tests.support.agents.ssh import reach; "
-        "print(json.dumps(asyncio.run(reach(*json.loads(sys.argv[1])))))"
+        "import asyncio, json, sys; from tests.support.agents.ssh import run_on_nodes; "
+        "print(json.dumps(asyncio.run(run_on_nodes(*json.loads(sys.argv[1])))))"
     )
     call = json.dumps([agent, {"connect_timeout": 10, **options}, nodes, list(command)])
     done = hosts.run([sys.executable, "-W", "error", "-c", script, call])
