@@ -5,7 +5,7 @@ CPUs of a slot always bind, and the policy chooses among them; ranks whose slots
 
 A rank is mapped to an object of the node if `map_by` names one, else to the whole node. Inside its object, a rank is bound to
 the `bind_to` objects with the fewest ranks, the first of equals; a larger `bind_to` object is the one that contains it. Ranks
-mapped to the whole node get consecutive objects, or share them in blocks: neighbours stay together, and near GPUs listed by bus.
+mapped to the whole node get consecutive objects, or share them in blocks: neighbours stay together, near GPUs listed by bus.
 A core or hardware thread has one rank unless overload is allowed; larger objects may be shared.
 """
 
