@@ -1,7 +1,7 @@
 """Errors are data: a reference, what happened, where, and what to do about it.
 
-This module imports nothing of ours and prints nothing. `console` is the one renderer; docs/errors.md lists the references.
-Every exit code that mpilaunch itself gives is declared here, once.
+This module imports no other mpilaunch module and prints nothing: `cli.console` renders errors, docs/errors.md lists the
+references. Every exit code of mpilaunch itself is declared here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of mpilaunch itself; otherwise it exits as the first rank that failed (128 + N for signal N)."""
+    """Exit codes of mpilaunch itself; otherwise it exits with the code of the first failed rank (128 + N for signal N)."""
 
     OK = 0
     START_FAILED = 1
@@ -24,20 +24,19 @@ class ExitCode(enum.IntEnum):
 
 
 def reason_of(error: OSError) -> str:
-    """Return what the system says of an error, to stand behind a colon."""
+    """Return the system's text for an error in lower case, to follow a colon."""
     return (error.strerror or str(error)).lower()
 
 
 class LaunchError(Exception):
-    """Something that ends a launch, told so that the reader can act on it.
+    """An error that ends a launch.
 
     Args:
-        reference: short stable name, words joined by hyphens, as listed in docs/errors.md ("hostfile-slots").
-        message: what happened and where, one sentence without a full stop, with host, rank or file:line:column.
-        context: lines shown under the message as they are (the line of the file, the slots counted per node).
+        reference: stable name as listed in docs/errors.md, words joined by hyphens ("hostfile-slots").
+        message: what happened and where (host, rank or file:line:column), one sentence without a full stop.
+        context: lines shown verbatim under the message (the line of the file, the slots per node).
         hint: what to do, one sentence without a full stop.
-        exit_code: what mpilaunch exits with.
-        nodes: places in the allocation of the nodes that did not start, when that is what happened.
+        nodes: indices of the nodes that did not start, if any.
     """
 
     def __init__(
@@ -60,11 +59,11 @@ class LaunchError(Exception):
 
 
 class UsageError(LaunchError):
-    """Bad input: found before anything was started; exit code 2."""
+    """Bad input, reported before anything is started; exit code 2."""
 
     def __init__(self, reference: str, message: str, *, context: Sequence[str] = (), hint: str | None = None) -> None:
         super().__init__(reference, message, context=context, hint=hint, exit_code=ExitCode.USAGE)
 
     def within(self, where: str) -> UsageError:
-        """Return the error with the place before its message: a program of several, a line of a file."""
+        """Return the error with its message prefixed by `where`: a program of several, a line of a file."""
         return UsageError(self.reference, f"{where}: {self.message}", context=self.context, hint=self.hint)

@@ -1,1 +1,1 @@
-"""Hosts: which nodes and slots a job may use. Pure: texts in, data out."""
+"""Hosts: the nodes and slots that a job may use. Pure: text in, data out."""

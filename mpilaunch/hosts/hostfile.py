@@ -1,15 +1,15 @@
-"""Read hostfiles and host lists of every dialect into the same entries, and print them back.
+"""Parser for the hostfiles and host lists of every dialect.
 
-Pure: text in, entries out. It decides nothing about which hosts a job uses (`allocation` does) and opens no file.
-Every error names the source, line, column and text, and what would be right.
+Pure: text in, entries out. It opens no file and does not decide which hosts a job uses; `allocation` does. Every error names
+its source, line and column, and shows the right form.
 
-    line  := [ hosts { key "=" value } ] [ comment ]         blanks round "=" are allowed, values may be quoted
+    line  := [ hosts { key "=" value } ] [ comment ]         blanks around "=" are allowed, values may be quoted
     hosts := host { "," host }                               bracket ranges as in nodeset: node[01-16]
-    host  := [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots stands in brackets: [fe80::1]:4
-           | "+n" place [ ":" slots ] | "+e" [ ":" count ]   nodes of the allocation by their place, or free ones
+    host  := [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots needs brackets: [fe80::1]:4
+           | "+n" place [ ":" slots ] | "+e" [ ":" count ]   the n-th node of the allocation, or its unnamed nodes
 
 Comments are `# ...`, `// ...` and `/* ... */`. A host list (`--host`) is `hosts` alone. `host:22` is 22 slots (Hydra,
-Horovod, Open MPI's --host), never port 22 (pssh): a port is `port=22`. The keys are the rows of `_KEYS`.
+Horovod, Open MPI's --host), never port 22 (pssh): write `port=22`. `_KEYS` lists the keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.host_values import (
-    _visible,
     read_agent,
     read_count,
     read_cpus,
@@ -31,24 +30,23 @@ from mpilaunch.hosts.host_values import (
     read_text,
     read_user,
 )
-from mpilaunch.hosts.nodeset import Line, Span, expand_span
+from mpilaunch.hosts.nodeset import Line, Span, expand
 from mpilaunch.text import closest
 
 
 class HostEntry(NamedTuple):
-    """One host as one place of a hostfile or of `--host` names it; None means that nothing was said.
+    """One mention of a host in a hostfile or in `--host`; None means that the mention gives no value.
 
     Attributes:
-        name: host name, IPv4 address, IPv6 address without brackets, or `local`, never shortened; or a place among the
-            nodes that there are otherwise: "+n0" (the first), "+e" (all that no other entry names), "+e:2" (two of those).
+        name: host name, IPv4 address, IPv6 address without brackets, or `local`, never shortened; or a relative name: "+n0"
+            (the first node), "+e" (all nodes that no other entry names), "+e:2" (two of those).
         slots: how many ranks may run there, 0 or more.
-        max_slots: hard limit that `--oversubscribe` does not pass.
-        user: login name for the agent.
-        port: port for the agent, 1..65535.
-        agent: name of the agent, or a command template.
-        gpus: GPU indices ("0") or UUIDs ("GPU-...") in slot order; empty means no GPU at all.
+        max_slots: hard limit on ranks, also with `--oversubscribe`.
+        user, port: for the agent.
+        agent: name of an agent, or a command template.
+        gpus: GPU indices ("0") or UUIDs ("GPU-...") in slot order; empty for no GPU at all.
         cpus: CPU numbers that the ranks of this host may use.
-        origin: where it was said: "hosts.txt:3" or "--host".
+        origin: source of the mention: "hosts.txt:3" or "--host".
         namespace, container: of a pod.
     """
 
@@ -66,7 +64,7 @@ class HostEntry(NamedTuple):
 
 
 def parse_hostfile(text: str, source: str) -> list[HostEntry]:
-    """Return the entries of a hostfile in its order, one per host; raises UsageError."""
+    """Return the entries of a hostfile in order, one per mention of a host; raises UsageError."""
     entries: list[HostEntry] = []
     for line, code in code_lines(text, source):
         entries += _read_line(line, code)
@@ -78,7 +76,7 @@ def parse_hostfile(text: str, source: str) -> list[HostEntry]:
 
 
 def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
-    """Return the entries of a comma list like `a:2,b,node[01-16]:4`, in its order; raises UsageError."""
+    """Return the entries of a comma list like `a:2,b,node[01-16]:4` in order; raises UsageError."""
     return [HostEntry(origin=source, **fields) for fields in read_hosts(Span.of(text, source))]
 
 
@@ -92,7 +90,7 @@ _PAIR = (
 
 
 def code_lines(text: str, source: str) -> Iterator[tuple[Span, str]]:
-    """Return each line that says something, and the same without its comments, which are blanks there."""
+    """Return each line that is not empty, and the same line with comments replaced by blanks."""
     lines = re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff"))
     for number, (shown, code) in enumerate(zip(lines, _without_comments(lines, source), strict=True), start=1):
         if code.strip():
@@ -100,7 +98,7 @@ def code_lines(text: str, source: str) -> Iterator[tuple[Span, str]]:
 
 
 def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
-    """Return each line with its comments as blanks, so that every column stays where it was."""
+    """Return each line with its comments replaced by blanks, so that columns do not move."""
     opened: Span | None = None
     for number, line in enumerate(lines, start=1):
         code, offset = "", 0
@@ -111,17 +109,17 @@ def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
                 opened = opened if closing < 0 else None
                 code += " " * (end - offset)
             else:
-                found = re.compile(_COMMENT).search(line, offset)
-                if found is None or found["quoted"]:
-                    end = len(line) if found is None else found.end()
+                match = re.compile(_COMMENT).search(line, offset)
+                if match is None or match["quoted"]:
+                    end = len(line) if match is None else match.end()
                     code += line[offset:end]
-                elif found["rest"]:
+                elif match["rest"]:
                     end = len(line)
-                    code += line[offset : found.start()]
+                    code += line[offset : match.start()]
                 else:
-                    end = found.end()
-                    code += line[offset : found.start()] + "  "
-                    opened = Span(Line(source, number, line), found.start(), end)
+                    end = match.end()
+                    code += line[offset : match.start()] + "  "
+                    opened = Span(Line(source, number, line), match.start(), end)
             offset = end
         yield code
     if opened is not None:
@@ -129,7 +127,7 @@ def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
 
 
 def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
-    """Return the entries of one line; `code` is the line without its comments."""
+    """Return the entries of one line; `code` is the line with comments replaced by blanks."""
     start = len(code) - len(code.lstrip())
     hosts = line.part(start, start + len(code[start:].split(None, 1)[0]))
     if "=" in hosts.text:
@@ -147,12 +145,12 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
             raise key.error("hostfile-syntax", f"'{key.text}' is not 'key=value'", _LINE_HINT)
         if not pair["value"]:
             rest = line.part(pair.end(), pair.end() + 1)
-            told = "this quote is never closed" if rest.text else f"'{key.text}=' has no value"
-            raise (rest if rest.text else key).error("hostfile-syntax", told, "write key=value, or key=\"two words\"")
+            message = "this quote is never closed" if rest.text else f"'{key.text}=' has no value"
+            raise (rest if rest.text else key).error("hostfile-syntax", message, "write key=value, or key=\"two words\"")
         field, read = _find_key(key)
         value = line.part(*pair.span("value"))
         if field and field in spans:
-            raise key.error(f"hostfile-{'slots' if field == 'slots' else 'key'}", f"{field} is given twice", "give it once")
+            raise key.error(_reference_of(field), f"{field} is given twice", "give it once")
         spans[field] = value
         values[field] = read(value)
         offset = pair.end()
@@ -160,13 +158,17 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
     for fields in read_hosts(hosts):
         for field in ("slots", "user"):
             if field in fields and field in values:
-                told = f"{field} is given twice: '{hosts.text}' says it too"
-                raise spans[field].error("hostfile-slots" if field == "slots" else "hostfile-key", told, "give it once")
+                message = f"{field} is given twice: '{hosts.text}' gives it too"
+                raise spans[field].error(_reference_of(field), message, "give it once")
         entry = HostEntry(origin=f"{line.line.source}:{line.line.number}", **fields, **values)
         if entry.max_slots is not None and (entry.slots or 0) > entry.max_slots:
-            told = f"max_slots={entry.max_slots} is less than slots={entry.slots}"
-            raise spans["max_slots"].error("hostfile-slots", told, "max_slots is the most that --oversubscribe may reach")
+            message = f"max_slots={entry.max_slots} is less than slots={entry.slots}"
+            raise spans["max_slots"].error("hostfile-slots", message, "max_slots is the most that --oversubscribe may reach")
         yield entry
+
+
+def _reference_of(field: str) -> str:
+    return "hostfile-slots" if field == "slots" else "hostfile-key"
 
 
 _LINE_HINT = "write one host per line, like 'node01 slots=4' or 'node01:4'"
@@ -179,14 +181,16 @@ _NAME = r"\w[\w./-]*"
 
 
 def read_hosts(hosts: Span) -> Iterator[dict[str, Any]]:
-    """Return the fields of HostEntry that each host of a comma list gives: name, and slots and user where said."""
+    """Return the HostEntry fields of each host in a comma list: name, and slots and user if given."""
     for item in hosts.split():
         host = item.strip()
         fields: dict[str, Any] = {}
         if host.text.startswith("+"):
             yield _read_relative(host)
             continue
-        _refuse_foreign(host)
+        if host.text.startswith("^"):  # Open MPI's syntax: must not be read as a name
+            hint = "leave the host out, or choose the hosts you want with --host"
+            raise host.error("hostfile-exclude", f"'{host.text}' excludes a host, which is not supported", hint)
         at = host.text.rfind("@")
         if at >= 0:
             fields["user"] = read_user(host.part(0, at))
@@ -198,18 +202,11 @@ def read_hosts(hosts: Span) -> Iterator[dict[str, Any]]:
             yield {"name": name, **fields}
 
 
-def _refuse_foreign(host: Span) -> None:
-    """Refuse what other launchers mean by a first character, before it is taken for a name."""
-    if host.text.startswith("^"):
-        hint = "leave the host out, or choose the hosts you want with --host"
-        raise host.error("hostfile-exclude", f"'{host.text}' excludes a host, which is not supported", hint)
-
-
 _RELATIVE = re.compile(r"(?P<name>\+n[0-9]{1,6}|\+e:[1-9][0-9]{0,5}|\+e)(?::(?P<slots>.*))?", re.IGNORECASE)
 
 
 def _read_relative(host: Span) -> dict[str, Any]:
-    """Return the fields of a host that is named by its place: `+n0` the first node, `+e` all that are still free."""
+    """Return the fields of a relative name: `+n0` the first node, `+e` all nodes that are not named."""
     match = _RELATIVE.fullmatch(host.text)
     if match is None:
         hint = "write +n0 for the first node, +e for all nodes that are not named, +e:2 for two of them"
@@ -219,7 +216,7 @@ def _read_relative(host: Span) -> dict[str, Any]:
 
 
 def _read_names(host: Span) -> tuple[list[str], int | None]:
-    """Return the names of one host item, and the offset of the colon before its slots if there is one."""
+    """Return the names of one host item, and the offset of the colon before its slots, None without slots."""
     text = host.text
     closing = text.find("]")
     if text.startswith("[") and ":" in text[:closing]:
@@ -233,8 +230,8 @@ def _read_names(host: Span) -> tuple[list[str], int | None]:
     colon = text.find(":")
     name = host if colon < 0 else host.part(0, colon)
     if not name.text:
-        raise _visible(name).error("hostfile-name", "a host name is missing")
-    names = expand_span(name)
+        raise name.visible().error("hostfile-name", "a host name is missing")
+    names = expand(name)
     if not re.fullmatch(_NAME, names[0]):
         hint = "a name starts with a letter or digit and holds letters, digits, '.', '-', '_' and '/'"
         raise name.error("hostfile-name", f"'{name.text}' is not a host name", hint)
@@ -242,7 +239,7 @@ def _read_names(host: Span) -> tuple[list[str], int | None]:
 
 
 def _check_address(address: Span) -> None:
-    import ipaddress  # 3 ms, and few hosts are written as such an address
+    import ipaddress  # takes 3 ms; few hosts are IPv6 addresses
 
     try:
         ipaddress.IPv6Address(address.text)
@@ -253,7 +250,7 @@ def _check_address(address: Span) -> None:
 _ADDRESS_HINT = "write fe80::1, or [fe80::1]:4 for 4 slots; a host name takes one colon, like node01:4"
 
 
-# Keys: a dialect's key is one row here.
+# Keys: one row per field, with the spellings of all dialects.
 
 
 _KEYS: tuple[tuple[str, Callable[[Span], object], tuple[str, ...]], ...] = (
@@ -271,7 +268,7 @@ _KEYS: tuple[tuple[str, Callable[[Span], object], tuple[str, ...]], ...] = (
     ("cpus", read_cpus, ("cpus",)),
     ("namespace", read_label, ("namespace",)),
     ("container", read_label, ("container",)),
-    # Accepted and ignored: we find a node's topology on the node (Open MPI), and bind by --bind-to (Hydra).
+    # Accepted and ignored: the daemon reports the topology (Open MPI), --bind-to chooses the binding (Hydra).
     ("", read_text, ("boards", "sockets", "sockets_per_board", "cores", "cores_per_socket", "binding")),
 )
 _FIELDS = tuple(field for field, _, _ in _KEYS if field)
@@ -279,9 +276,9 @@ _BY_SPELLING = {spelling: (field, read) for field, read, spellings in _KEYS for 
 
 
 def _find_key(key: Span) -> tuple[str, Callable[[Span], object]]:
-    known = _BY_SPELLING.get(key.text.replace("-", "_"))
-    if known is None:
-        meant = closest(key.text.lower().replace("-", "_"), _BY_SPELLING)
-        hint = f"did you mean {meant}=?" if meant else "the keys are " + ", ".join(_FIELDS)
+    row = _BY_SPELLING.get(key.text.replace("-", "_"))
+    if row is None:
+        guess = closest(key.text.lower().replace("-", "_"), _BY_SPELLING)
+        hint = f"did you mean {guess}=?" if guess else "the keys are " + ", ".join(_FIELDS)
         raise key.error("hostfile-key", f"unknown key '{key.text}'", hint)
-    return known
+    return row

@@ -1,8 +1,8 @@
-"""Read what a Kubernetes operator has put into this pod for an MPI launcher: hosts, slots, and how to reach the hosts.
+"""Reader of the hosts, slots and agent that a Kubernetes operator gives an MPI launcher in its pod.
 
-Pure: the environment and the looking at files are arguments. Sources are rows of tables, and the first that says anything wins.
-mpi-operator, training-operator and Trainer speak to Open MPI, Hydra and Intel MPI by their variables and a file; Volcano has
-variables of its own. Outside of pods the same variables mean the same.
+Pure: the environment and the functions that read files are arguments. Sources are rows of tables; the first one present wins.
+mpi-operator, training-operator and Trainer use a hostfile and the variables of Open MPI, Hydra and Intel MPI; Volcano has
+variables of its own. These variables mean the same outside of pods.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
+from mpilaunch.hosts.schedulers.reader import INSTEAD, ReadText
 
 HOSTFILE_VARIABLES = (
     "OMPI_MCA_orte_default_hostfile",
@@ -22,23 +23,23 @@ HOSTFILE_VARIABLES = (
     "HYDRA_HOST_FILE",
 )
 HOSTFILE = "/etc/mpi/hostfile"
-"""Where mpi-operator, training-operator and Trainer put the hostfile."""
+"""The hostfile of mpi-operator, training-operator and Trainer."""
 
 SLOTS_VARIABLES = ("OMPI_MCA_orte_set_default_slots", "PRTE_MCA_prte_set_default_slots", "I_MPI_PERHOST")
-"""Slots of a host about which nothing is said."""
+"""Slots of a host without a slot count."""
 
 KUBECTL = "/opt/kube/kubectl"
-"""Where the operators that reach workers by kubectl put it."""
+"""The kubectl of operators that reach workers by it."""
 
 VOLCANO = "/etc/volcano"
-"""Where Volcano's svc plugin puts `TASK.host` files, one host a line."""
+"""The folder in which Volcano's svc plugin puts `TASK.host` files, one host per line."""
 
 AGENT_VARIABLES = (
-    # the agent, its arguments
+    # variable of the agent, variables of its arguments
     ("OMPI_MCA_plm_rsh_agent", ("OMPI_MCA_plm_rsh_args",)),
     ("PRTE_MCA_plm_ssh_agent", ("PRTE_MCA_plm_ssh_args",)),
     ("I_MPI_HYDRA_BOOTSTRAP_EXEC", ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",)),
-    # The second is a slip of mpi-operator's, which Hydra itself does not read.
+    # HYDRA_LAUNCH_EXTRA_ARGS is a misspelling of mpi-operator's, which Hydra does not read.
     ("HYDRA_LAUNCHER_EXEC", ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS")),
 )
 
@@ -46,25 +47,23 @@ LAUNCHER_VARIABLES = {
     "I_MPI_HYDRA_BOOTSTRAP_EXEC": ("I_MPI_HYDRA_BOOTSTRAP",),
     "HYDRA_LAUNCHER_EXEC": ("HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP"),
 }
-"""What says of which kind an agent is: a batch system's own (slurm, lsf) cannot run a command on a host."""
+"""Variables that name the kind of an agent: that of a batch system (slurm, lsf) cannot run a command on a host."""
 
 SSH_SETTINGS = {"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump"}
-"""ssh's options with a value, as settings of ssh_config; `-o` says a setting itself, `-F` is left to ssh."""
+"""ssh's options with a value, as settings of ssh_config; `-o` has a setting as its value, `-F` is left to ssh."""
 
-OURS_ANYWAY = ("connectionattempts", "batchmode", "loglevel")
-"""Settings that are not handed on: what cannot be reached yet is tried again until --start-timeout."""
-
-ReadText = Callable[[str], str]
+IGNORED_SETTINGS = ("connectionattempts", "batchmode", "loglevel")
+"""Settings of ssh_config that mpilaunch chooses itself: it retries unreachable hosts until --start-timeout."""
 
 
 class FoundAgent(NamedTuple):
-    """How to reach the hosts.
+    """The agent that an operator configured.
 
     Attributes:
-        name: of an agent, or a template.
-        source: the variable that says so.
-        ssh_options: `Name=value`.
-        container: the container of the pods that a kubexec.sh names.
+        name: an agent's name, or a command template.
+        source: the variable that names it.
+        ssh_options: settings of ssh_config, `Name=value`.
+        container: the container of the pods, if a kubexec.sh names one.
     """
 
     name: str
@@ -74,36 +73,32 @@ class FoundAgent(NamedTuple):
 
 
 def in_pod(environ: Mapping[str, str]) -> bool:
-    """Tell whether this is a pod: then hosts may not be there yet, and are waited for."""
+    """Return whether this is a pod, whose hosts may start later than the launcher."""
     return "KUBERNETES_SERVICE_HOST" in environ
 
 
 def find_hosts(
     environ: Mapping[str, str], read_text: ReadText, list_names: Callable[[str], Sequence[str]]
 ) -> tuple[list[HostEntry], str] | None:
-    """Return the hosts that an operator names, and where; None when none does; raises UsageError.
+    """Return the hosts that an operator names and their source, None without an operator; raises UsageError.
 
     Args:
-        environ: the head's environment.
-        read_text: returns the text of a file, or raises OSError.
         list_names: returns the names in a folder, or raises OSError.
     """
     for variable in HOSTFILE_VARIABLES:
         path = environ.get(variable, "none")
         if path not in ("", "none"):
-            found = _hostfile(path, f"{path} ({variable})", environ, read_text, variable)
-            if found is not None:
-                return found
+            hosts = _hostfile(path, f"{path} ({variable})", environ, read_text, variable)
+            if hosts is not None:
+                return hosts
     return _hostfile(HOSTFILE, HOSTFILE, environ, read_text, None) or _volcano(environ, read_text, list_names)
 
 
 def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent | None:
-    """Return how an operator wants the hosts to be reached, None when none says.
+    """Return the agent that an operator configured, None without one.
 
     Args:
-        environ: the head's environment.
-        read_text: returns the text of a file, or raises OSError.
-        is_program: tells whether a word is a program that can be run here.
+        is_program: returns whether a word names a program that can be run here.
     """
     rows = [(agent, next((name for name in arguments if environ.get(name)), "")) for agent, arguments in AGENT_VARIABLES]
     for agent, arguments in rows:
@@ -118,7 +113,7 @@ def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Call
 
 
 def own_names(hostname: str, etc_hosts: str) -> frozenset[str]:
-    """Return the names of this pod as other pods write them, from its /etc/hosts: `pod`, `pod.service`, and so on."""
+    """Return the names by which other pods know this pod, from its /etc/hosts: `pod`, `pod.service`, and so on."""
     names = set()
     for line in etc_hosts.splitlines():
         for name in line.partition("#")[0].split()[1:]:
@@ -134,16 +129,16 @@ def own_names(hostname: str, etc_hosts: str) -> frozenset[str]:
 def _hostfile(
     path: str, source: str, environ: Mapping[str, str], read_text: ReadText, variable: str | None
 ) -> tuple[list[HostEntry], str] | None:
-    """Return the hosts of a file; None when it names none, or when nobody but us thinks that it is there."""
+    """Return the hosts of a file, None if it names none, or cannot be read and no variable names it."""
     try:
         entries = parse_hostfile(read_text(path), path)
     except (OSError, UnicodeDecodeError) as error:
         if variable is None:
             return None
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError("operator-hosts", f"{variable}='{path}' cannot be read: {reason}", hint=_INSTEAD) from error
+        raise UsageError("operator-hosts", f"{variable}='{path}' cannot be read: {reason}", hint=INSTEAD) from error
     except UsageError as error:
-        # Elsewhere an empty default hostfile is a distribution's, and means this machine.
+        # Outside of pods an empty default hostfile is part of a distribution, and means this machine.
         if error.reference == "hostfile-empty" and not in_pod(environ):
             return None
         raise
@@ -151,7 +146,7 @@ def _hostfile(
 
 
 def _with_slots(entries: list[HostEntry], environ: Mapping[str, str]) -> list[HostEntry]:
-    """Give the hosts about whose slots nothing is said what a variable says; one that stands several times is counted."""
+    """Give hosts without slots the number in a variable, unless they are repeated: repeats count slots."""
     for variable in SLOTS_VARIABLES:
         if re.fullmatch("[1-9][0-9]{0,5}", environ.get(variable, ""), re.ASCII):
             names = [entry.name for entry in entries]
@@ -166,7 +161,7 @@ def _with_slots(entries: list[HostEntry], environ: Mapping[str, str]) -> list[Ho
 def _volcano(
     environ: Mapping[str, str], read_text: ReadText, list_names: Callable[[str], Sequence[str]]
 ) -> tuple[list[HostEntry], str] | None:
-    """Return the hosts of Volcano's job: MPI_HOST, or the one task of workers, of the variables or of the files."""
+    """Return the hosts of Volcano's job: those of MPI_HOST, or of its one worker task by variables or files."""
     if "VC_TASK_INDEX" not in environ and "VK_TASK_INDEX" not in environ:
         return None
     if environ.get("MPI_HOST"):
@@ -186,6 +181,7 @@ def _volcano(
 
 
 def _task_of_workers(names: Sequence[str]) -> str:
+    """Return the only name of a worker task, else the only name; raises UsageError if there are several."""
     workers = [name for name in names if "worker" in name.lower()]
     for candidates in (workers, names):
         if len(candidates) == 1:
@@ -197,19 +193,17 @@ def _task_of_workers(names: Sequence[str]) -> str:
     )
 
 
-_INSTEAD = "name the hosts with --host or --hostfile instead"
-
 # Agents
 
 
 def _agent_words(value: str, is_program: Callable[[str], bool]) -> list[str]:
-    """Return the words of the first alternative of `a args : b` that is a program here, else of the first."""
+    """Return the words of the first alternative of `a args : b` that is a program here, else of the first one."""
     alternatives = [words for text in value.split(":") if (words := text.split())]
     return next((words for words in alternatives if is_program(words[0])), alternatives[0] if alternatives else ["ssh"])
 
 
 def _agent(words: list[str], source: str, read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent:
-    """Return the agent that is meant by a program and its arguments."""
+    """Return the agent for the words of a remote shell command."""
     program = words[0].rpartition("/")[2]
     braces = [word.replace("{", "{{").replace("}", "}}") for word in words]
     template = shlex.join([*braces, "{host}", "{command}"])
@@ -226,14 +220,14 @@ def _agent(words: list[str], source: str, read_text: ReadText, is_program: Calla
         delivered = program == "kubexec.sh" or is_program(KUBECTL)
         return FoundAgent("kubectl" if delivered else "ssh", source)
     if re.search(r"kubectl\S*\s+exec", script):
-        # It would hand on no stdin, which is our wire; what it does is ours to do.
+        # The script does not forward stdin, which carries the wire protocol: the agent kubectl replaces it.
         container = re.search(r"\s(?:--container|-c)[= ]([a-z0-9-]+)(?=.*\s--\s)", script)
         return FoundAgent("kubectl", source, container=container[1] if container else None)
     return FoundAgent(template, source)
 
 
 def _ssh_settings(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return ssh's options as settings of ssh_config, and those that are none."""
+    """Return ssh's options as settings of ssh_config, and the words that cannot be translated."""
     settings, left, rest = [], [], list(words)
     while rest:
         word = rest.pop(0)
@@ -245,7 +239,7 @@ def _ssh_settings(words: list[str]) -> tuple[list[str], list[str]]:
             name, _, value = (
                 re.sub("[= ]+", "=", value, count=1).partition("=") if flag == "-o" else (SSH_SETTINGS[flag], "", value)
             )
-            if name.lower() not in OURS_ANYWAY:
+            if name.lower() not in IGNORED_SETTINGS:
                 settings.append(f"{name}={value}")
         else:
             left.append(word)

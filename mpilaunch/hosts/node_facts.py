@@ -1,6 +1,6 @@
-"""What a daemon found on its node, as the head uses it.
+"""Facts about a node: its CPUs, GPUs, addresses and Python, as its daemon reports them.
 
-Pure: `NodeFacts.from_message` checks what came over the wire. The daemon's `probe` gives the same keys (docs/wire.md).
+Pure: `NodeFacts.from_message` checks a message of the daemon; docs/wire.md lists its keys.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MAX_CPU = 65_535
-"""Highest CPU number that a node may tell."""
+"""Highest CPU number that a node may report."""
 
 
 class Cpu(NamedTuple):
-    """One hardware thread: its number, and the core, socket, NUMA node and caches (numbers unique on the machine) it is part
-    of; a cache is -1 where the node has none of that level or does not tell."""
+    """One hardware thread, and the numbers of its core, socket, NUMA node and caches, each unique on the machine; -1 for a
+    cache that the node does not have or does not report."""
 
     number: int
     core: int
@@ -32,9 +32,9 @@ class Gpu:
 
     Attributes:
         vendor: "nvidia", "amd", "intel" or "ascend".
-        index: place among the vendor's GPUs that the daemon may open, from 0, before any mask: in PCI bus order, for AMD in
-            the kernel's KFD order, which its driver counts by. MIG instances count one by one.
-        uuid: the vendor's stable name ("GPU-...", "MIG-..."), unique on the node, or "" where it has none.
+        index: number among the vendor's GPUs that the daemon may open, from 0, before any mask: in PCI bus order, for AMD in
+            the order of the kernel's KFD, as its driver counts. Each MIG instance counts.
+        uuid: the vendor's stable name ("GPU-...", "MIG-..."), unique on the node, or "".
         bus_id: PCI address "0000:3b:00.0", or "".
         name: model, or "".
         numa: NUMA node of the device, -1 when unknown.
@@ -49,16 +49,18 @@ class Gpu:
 
 
 class NodeFacts(NamedTuple):
-    """Attributes:
-    hostname: as the node calls itself; for messages only, never an identity.
-    python: version of the daemon's interpreter, "3.11.7".
-    executable: path of the daemon's interpreter.
-    cpus: the hardware threads that the daemon may use (its affinity), in the order of their numbers.
-    gpus: the GPUs that the daemon may use: vendor by vendor, each in `index` order or in the order of its mask.
-    addresses: the node's own addresses, without loopback and link-local ones, IPv4 first, the default route's first.
-    ssh_connection: (head's address, port, node's address, port) as sshd saw them, or None.
-    free_port: a TCP port that was free on the node and is outside the kernel's range for outgoing connections;
-        0 when none was found.
+    """The facts of one node.
+
+    Attributes:
+        hostname: the node's own name; for messages only, never an identity.
+        python: version of the daemon's interpreter, "3.11.7".
+        executable: path of the daemon's interpreter.
+        cpus: the hardware threads in the daemon's affinity, in numerical order.
+        gpus: the GPUs that the daemon may use, by vendor, then in the order of `index` or of the vendor's mask.
+        addresses: the node's addresses without loopback and link-local ones, IPv4 first, the default route's first.
+        ssh_connection: (head's address, port, node's address, port) as sshd saw them, or None.
+        free_port: a free TCP port outside the kernel's range for outgoing connections, 0 if there is none.
+        notes: remarks of the daemon for the user.
     """
 
     hostname: str
@@ -73,7 +75,7 @@ class NodeFacts(NamedTuple):
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> NodeFacts:
-        """Build the facts from a HELLO's `facts`; raises ValueError, KeyError or TypeError when it does not fit."""
+        """Return the facts of a HELLO message; raises ValueError, KeyError or TypeError for malformed ones."""
         connection = message.get("ssh_connection")
         if connection is not None:
             client, client_port, server, server_port = (str(part) for part in connection)
@@ -92,7 +94,7 @@ class NodeFacts(NamedTuple):
 
 
 def cpus_from_message(rows: Sequence[Sequence[int]], shared: Mapping[str, Any]) -> tuple[Cpu, ...]:
-    """Return the CPUs with their caches; `shared` says of a level "core" or "socket", or lists the CPUs of each cache."""
+    """Return the CPUs with their caches; `shared` maps a level to "core", "socket", or the CPU list of each cache."""
     caches = [_cache_of_cpu(rows, shared.get(level)) for level in ("1", "2", "3")]
     return tuple(Cpu(*(int(part) for part in row), *(cache.get(row[0], -1) for cache in caches)) for row in rows)
 

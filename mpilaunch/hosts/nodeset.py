@@ -1,7 +1,7 @@
 """Bracket ranges of host names and lists of numbers: expand `n[01-16]`, and fold names back for messages.
 
-Pure and bounded: no text makes more than MAX_ITEMS names or numbers. `Span` is how every parser of ours points at the spot
-that is wrong; it lives here because this is the lowest of them.
+Pure and bounded: no text expands to more than MAX_ITEMS names or numbers. Every parser of mpilaunch marks the faulty text with
+a `Span`; it is defined here because the other parsers import this module.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 
 MAX_ITEMS = 65_536
-"""Most names or numbers that one text may stand for: a typing error must not fill the memory."""
+"""Limit on the names or numbers that one text expands to, so that a typing error cannot exhaust the memory."""
 
 _SHOWN_WIDTH = 100
-"""Characters of a line that an error shows at most, so that a list of 10,000 hosts does not bury the message."""
+"""Limit on the characters of a line that an error shows: a list of 10,000 hosts must not bury the message."""
 
 _ITEM = r"(?P<first>[0-9]{1,18})(?:-(?P<last>[0-9]{1,18})(?:/(?P<step>[0-9]{1,18}))?)?"
 _NUMBER = r"(?<![0-9])([0-9]{1,18})(?![0-9])"
@@ -24,7 +24,7 @@ _UNPRINTABLE = r"[\x00-\x1f\x7f-\x9f]"
 
 
 class Line(NamedTuple):
-    """One line of a source. `column` is the column of the text's first character, when the text is only a part of the line."""
+    """One line of a source; `column` is that of the first character of `text`, which may be only part of the line."""
 
     source: str
     number: int
@@ -41,25 +41,29 @@ class Span(NamedTuple):
 
     @classmethod
     def of(cls, text: str, source: str, line: int = 1, column: int = 1) -> Span:
-        """Return the span of a whole text that stands at this line and column of the source."""
+        """Return the span of a whole text at this line and column of the source."""
         return cls(Line(source, line, text, column), 0, len(text))
 
     @property
     def text(self) -> str:
-        """The characters themselves."""
+        """The text of the span."""
         return self.line.text[self.start : self.end]
 
     def part(self, start: int, end: int | None = None) -> Span:
-        """Return a part of this span, by offsets from its start."""
+        """Return a part of this span; the offsets count from its start."""
         return Span(self.line, self.start + start, self.end if end is None else self.start + end)
 
     def strip(self) -> Span:
-        """Return this span without the blanks at both ends."""
+        """Return this span without leading and trailing blanks."""
         start = len(self.text) - len(self.text.lstrip())
         return self.part(start, start + len(self.text.strip()))
 
+    def visible(self) -> Span:
+        """Return a span of at least one character, to mark a place where something is missing."""
+        return self if self.text else Span(self.line, self.start, self.start + 1)
+
     def split(self, separator: str = ",") -> Iterator[Span]:
-        """Return the pieces between separators; those inside brackets do not count."""
+        """Return the pieces between separators; separators inside brackets do not count."""
         depth = piece = 0
         for offset, character in enumerate(self.text):
             if character == "[":
@@ -72,10 +76,10 @@ class Span(NamedTuple):
         yield self.part(piece)
 
     def error(self, reference: str, message: str, hint: str | None = None) -> UsageError:
-        """Return the error that `message` makes at this place, with the line and a caret under the spot."""
+        """Return an error with its position, the line, and carets under this span."""
         line = self.line
         where = f"{line.source}:{line.number}:{line.column + self.start}"
-        # Cut so that the spot stays in sight, and keep one column per character so that the caret stands under it.
+        # Cut the line around the span, and keep one column per character so that the carets line up.
         cut = max(0, min(self.start - _SHOWN_WIDTH // 2, len(line.text) - _SHOWN_WIDTH))
         shown = re.sub(_UNPRINTABLE, " ", line.text[cut : cut + _SHOWN_WIDTH])
         carets = "^" * max(1, min(self.end, cut + _SHOWN_WIDTH) - self.start)
@@ -83,13 +87,8 @@ class Span(NamedTuple):
         return UsageError(reference, f"{where}: {message}", context=context, hint=hint)
 
 
-def expand(text: str, source: str, line: int = 1) -> list[str]:
-    """Return the names that `text` stands for, in order: `n[01-03,7]-ib[0-1]` is six names; raises UsageError."""
-    return expand_span(Span.of(text, source, line))
-
-
-def expand_span(span: Span) -> list[str]:
-    """Do the work of `expand` for a text that is part of a line."""
+def expand(span: Span) -> list[str]:
+    """Return the names that a text expands to, in order: `n[01-03]-ib[0-1]` is six names; raises UsageError."""
     text = span.text
     names = [""]
     offset = 0
@@ -116,26 +115,21 @@ def expand_span(span: Span) -> list[str]:
         offset = closing + 1
 
 
-def parse_numbers(text: str, source: str, line: int = 1) -> tuple[int, ...]:
-    """Return the numbers that a list like `0-3,8` or `0-14/2` names, in the order written; raises UsageError."""
-    return parse_numbers_span(Span.of(text, source, line))
-
-
-def parse_numbers_span(span: Span) -> tuple[int, ...]:
-    """Do the work of `parse_numbers` for a text that is part of a line."""
+def parse_numbers(span: Span) -> tuple[int, ...]:
+    """Return the numbers of a list like `0-3,8` or `0-14/2`, in the order written; raises UsageError."""
     return tuple(number for numbers, _ in _read_ranges(span) for number in numbers)
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
-    """Return numbers as a short list of ranges, ascending and each once: `0-2,4`."""
+    """Return the distinct numbers as ascending ranges: `0-2,4`."""
     return ",".join(_folded(numbers, 0))
 
 
 def fold(names: Iterable[str]) -> str:
-    """Return names as a short list of bracket ranges, for messages: `node[01-30,32],login`.
+    """Return names as bracket ranges, for messages: `node[01-30,32],login`.
 
-    Each name is told once; kinds of name come in the order of their first one, numbers ascending. `expand` gives back the
-    same set. A name with a colon (IPv6) is left as it is.
+    Repeated names appear once. Names of one shape are folded at the place of the first, their numbers ascending; `expand`
+    restores the same set. A name with a colon (IPv6) stays as it is.
     """
     shapes: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in dict.fromkeys(names):
@@ -148,18 +142,18 @@ _RANGE_HINT = "write numbers and ranges in brackets, like node[01-16], node[1,3,
 
 
 def _read_ranges(span: Span) -> list[tuple[range, int]]:
-    """Return each item of `01-16,20` as its numbers and the width that they are padded to."""
+    """Return each item of `01-16,20` as its numbers and their padded width."""
     ranges: list[tuple[range, int]] = []
     total = 0
     for item in span.split():
         match = re.fullmatch(_ITEM, item.text)
         if match is None:
-            told = f"'{item.text}' is not a number or a range" if item.text else "a number is missing"
-            raise item.error("nodeset-syntax", told, "write numbers and ranges, like 0-3,8 or 1-10/3")
+            message = f"'{item.text}' is not a number or a range" if item.text else "a number is missing"
+            raise item.error("nodeset-syntax", message, "write numbers and ranges, like 0-3,8 or 1-10/3")
         first, last, step = int(match["first"]), int(match["last"] or match["first"]), int(match["step"] or 1)
         if last < first:
-            turned = f"{match['last']}-{match['first']}"
-            raise item.error("nodeset-syntax", f"the range '{item.text}' is reversed", f"write {turned}")
+            hint = f"write {match['last']}-{match['first']}"
+            raise item.error("nodeset-syntax", f"the range '{item.text}' is reversed", hint)
         if step == 0:
             raise item.error("nodeset-syntax", f"the step of '{item.text}' is 0", "a step is 1 or more, like 1-10/3")
         numbers = range(first, last + 1, step)
@@ -175,27 +169,25 @@ def _too_many(span: Span, count: int) -> UsageError:
 
 
 def _fold_shape(literals: tuple[str, ...], names: list[tuple[str, ...]]) -> list[str]:
-    """Fold the names that differ in their numbers only, along the number that varies most."""
+    """Fold names that differ only in their numbers, along the number that varies most."""
     dimensions = len(literals) - 1
     if dimensions == 0:
         return [literals[0]]
-    axis = max(range(dimensions), key=lambda place: (len({numbers[place] for numbers in names}), place))
+    axis = max(range(dimensions), key=lambda index: (len({numbers[index] for numbers in names}), index))
     rows: dict[tuple[str, str], list[str]] = {}
     for numbers in names:
-        before = "".join(literals[place] + numbers[place] for place in range(axis)) + literals[axis]
-        after = literals[axis + 1] + "".join(
-            numbers[place] + literals[place + 1] for place in range(axis + 1, dimensions)
-        )
+        before = "".join(literals[index] + numbers[index] for index in range(axis)) + literals[axis]
+        after = literals[axis + 1] + "".join(numbers[index] + literals[index + 1] for index in range(axis + 1, dimensions))
         rows.setdefault((before, after), []).append(numbers[axis])
     return [item for (before, after), texts in rows.items() for item in _fold_row(before, texts, after)]
 
 
 def _fold_row(before: str, texts: list[str], after: str) -> Iterator[str]:
-    """Fold the names `before<number>after`, one item for each width of padding."""
+    """Fold the names `before<number>after`, one item per padded width."""
     padded = sorted({len(text) for text in texts if text.startswith("0") and len(text) > 1}, reverse=True)
     widths: dict[int, list[int]] = {}
     for text in texts:
-        # 10 prints alike with and without padding to two digits: it joins 08 and 09 when they are there.
+        # 10 is the same padded to two digits or not: it joins 08 and 09 where they exist.
         width = next((width for width in padded if width <= len(text)), 0)
         widths.setdefault(width, []).append(int(text))
     for width, numbers in widths.items():

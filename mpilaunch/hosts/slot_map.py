@@ -1,7 +1,7 @@
-"""The slot map: which GPUs and CPUs each slot of a node has, and which rank must take it.
+"""The slot map: the GPUs and CPUs of each slot of a node, and the rank that must take it.
 
-Pure: `config` reads the YAML and gives plain data with the places it came from. A slot map replaces the slots of the nodes
-that it names and leaves the others alone; when no hosts are given it names the hosts as well (`hosts`).
+Pure: `cli.config` reads the YAML into plain data with its positions. A slot map replaces the slots of the nodes that it names
+and leaves the others alone; without other hosts, its nodes are the hosts of the job (`hosts`).
 
     nodes:
       node[01-04]: {slots: 2, gpus: 0-3}            # each slot gets an equal share
@@ -34,13 +34,13 @@ def hosts(data: object, source: str, positions: Positions) -> list[HostEntry]:
     """Return the nodes of a slot map as host entries, in the order of the file; raises UsageError."""
     return [
         HostEntry(name, slots=plan.count(), max_slots=plan.max_slots, origin=f"{source}:{plan.at.position()[0]}")
-        for name, plan in _read(data, _Place(source, positions)).items()
+        for name, plan in _read(data, _Position(source, positions)).items()
     ]
 
 
 def apply_slot_map(allocation: Allocation, data: object, source: str, positions: Positions) -> Allocation:
     """Return the allocation with the slots that the slot map gives its nodes; raises UsageError."""
-    plans = _read(data, _Place(source, positions))
+    plans = _read(data, _Position(source, positions))
     known = {node.name for node in allocation.nodes}
     for name, plan in plans.items():
         if name not in known:
@@ -53,18 +53,19 @@ def apply_slot_map(allocation: Allocation, data: object, source: str, positions:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A value of the slot map: its path, and so its line and column."""
+class _Position:
+    """The position of a value in the slot map: its path, from which line and column follow."""
 
     source: str
     positions: Positions
     path: Path = ()
 
-    def at(self, key: object) -> _Place:
+    def at(self, key: object) -> _Position:
+        """Return the position of the value under a key or index of this one."""
         return replace(self, path=(*self.path, key))
 
     def position(self) -> tuple[int, int]:
-        """Return line and column of the nearest value around this one whose place is known."""
+        """Return line and column of the innermost enclosing value whose position is known."""
         known = (self.path[:length] for length in range(len(self.path), -1, -1))
         return next((self.positions[path] for path in known if path in self.positions), (1, 1))
 
@@ -74,7 +75,7 @@ class _Place:
         return f"{self.source}:{line}:{column}"
 
     def span(self, text: str) -> Span:
-        """Return `text` as what stands at this place, so that the readers of hostfile values can read it."""
+        """Return `text` as a span at this position, for the readers of hostfile values."""
         line, column = self.position()
         return Span.of(text, self.source, line, column)
 
@@ -84,22 +85,22 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the slot map says about one node; `slots` are given one by one, or divided from the rest, or None."""
+    """The settings of one node; `slots` is a list of slots, their number, or None."""
 
-    at: _Place
+    at: _Position
     slots: tuple[Slot, ...] | int | None
     gpus: tuple[str, ...] | None
     cpus: tuple[int, ...] | None
     max_slots: int | None
 
     def count(self) -> int | None:
-        """Return the number of slots, None when nothing is said."""
+        """Return the number of slots, None if it is not given."""
         if self.slots is None:
             return len(self.gpus) if self.gpus else None
         return self.slots if isinstance(self.slots, int) else len(self.slots)
 
     def apply(self, node: Node) -> Node:
-        """Return the node with these slots; a count that is not given here is the node's own."""
+        """Return the node with these slots; without a count here, the node keeps its own."""
         if isinstance(self.slots, tuple):
             slots = self.slots
         else:
@@ -114,20 +115,20 @@ class _Plan:
         return replace(node, slots=slots, max_slots=max_slots)
 
 
-def _read(data: object, at: _Place) -> dict[str, _Plan]:
-    """Return what a slot map says about each node name, in the order of the file."""
+def _read(data: object, at: _Position) -> dict[str, _Plan]:
+    """Return the settings of each node by name, in the order of the file."""
     top = _mapping(data, at, ("nodes",))
     if "nodes" not in top:
         raise at.error("the key 'nodes' is missing", "a slot map is 'nodes:' and below it each node with its slots")
     plans: dict[str, _Plan] = {}
-    ranks: dict[int, _Place] = {}
+    ranks: dict[int, _Position] = {}
     nodes_at = at.at("nodes")
     for key, settings in _mapping(top["nodes"], nodes_at, None).items():
         node_at = nodes_at.at(key)
         for fields in read_hosts(node_at.span(_text(key, node_at, "a node name"))):
             name = fields["name"]
             if len(fields) > 1:
-                raise node_at.error(f"'{key}' says more than names", "slots go under the name, as slots: 2")
+                raise node_at.error(f"'{key}' has more than names", "slots go under the name, as slots: 2")
             if name in plans:
                 raise node_at.error(f"node '{name}' is named twice, first at {plans[name].at.where()}")
             plans[name] = _read_plan(settings, node_at, ranks)
@@ -136,8 +137,8 @@ def _read(data: object, at: _Place) -> dict[str, _Plan]:
     return plans
 
 
-def _read_plan(data: object, at: _Place, ranks: dict[int, _Place]) -> _Plan:
-    """Return one node's settings; `ranks` holds the ranks that are taken, and where."""
+def _read_plan(data: object, at: _Position, ranks: dict[int, _Position]) -> _Plan:
+    """Return one node's settings; `ranks` collects the fixed ranks and their positions."""
     settings = _mapping(data, at, ("slots", "gpus", "cpus", "max_slots"))
     gpus, cpus = _devices(settings, at)
     slots: tuple[Slot, ...] | int | None = None
@@ -156,7 +157,7 @@ def _read_plan(data: object, at: _Place, ranks: dict[int, _Place]) -> _Plan:
     return _Plan(at, slots, gpus, cpus, max_slots)
 
 
-def _read_slot(data: object, at: _Place, ranks: dict[int, _Place]) -> Slot:
+def _read_slot(data: object, at: _Position, ranks: dict[int, _Position]) -> Slot:
     settings = _mapping(data, at, ("gpus", "cpus", "rank"))
     gpus, cpus = _devices(settings, at)
     if "rank" not in settings:
@@ -164,20 +165,20 @@ def _read_slot(data: object, at: _Place, ranks: dict[int, _Place]) -> Slot:
     rank_at = at.at("rank")
     rank = _whole(settings["rank"], rank_at, 0, "a rank is a number, 0 or more")
     if rank in ranks:
-        told = f"rank {rank} is given twice, first at {ranks[rank].where()}"
-        raise rank_at.error(told, "give each slot a rank of its own")
+        message = f"rank {rank} is given twice, first at {ranks[rank].where()}"
+        raise rank_at.error(message, "give each slot a rank of its own")
     ranks[rank] = rank_at
     return Slot(gpus, cpus, rank)
 
 
-def _devices(settings: Mapping[Any, Any], at: _Place) -> tuple[tuple[str, ...] | None, tuple[int, ...] | None]:
+def _devices(settings: Mapping[Any, Any], at: _Position) -> tuple[tuple[str, ...] | None, tuple[int, ...] | None]:
     gpus = _list(settings["gpus"], at.at("gpus"), read_gpus) if "gpus" in settings else None
     cpus = _list(settings["cpus"], at.at("cpus"), read_cpus) if "cpus" in settings else None
     return gpus, cpus
 
 
-def _list(value: object, at: _Place, read: Callable[[Span], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return the items of `[0, 1]`, `0` or `0-1`; the reader for hostfiles reads the text."""
+def _list(value: object, at: _Position, read: Callable[[Span], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return the items of `[0, 1]`, `0` or `0-1`, read as a value of a hostfile."""
     items = value if isinstance(value, list) else [value]
     if not items and read is read_gpus:
         return ()
@@ -185,26 +186,26 @@ def _list(value: object, at: _Place, read: Callable[[Span], tuple[Any, ...]]) ->
     return read(at.span(text))
 
 
-def _mapping(data: object, at: _Place, known: Collection[str] | None) -> Mapping[Any, Any]:
-    """Return data as a mapping whose keys are all known; None knows every key."""
+def _mapping(data: object, at: _Position, known: Collection[str] | None) -> Mapping[Any, Any]:
+    """Return data as a mapping, whose keys must be among `known`, or any if that is None."""
     if not isinstance(data, Mapping):
-        wanted = " and ".join(known) if known is not None else "node names"
-        raise at.error(f"{_shown(data)} stands where keys belong", f"write keys here: {wanted}")
+        keys = " and ".join(known) if known is not None else "node names"
+        raise at.error(f"{_shown(data)} stands where keys belong", f"write keys here: {keys}")
     for key in data:
         if known is not None and key not in known:
-            meant = closest(str(key), known)
-            hint = f"did you mean '{meant}'?" if meant else "the keys are " + ", ".join(known)
+            guess = closest(str(key), known)
+            hint = f"did you mean '{guess}'?" if guess else "the keys are " + ", ".join(known)
             raise at.at(key).error(f"unknown key '{key}'", hint)
     return data
 
 
-def _text(value: object, at: _Place, wanted: str) -> str:
+def _text(value: object, at: _Position, expected: str) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise at.error(f"{_shown(value)} is not {wanted}", "put quotes round it if it is meant as text")
+        raise at.error(f"{_shown(value)} is not {expected}", "put it in quotes if it is meant as text")
     return str(value)
 
 
-def _whole(value: object, at: _Place, least: int, hint: str) -> int:
+def _whole(value: object, at: _Position, least: int, hint: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise at.error(f"{_shown(value)} is not a whole number of {least} or more", hint)
     if value > MAX_ITEMS:

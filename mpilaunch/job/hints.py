@@ -20,7 +20,7 @@ SMALL_SHM = 64 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that programs say.
+    """One known message of programs.
 
     Attributes:
         name: stable, for tests and docs.
@@ -170,14 +170,14 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 @dataclass(frozen=True)
 class Finding:
-    """What is known of a failure: a hint, and whether it only followed from another rank's."""
+    """A hint about a failure, and whether it is a consequence of another rank's failure."""
 
     hint: str
     follow_on: bool = False
 
 
 def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
-    """Say why a rank failed, from its end and the last lines of its stderr; None where nothing is known."""
+    """Return the reason for a rank's failure from its end and the last lines of its stderr, None if unknown."""
     # A shell, too, exits with 128 + N for a child that signal N killed.
     by_signal = _BY_SIGNAL.get(signal_name(end.exit_code - 128))
     if by_signal is not None and (end.signal is not None or end.evidence.tells):
@@ -194,7 +194,7 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
 
 
 def decisive_failure(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[int], Sequence[bytes]]) -> RankEnd:
-    """Return the failure that counts: the first, unless it only followed from that of another rank, however it was timed.
+    """Return the failure to report: the first, unless it was a consequence of another rank's failure.
 
     Args:
         others: the other ranks that failed by themselves.
@@ -211,7 +211,7 @@ def decisive_failure(first: RankEnd, others: Sequence[RankEnd], lines_of: Callab
 
 
 def find_exception(ranks: Sequence[int], lines_of: Callable[[int], Sequence[bytes]]) -> tuple[int, str] | None:
-    """Return the first rank whose last lines hold an exception of its own, and that: it may hang where it should have ended."""
+    """Return the first of the ranks that wrote an exception of its own, and that line; the rank may hang instead of ending."""
     for rank in ranks:
         texts = _texts(lines_of(rank))
         start = _exception(texts)

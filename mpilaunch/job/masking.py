@@ -1,4 +1,4 @@
-"""What is hidden of variables, command lines and texts that mpilaunch prints or writes into a report: values that look secret.
+"""Masking of values that look secret in variables, command lines and texts that mpilaunch prints or writes to a report.
 
 Pure. A guess by tables: by the name that a value has, by the option before it, by the program that it is an option of, and by
 its form. It must never change what is run, and it promises no more than the tables say: a secret without any mark is printed.
@@ -83,7 +83,7 @@ _LOGINS = {("docker", "login"), ("podman", "login"), ("oc", "login"), ("az", "lo
 
 
 def is_secret_name(name: str) -> bool:
-    """Say whether a variable, an option or a member of this name has a secret as its value."""
+    """Return whether a variable, an option or a member of this name has a secret as its value."""
     words = [word.upper() for word in _WORDS.findall(name)]
     if any(_ANYWHERE.fullmatch(word) or _KEY.fullmatch(word) for word in words):
         return True
@@ -157,7 +157,7 @@ def _is_joined(word: str, flag: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Say whether the value of an option or a member is one, and no count, switch or method that happens to have its name."""
+    """Return whether the value of an option or a member is one, and no count, switch or method that happens to have its name."""
     if not value or not is_secret_name(name):
         return False
     words = [word.upper() for word in _WORDS.findall(name)]

@@ -82,8 +82,8 @@ def map_as_text(job: JobSpec) -> str:
         return "\n".join([f"the map depends on what the nodes are made of: {_asked(job)}", "", allocation_as_text(job)])
     ranks_of = _ranks_of_nodes(job)
     size, used = len(job.job_map.placements), len(job.job_map.nodes)
-    told = f"{plural(size, 'rank')} on {plural(used, 'node')}, hosts from {job.allocation.source}"
-    lines = [told + (f", agent from {job.allocation.agent_source}" if job.allocation.agent_source else ""), ""]
+    summary = f"{plural(size, 'rank')} on {plural(used, 'node')}, hosts from {job.allocation.source}"
+    lines = [summary + (f", agent from {job.allocation.agent_source}" if job.allocation.agent_source else ""), ""]
     pool = (job.restarts.pool or job.allocation).nodes
     nodes = []
     for node in job.allocation.nodes:
@@ -163,7 +163,7 @@ def _shown(value: Value) -> str:
 
 
 def _asked(job: JobSpec) -> str:
-    """Say in words what the job asks for that only the nodes can tell."""
+    """Return as text the part of the map that depends on the nodes."""
     policy = next(share.policy for share in job.pending if share.policy.needs_topology)
     asked = "the ranks are numbered round the objects of all nodes"
     if policy.per_object is not None:

@@ -1,4 +1,4 @@
-"""Keeping a job going: whether a job that failed is started again, when, and on which nodes.
+"""Restarts: whether a failed job is started again, when, and on which nodes.
 
 Pure. All nodes that a job may ever use are its pool; a node's number is its place there. An attempt has an allocation of its
 own: the same nodes, where one that takes another's place takes its index, so that every rank keeps its number, its place on its
@@ -46,7 +46,7 @@ REST_AFTER = 2
 
 @dataclass(frozen=True)
 class Lineup:
-    """Which nodes an attempt uses, and for what.
+    """The nodes and the map of one attempt.
 
     Attributes:
         numbers: the number in the pool of each node of the allocation.
@@ -71,7 +71,7 @@ class Lineup:
 
 @dataclass(frozen=True)
 class Health:
-    """What is known of the nodes, by their numbers.
+    """The failures and losses of nodes, by their numbers in the pool.
 
     Attributes:
         failures: how often each was lost, was not reached, or had the rank that failed first.
@@ -84,7 +84,7 @@ class Health:
     unusable: frozenset[int] = frozenset()
 
     def with_failures(self, numbers: Collection[int]) -> Health:
-        """Return the same with one failure more for each of these nodes."""
+        """Return a copy with one more failure of each of these nodes."""
         more = {number: self.failures.get(number, 0) + 1 for number in numbers}
         return replace(self, failures={**self.failures, **more})
 
@@ -231,7 +231,7 @@ def _replace(
 
 
 def _fits(node: Node, places: Collection[Placement]) -> bool:
-    """Say whether a node has the slots that ranks of another have there."""
+    """Return whether a node has the slots that ranks of another have there."""
     return len(node.slots) > max(place.slot for place in places) and len(places) <= (node.max_slots or len(places))
 
 
@@ -265,7 +265,7 @@ def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, fr
 
 
 def changes(old: Lineup, new: Lineup) -> str:
-    """Say how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" for not at all."""
+    """Describe how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" for not at all."""
     if len(old.names) != len(new.names):
         return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
     pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]
@@ -276,7 +276,7 @@ def changes(old: Lineup, new: Lineup) -> str:
 
 
 def is_restartable(verdict: Verdict) -> bool:
-    """Say whether another attempt may go better after an end for this cause."""
+    """Return whether another attempt may go better after an end for this cause."""
     return verdict.cause in RESTARTED or verdict.cause.startswith("start-")
 
 

@@ -15,7 +15,7 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class Layer(enum.IntEnum):
-    """How strong a setting is; the strongest one wins."""
+    """The precedence of a setting's source; the highest wins."""
 
     DEFAULT = 0
     INHERITED = 1
@@ -44,7 +44,7 @@ class Settings:
         return self.by_name[name].value
 
     def source(self, name: str) -> str:
-        """Return where the value came from."""
+        """Return the source of the value."""
         return self.by_name[name].source
 
     def layer(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""JobSpec: all that the command line, the config file and the environment decided, before anything is started.
+"""JobSpec: the complete description of a job, decided before anything is started.
 
 Pure and frozen: `cli` makes it, `--dry-run` prints it, `head.launch` runs it.
 """
@@ -21,7 +21,7 @@ from mpilaunch.placement.program_shares import Share
 
 
 class OutputPolicy(NamedTuple):
-    """Where the ranks' output goes.
+    """The destinations and form of the ranks' output.
 
     Attributes:
         tag: template put before each line, with {rank} {local_rank} {node_rank} {host} {stream} {time} {job}; None for none.
@@ -86,7 +86,7 @@ class CheckpointPolicy(NamedTuple):
 
 
 class Discovery(NamedTuple):
-    """How the hosts are asked for that are there now, and what makes nodes of them, as for the hosts that the user named.
+    """How the current hosts are discovered, and how nodes are made of them.
 
     Attributes:
         command: a shell command that prints a line per host, `host` or `host:slots`.
@@ -101,7 +101,7 @@ class Discovery(NamedTuple):
 
 
 class RestartPolicy(NamedTuple):
-    """What a job may do when it loses ranks or nodes; see `restarts`.
+    """How a job continues after losing ranks or nodes; see `restarts`.
 
     Attributes:
         limit: how often it may be started again.
@@ -127,12 +127,12 @@ class RestartPolicy(NamedTuple):
 
     @property
     def may_restart(self) -> bool:
-        """Say whether there may be more than one attempt, or other nodes than the first ones."""
+        """Return whether there may be more than one attempt, or other nodes than the first ones."""
         return bool(self.limit) or self.reserves_nodes
 
     @property
     def reserves_nodes(self) -> bool:
-        """Say whether nodes that run no rank are left alone; else MPI_Comm_spawn may use them."""
+        """Return whether nodes that run no rank are left alone; else MPI_Comm_spawn may use them."""
         return bool(self.spares) or self.most is not None
 
 
@@ -219,7 +219,7 @@ class JobSpec:
 
     @property
     def run_id(self) -> str:
-        """What is the same for all attempts of a job."""
+        """The id shared by all attempts of a job."""
         return self.job_id.partition("-")[0]
 
     @property
@@ -229,23 +229,23 @@ class JobSpec:
 
     @property
     def checkpoint_directory(self) -> str | None:
-        """Where the ranks of this launch save, until the set is whole and gets its number."""
+        """The directory in which the ranks save until the set is complete and numbered."""
         return None if self.checkpoints is None else checkpoints.unfinished(self.checkpoints.prefix, self.job_id)
 
     @property
     def checkpoint_environment(self) -> dict[str, str]:
-        """What tells the ranks where to save their state, and the set that they may begin with."""
+        """The variables with the directory to save in and the set to restart from."""
         if self.checkpoints is None or self.checkpoint_directory is None:
             return {}
         restart = {"MPILAUNCH_RESTART_DIR": self.checkpoints.restart} if self.checkpoints.restart else {}
         return {"MPILAUNCH_CHECKPOINT_DIR": self.checkpoint_directory, **restart}
 
     def gets_stdin(self, rank: int) -> bool:
-        """Say whether a rank gets the head's stdin."""
+        """Return whether a rank gets the head's stdin."""
         return self.stdin == "all" or self.stdin == str(rank)
 
 
-def check_stdin_rank(who: str, ranks: int) -> None:
-    """Raise UsageError unless a job of so many ranks has the rank that is to get stdin."""
-    if int(who) >= ranks:
-        raise UsageError("stdin", f"--stdin: there is no rank {who}: the job has ranks 0 to {ranks - 1}")
+def check_stdin_rank(rank: str, ranks: int) -> None:
+    """Raise UsageError unless a job of `ranks` ranks has the rank that receives stdin."""
+    if int(rank) >= ranks:
+        raise UsageError("stdin", f"--stdin: there is no rank {rank}: the job has ranks 0 to {ranks - 1}")

@@ -31,7 +31,7 @@ could not be executed goes from waiting to exited."""
 
 
 class Evidence(NamedTuple):
-    """What a node knows of a rank's death beyond its end (docs/wire.md, `exited`).
+    """Evidence of a node about the death of a rank (docs/wire.md, `exited`).
 
     Attributes:
         out_of_memory: the kernel's line that says that it killed this process for memory, "" where there is none.
@@ -46,7 +46,7 @@ class Evidence(NamedTuple):
 
     @property
     def tells(self) -> bool:
-        """It says more than nothing."""
+        """Whether there is any evidence."""
         return bool(self.out_of_memory or self.memory_kills or self.shm_size)
 
     @classmethod
@@ -98,7 +98,7 @@ class RankEnd(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """Anything but exit code 0, and that too where MPI programs wait for this one."""
+        """Whether it failed: any exit code but 0, or 0 while other MPI ranks wait for it."""
         return self.code != 0 or self.missed or self.mpi in ("connected", "aborted")
 
     @property
@@ -112,7 +112,7 @@ class RankEnd(NamedTuple):
 
     @property
     def description(self) -> str:
-        """How it ended, in words: "exited with code 3", "killed by SIGSEGV (signal 11), core dumped"."""
+        """The end as text: "exited with code 3", "killed by SIGSEGV (signal 11), core dumped"."""
         if self.errno is not None:
             return f"could not be executed: {os.strerror(self.errno)}"
         if self.signal is None:
@@ -192,11 +192,11 @@ class JobState:
 
     @classmethod
     def of(cls, ranks: Iterable[int]) -> JobState:
-        """Return the state of a job of which nothing has started."""
+        """Return the state of a job that has not started."""
         return cls(dict.fromkeys(ranks, "waiting"))
 
     def apply(self, rank: int, event: str, end: RankEnd | None = None) -> None:
-        """Take an event of a rank; raises ValueError when it cannot happen in the rank's state."""
+        """Apply an event to a rank; raises ValueError if its state does not allow it."""
         state = self.states[rank]
         if event not in RANK_STATES[state]:
             raise ValueError(f"rank {rank} is {state}: it cannot have {event}")
@@ -207,11 +207,11 @@ class JobState:
             self.finished.add(rank)
 
     def add(self, ranks: Iterable[int]) -> None:
-        """Count further ranks among those of the job; nothing of them has started."""
+        """Add ranks to the job, in the state waiting."""
         self.states.update(dict.fromkeys(ranks, "waiting"))
 
     def mark_missed(self, ranks: Iterable[int]) -> None:
-        """Living ranks wait for these, which have ended or are lost: those of them that ended well did not after all."""
+        """Count these ranks as failed if they ended well: living ranks wait for them in MPI."""
         ends = [self.ends[rank] for rank in ranks if rank in self.ends]
         self.ends.update({end.rank: end._replace(missed=True) for end in ends if not end.failed})
 
@@ -221,7 +221,7 @@ class JobState:
         return len(self.finished) == len(self.states)
 
     def is_alive(self, rank: int) -> bool:
-        """Say whether a rank runs, as far as is known."""
+        """Return whether a rank runs, as far as is known."""
         return self.states[rank] in ("waiting", "running", "drained")
 
     def first_failure(self) -> RankEnd | None:

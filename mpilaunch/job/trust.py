@@ -1,4 +1,4 @@
-"""Whose files are trusted: decisions on what stat says of a file, a link or a directory. Nothing here opens anything.
+"""Trust in files by owner and mode: decisions on the stat of a file, a link or a directory. Nothing here opens a file.
 
 Root and the user who runs mpilaunch are trusted, and nobody else. Without the sticky bit, a directory that every user may write
 protects no file in it. A group is chosen by the directory's owner: it is no stranger.
@@ -11,17 +11,17 @@ import stat
 
 
 def is_foreign(status: os.stat_result) -> bool:
-    """Say whether a third user owns it: neither root nor the one who runs mpilaunch."""
+    """Return whether a third user owns it: neither root nor the one who runs mpilaunch."""
     return status.st_uid not in (0, os.geteuid())
 
 
 def is_public(directory: os.stat_result) -> bool:
-    """Say whether every user may create files in a directory."""
+    """Return whether every user may create files in a directory."""
     return bool(directory.st_mode & stat.S_IWOTH)
 
 
 def is_unprotected(directory: os.stat_result) -> bool:
-    """Say whether every user may also rename and remove what others have in a directory."""
+    """Return whether every user may also rename and remove what others have in a directory."""
     return is_public(directory) and not directory.st_mode & stat.S_ISVTX
 
 

@@ -1,1 +1,1 @@
-"""Placement: which rank runs where, and which CPUs and GPUs it is bound to. Pure: data in, decisions out."""
+"""Placement: the node and slot of each rank, and its CPUs and GPUs. Pure: data in, decisions out."""

@@ -1,10 +1,10 @@
-"""Binding: which GPUs and CPUs each rank may use.
+"""Binding: the GPUs and CPUs that each rank may use.
 
 Pure: a job map, the facts of each node and two policies give a binding per rank, or an error that names ranks, slots and
-nodes before any rank runs. An inherited mask is in the facts already; nothing here ever widens it. The CPUs are `cpubinding`'s.
+nodes before any rank runs. The facts include inherited masks, which are never widened. `cpu_binding` chooses the CPUs.
 
-GPUs are named by UUID wherever they have one, as their numbers mean different things to different tools. What a slot
-names is exact, also when two slots name one GPU: that is the user's word. Everything else is shared only on request.
+GPUs are named by UUID if they have one, because tools number them differently. The GPUs of a slot are used as named, even if
+two slots name the same one. Other GPUs are shared only on request.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from mpilaunch.text import plural
 
 
 class GpuPolicy(NamedTuple):
-    """What the user asked for.
+    """How GPUs are assigned to ranks.
 
     Attributes:
-        per_rank: `--gpus-per-rank`, 0 or more; None when not said. In "slot" and "virtual" mode a slot that names no GPUs then
-            gets one.
-        bind: "slot" (a rank sees its slot's GPUs only), "node" (a rank sees all GPUs of the node's used slots in slot order,
-            LOCAL_RANK indexes them), "virtual" (as slot, with LOCAL_RANK=0 for frameworks that index the visible GPUs),
-            "none" (touch nothing); None: "slot" on nodes where used slots name GPUs or when per_rank is said, else "node".
+        per_rank: `--gpus-per-rank`, 0 or more; None if not given: in the modes "slot" and "virtual", a slot that names no GPUs
+            then gets one.
+        bind: "slot" (a rank sees only its slot's GPUs), "node" (a rank sees all GPUs of the node's used slots in slot order,
+            indexed by LOCAL_RANK), "virtual" (as slot, with LOCAL_RANK=0 for frameworks that index the visible GPUs), "none"
+            (set nothing); None: "slot" if used slots of the node name GPUs or per_rank is given, else "node".
         oversubscribe: several ranks may share a GPU.
     """
 
@@ -39,13 +39,13 @@ class GpuPolicy(NamedTuple):
 
 
 class RankBinding(NamedTuple):
-    """What one rank gets.
+    """The CPUs and GPUs of one rank, and the variables that select them.
 
     Attributes:
-        cpus: CPU numbers for sched_setaffinity, None to leave the daemon's own.
+        cpus: CPU numbers for sched_setaffinity, None to keep the daemon's affinity.
         gpus: labels of its GPUs for reports ("nvidia 0 GPU-8a1b..."), in the order the rank sees them.
-        environment: variables that make it so (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, ...; LOCAL_RANK for "virtual").
-        unset: variables that must be absent or the rank would see other GPUs.
+        environment: variables to set (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, ...; LOCAL_RANK for "virtual").
+        unset: variables to remove, which would select other GPUs.
     """
 
     cpus: tuple[int, ...] | None = None
@@ -55,15 +55,15 @@ class RankBinding(NamedTuple):
 
 
 class _Visibility(NamedTuple):
-    """How one vendor's runtime is told which GPUs to show.
+    """How the visible GPUs of one vendor's runtime are selected.
 
     Attributes:
-        variable: takes the list.
-        settings: what makes the list mean what it says.
-        unset: variables that would be applied on top of the list.
-        uuids: the list may name UUIDs.
-        ordered: the runtime keeps the order of the list; otherwise it counts upwards whatever the list says.
-        leave_whole: set nothing when the rank sees all that the node has.
+        variable: holds the list of GPUs.
+        settings: variables on which the meaning of the list depends.
+        unset: variables that would filter the list further.
+        uuids: the list may contain UUIDs.
+        ordered: the runtime keeps the order of the list; otherwise it sorts by number.
+        leave_whole: set nothing if the rank sees all GPUs of the node.
     """
 
     variable: str
@@ -82,8 +82,8 @@ _VISIBILITY = {
         uuids=True,
     ),
     "ascend": _Visibility("ASCEND_RT_VISIBLE_DEVICES", ordered=False),
-    # COMPOSITE: a number is a whole GPU, as in the facts; the usual FLAT would make it a tile. As that changes what a
-    # framework counts, a rank that sees the whole node anyway is left as it is.
+    # COMPOSITE numbers whole GPUs, as the facts do; FLAT, the default, numbers tiles. As this changes the count that a
+    # framework sees, nothing is set for a rank that sees all GPUs.
     "intel": _Visibility(
         "ZE_AFFINITY_MASK",
         {"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"},
@@ -91,28 +91,28 @@ _VISIBILITY = {
         leave_whole=True,
     ),
 }
-# Every runtime takes an invalid number for "no GPU"; an empty list is "all" to Level Zero and to many a shell script.
+# Every runtime reads an invalid number as "no GPU"; Level Zero and some scripts read an empty list as "all".
 _NO_GPU = "-1"
 
 
 def bind_ranks(
     allocation: Allocation, job_map: JobMap, facts: Mapping[int, NodeFacts], gpu: GpuPolicy, cpu: CpuPolicy
 ) -> dict[int, RankBinding]:
-    """Bind every rank of the job; `facts` is keyed by `Node.index`. Raises LaunchError for what the nodes cannot give."""
+    """Return the binding of every rank; `facts` is keyed by `Node.index`. Raises LaunchError if a node lacks resources."""
     bindings: dict[int, RankBinding] = {}
     placements_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
     for placement in job_map.placements:
         placements_of[placement.node].append(placement)
     for index, placements in placements_of.items():
-        node, found = allocation.nodes[index], facts[index]
-        visible, own = _bind_gpus(node, placements, found.gpus, gpu)
-        cpus = bind_cpus(node, placements, found.cpus, own, cpu)
-        bindings |= {rank: binding._replace(cpus=cpus[rank]) for rank, binding in visible.items()}
+        node = allocation.nodes[index]
+        gpu_bindings, gpu_of = _bind_gpus(node, placements, facts[index].gpus, gpu)
+        cpus = bind_cpus(node, placements, facts[index].cpus, gpu_of, cpu)
+        bindings |= {rank: binding._replace(cpus=cpus[rank]) for rank, binding in gpu_bindings.items()}
     return bindings
 
 
 def describe_binding(binding: RankBinding, cpus: Iterable[Cpu] = ()) -> str:
-    """Say a binding in words for a report: "cpus 0-3 [BB/BB/../..], gpus nvidia 0 GPU-8a1b"; `cpus` are the node's."""
+    """Return a binding as text: "cpus 0-3 [BB/BB/../..], gpus nvidia 0 GPU-8a1b"; `cpus` are the node's."""
     parts = []
     if binding.cpus is not None:
         parts.append(f"cpus {fold_numbers(binding.cpus)} {picture(binding.cpus, cpus)}".rstrip())
@@ -124,13 +124,13 @@ def describe_binding(binding: RankBinding, cpus: Iterable[Cpu] = ()) -> str:
     return ", ".join(parts) or "not bound"
 
 
-# GPUs.
+# GPUs
 
 
 def _bind_gpus(
     node: Node, placements: Sequence[Placement], gpus: Sequence[Gpu], policy: GpuPolicy
 ) -> tuple[dict[int, RankBinding], dict[int, Gpu]]:
-    """Return each rank's binding without CPUs, and the GPU that each rank is likely to compute on."""
+    """Return the binding of each rank without CPUs, and the GPU that each rank is likely to compute on."""
     named = any(node.slots[placement.slot].gpus is not None for placement in placements)
     mode = policy.bind or ("slot" if named or policy.per_rank is not None else "node")
     if mode == "none":
@@ -140,31 +140,31 @@ def _bind_gpus(
     if mode == "node":
         together = list(dict.fromkeys(gpu for placement in placements for gpu in chosen[placement.rank]))
         chosen = {placement.rank: together for placement in placements}
-    bindings, own = {}, {}
+    bindings, gpu_of = {}, {}
     for placement in placements:
-        seen = _as_seen(chosen[placement.rank])
-        bindings[placement.rank] = _show(seen, gpus, placement, virtual=mode == "virtual")
-        place = placement.local_rank if mode == "node" else 0
-        if place < len(seen):
-            own[placement.rank] = seen[place]
-    return bindings, own
+        visible = _in_runtime_order(chosen[placement.rank])
+        bindings[placement.rank] = _make_visible(visible, gpus, placement, virtual=mode == "virtual")
+        index = placement.local_rank if mode == "node" else 0
+        if index < len(visible):
+            gpu_of[placement.rank] = visible[index]
+    return bindings, gpu_of
 
 
 def _choose_gpus(
     node: Node, placements: Sequence[Placement], gpus: Sequence[Gpu], policy: GpuPolicy, mode: str
 ) -> dict[int, list[Gpu]]:
-    """Give each rank the GPUs that its slot names, or else the next ones that no slot of the node names."""
-    # A job computes on one vendor's GPUs: a workstation's integrated one is not a second GPU.
+    """Return the GPUs of each rank: those that its slot names, else the next ones that no slot names."""
+    # A job uses the GPUs of one vendor: the integrated GPU of a workstation does not count.
     main = [gpu for gpu in gpus if gpu.vendor == gpus[0].vendor]
     chosen: dict[int, list[Gpu]] = {}
     first_in_slot: dict[int, int] = {}
     unnamed: list[Placement] = []
     for placement in placements:
-        said = node.slots[placement.slot].gpus
-        if said is None:
+        slot_gpus = node.slots[placement.slot].gpus
+        if slot_gpus is None:
             unnamed.append(placement)
             continue
-        names = _enough(said, node, placement, policy)
+        names = _limit_names(slot_gpus, node, placement, policy)
         own = chosen[placement.rank] = [_look_up(name, gpus, main, node, placement) for name in names]
         if len(set(own)) < len(own):
             raise LaunchError(
@@ -186,13 +186,13 @@ def _choose_gpus(
     needed = len(unnamed) * each
     if needed > len(free) and not (policy.oversubscribe and len(free) >= each):
         raise _too_few(node, len(unnamed), each, len(free), len(taken))
-    for place, placement in enumerate(unnamed):
-        chosen[placement.rank] = [free[number % len(free)] for number in range(place * each, (place + 1) * each)]
+    for index, placement in enumerate(unnamed):
+        chosen[placement.rank] = [free[number % len(free)] for number in range(index * each, (index + 1) * each)]
     return chosen
 
 
-def _enough(names: tuple[str, ...], node: Node, placement: Placement, policy: GpuPolicy) -> tuple[str, ...]:
-    """Cut what a slot names to `--gpus-per-rank`."""
+def _limit_names(names: tuple[str, ...], node: Node, placement: Placement, policy: GpuPolicy) -> tuple[str, ...]:
+    """Return the first `--gpus-per-rank` GPUs of a slot; raises LaunchError if it names fewer."""
     if policy.per_rank is not None and len(names) < policy.per_rank:
         raise LaunchError(
             "gpu-count",
@@ -204,7 +204,7 @@ def _enough(names: tuple[str, ...], node: Node, placement: Placement, policy: Gp
 
 
 def _look_up(name: str, gpus: Sequence[Gpu], main: Sequence[Gpu], node: Node, placement: Placement) -> Gpu:
-    """Find the GPU that a slot names by index among the main vendor's GPUs, or by UUID or its unique beginning."""
+    """Return the GPU of a name: an index among the main vendor's GPUs, or a unique prefix of a UUID."""
     if name.isdigit():
         matches = [gpu for gpu in main if gpu.index == int(name)]
     else:
@@ -229,43 +229,43 @@ def _too_few(node: Node, ranks: int, each: int, free: int, taken: int) -> Launch
     )
 
 
-def _as_seen(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Put the GPUs in the order in which the rank will count them."""
-    seen: list[Gpu] = []
+def _in_runtime_order(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the GPUs in the order in which the rank's runtime numbers them."""
+    ordered: list[Gpu] = []
     for vendor, visibility in _VISIBILITY.items():
         own = [gpu for gpu in gpus if gpu.vendor == vendor]
-        seen += own if visibility.ordered else sorted(own, key=lambda gpu: gpu.index)
-    return seen
+        ordered += own if visibility.ordered else sorted(own, key=lambda gpu: gpu.index)
+    return ordered
 
 
-_NOTHING = RankBinding()
-"""What ranks get where nobody has GPUs, one for all of them."""
+_NO_BINDING = RankBinding()
+"""The binding shared by all ranks of nodes without GPUs."""
 
 
-def _show(seen: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placement, virtual: bool) -> RankBinding:
-    """Make the variables that show `seen` and hide the rest of the node's `gpus`."""
+def _make_visible(visible: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placement, virtual: bool) -> RankBinding:
+    """Return the binding that makes the `visible` ones of the node's GPUs visible and hides the others."""
     environment: dict[str, str] = {}
     unset: list[str] = []
     for vendor, visibility in _VISIBILITY.items():
         present = [gpu for gpu in gpus if gpu.vendor == vendor]
-        own = [gpu for gpu in seen if gpu.vendor == vendor]
+        own = [gpu for gpu in visible if gpu.vendor == vendor]
         if not present or (visibility.leave_whole and len(own) == len(present)):
             continue
         by_uuid = visibility.uuids and all(gpu.uuid for gpu in own)
         names = [gpu.uuid if by_uuid else str(gpu.index) for gpu in own]
         environment |= {**visibility.settings, visibility.variable: ",".join(names) or _NO_GPU}
         unset += visibility.unset
-    if virtual and seen:
+    if virtual and visible:
         environment |= {
             "LOCAL_RANK": "0",
             "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-            "JAX_LOCAL_DEVICE_IDS": ",".join(str(number) for number in range(len(seen))),
+            "JAX_LOCAL_DEVICE_IDS": ",".join(str(number) for number in range(len(visible))),
             "MPILAUNCH_LOCAL_RANK": str(placement.local_rank),
         }
-    if not seen and not environment and not unset:
-        return _NOTHING
+    if not visible and not environment and not unset:
+        return _NO_BINDING
     return RankBinding(
-        gpus=tuple(_label(gpu) for gpu in seen),
+        gpus=tuple(_label(gpu) for gpu in visible),
         environment=environment,
         unset=tuple(name for name in unset if name not in environment),
     )

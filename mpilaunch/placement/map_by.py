@@ -1,14 +1,14 @@
-"""What --map-by, --rank-by, --bind-to and the options beside them say together, in the words of Open MPI 4, 5 and of Hydra.
+"""Parser for --map-by, --rank-by, --bind-to and related options, in the syntax of Open MPI 4, 5 and Hydra.
 
-Pure: the values of these options in, the two policies out, or an error that says what to write instead.
+Pure: the values of these options in, the two policies out, or an error with the right form.
 
-    --map-by   [ place ] { ":" modifier }     place := slot | node | OBJECT | ppr:N:node | ppr:N:OBJECT | seq | rankfile
-                                                       | pe-list=LIST
+    --map-by   [ policy ] { ":" modifier }    policy := slot | node | OBJECT | ppr:N:node | ppr:N:OBJECT | seq | rankfile
+                                                        | pe-list=LIST
     --rank-by  slot | node | fill | span | OBJECT [ ":span" ]
     --bind-to  none | OBJECT [ ":" N ] | cpu-list | rr | user:LIST  { ":" modifier }
 
-An OBJECT is a part of a node: `places.OBJECTS`, or `package`, which is a socket. Case does not matter; Open MPI 4 also puts a
-comma between modifiers. Nothing is bound unless somebody asks for it: with --bind-to, or with an object or PE=N in --map-by.
+An OBJECT is one of `topology.OBJECTS`, or `package`, which is a socket. Case does not matter; Open MPI 4 also separates modifiers
+by commas. Ranks are bound only by --bind-to, or by an object or PE=N in --map-by.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _RANK_HINT = "--rank-by is slot, node, fill, span or an object like core or sock
 
 _ALIASES = {"package": "socket", "l1": "l1cache", "l2": "l2cache", "l3": "l3cache"}
 _INSTEAD = {
-    "board": "Open MPI 5 has no boards either: say socket or node",
+    "board": "Open MPI 5 has no boards either: write socket or node",
     "dist": "to be near a GPU say --bind-to numa: a rank is bound to the NUMA node of its GPU",
     "mindist": "to be near a GPU say --bind-to numa: a rank is bound to the NUMA node of its GPU",
     **dict.fromkeys(("pci", "gpu", "ib", "eth", "hfi"), "say numa: a rank is bound to the NUMA node of its GPU"),
     **dict.fromkeys(("l4cache", "l5cache"), "say l3cache or numa"),
 }
-"""Words of other launchers that are understood and refused, and what helps."""
+"""Unsupported policies of other launchers, with the hint to each."""
 
 _COUNT = re.compile("[1-9][0-9]{0,5}", re.ASCII)
 
 
 @dataclass(frozen=True)
 class PlacementOptions:
-    """The options that place and bind ranks, by their names; None where nobody gave one.
+    """The values of the options that map and bind ranks; None if not given.
 
     Attributes:
-        cpu_set_source: where the value of --cpu-set came from, for errors.
+        cpu_set_source: the source of the value of --cpu-set, for errors.
     """
 
     np: int | None = None
@@ -66,9 +66,9 @@ class PlacementOptions:
 
 @dataclass
 class _MapBy:
-    """What the words of --map-by say."""
+    """The parsed value of --map-by."""
 
-    place: str = "slot"
+    policy: str = "slot"
     per_node: int | None = None
     per_object: int | None = None
     cpus: int | None = None
@@ -83,7 +83,7 @@ class _MapBy:
 
 @dataclass
 class _BindTo:
-    """What the words of --bind-to say."""
+    """The parsed value of --bind-to."""
 
     unit: str
     each: int | None = None
@@ -92,95 +92,94 @@ class _BindTo:
 
 
 def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPolicy]:
-    """Return what -np, -N, --map-by, --rank-by, --bind-to and their like say together; raises UsageError.
+    """Return the policies that the options ask for together; raises UsageError.
 
-    `MappingPolicy.listed` and `CpuPolicy.chosen` are not filled in: who reads `MappingPolicy.file` does that.
+    The reader of `MappingPolicy.file` has to fill in `MappingPolicy.listed` and `CpuPolicy.chosen`.
     """
-    said = _read_map_by(options.map_by or "slot")
-    _add_options(said, options)
-    rank_by, rank_span = _read_rank_by(options.rank_by, said)
+    map_by = _read_map_by(options.map_by or "slot")
+    _add_options(map_by, options)
+    rank_by, rank_span = _read_rank_by(options.rank_by, map_by)
     policy = MappingPolicy(
         ranks=options.np,
-        map_by=said.place,
-        per_node=said.per_node,
+        map_by=map_by.policy,
+        per_node=map_by.per_node,
         rank_by=rank_by,
-        oversubscribe=options.oversubscribe if said.oversubscribe is None else said.oversubscribe,
-        per_object=said.per_object,
-        span=said.span,
+        oversubscribe=options.oversubscribe if map_by.oversubscribe is None else map_by.oversubscribe,
+        per_object=map_by.per_object,
+        span=map_by.span,
         rank_span=rank_span,
-        nolocal=said.nolocal,
-        file=said.file,
+        nolocal=map_by.nolocal,
+        file=map_by.file,
     )
     bind = _read_bind_to(options.bind_to or "none")
-    hwthreads = said.hwthreads or options.use_hwthread_cpus
-    cpus = options.cpus_per_rank if said.cpus is None else said.cpus
+    hwthreads = map_by.hwthreads or options.use_hwthread_cpus
+    cpus = options.cpus_per_rank if map_by.cpus is None else map_by.cpus
     if options.bind_to is None:
-        bind.unit = _unit_asked_for(said, cpus, "hwthread" if hwthreads else "core")
-        if bind.unit == said.place:
-            # Who deals more ranks to the cores than there are wants them to share, as with mpirun.
+        bind.unit = _default_unit(map_by, cpus, "hwthread" if hwthreads else "core")
+        if bind.unit == map_by.policy:
+            # Mapping more ranks to cores than there are implies sharing, as with mpirun.
             bind.flags.add("overload")
-    elif bind.unit == "cpu-list" and not said.cpu_list:
-        raise UsageError("bind-to", "--bind-to cpu-list: there is no list", hint="say --cpu-set LIST too, like --cpu-set 0-3")
-    elif bind.unit == "none" and said.cpu_list:
-        bind.unit = "cpu-list"  # the others are not to be used, whatever a rank is bound to
+    elif bind.unit == "cpu-list" and not map_by.cpu_list:
+        raise UsageError("bind-to", "--bind-to cpu-list: there is no list", hint="add --cpu-set LIST, like --cpu-set 0-3")
+    elif bind.unit == "none" and map_by.cpu_list:
+        bind.unit = "cpu-list"  # the list limits the CPUs even of ranks that are not bound
     if cpus > 1 and bind.unit not in ("none", "core", "hwthread"):
-        told = f"{cpus} CPUs for each rank do not go with --bind-to {options.bind_to}"
-        raise UsageError("option-conflict", told, hint="say --bind-to core or hwthread, or neither PE=N nor --cpus-per-rank")
+        message = f"{cpus} CPUs for each rank do not go with --bind-to {options.bind_to}"
+        raise UsageError("option-conflict", message, hint="use --bind-to core or hwthread, or neither PE=N nor --cpus-per-rank")
     return policy, CpuPolicy(
         bind_to=bind.unit,
         cpus_per_rank=bind.each or cpus,
-        map_by=said.place if said.place in OBJECTS else "slot",
-        per_object=said.per_object,
+        map_by=map_by.policy if map_by.policy in OBJECTS else "slot",
+        per_object=map_by.per_object,
         rank_by=rank_by if rank_by in OBJECTS or rank_by == "fill" else None,
         hwthreads=hwthreads,
         overload="overload" in bind.flags,
         if_supported="if-supported" in bind.flags,
-        cpu_list=said.cpu_list,
-        ordered=said.ordered or "ordered" in bind.flags,
+        cpu_list=map_by.cpu_list,
+        ordered=map_by.ordered or "ordered" in bind.flags,
         lists=bind.lists,
     )
 
 
-def _unit_asked_for(said: _MapBy, cpus: int, unit: str) -> str:
-    """Return what ranks are bound to when --bind-to is not said: nothing, unless something else asks for it."""
-    if said.place == "rankfile":
+def _default_unit(map_by: _MapBy, cpus: int, unit: str) -> str:
+    """Return what ranks are bound to without --bind-to: nothing, unless another option implies it."""
+    if map_by.policy == "rankfile":
         return "user"
-    if said.cpu_list:
+    if map_by.cpu_list:
         return "cpu-list"
-    if cpus > 1 or said.cpus is not None:
+    if cpus > 1 or map_by.cpus is not None:
         return unit
-    return said.place if said.place in OBJECTS else "none"
+    return map_by.policy if map_by.policy in OBJECTS else "none"
 
 
-def _add_options(said: _MapBy, options: PlacementOptions) -> None:
-    """Lay the options that say the same in other words over what --map-by says."""
+def _add_options(map_by: _MapBy, options: PlacementOptions) -> None:
+    """Add the other options for the same settings to those of --map-by; raises UsageError if they conflict."""
     text = options.map_by or "slot"
-    given = said.place != "slot"
+    given = map_by.policy != "slot"
     if (count := options.npernode) is not None:
-        if said.per_node not in (None, count):
+        if map_by.per_node not in (None, count):
             raise _conflict(f"-N {count}", text)
-        said.per_node = count
+        map_by.per_node = count
     if (count := options.npersocket) is not None:
-        if given and (said.place, said.per_object) not in (("socket", None), ("socket", count)):
+        if given and (map_by.policy, map_by.per_object) not in (("socket", None), ("socket", count)):
             raise _conflict(f"--npersocket {count}", text)
-        said.place, said.per_object = "socket", count
+        map_by.policy, map_by.per_object = "socket", count
     if (file := options.rankfile) is not None:
-        if given and said.place != "rankfile":
+        if given and map_by.policy != "rankfile":
             raise _conflict("--rankfile", text)
-        said.place, said.file = "rankfile", file
-    if said.place == "rankfile" and said.file is None:
+        map_by.policy, map_by.file = "rankfile", file
+    if map_by.policy == "rankfile" and map_by.file is None:
         raise UsageError("map-by", f"--map-by: '{text}' names no file", hint="like --map-by rankfile:file=ranks.txt")
     if options.cpu_set is not None:
-        said.cpu_list = parse_numbers(options.cpu_set, options.cpu_set_source)
-    said.nolocal = said.nolocal or options.nolocal
-    if (said.cpus or options.cpus_per_rank) > 1 and said.place in ("core", "hwthread"):
-        told_cpus = said.cpus or options.cpus_per_rank
+        map_by.cpu_list = parse_numbers(Span.of(options.cpu_set, options.cpu_set_source))
+    map_by.nolocal = map_by.nolocal or options.nolocal
+    if (cpus := map_by.cpus or options.cpus_per_rank) > 1 and map_by.policy in ("core", "hwthread"):
         hint = "map by slot, node or a larger object like socket"
-        raise UsageError("map-by", f"--map-by: a {said.place} does not have {told_cpus} CPUs for a rank", hint=hint)
+        raise UsageError("map-by", f"--map-by: a {map_by.policy} does not have {cpus} CPUs for a rank", hint=hint)
 
 
 def _conflict(option: str, text: str) -> UsageError:
-    return UsageError("option-conflict", f"{option} and --map-by {text} say different things", hint="say one of the two")
+    return UsageError("option-conflict", f"{option} and --map-by {text} contradict each other", hint="give only one of the two")
 
 
 # --map-by
@@ -188,60 +187,60 @@ def _conflict(option: str, text: str) -> UsageError:
 
 def _read_map_by(text: str) -> _MapBy:
     words = text.split(":")
-    said = _MapBy()
+    map_by = _MapBy()
     first = words.pop(0)
     if first.lower().startswith("pe-list="):
-        said.cpu_list = parse_numbers(first.partition("=")[2], "--map-by")
+        map_by.cpu_list = parse_numbers(Span.of(first.partition("=")[2], "--map-by"))
         first = "slot"
-    place = first.lower() or "slot"
-    if place == "ppr":
-        _read_ppr(text, words, said)
-    elif place in ("slot", "node", "seq", "rankfile"):
-        said.place = place
+    policy = first.lower() or "slot"
+    if policy == "ppr":
+        _read_ppr(text, words, map_by)
+    elif policy in ("slot", "node", "seq", "rankfile"):
+        map_by.policy = policy
     else:
-        said.place = _object(place, "map-by", text, _MAP_HINT)
+        map_by.policy = _object(policy, "map-by", text, _MAP_HINT)
     while words:
-        _read_modifier(words.pop(0), text, said)
-    if said.span and said.place not in OBJECTS:
-        # The slots of all nodes in turn are the nodes in turn.
-        said.span, said.place = False, "node" if said.place == "slot" else said.place
-    return said
+        _read_modifier(words.pop(0), text, map_by)
+    if map_by.span and map_by.policy not in OBJECTS:
+        # Taking the slots of all nodes in turn is mapping by node.
+        map_by.span, map_by.policy = False, "node" if map_by.policy == "slot" else map_by.policy
+    return map_by
 
 
-def _read_ppr(text: str, words: list[str], said: _MapBy) -> None:
-    """Take N and the resource off the words after "ppr"."""
+def _read_ppr(text: str, words: list[str], map_by: _MapBy) -> None:
+    """Read N and the resource, and remove them from the words after "ppr"."""
     if len(words) < 2 or not _COUNT.fullmatch(words[0]):
         raise UsageError("map-by", f"--map-by: '{text}' is not ppr:N:OBJECT", hint="like --map-by ppr:2:node, or ppr:1:socket")
     count, resource = int(words.pop(0)), words.pop(0)
-    # Open MPI 4 puts a comma before its modifiers.
+    # Open MPI 4 separates modifiers by commas.
     resource, comma, rest = resource.partition(",")
     if comma:
         words.insert(0, rest)
     if resource.lower() == "node":
-        said.per_node = count
+        map_by.per_node = count
     else:
-        said.place, said.per_object = _object(resource.lower(), "map-by", text, _MAP_HINT), count
+        map_by.policy, map_by.per_object = _object(resource.lower(), "map-by", text, _MAP_HINT), count
 
 
-def _read_modifier(word: str, text: str, said: _MapBy) -> None:
+def _read_modifier(word: str, text: str, map_by: _MapBy) -> None:
     key, _, value = word.partition("=")
     name = key.lower()
     if name == "file" and value:
-        said.file = value
+        map_by.file = value
     elif name == "pe" and _COUNT.fullmatch(value):
-        said.cpus = int(value)
+        map_by.cpus = int(value)
     elif name in ("oversubscribe", "nooversubscribe"):
-        said.oversubscribe = name == "oversubscribe"
+        map_by.oversubscribe = name == "oversubscribe"
     elif name in ("hwtcpus", "corecpus"):
-        said.hwthreads = name == "hwtcpus"
+        map_by.hwthreads = name == "hwtcpus"
     elif name in ("span", "nolocal", "ordered"):
-        setattr(said, name, True)
+        setattr(map_by, name, True)
     elif "," in word:
         for part in word.split(","):
-            _read_modifier(part, text, said)
+            _read_modifier(part, text, map_by)
     elif _COUNT.fullmatch(word):
         raise UsageError("map-by", f"--map-by: '{text}' deals to {word} objects at once", hint="name a larger object")
-    elif name not in ("inherit", "noinherit"):  # for jobs that a job starts, which are mapped on their own here
+    elif name not in ("inherit", "noinherit"):  # they concern spawned ranks, which never inherit here
         guess = did_you_mean(name, ("oversubscribe", "nooversubscribe", "span", "nolocal", "hwtcpus", "corecpus", "ordered"))
         hint = "the modifiers are PE=N, SPAN, OVERSUBSCRIBE, NOOVERSUBSCRIBE, NOLOCAL, HWTCPUS, CORECPUS, ORDERED and FILE=PATH"
         raise UsageError("map-by", f"--map-by: unknown modifier '{word}' in '{text}'{guess}", hint=hint)
@@ -250,15 +249,15 @@ def _read_modifier(word: str, text: str, said: _MapBy) -> None:
 # --rank-by
 
 
-def _read_rank_by(text: str | None, said: _MapBy) -> tuple[str | None, bool]:
-    """Return what the ranks are numbered by, and whether the objects of all nodes take turns."""
+def _read_rank_by(text: str | None, map_by: _MapBy) -> tuple[str | None, bool]:
+    """Return the ranking policy, and whether the objects of all nodes give numbers in turn."""
     if text is None:
-        return (said.place, True) if said.span else (None, False)
+        return (map_by.policy, True) if map_by.span else (None, False)
     word, colon, modifier = text.lower().partition(":")
     if colon and modifier not in ("span", "fill"):
         raise UsageError("rank-by", f"--rank-by: unknown modifier '{modifier}' in '{text}'", hint=_RANK_HINT)
     if word == "span":
-        return (said.place, True) if said.place in OBJECTS else ("slot", False)
+        return (map_by.policy, True) if map_by.policy in OBJECTS else ("slot", False)
     if word == "fill" or modifier == "fill":
         return "fill", False
     if word in ("slot", "node"):
@@ -274,30 +273,30 @@ def _read_bind_to(text: str) -> _BindTo:
     if word == "user":
         return _BindTo("user", lists=_read_lists(text))
     if word == "rr":
-        said = _BindTo("user")
+        result = _BindTo("user")
     elif word in ("none", "cpu-list", "cpulist"):
-        said = _BindTo("cpu-list" if word.startswith("cpu") else "none")
+        result = _BindTo("cpu-list" if word.startswith("cpu") else "none")
     else:
-        said = _BindTo(_object(word, "bind-to", text, _BIND_HINT, ("none", "cpu-list", "user")))
+        result = _BindTo(_object(word, "bind-to", text, _BIND_HINT, ("none", "cpu-list", "user")))
     for modifier in ",".join(words).split(",") if words else ():
-        if _COUNT.fullmatch(modifier) and said.unit in OBJECTS:
-            said.each = int(modifier)
+        if _COUNT.fullmatch(modifier) and result.unit in OBJECTS:
+            result.each = int(modifier)
         elif modifier in ("overload-allowed", "overload"):
-            said.flags.add("overload")
+            result.flags.add("overload")
         elif modifier in ("if-supported", "ordered"):
-            said.flags.add(modifier)
+            result.flags.add(modifier)
         elif modifier not in ("no-overload", "report"):
             hint = "the modifiers are overload-allowed, no-overload, if-supported, ordered and report"
             raise UsageError("bind-to", f"--bind-to: unknown modifier '{modifier}' in '{text}'", hint=hint)
-    return said
+    return result
 
 
 def _read_lists(text: str) -> tuple[tuple[int, ...], ...]:
     """Return the CPU numbers of each rank of `user:0+2,1+4,3`."""
     whole = Span.of(text, "--bind-to").part(len("user:"))
     lists = []
-    for one in whole.split():
-        numbers = list(one.split("+"))
+    for item in whole.split():
+        numbers = list(item.split("+"))
         for part in numbers:
             if not is_whole_number(part.text, 5):
                 wrong = part if part.text else whole
@@ -307,11 +306,11 @@ def _read_lists(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _object(word: str, option: str, text: str, hint: str, others: Sequence[str] = ("slot", "node")) -> str:
-    """Return the kind of object that a word of an option names."""
+    """Return the kind of object of a word in an option; raises UsageError for an unknown one."""
     word = _ALIASES.get(word, word)
     if word in OBJECTS and (word != "machine" or option == "bind-to"):
         return word
     if word in _INSTEAD:
         raise UsageError(option, f"--{option}: '{word}' is not supported", hint=_INSTEAD[word])
-    near = did_you_mean(word, (*OBJECTS, *others))
-    raise UsageError(option, f"--{option}: unknown policy '{text}'{near}", hint=hint)
+    guess = did_you_mean(word, (*OBJECTS, *others))
+    raise UsageError(option, f"--{option}: unknown policy '{text}'{guess}", hint=hint)

@@ -1,7 +1,4 @@
-"""What the user asks of the map: how ranks are dealt to nodes and slots.
-
-Pure data.
-"""
+"""The mapping policy: how ranks are distributed to nodes and slots. Pure data."""
 
 from __future__ import annotations
 
@@ -11,21 +8,21 @@ from mpilaunch.placement.topology import OBJECTS
 
 
 class MappingPolicy(NamedTuple):
-    """What the user asked for.
+    """How the ranks of a job are mapped to nodes and numbered.
 
     Attributes:
         ranks: number of ranks, None for one per slot (or `per_node` on each node).
-        map_by: "slot" fills a node before the next, "node" deals one rank to each node in turn; an object (`topology.OBJECTS`)
-            fills nodes too, and deals the ranks of a node to its objects in turn.
-        per_node: exactly this many ranks on each node (`-N`, `--map-by ppr:N:node`); with `ranks`, this many at most.
-        rank_by: "slot" numbers the ranks of a node before those of the next, "node" deals numbers round the nodes; an object
-            is "slot" between the nodes and takes turns inside each; None follows `map_by`.
+        map_by: "slot" fills one node after the other, "node" gives each node one rank in turn; an object (`topology.OBJECTS`)
+            fills one node after the other, and gives each object of the node one rank in turn.
+        per_node: exactly this many ranks on each node (`-N`, `--map-by ppr:N:node`); with `ranks`, at most this many.
+        rank_by: "slot" numbers one node after the other, "node" gives each node a number in turn; an object numbers one node
+            after the other, and gives each object of the node a number in turn; None follows `map_by`.
         oversubscribe: more ranks than slots are allowed (never more than max_slots).
-        per_object: exactly this many ranks on each `map_by` object (`--map-by ppr:N:socket`); with `ranks`, this many at most.
-        span: deal the ranks to the objects of all nodes in turn, as if they were one node.
-        rank_span: the `rank_by` objects of all nodes take turns to give the numbers.
+        per_object: exactly this many ranks on each `map_by` object (`--map-by ppr:N:socket`); with `ranks`, at most this many.
+        span: give each `map_by` object of all nodes one rank in turn, as if they were one node.
+        rank_span: give each `rank_by` object of all nodes a number in turn.
         nolocal: no rank runs on this machine.
-        listed: the node of each rank, by `Node.index`, when a file lists them (`map_by` "rankfile" or "seq"), else empty.
+        listed: the `Node.index` of each rank, if a file lists them (`map_by` "rankfile" or "seq"), else empty.
         file: that file; None for "seq" with the hostfile.
     """
 
@@ -43,5 +40,5 @@ class MappingPolicy(NamedTuple):
 
     @property
     def needs_topology(self) -> bool:
-        """Whether the map depends on what the nodes are made of, so that they must be asked before there is one."""
+        """Whether the map depends on the topology of the nodes, which must report it first."""
         return self.per_object is not None or (self.span and self.map_by in OBJECTS) or self.rank_span

@@ -1,6 +1,6 @@
-"""Which ranks share a node, in the short form that every node is told: blocks of first node, nodes, ranks on each.
+"""The process map: the node of each rank, as blocks of (first node, number of nodes, ranks on each).
 
-Pure. Blocks are in rank order; it is what PMI's `PMI_process_mapping` says. Nodes are counted as in `JobMap.nodes`.
+Pure. Blocks are in rank order, as in PMI's `PMI_process_mapping`. Nodes are indices into `JobMap.nodes`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from mpilaunch.placement.mapping import JobMap
 
 
 def process_blocks(job_map: JobMap) -> list[list[int]]:
-    """Return the blocks: [[0, 2, 8]] for two nodes with eight ranks each."""
-    node_ranks = {node: place for place, node in enumerate(job_map.nodes)}
+    """Return the blocks of a job map: [[0, 2, 8]] for two nodes with eight ranks each."""
+    node_ranks = {node: index for index, node in enumerate(job_map.nodes)}
     runs: list[list[int]] = []
     for place in job_map.placements:
         node = node_ranks[place.node]
@@ -36,26 +36,26 @@ _HINT = "write a node for each rank, counted from 0, like 0,0,1,1, or blocks (fi
 
 
 def read_rankmap(text: str, nodes: int) -> tuple[int, ...]:
-    """Return the node of each rank that a map like `0,0,1,1` or `(0,2,2),3` gives; raises UsageError.
+    """Return the node of each rank of a map like `0,0,1,1` or `(0,2,2),3`; raises UsageError.
 
     Args:
-        nodes: how many nodes there are.
+        nodes: the number of nodes.
     """
     inner = text.replace(" ", "").removeprefix("(vector,")
     if inner != text.replace(" ", ""):
         inner = inner.removesuffix(")")
-    found: list[int] = []
+    ranks: list[int] = []
     offset = 0
     while match := _ITEM.match(inner, offset):
         first, count, each = (int(match[1]), 1, 1) if match[1] else (int(match[2]), int(match[3]), int(match[4]))
         if first + count > nodes:
             raise UsageError("rankmap", f"--rankmap: there is no node {first + count - 1}: the last is {nodes - 1}", hint=_HINT)
-        if len(found) + count * each > MAX_SLOTS:
+        if len(ranks) + count * each > MAX_SLOTS:
             raise UsageError("rankmap", f"--rankmap: more than the {MAX_SLOTS:,} ranks of a job", hint=_HINT)
-        found += [node for node in range(first, first + count) for _ in range(each)]
+        ranks += [node for node in range(first, first + count) for _ in range(each)]
         offset = match.end() + 1
-        if match.end() == len(inner) and found:
-            return tuple(found)
+        if match.end() == len(inner) and ranks:
+            return tuple(ranks)
         if inner[match.end() : offset] != ",":
             break
     raise UsageError("rankmap", f"--rankmap: '{text}' is not a map of ranks to nodes", hint=_HINT)

@@ -1,6 +1,6 @@
-"""Shares: the ranks of a job of several programs (`a : b`), placed one program after the other.
+"""Mapping of jobs of several programs (`a : b`), one program after the other.
 
-Pure: it divides the slots of the allocation among the programs; where the ranks of each go is for `mapping` to say.
+Pure: it divides the slots of the allocation among the programs; `mapping` maps the ranks of each.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Share(NamedTuple):
 
     Attributes:
         name: of the program, for errors.
-        policy: as for a job of its own.
-        slots: how many slots it may have of which nodes, by index; None for all.
+        policy: as for a job of this program alone.
+        slots: the most slots it may use on each node, by index; None for all slots of all nodes.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Share(NamedTuple):
 def map_apps(
     allocation: Allocation, shares: Sequence[Share], topologies: Mapping[int, Sequence[Cpu]] | None = None
 ) -> JobMap:
-    """Return the map of a job, of several programs the ranks of the first before those of the next.
+    """Return the map of a job, with the ranks of its programs in order; raises UsageError that names the program.
 
-    Each program is mapped by itself, in the slots that those before it have left. Where these do not suffice and it may have
-    more ranks than slots, the others of its ranks are mapped to all slots again. A UsageError is told of its program.
+    Each program is mapped by itself to the slots that the programs before it left free. If these do not suffice and it may
+    oversubscribe, the rest of its ranks are mapped to all slots again.
 
     Args:
         topologies: see `map_ranks`.
@@ -55,50 +55,50 @@ def map_apps(
                     placements.append(Placement(len(placements), place.node, len(taken[place.node]), slot, app))
                     taken[place.node].append(slot)
         except UsageError as error:
-            left = ", in what is left" if app else ""
-            raise error.within(f"program {app + 1} ({share.name}){left}") from None
+            scope = ", in the slots that are left" if app else ""
+            raise error.within(f"program {app + 1} ({share.name}){scope}") from None
     return JobMap(tuple(placements), tuple(sorted(taken)))
 
 
 def _rounds(
     allocation: Allocation, share: Share, taken: Mapping[int, Sequence[int]], first: int
 ) -> list[tuple[MappingPolicy, bool]]:
-    """Return what to map of a program's ranks to the slots that are left, and what to all slots again."""
+    """Return the policies by which a program is mapped to free slots (False), and to all slots again (True)."""
     policy = share.policy
     if not taken or policy.ranks is None or not (policy.oversubscribe or allocation.elastic_slots):
         return [(policy, False)]
-    free = sum(len(_left(node, share, taken, first)) for node in allocation.nodes)
+    free = sum(len(_free_slots(node, share, taken, first)) for node in allocation.nodes)
     if policy.ranks <= free or policy.per_node is not None:
         return [(policy, policy.ranks > free)]
     rounds = [(policy._replace(ranks=policy.ranks - free), True)]
     return [(policy._replace(ranks=free), False), *rounds] if free else rounds
 
 
-def _left(node: Node, share: Share, taken: Mapping[int, Sequence[int]], first: int) -> list[int]:
-    """Return the slots of a node that a program may have: no rank has them, and none is for a rank of another program."""
+def _free_slots(node: Node, share: Share, taken: Mapping[int, Sequence[int]], first: int) -> list[int]:
+    """Return the slots of a node that a program may use: free ones, and not fixed for another program's rank."""
     most = len(node.slots) if share.slots is None else share.slots.get(node.index, 0)
     own = range(first, first + (share.policy.ranks or MAX_SLOTS))
     used = set(taken.get(node.index, ()))
-    places = [place for place, slot in enumerate(node.slots) if slot.rank is None or slot.rank in own]
-    return [place for place in places if place not in used][:most]
+    allowed = [index for index, slot in enumerate(node.slots) if slot.rank is None or slot.rank in own]
+    return [index for index in allowed if index not in used][:most]
 
 
 def _part(
     allocation: Allocation, share: Share, taken: Mapping[int, Sequence[int]], first: int, *, again: bool
 ) -> tuple[Allocation, dict[int, list[int]]]:
-    """Return the allocation of one program of the job, and the slots of the job that its nodes' slots are.
+    """Return the allocation of one program, and for each of its nodes the job's numbers of its slots.
 
     Args:
-        taken: the slots of each node that ranks have, one item for each rank.
-        first: the rank of the job that is rank 0 to the mapper.
-        again: slots that ranks have are offered too.
+        taken: the slot of each rank mapped so far, by node.
+        first: the job's number of the program's first rank.
+        again: taken slots are offered too.
     """
     nodes, slots_of = [], {}
     for node in allocation.nodes:
         if share.slots is not None and node.index not in share.slots:
             continue
         used = taken.get(node.index, ())
-        slots_of[node.index] = list(range(len(node.slots))) if again else _left(node, share, taken, first)
+        slots_of[node.index] = list(range(len(node.slots))) if again else _free_slots(node, share, taken, first)
         slots = [node.slots[place] for place in slots_of[node.index]]
         ranks = [None if again or slot.rank is None else slot.rank - first for slot in slots]
         nodes.append(

@@ -1,13 +1,13 @@
-"""Read rankfiles: the host and the cores of each rank, line by line.
+"""Parser for rankfiles: the host and the cores of each rank, line by line.
 
-Pure: text in, lines out; it opens no file and knows no nodes. The format is Open MPI's (mpirun(1), "Rankfiles"):
+Pure: text in, lines out; it opens no file and does not know the nodes. The format is Open MPI's (mpirun(1), "Rankfiles"):
 
     line := "rank" N "=" HOST "slot" "=" list [ comment ]        HOST as in a hostfile, also +n0: the first node
     list := item { ";" item }
     item := cores | SOCKET ":" cores | SOCKET ":*"               cores := numbers and ranges, like 0-3,8
 
-All numbers are logical: sockets and cores are counted from 0 in the order of the sockets, as hwloc counts them. Blanks are
-allowed round "=", quotes round the list; comments are those of a hostfile.
+All numbers are logical: sockets and cores count from 0 in the order of the sockets, as in hwloc. Blanks are allowed around
+"=", quotes around the list; comments are those of a hostfile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mpilaunch.errors import UsageError
+from mpilaunch.hosts.host_values import unquoted
 from mpilaunch.hosts.hostfile import code_lines, read_hosts
-from mpilaunch.hosts.nodeset import Span, parse_numbers_span
+from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.placement.cpu_binding import Cores
 from mpilaunch.text import is_whole_number
 
@@ -30,7 +31,7 @@ _HINT = "write a line for each rank, like 'rank 0=node01 slot=0-3' or 'rank 1=+n
 
 @dataclass(frozen=True)
 class RankLine:
-    """What a rankfile says of one rank: `host` is a name or "+n0"; `origin` is "ranks.txt:3"."""
+    """The line of one rank: `host` is a name or "+n0"; `origin` is "ranks.txt:3"."""
 
     host: str
     cores: tuple[Cores, ...]
@@ -38,7 +39,7 @@ class RankLine:
 
 
 def parse_rankfile(text: str, source: str) -> tuple[RankLine, ...]:
-    """Return the lines in the order of the ranks, which are 0 to the last without a gap; raises UsageError."""
+    """Return the lines in rank order, from rank 0 without gaps; raises UsageError."""
     lines: dict[int, RankLine] = {}
     for line, code in code_lines(text, source):
         match = _LINE.fullmatch(code)
@@ -66,17 +67,16 @@ def parse_rankfile(text: str, source: str) -> tuple[RankLine, ...]:
 
 def _read_cores(value: Span) -> Iterator[Cores]:
     """Return the cores of a list like `0:1;1:0-2`."""
-    quoted = value.text[:1] in ('"', "'")
-    inner = value.part(1, len(value.text) - 1) if quoted else value
+    inner = unquoted(value)
     for item in inner.split(";"):
         item = item.strip()
         if not item.text:
             raise inner.error("rankfile", "cores are missing", _HINT)
         socket, colon, _ = item.text.partition(":")
         if not colon:
-            yield Cores(None, parse_numbers_span(item))
+            yield Cores(None, parse_numbers(item))
             continue
         if not is_whole_number(socket, 5):
             raise item.error("rankfile", f"'{socket}' is not the number of a socket", _HINT)
         rest = item.part(len(socket) + 1).strip()
-        yield Cores(int(socket), () if rest.text == "*" else parse_numbers_span(rest))
+        yield Cores(int(socket), () if rest.text == "*" else parse_numbers(rest))

@@ -1,10 +1,8 @@
-"""The places inside a node: which objects (cores, caches, sockets...) its CPUs form, and in what order ranks take them.
+"""The objects of a node (cores, caches, sockets...), and the order in which ranks are assigned to them.
 
-Pure. A rank has an object of its node by `map_by`: it is dealt to the objects in turn, or `per_object` to each one before the
-next. This is the order of mapping. The order of the ranks' numbers is another one when `rank_by` names objects: then the
-objects of that kind take turns, and each gives the next number to the first place in it that has none.
-
-Objects come as hwloc counts them (its logical order): by socket, then NUMA node, cache, core and number.
+Pure. `map_by` assigns the ranks of a node to its objects in turn, or `per_object` ranks to each before the next. If `rank_by`
+names objects, the ranks are numbered in another order: each object of that kind in turn gives the next number to the first of
+its ranks without one. Objects are in hwloc's logical order: by socket, then NUMA node, cache, core and number.
 """
 
 from __future__ import annotations
@@ -33,52 +31,52 @@ OBJECTS: Mapping[str, Callable[[Cpu], int]] = {
     "socket": lambda cpu: cpu.socket,
     "machine": lambda cpu: 0,
 }
-"""Kind of object -> what tells the object that a CPU belongs to, -1 for none."""
+"""Kind of object -> the function that returns the object of a CPU, -1 for none."""
 
 
 def objects(cpus: Iterable[Cpu], kind: str) -> list[Object]:
-    """Return the objects of a kind that these CPUs form, in logical order; none where the node does not tell of any."""
-    found: dict[int, list[Cpu]] = {}
+    """Return the objects of a kind that these CPUs form, in logical order; empty if the node reports none."""
+    members_of: dict[int, list[Cpu]] = {}
     object_of = OBJECTS[kind]
     for cpu in sorted(cpus, key=lambda cpu: (cpu.socket, cpu.numa, cpu.l3, cpu.l2, cpu.l1, cpu.core, cpu.number)):
         if (number := object_of(cpu)) >= 0:
-            found.setdefault(number, []).append(cpu)
-    return [tuple(members) for members in found.values()]
+            members_of.setdefault(number, []).append(cpu)
+    return [tuple(members) for members in members_of.values()]
 
 
 def objects_of(node: str, cpus: Iterable[Cpu], kind: str) -> list[Object]:
-    """Return the objects of a node that has this name; raises LaunchError when it does not tell of any."""
-    if not (found := objects(cpus, kind)):
+    """Return the objects of the node called `node`; raises LaunchError if it reports none."""
+    if not (reported := objects(cpus, kind)):
         raise LaunchError(
             "object-unknown",
-            f"{node} tells of no {kind}",
+            f"{node} reports no {kind}",
             hint="name another object, like core or socket; virtual machines often hide their caches",
         )
-    return found
+    return reported
 
 
-def assign_objects(found: int, count: int, per_object: int | None) -> list[int]:
-    """Return which of the objects found each of `count` places has, in the order of mapping."""
+def assign_objects(object_count: int, ranks: int, per_object: int | None) -> list[int]:
+    """Return the index of the object of each of `ranks` ranks, in the order of mapping."""
     each = per_object or 1
-    return [place // each % found for place in range(count)]
+    return [rank // each % object_count for rank in range(ranks)]
 
 
-def round_robin(turns: Iterable[Iterable[_Item]]) -> Iterator[_Item]:
-    """Return the items of the sequences, the next of each in turn, and each item once."""
-    given: set[_Item] = set()
-    left = [iter(items) for items in turns]
-    while left:
-        going = []
-        for items in left:
-            taken = next((item for item in items if item not in given), None)
-            if taken is not None:
-                given.add(taken)
-                going.append(items)
-                yield taken
-        left = going
+def round_robin(sequences: Iterable[Iterable[_Item]]) -> Iterator[_Item]:
+    """Yield the next item of each sequence in turn, leaving out repeated items."""
+    seen: set[_Item] = set()
+    active = [iter(items) for items in sequences]
+    while active:
+        remaining = []
+        for items in active:
+            item = next((item for item in items if item not in seen), None)
+            if item is not None:
+                seen.add(item)
+                remaining.append(items)
+                yield item
+        active = remaining
 
 
-def overlapping(places: Sequence[Object], one: Object) -> list[int]:
-    """Return which of the places, each an object, have a CPU of this object."""
-    numbers = {cpu.number for cpu in one}
-    return [place for place, members in enumerate(places) if any(cpu.number in numbers for cpu in members)]
+def overlapping(candidates: Sequence[Object], target: Object) -> list[int]:
+    """Return the indices of the candidates that share a CPU with the target."""
+    numbers = {cpu.number for cpu in target}
+    return [index for index, members in enumerate(candidates) if any(cpu.number in numbers for cpu in members)]

@@ -102,7 +102,7 @@ def test_without_hosts_the_rankfiles_are_the_nodes(here: Path) -> None:
         ("-H b,c -rf r", "r:2: a is not in --host"),
         ("-H b:2 -rf s", "s:1: '+n1' is not one of the nodes of --host: the last is +n0"),
         ("-H b -rf t", "2 ranks do not fit in 1 slot of 1 node"),
-        ("-rf r --map-by socket", "--rankfile and --map-by socket say different things"),
+        ("-rf r --map-by socket", "--rankfile and --map-by socket contradict each other"),
         ("--map-by rankfile", "--map-by: 'rankfile' names no file"),
         ("--map-by seq", "--map-by seq: nothing lists the hosts of the ranks"),
     ],

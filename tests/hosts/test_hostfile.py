@@ -99,7 +99,7 @@ REFUSED = [
     ("a slots=3 max_slots=2", "hostfile-slots", 21, "max_slots=2 is less than slots=3", "--oversubscribe"),
     ("a max_slots=0", "hostfile-slots", 13, "max_slots is 0", "slots=0"),
     ("a slots=2 count=2", "hostfile-slots", 11, "slots is given twice", "once"),
-    ("a:2 slots=2", "hostfile-slots", 11, "slots is given twice: 'a:2' says it too", "once"),
+    ("a:2 slots=2", "hostfile-slots", 11, "slots is given twice: 'a:2' gives it too", "once"),
     ("bob@a user=bob", "hostfile-key", 12, "user is given twice", "once"),
     ("a port=1 port=1", "hostfile-key", 10, "port is given twice", "once"),
     ("a port=0", "hostfile-port", 8, "'0' is not a port", "1 to 65535"),

@@ -31,7 +31,7 @@ from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, expand, fold, fold_numbers,
     ],
 )
 def test_expand(text: str, names: list[str]) -> None:
-    assert expand(text, "hosts", 1) == names
+    assert expand(Span.of(text, "hosts")) == names
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_expand(text: str, names: list[str]) -> None:
 )
 def test_expand_refuses(text: str, reference: str, column: int, told: str) -> None:
     with pytest.raises(UsageError) as caught:
-        expand(text, "hosts.txt", 7)
+        expand(Span.of(text, "hosts.txt", 7))
     assert caught.value.reference == reference
     assert caught.value.message.startswith(f"hosts.txt:7:{column}: ")
     assert told in caught.value.message
 
 
 def test_expand_reaches_its_bound() -> None:
-    assert len(expand(f"n[1-{MAX_ITEMS}]", "hosts", 1)) == MAX_ITEMS
+    assert len(expand(Span.of(f"n[1-{MAX_ITEMS}]", "hosts"))) == MAX_ITEMS
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ NAMES = st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,3}(-[a-z][0-9]{1,2})?", fullm
 
 @given(NAMES)
 def test_fold_is_the_inverse_of_expand(names: list[str]) -> None:
-    folded = [name for item in Span.of(fold(names), "").split() if item.text for name in expand(item.text, "folded", 1)]
+    folded = [name for item in Span.of(fold(names), "").split() if item.text for name in expand(item)]
     assert sorted(folded) == sorted(set(names))
 
 
@@ -130,12 +130,12 @@ def test_fold_is_fast_for_10_000_names() -> None:
     ("text", "numbers"), [("0-3,8", (0, 1, 2, 3, 8)), ("3,1", (3, 1)), ("0-14/7", (0, 7, 14)), ("007", (7,))]
 )
 def test_parse_numbers_keeps_the_order_written(text: str, numbers: tuple[int, ...]) -> None:
-    assert parse_numbers(text, "--gpus") == numbers
+    assert parse_numbers(Span.of(text, "--gpus")) == numbers
 
 
 @given(st.lists(st.integers(0, 300), min_size=1))
 def test_fold_numbers_is_the_inverse_of_parse_numbers(numbers: list[int]) -> None:
-    assert parse_numbers(fold_numbers(numbers), "folded") == tuple(sorted(set(numbers)))
+    assert parse_numbers(Span.of(fold_numbers(numbers), "folded")) == tuple(sorted(set(numbers)))
 
 
 def test_fold_numbers() -> None:
@@ -161,7 +161,7 @@ def test_an_error_in_a_long_line_shows_the_part_around_the_spot() -> None:
 @given(st.text(max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        names = expand(text, "fuzz", 1)
+        names = expand(Span.of(text, "fuzz"))
     except UsageError as error:
         assert error.message.startswith("fuzz:1:")
     else:

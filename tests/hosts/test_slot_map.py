@@ -136,7 +136,7 @@ REFUSED: list[tuple[object, str, str | None]] = [
     ({"nodes": {"a": {}, "z": {}}}, ":3:3: node 'z' is not in the allocation (--host)", "the nodes are a,b,n[1-2]"),
     ({"nodes": {"a": {}, "a,b": {}}}, ":3:3: node 'a' is named twice, first at slots.yaml:2:3", None),
     ({"nodes": {"n[1-": {}}}, ":2:4: '[' is never closed", "brackets"),
-    ({"nodes": {"a:2": {}}}, ":2:3: 'a:2' says more than names", "slots: 2"),
+    ({"nodes": {"a:2": {}}}, ":2:3: 'a:2' has more than names", "slots: 2"),
     ({"nodes": {"-v": {}}}, ":2:3: '-v' is not a host name", "letter"),
     ({"nodes": {True: {}}}, ":2:3: 'True' is not a node name", "quotes"),
 ]

@@ -69,8 +69,8 @@ def test_ranks_fixed_by_a_slot_map_are_those_of_the_job() -> None:
     ("nodes", "wanted", "message"),
     [
         ("a:2", shares(3, 1), r"program 1 \(app0\): 3 ranks do not fit in 2 slots"),
-        ("a:2", shares(1, 2), r"program 2 \(app1\), in what is left: 2 ranks do not fit in 1 slot"),
-        ("a:2", shares(2, 1), r"program 2 \(app1\), in what is left: no slots on 1 node"),
+        ("a:2", shares(1, 2), r"program 2 \(app1\), in the slots that are left: 2 ranks do not fit in 1 slot"),
+        ("a:2", shares(2, 1), r"program 2 \(app1\), in the slots that are left: no slots on 1 node"),
     ],
 )
 def test_the_error_names_the_program(nodes: str, wanted: list[Share], message: str) -> None:

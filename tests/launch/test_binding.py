@@ -85,7 +85,7 @@ def test_what_this_machine_cannot_give_names_it_and_the_numbers(tmp_path: Path) 
     (tmp_path / "ranks").write_text("rank 0=localhost slot=7:0\n")
     assert "rank 0 on localhost: there is no socket 7" in launch("-rf", "ranks", "true", cwd=tmp_path).words
     for kind in set(OBJECTS) - set(KINDS):
-        assert f"localhost tells of no {kind}" in launch("-np", "1", "--bind-to", kind, "true").words
+        assert f"localhost reports no {kind}" in launch("-np", "1", "--bind-to", kind, "true").words
         assert seen("-np", "1", "--bind-to", f"{kind}:if-supported") == [ALL]
 
 

@@ -74,8 +74,8 @@ def test_overload_shares_cores_in_blocks_or_in_turn() -> None:
         (5, CpuPolicy("core", map_by="socket"), "binding-overload", "node07 has 4 cores for 5 ranks with 1 each, which need 5"),
         (3, CpuPolicy("core", 2, map_by="socket"), "binding-overload", "which need 6 dealt to 2 sockets"),
         (1, CpuPolicy("core", 5, overload=True), "binding-overload", "node07 has 4 cores for 1 rank with 5 each"),
-        (1, CpuPolicy("l3cache"), "object-unknown", "node07 tells of no l3cache"),
-        (1, CpuPolicy("core", map_by="l2cache"), "object-unknown", "node07 tells of no l2cache"),
+        (1, CpuPolicy("l3cache"), "object-unknown", "node07 reports no l3cache"),
+        (1, CpuPolicy("core", map_by="l2cache"), "object-unknown", "node07 reports no l2cache"),
         (1, CpuPolicy("core", 5, if_supported=True), "binding-overload", "node07 has 4 cores"),
     ],
 )

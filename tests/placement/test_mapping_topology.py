@@ -57,7 +57,7 @@ def test_numbers_round_the_objects_of_all_nodes() -> None:
     [
         ("a:8", MappingPolicy(3, map_by="socket", per_object=1), "3 ranks with 1 on each socket do not fit on the 2 sockets"),
         ("a:2", MappingPolicy(map_by="socket", per_object=2), "4 ranks with 2 on each socket do not fit in 2 slots of 1 node"),
-        ("a:2", MappingPolicy(map_by="l2cache", per_object=2), "a tells of no l2cache"),
+        ("a:2", MappingPolicy(map_by="l2cache", per_object=2), "a reports no l2cache"),
         ("a:8", MappingPolicy(9, map_by="socket", span=True), "9 ranks do not fit in 8 slots"),
     ],
 )

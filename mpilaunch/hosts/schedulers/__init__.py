@@ -1,8 +1,8 @@
-"""The hosts and slots that a batch scheduler gave this job, read from its variables and the files they name.
+"""Readers of the hosts and slots that a batch scheduler gave this job.
 
-Pure: the environment and the reading of files are arguments. Each scheduler is one module with its `READERS`; to add one, write
-its module and add it to the table. The first variable that is set decides. A variable that cannot be read is an error that
-names it: a job that silently ran on one node of eight would be worse than one that does not run.
+Pure: the environment and the function that reads files are arguments. Each scheduler is one module with its `READERS`; to add
+one, write its module and add it to the table. The first variable that is set decides. An unreadable variable is an error: the
+job must not run silently on one node of eight.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ READERS = tuple(reader for module in (slurm, pbs, lsf, grid_engine, flux) for re
 
 
 def discover(environ: Mapping[str, str], read_text: ReadText) -> tuple[list[HostEntry], str] | None:
-    """Return the hosts of the surrounding job and its name ("Slurm job 42"), None outside of one; raises UsageError.
-
-    Args:
-        environ: the head's environment.
-        read_text: returns the text of a file, or raises OSError.
-    """
+    """Return the hosts of the surrounding batch job and its name ("Slurm job 42"), None outside of one; raises UsageError."""
     for reader in READERS:
         if environ.get(reader.variable):
             entries = reader.read(environ, reader.variable, read_text)

@@ -1,4 +1,4 @@
-"""Flux: no variable lists its hosts, so only a job of one node can be recognised. Source: flux-environment(7)."""
+"""Flux: no variable lists its hosts, so only jobs of one node are supported. Source: flux-environment(7)."""
 
 from __future__ import annotations
 

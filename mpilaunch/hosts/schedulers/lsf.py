@@ -1,4 +1,4 @@
-"""LSF: a file that names a host once for each slot, or one of two variables. Source: bsub(1), "LSB_MCPU_HOSTS"."""
+"""LSF: a file that lists a host once per slot, or one of two variables. Source: bsub(1), "LSB_MCPU_HOSTS"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _pairs(environ: Mapping[str, str], variable: str, read_text: ReadText) -> li
 
 
 def _names(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
-    """Read a host name for each slot."""
+    """Read a list with a host once per slot."""
     return [HostEntry(name, origin=variable) for name in environ[variable].split()]
 
 

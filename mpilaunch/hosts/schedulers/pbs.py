@@ -1,4 +1,4 @@
-"""PBS and Cobalt: a file that names a host once for each slot. Source: qsub(1B), "PBS_NODEFILE"."""
+"""PBS and Cobalt: a file that lists a host once per slot. Source: qsub(1B), "PBS_NODEFILE"."""
 
 from __future__ import annotations
 

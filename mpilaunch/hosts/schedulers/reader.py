@@ -1,7 +1,4 @@
-"""What the readers of all batch schedulers share: their row in the table, and the errors of what a scheduler wrote.
-
-Pure: the environment and the reading of files are arguments.
-"""
+"""The row type of scheduler readers, and the helpers that they share. Pure: the function that reads files is an argument."""
 
 from __future__ import annotations
 
@@ -13,18 +10,18 @@ from mpilaunch.hosts.hostfile import HostEntry, parse_hostfile
 from mpilaunch.text import is_whole_number
 
 ReadText = Callable[[str], str]
-"""Path to text; raises OSError."""
+"""Returns the text of a file by its path; raises OSError."""
 
 INSTEAD = "name the hosts with --host or --hostfile instead"
 
 
 class Reader(NamedTuple):
-    """How the hosts of a job are read.
+    """One source of hosts.
 
     Attributes:
-        variable: holds the hosts, or the path of a file that does.
-        scheduler: its name for messages.
-        job_variable: holds the job's name.
+        variable: holds the hosts, or the path of a file that lists them.
+        scheduler: its name, for messages.
+        job_variable: holds the job's id.
         read: takes the environment, `variable` and a function that reads files; raises UsageError.
     """
 
@@ -35,7 +32,7 @@ class Reader(NamedTuple):
 
 
 def number(text: str, variable: str) -> int:
-    """Return a whole number that a variable holds; raises UsageError."""
+    """Return a number from the value of a variable; raises UsageError."""
     if not is_whole_number(text, 9):
         raise UsageError("scheduler-variable", f"{variable} has '{text}' where a number belongs", hint=INSTEAD)
     return int(text)
@@ -51,6 +48,6 @@ def file_text(path: str, variable: str, read_text: ReadText) -> str:
 
 
 def name_per_slot(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
-    """Read a file that names a host once for each of its slots."""
+    """Read a file that lists a host once per slot."""
     path = environ[variable]
     return parse_hostfile(file_text(path, variable, read_text), f"{variable}={path}")

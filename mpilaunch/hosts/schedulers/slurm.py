@@ -14,7 +14,7 @@ _REPEATED = r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?"
 
 
 def _read(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
-    """Read the node list, and the tasks of each node; without these as many slots as tasks have room on its CPUs."""
+    """Read the node list, and the tasks per node; without these, slots follow from the CPUs per node and per task."""
     hosts = parse_host_list(environ[variable], variable)
     if tasks := environ.get("SLURM_TASKS_PER_NODE"):
         slots = _counts(tasks, "SLURM_TASKS_PER_NODE", len(hosts), variable)

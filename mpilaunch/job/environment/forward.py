@@ -1,4 +1,4 @@
-"""Which variables of the head go to the ranks, and what the user changes in the ranks' variables.
+"""The variables forwarded from the head to the ranks, and the user's edits of the ranks' variables.
 
 Pure: variables in, variables out; nothing here reads os.environ or opens a file. What the user sets takes precedence over
 everything but the facts of the job map, and those cannot be set (`contracts.FIXED`).
@@ -86,7 +86,7 @@ def forwarded_environment(
 
 
 def _is_name(text: str) -> bool:
-    """Say whether a text is a variable's name: ASCII letters, digits, `_`, and behind the first character `.` and `-`."""
+    """Return whether a text is a variable's name: ASCII letters, digits, `_`, and behind the first character `.` and `-`."""
     plain = text[:1] + text[1:].replace(".", "_").replace("-", "_")
     return text.isascii() and plain.isidentifier()
 
