@@ -193,7 +193,18 @@ def test_the_layout_names_what_is_there() -> None:
                 folders[depth:] = [word.rstrip("/")]
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("mpilaunch/*.py") if not path.name.startswith("__")}
-    assert modules <= named
+    packages = {str(path.parent.relative_to(ROOT)) for root in ("mpilaunch", "agents") for path in (ROOT / root).rglob("__init__.py")}
+    assert sorted((modules | packages) - named) == []
+
+
+# Security
+
+
+def test_the_tests_that_the_page_of_security_names_are_there() -> None:
+    named = set(re.findall(r"\btest_\w+", (DOCS / "security.md").read_text(encoding="utf-8")))
+    tests = [path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py")]
+    assert named
+    assert sorted(named - {name for text in tests for name in re.findall(r"^ *(?:async )?def (test_\w+)", text, re.M)}) == []
 
 
 # Failures
