@@ -191,7 +191,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
         links[1].data_received(MARKER + frame(CONTROL, 0, json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()))
         if running:
             launch._running = True
-            launch._ranks.worlds_told.update(link.node.index for link in links)
+            launch._ranks.worlds_sent.update(link.node.index for link in links)
             for link in links:
                 link.state = "running"
         else:

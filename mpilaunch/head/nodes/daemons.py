@@ -25,7 +25,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
 
 if TYPE_CHECKING:
-    from mpilaunch.head.standby.client import Standby
+    from mpilaunch.head.standby.client import KeeperClient
 
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
 PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
@@ -70,13 +70,13 @@ class Daemons:
         self._refused: dict[int, tuple[str, str]] = {}
         self._events = events
         self.links = {node.index: self.make_link(node) for node in nodes}
-        self._standby: Standby | None = None
+        self._keeper_client: KeeperClient | None = None
         self._hung: set[int] = set()
         self._heartbeat: asyncio.Task[None] | None = None
         if standby and any(node.agent != bundle.LOCAL for node in nodes):
-            from mpilaunch.head.standby.client import Standby  # daemons of this machine start at once
+            from mpilaunch.head.standby.client import KeeperClient  # this machine's daemons never stand by
 
-            self._standby = Standby.found(job.agent, *self.boot())
+            self._keeper_client = KeeperClient.find(job.agent, *self.boot())
         self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
@@ -223,8 +223,8 @@ class Daemons:
         if node.agent == bundle.LOCAL:
             return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
         command, payload = self.boot()
-        if self._standby is not None and node.index not in self._hung:
-            channel = await self._standby.take(node, link)
+        if self._keeper_client is not None and node.index not in self._hung:
+            channel = await self._keeper_client.take(node, link)
             if channel is not None:
                 return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload

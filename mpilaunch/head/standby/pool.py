@@ -1,4 +1,4 @@
-"""What a keeper keeps: daemons that stand by, and the launches that have taken them, between which it hands bytes on."""
+"""The keeper's pool: standby daemons and the clients that use them; bytes are relayed between a daemon and its client."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import KEEP, MARKER, STANDBY
 
 PROOF_SECONDS = 5.0
-"""Seconds in which a connection must prove that it knows the keeper's secret."""
+"""Seconds in which a client must prove that it knows the keeper's secret."""
 KEEP_PAUSE = 30.0
-"""Seconds between two signs of life for daemons that stand by, which wait four times as long for one."""
+"""Seconds between two signs of life for standby daemons, which wait four times as long for one."""
 
 
 class PoolEvents(LinkEvents, Protocol):
@@ -50,12 +50,12 @@ class PoolEvents(LinkEvents, Protocol):
 
 
 class StandbyLink(NodeLink):
-    """A daemon that stands by, and whoever has taken it.
+    """The link to one daemon of the pool.
 
     Attributes:
-        client: the launch that it serves.
-        stands_by: it is there, or serves.
-        leaving: its launch wants no more of it, and it has not said yet that it stands by again.
+        client: the client that uses the daemon.
+        stands_by: the daemon has started; it is idle or in use.
+        leaving: its client has finished with it, and it has not reported that it is idle again.
     """
 
     client: StandbyClient | None = None
@@ -68,16 +68,16 @@ class StandbyLink(NodeLink):
 
     @property
     def reported(self) -> bool:
-        """It is there when it has said so much."""
+        """Whether the daemon has started."""
         return self.stands_by
 
     @property
     def free(self) -> bool:
-        """It stands by now."""
+        """Whether the daemon is idle."""
         return self.stands_by and self.living and self.client is None and not self.leaving
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what the daemon says, or wait for it to stand by."""
+        """Relay the daemon's bytes to its client, or look for the sign that it is idle."""
         if self.client is not None:
             self.banner = (self.banner + data[-len(MARKER) :])[-len(MARKER) :]
             self.client.tell(STDOUT, data)
@@ -86,35 +86,35 @@ class StandbyLink(NodeLink):
             self._stand_by()
 
     def stderr_received(self, data: bytes) -> None:
-        """Keep the last words, or hand them on."""
+        """Relay the daemon's stderr to its client, or keep the last of it."""
         if self.client is not None:
             self.client.tell(STDERR, data)
         else:
             super().stderr_received(data)
 
     def closed(self, end: ChannelEnd) -> None:
-        """Tell the launch, and the keeper."""
+        """Report the end of the channel to the client and the keeper."""
         if self.client is not None:
             self.client.end(end)
         super().closed(end)
 
     def keep_waiting(self) -> None:
-        """Let a daemon that stands by hear that we are there."""
+        """Send an idle daemon a sign of life."""
         if self.free and self._channel is not None:
             self._channel.write(KEEP)
 
     def hand(self, data: bytes) -> None:
-        """Give the daemon what the launch says; nothing is the end, of which the launch has told the daemon itself."""
+        """Relay a client's bytes to the daemon; no bytes mean that the client has released it."""
         if data and self._channel is not None and self.end is None:
             self._channel.write(data)
         elif not data and self.client is not None:
             client, self.client, self.leaving = self.client, None, True
             self._overdue = asyncio.get_running_loop().call_later(ENDING, self.give_up, "its daemon did not end")
             client.end(ChannelEnd(0))
-            self._stand_by()  # it may have been quicker than this word
+            self._stand_by()  # the daemon may have reported before this frame arrived
 
     def _stand_by(self) -> None:
-        """Take note if the daemon has said that it stands by, for the first time or again."""
+        """Mark the daemon as idle if its last bytes are the marker."""
         if not self.banner.endswith(MARKER):
             return
         if self._overdue is not None:
@@ -125,21 +125,21 @@ class StandbyLink(NodeLink):
 
 
 class StandbyDaemons(Daemons):
-    """Daemons that stand by once they are loaded."""
+    """Starts the daemons of the pool and keeps them alive."""
 
     def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Mapping[str, Agent], keeper: PoolEvents) -> None:
         self._keeper = keeper
         super().__init__(job, nodes, agents, keeper, standby=False)
 
     def make_link(self, node: Node) -> NodeLink:
-        """Return a link that hands on."""
+        """Return a new link for a node."""
         return StandbyLink(node, self._keeper)
 
     def greet(self, link: NodeLink) -> None:
-        """Say nothing: whoever takes the daemon does."""
+        """Send nothing: the client sends the first message."""
 
     async def beat(self) -> None:
-        """Let the daemons that stand by hear that we are there; does not return."""
+        """Send signs of life to idle daemons; does not return."""
         while True:
             await asyncio.sleep(KEEP_PAUSE)
             for link in list(self.links.values()):
@@ -147,13 +147,13 @@ class StandbyDaemons(Daemons):
                 link.keep_waiting()
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
-        """Start the daemon of a node, which is to stand by; raises AgentFailure."""
+        """Start the standby daemon of a node; raises AgentFailure."""
         command, payload = self.boot()
         return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
 
 
 class StandbyClient(Frames):
-    """The connection of a launch."""
+    """The keeper's side of a client's connection."""
 
     def __init__(self, keeper: PoolEvents) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class StandbyClient(Frames):
         self.most = ANSWER_SIZE
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the proof that it knows the secret."""
+        """Ask the client to prove that it knows the secret."""
         super().connection_made(transport)
         _, user, _ = self.peer
         if self._listener is None or user != os.geteuid():
@@ -191,7 +191,7 @@ class StandbyClient(Frames):
             self._deadline.cancel()
 
     def frame(self, kind: int, data: bytes) -> None:
-        """Take the proof, and the request; after that, all is for the daemon."""
+        """Handle the proof, then the request; after that, all frames are for the daemon."""
         if self._listener is not None:
             self._check_proof(self._listener, kind, data)
         elif self._link is not None and kind == STDIN:
@@ -208,13 +208,13 @@ class StandbyClient(Frames):
         self._link = await self._keeper.hand_out(request, self)
         if self._link is None:
             self._refuse()
-        elif self.transport.is_closing():  # while a daemon was found: see `cancel_all`
+        elif self.transport.is_closing():  # `wait_for` may have swallowed the cancellation: see `cancel_all`
             self._link.give_up("the launch has gone")
         else:
             self.tell(YES)
 
     def end(self, end: ChannelEnd) -> None:
-        """Its daemon has gone, or stands by again."""
+        """Report to the client that its daemon has ended or was released."""
         self.tell_end(end)
         self._keeper.released()
 
@@ -223,7 +223,7 @@ class StandbyClient(Frames):
         self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The launch has gone: its daemon goes too."""
+        """End the daemon of a client that has gone."""
         self._decided()
         if self._asking is not None:
             self._asking.cancel()
