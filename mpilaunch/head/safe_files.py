@@ -95,11 +95,11 @@ class Place:
         if kind == stat.S_IFLNK:
             raise UnsafePath("a link stands there, which is not followed", "remove it")
         if kind != stat.S_IFREG and not (named and kind in (stat.S_IFCHR, stat.S_IFIFO)):
-            raise UnsafePath("what is there is no file", "remove it, or choose another path")
+            raise UnsafePath("it is not a regular file", "remove it, or choose another path")
         if kind == stat.S_IFCHR:
             return  # only root can make devices
         if trust.is_foreign(status):
-            raise UnsafePath(f"what is there belongs to {trust.owner_of(status)}", "remove it, or " + OWN_DIRECTORY)
+            raise UnsafePath(f"the file belongs to {trust.owner_of(status)}", "remove it, or " + OWN_DIRECTORY)
         if kind == stat.S_IFREG and status.st_nlink > 1:
             raise UnsafePath(f"the file has {status.st_nlink} names (hard links)", "remove it first")
         self.check_directory()
@@ -176,7 +176,7 @@ def _target(place: Place, link: int, links: int) -> str:
     assert place.status is not None
     # Only root makes links in /dev and /proc; in a user namespace without root they seem to belong to a third user.
     if trust.is_foreign(place.status) and not _is_one_of(place.directory, "/dev", "/proc"):
-        hint = "name the path that it leads to, if that is what you mean"
+        hint = "give the path that it leads to, if you trust it"
         raise UnsafePath(f"'{place.name}' is a link that belongs to {trust.owner_of(place.status)}", hint)
     if place.status.st_nlink > 1:
         raise UnsafePath(f"the link '{place.name}' has {place.status.st_nlink} names (hard links)", "remove it first")

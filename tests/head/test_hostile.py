@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
-from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink
+from mpilaunch.head.nodes.link import LAST_OUTPUT, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.observe.observer import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -251,7 +251,7 @@ def test_a_banner_without_end_is_bounded() -> None:
         for _ in range(1000):
             link.data_received(b"no marker" * 1000)
             link.stderr_received(b"words" * 1000)
-        assert len(link.banner) <= LAST_WORDS + 20 and len(link.stderr) <= LAST_WORDS
+        assert len(link.banner) <= LAST_OUTPUT + 20 and len(link.stderr) <= LAST_OUTPUT
 
     asyncio.run(main())
 

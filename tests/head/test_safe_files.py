@@ -261,7 +261,7 @@ def test_another_user_than_root_is_protected_alike(sticky: Path) -> None:
     (sticky / "roots-open").write_text("longer than what is new")
     (sticky / "roots-open").chmod(0o666)
     theirs, link, roots, roots_open, mine = as_user(USER, attempt).splitlines()
-    assert theirs == f"what is there belongs to uid {OTHER}" and "is a link that belongs to" in link
+    assert theirs == f"the file belongs to uid {OTHER}" and "is a link that belongs to" in link
     assert roots == "Permission denied"
     # Root is trusted; with fs.protected_regular=2 the kernel forbids O_CREAT only, and nothing is created here.
     assert (roots_open, (sticky / "roots-open").read_text()) == ("written", "new")

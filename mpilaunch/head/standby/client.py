@@ -78,7 +78,7 @@ async def _connect(channel: _Proving, record: Record) -> None:
     _, user, _ = channel.peer
     if user != os.geteuid() or not await asyncio.wait_for(channel.proved, TAKE_PATIENCE):
         channel.transport.abort()
-        raise ConnectionRefusedError("what answers there is not this user's keeper")
+        raise ConnectionRefusedError("another process than this user's keeper answers")
 
 
 class Requests:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mpilaunch.agent import Agent, Channel, ChannelEnd
 from mpilaunch.head.nodes.daemons import ENDING, Daemons
-from mpilaunch.head.nodes.link import LAST_WORDS, LinkEvents, NodeLink
+from mpilaunch.head.nodes.link import LAST_OUTPUT, LinkEvents, NodeLink
 from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
@@ -82,7 +82,7 @@ class StandbyLink(NodeLink):
             self.banner = (self.banner + data[-len(MARKER) :])[-len(MARKER) :]
             self.client.tell(STDOUT, data)
         else:
-            self.banner = (self.banner + data)[-LAST_WORDS:]
+            self.banner = (self.banner + data)[-LAST_OUTPUT:]
             self._stand_by()
 
     def stderr_received(self, data: bytes) -> None:
