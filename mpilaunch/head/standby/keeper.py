@@ -22,12 +22,14 @@ from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.survey import IgnoreEvents
-from mpilaunch.head.standby.client import YES, Requests, take_down
-from mpilaunch.head.standby.pool import StandbyClient, StandbyDaemons, StandbyLink
+from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, Requests, take_down
+from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
 from mpilaunch.head.tasks import cancel_all
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
+from mpilaunch.relay import MOST_DATA, STDIN, Frames
+from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 
 if TYPE_CHECKING:
     from typing import IO
@@ -36,6 +38,8 @@ RENEWAL_PATIENCE = 3.0
 """Seconds that a client waits for a daemon that is being replaced."""
 RENEWAL_PAUSE = 30.0
 """Seconds until a node whose daemon was lost or does not start is tried again."""
+PROOF_SECONDS = 5.0
+"""Seconds in which a client must prove that it knows the keeper's secret."""
 MOST_UNPROVED = 32
 """Connections that may be in the middle of their proof."""
 READY = "ready"
@@ -99,7 +103,7 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
 
 
 class Keeper(IgnoreEvents):
-    """The keeper: starts the pool's daemons, serves clients, and ends. It is the `PoolEvents` of its pool.
+    """The keeper: starts the pool's daemons, serves clients, and ends. It is the `LinkEvents` of its pool.
 
     Args:
         job: how the nodes are reached.
@@ -130,7 +134,7 @@ class Keeper(IgnoreEvents):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         raise_file_limit(self._job, self._nodes)
-        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self)
+        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self, self.released)
         try:
             if not await self._started():
                 return
@@ -277,3 +281,77 @@ class Keeper(IgnoreEvents):
             finally:
                 self._soon.discard(node.index)
                 self._renewed.set()
+
+
+class StandbyClient(Frames):
+    """The keeper's side of a client's connection."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        super().__init__()
+        self._keeper = keeper
+        self._link: StandbyLink | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._listener: Listener | None = Listener(keeper.secret)
+        self._deadline: asyncio.TimerHandle | None = None
+        self.most = ANSWER_SIZE
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask the client to prove that it knows the secret."""
+        super().connection_made(transport)
+        _, user, _ = self.peer
+        if self._listener is None or user != os.geteuid():
+            self.transport.abort()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
+        self._keeper.connected(self)
+        self.tell(NONCE, self._listener.nonce)
+
+    def _check_proof(self, listener: Listener, kind: int, data: bytes) -> None:
+        proof = listener.check(data) if kind == PROOF else b""
+        if not proof:
+            self._refuse()
+            return
+        self._listener = None
+        self.most = MOST_DATA
+        self._decided()
+        self.tell(PROOF, proof)
+
+    def _decided(self) -> None:
+        self._keeper.decided(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def frame(self, kind: int, data: bytes) -> None:
+        """Handle the proof, then the request; after that, all frames are for the daemon."""
+        if self._listener is not None:
+            self._check_proof(self._listener, kind, data)
+        elif self._link is not None and kind == STDIN:
+            if self._link.client is self:
+                self._link.hand(data)
+        elif kind == DOWN:
+            self._keeper.stop(self)
+        elif kind == TAKE and self._asking is None:
+            self._asking = asyncio.ensure_future(self._take(data))
+        else:
+            self._refuse()
+
+    async def _take(self, request: bytes) -> None:
+        self._link = await self._keeper.hand_out(request, self)
+        if self._link is None:
+            self._refuse()
+        elif self.transport.is_closing():  # `wait_for` may have swallowed the cancellation: see `cancel_all`
+            self._link.give_up("the launch has gone")
+        else:
+            self.tell(YES)
+
+    def _refuse(self) -> None:
+        self.tell(NO)
+        self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the daemon of a client that has gone."""
+        self._decided()
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._link is not None and self._link.client is self and self._link.living:
+            self._link.give_up("the launch has gone")
