@@ -1,4 +1,4 @@
-"""Files in directories that other users share: nothing of theirs is followed, filled, waited for or taken over."""
+"""Files in directories shared with other users: no link or file of theirs is followed, written, awaited or adopted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def foreign(path: Path, text: str = "theirs", mode: int = 0o666) -> Path:
 
 
 def refused(done: Launched, reference: str, *words: str) -> None:
-    """See that a launch ended before any rank ran."""
+    """Check that a launch ended before any rank ran."""
     assert (done.code, done.out) == (2, b""), done.words
     assert done.words.startswith(f"error[{reference}]: "), done.words
     for word in words:
