@@ -239,8 +239,7 @@ class Launch:
         self._check_done()
 
     def _check_rank(self, link: NodeLink, rank: int, *, started: bool) -> None:
-        if not self._ranks.is_on(rank, link.node.index):
-            raise WireError(f"rank {rank} is not on this node")
+        self._ranks.check_rank(rank, link.node.index)
         if (self._state.states[rank] != "waiting") != started:
             raise WireError(f"rank {rank} has {'not ' if started else ''}started")
 
@@ -267,15 +266,14 @@ class Launch:
         self._ranks.gone(link, reason)
         self._mpi.node_lost(index)
         if not self._running or self._node_done(index):
-            if not self._done.is_set():
-                self._check_done()  # this node may have been the last one awaited
+            self._check_done()  # this node may have been the last one awaited
             return
         self._lost_nodes.add(index)
         for rank in self._ranks.of_node(index):
             self._state.apply(rank, "lost")
             self._stdin_ended(rank, None)
             self._mpi.rank_lost(rank)
-        detail = f"{link.node.name}: lost: {reason}\n{link.last_words}".rstrip("\n")
+        detail = f"{link.node.name}: lost: {reason}\n{link.last_output}".rstrip("\n")
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=link.node.name, detail=detail)
         if self._job.continue_on_error:
             self._stop.outcome = self._stop.outcome or outcome

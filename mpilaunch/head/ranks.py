@@ -70,6 +70,11 @@ class Ranks:
         """Return whether the rank exists and is on this node."""
         return rank < len(self._places) and self._places[rank].node == index
 
+    def check_rank(self, rank: int, index: int) -> None:
+        """Raise WireError unless the rank exists and is on this node."""
+        if not self.is_on(rank, index):
+            raise WireError(f"rank {rank} is not on this node")
+
     def of_node(self, index: int) -> list[int]:
         """Return the ranks of a node."""
         return self._on[index]
@@ -147,7 +152,7 @@ class Ranks:
                 for problem in answer["problems"][:MOST_NOTES]:
                     failures.append(NodeFailure(name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
             elif link.given_up:  # lost after it was ready, while other nodes were preparing
-                failures.append(NodeFailure(name, _cause(link), link.broke or link.last_words, 0.0, index))
+                failures.append(NodeFailure(name, _cause(link), link.broke or link.last_output, 0.0, index))
             else:
                 lines = answer["notes"]
                 if job.output.verbose:
@@ -232,7 +237,7 @@ class Ranks:
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """Take the loss of a node for its refusal where its answer is awaited."""
-        problem = {"cause": _cause(link), "detail": link.broke or f"{reason}\n{link.last_words}".strip()}
+        problem = {"cause": _cause(link), "detail": link.broke or f"{reason}\n{link.last_output}".strip()}
         self._set_answer(link, {"type": "refused", "problems": [problem]})
 
 

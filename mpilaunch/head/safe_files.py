@@ -1,10 +1,10 @@
-"""Opens and writes the files of a launch, also where other users may have put something in the way.
+"""Open and write files safely in directories where other users may have placed links or files.
 
-Whatever the head writes on behalf of the user goes through here.
+Everything the head writes for the user goes through this module: ranks' output, reports, checkpoint sets and the cache.
 
-A path is walked one component at a time by directory descriptors, so that nothing can be exchanged between a check and its
-use. It must never follow a link of a third user, write into a file of a third user, take over the mode of such a file, wait for
-the other end of a pipe, or decide by the spelling of a path. What it refuses is an `UnsafePath`, which is an OSError.
+A path is walked component by component with directory descriptors, so nothing can be exchanged between a check and its use.
+This module must never follow a link of a third user, write to a file of a third user, adopt the mode of such a file, wait for
+the other end of a pipe, or decide by the spelling of a path. It refuses with `UnsafePath`, an OSError.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from contextlib import contextmanager, suppress
 from mpilaunch.job import trust
 
 PATIENCE = 20.0
-"""Seconds that the reader of a pipe may take nothing. The head answers no node meanwhile: it is less than --heartbeat."""
+"""Seconds in which the reader of a pipe must take something. The head serves no node meanwhile, so it is below --heartbeat."""
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o775
-"""Both less the umask. Not 0777: a umask of 0 must not make a directory in which we would refuse to write."""
+"""Modes before the umask. Not 0777: with a umask of 0 that would make a directory in which we refuse to write."""
 MOST_LINKS = 40
-"""As many as the kernel follows."""
+"""Links followed in one path: the kernel's limit."""
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -34,11 +34,7 @@ OWN_DIRECTORY = "make a directory of your own and write there"
 
 
 class UnsafePath(PermissionError):
-    """A path where another user could choose what we write to.
-
-    Attributes:
-        hint: what to do.
-    """
+    """A path where another user could decide which file is written; `hint` advises the user."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(errno.EPERM, message)
@@ -46,18 +42,18 @@ class UnsafePath(PermissionError):
 
 
 def hint_of(error: OSError) -> str | None:
-    """Return what to do about an error, None where nobody can say."""
+    """Return the hint of an error, if it has one."""
     return error.hint if isinstance(error, UnsafePath) else None
 
 
 class Place:
-    """Where a path leads.
+    """The entry of a directory to which a path leads.
 
     Attributes:
-        directory: a descriptor of the directory, without the right to read it.
+        directory: an O_PATH descriptor of the directory.
         name: the last component.
-        status: what is there, None when nothing is.
-        own: the number of a descriptor of this process that the path means, as /dev/stdout does.
+        status: of the file there, None when there is none.
+        own: the number of this process's descriptor that the path means, as /dev/stdout does.
     """
 
     def __init__(self, directory: int) -> None:
@@ -67,31 +63,31 @@ class Place:
         self.own: int | None = None
 
     def look(self, name: str) -> int:
-        """Take one step to a name; return a descriptor of what is there, which may be a link; raises OSError."""
+        """Step to a name in the directory; return an O_PATH descriptor of it, which may be a link; raises OSError."""
         self.name, self.status = name, None
         entry = os.open(name, _LOOK, dir_fd=self.directory)
         self.status = os.fstat(entry)
         return entry
 
     def enter(self, directory: int) -> None:
-        """Go on from another directory."""
+        """Continue from another directory."""
         os.close(self.directory)
         self.directory = directory
 
     def check_directory(self) -> None:
-        """Raise UnsafePath when every user may exchange the files in the directory."""
+        """Raise UnsafePath when every user may replace the files in the directory."""
         if trust.is_unprotected(os.fstat(self.directory)):
             raise UnsafePath("every user may rename and remove files in its directory, which has no sticky bit", OWN_DIRECTORY)
 
     def may_create(self) -> bool:
-        """Say whether we may make and rename files in the directory."""
+        """Return whether this process may create and rename files in the directory."""
         return os.access(".", os.W_OK | os.X_OK, dir_fd=self.directory, effective_ids=True)
 
     def check(self, status: os.stat_result, *, named: bool) -> None:
-        """Raise OSError unless what is there may be written to.
+        """Raise OSError unless the file may be written to.
 
         Args:
-            named: the user named exactly this path: it may be a device or a pipe.
+            named: the user gave exactly this path, so it may be a device or a pipe.
         """
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFDIR:
@@ -99,19 +95,19 @@ class Place:
         if kind == stat.S_IFLNK:
             raise UnsafePath("a link stands there, which is not followed", "remove it")
         if kind != stat.S_IFREG and not (named and kind in (stat.S_IFCHR, stat.S_IFIFO)):
-            raise UnsafePath("what is there is no file", "remove it, or choose another path")
+            raise UnsafePath("it is not a regular file", "remove it, or choose another path")
         if kind == stat.S_IFCHR:
-            return  # nobody but root makes devices
+            return  # only root can make devices
         if trust.is_foreign(status):
-            raise UnsafePath(f"what is there belongs to {trust.owner_of(status)}", "remove it, or " + OWN_DIRECTORY)
+            raise UnsafePath(f"the file belongs to {trust.owner_of(status)}", "remove it, or " + OWN_DIRECTORY)
         if kind == stat.S_IFREG and status.st_nlink > 1:
             raise UnsafePath(f"the file has {status.st_nlink} names (hard links)", "remove it first")
         self.check_directory()
 
     def open(self, flags: int, *, named: bool) -> int:
-        """Open what is there for writing, and check it by the descriptor; raises OSError."""
+        """Open the existing file for writing, and check it again by its descriptor; raises OSError."""
         assert self.status is not None
-        self.check(self.status, named=named)  # before the opening, which a device may notice
+        self.check(self.status, named=named)  # opening a device may have side effects
         descriptor = os.open(self.name, _WRITE | flags, dir_fd=self.directory)
         try:
             self.check(os.fstat(descriptor), named=named)
@@ -126,8 +122,8 @@ def _find(path: str, *, make: bool = False, follow: bool = True) -> Iterator[Pla
     """Walk to the last component of a path; raises OSError.
 
     Args:
-        make: make the directories that are missing.
-        follow: follow a link in the last component, too.
+        make: make missing directories.
+        follow: follow a link in the last component too.
     """
     if not path or "\0" in path:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -176,11 +172,11 @@ def _root(path: str) -> int:
 
 
 def _target(place: Place, link: int, links: int) -> str:
-    """Return where a link leads; raises OSError for one that another user may have put there."""
+    """Return the target of a link; raises OSError for a link that another user may have placed."""
     assert place.status is not None
-    # Only root makes links in /dev and /proc; in a user namespace that does not know root they seem to be a third user's.
+    # Only root makes links in /dev and /proc; in a user namespace without root they seem to belong to a third user.
     if trust.is_foreign(place.status) and not _is_one_of(place.directory, "/dev", "/proc"):
-        hint = "name the path that it leads to, if that is what you mean"
+        hint = "give the path that it leads to, if you trust it"
         raise UnsafePath(f"'{place.name}' is a link that belongs to {trust.owner_of(place.status)}", hint)
     if place.status.st_nlink > 1:
         raise UnsafePath(f"the link '{place.name}' has {place.status.st_nlink} names (hard links)", "remove it first")
@@ -191,7 +187,7 @@ def _target(place: Place, link: int, links: int) -> str:
 
 
 def _is_one_of(directory: int, *paths: str) -> bool:
-    """Say whether a directory is one of the system's."""
+    """Return whether a directory is one of the given ones."""
     status = os.fstat(directory)
     for path in paths:
         with suppress(OSError):
@@ -202,10 +198,10 @@ def _is_one_of(directory: int, *paths: str) -> bool:
 
 @contextmanager
 def directory(path: str, *, make: bool = False) -> Iterator[int]:
-    """Give a descriptor of a directory, to work in by `dir_fd`; raises OSError, UnsafePath where every user may exchange files.
+    """Yield a descriptor of a directory for use as `dir_fd`; raises OSError, UnsafePath when every user may replace its files.
 
     Args:
-        make: make it, and those above it, where they are missing.
+        make: make it and its parents where they are missing.
     """
     with _find(path + "/.", make=make) as place:
         place.check_directory()
@@ -217,27 +213,27 @@ def directory(path: str, *, make: bool = False) -> Iterator[int]:
 
 
 def make_directory(path: str) -> None:
-    """See to it that a directory is there in which files can be written; raises OSError."""
+    """Make a directory and its parents unless they exist; raises OSError, also when the directory is unsafe."""
     with _find(path + "/.", make=True) as place:
         place.check_directory()
 
 
 def make_new_directory(path: str) -> None:
-    """Make a directory that is not there yet, and those above it where they are missing; raises OSError."""
+    """Make a directory that must not exist yet, and its parents where they are missing; raises OSError."""
     with _find(path, make=True, follow=False) as place:
         place.check_directory()
         os.mkdir(place.name, DIRECTORY_MODE, dir_fd=place.directory)
 
 
-# Files that are written as they grow
+# Files that are written piece by piece
 
 
 def open_output(path: str, *, append: bool, named: bool) -> int:
-    """Open a file for writing, made with the directories above it where it is missing; raises OSError.
+    """Open a file for writing, making it and its parents where they are missing; raises OSError.
 
     Args:
-        append: keep what our file has already.
-        named: the user named exactly this path: a link of his is followed, and it may be a device or a pipe.
+        append: keep the present content.
+        named: the user gave exactly this path: a link of the user is followed, and it may be a device or a pipe.
     """
     flags = os.O_APPEND if append else 0
     with _find(path, make=True, follow=named) as place:
@@ -245,7 +241,7 @@ def open_output(path: str, *, append: bool, named: bool) -> int:
             return os.dup(place.own)
         if place.status is None:
             place.check_directory()
-            with suppress(FileExistsError):  # just made by somebody: it is checked like any other
+            with suppress(FileExistsError):  # another process has just made it: check it like any other
                 return os.open(place.name, _WRITE | _NEW | flags, FILE_MODE, dir_fd=place.directory)
             os.close(place.look(place.name))
         descriptor = place.open(flags, named=named)
@@ -255,7 +251,7 @@ def open_output(path: str, *, append: bool, named: bool) -> int:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write bytes; raises OSError, after PATIENCE seconds in which a pipe's reader takes nothing."""
+    """Write all bytes; raises OSError, also when a pipe's reader takes nothing for PATIENCE seconds."""
     view = memoryview(data)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         while view:
@@ -267,15 +263,15 @@ def write_all(descriptor: int, data: bytes) -> None:
         if not poll.poll(PATIENCE * 1000):
             raise TimeoutError(errno.ETIMEDOUT, f"nobody has read it for {PATIENCE:g} s")
         with suppress(BlockingIOError):
-            # No more than a pipe takes at once when poll says that it takes something: the descriptor may be a blocking one.
+            # The descriptor may be blocking; a pipe that poll reports as writable takes PIPE_BUF bytes without blocking.
             view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
 
 
-# Files that appear whole
+# Files that are written in one piece
 
 
 def check_file(path: str) -> None:
-    """See whether `write_file` could write a file; raises OSError. Nothing is changed."""
+    """Raise OSError when `write_file` could not write a file; changes nothing."""
     with _find(path) as place:
         if place.own is not None:
             return
@@ -289,9 +285,9 @@ def check_file(path: str) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Put a new file in the place of another, or write into a device or a pipe; raises OSError.
+    """Write a file by replacing it, or write to a device or a pipe; raises OSError.
 
-    A file of ours is followed by one with the same permissions; a new one has FILE_MODE.
+    The new file gets the permissions of the user's old one, else FILE_MODE.
     """
     with _find(path) as place:
         if place.own is not None:
@@ -308,7 +304,7 @@ def write_file(path: str, data: bytes) -> None:
 
 
 def _is_replaceable(place: Place) -> bool:
-    """Say whether nothing is there, or a file of ours; root's, which another user may be let to write, is written into."""
+    """Return whether there is no file, or a regular file of this user; a writable file of root is not replaced."""
     status = place.status
     return status is None or (stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid())
 
@@ -317,7 +313,7 @@ def _replace(place: Place, data: bytes) -> None:
     place.check_directory()
     if place.status is not None:
         place.check(place.status, named=True)
-    # A name that nobody can guess, and so occupy.
+    # Another user cannot guess this name and occupy it.
     partial = f".mpilaunch-{os.urandom(8).hex()}.part"
     descriptor = os.open(partial, _WRITE | _NEW, FILE_MODE, dir_fd=place.directory)
     try:

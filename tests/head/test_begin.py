@@ -1,4 +1,4 @@
-"""The begin of a launch and its end: daemons that start before the job is made, and threads that must not delay the exit."""
+"""The first step of a launch: daemons start before the job is made; threads must not delay the exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundle: what travels to a node, and the line that runs it there."""
+"""The bundle: its content, its cache, and the command that runs it on a node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 def forget() -> None:
-    """Be as a launch that has just begun."""
+    """Clear the in-process cache, as in a new launch."""
     bundle.load.cache_clear()
 
 
@@ -41,7 +41,7 @@ def unzipped(packed: bytes) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-# What travels
+# Content
 
 
 def test_wire_and_daemon_travel_and_nothing_else() -> None:
@@ -87,11 +87,11 @@ def test_it_is_small() -> None:
     assert len(bundle.load()) < 260_000
 
 
-# What is left out
+# Parts that are left out
 
 
 class Unread(ast.NodeTransformer):
-    """Takes from a tree what no node reads, to compare it with the tree of what is packed."""
+    """Removes from a syntax tree what the packer removes, to compare both trees."""
 
     def visit(self, node: ast.AST) -> ast.AST:
         self.generic_visit(node)
@@ -154,7 +154,7 @@ def test_no_text_of_several_lines_has_one_that_looks_like_a_comment() -> None:
                 assert not any(line.lstrip().startswith("#") for line in node.value.splitlines()), path
 
 
-# What is kept for the next launch
+# The cache
 
 
 def kept() -> list[Path]:
@@ -196,7 +196,7 @@ def test_a_changed_source_is_packed_anew_though_its_size_and_times_are_the_same(
 
 
 def flip(position: int) -> Callable[[Path], object]:
-    """Return what changes one bit of a file."""
+    """Return a function that flips one bit of a file."""
 
     def change(path: Path) -> None:
         content = bytearray(path.read_bytes())

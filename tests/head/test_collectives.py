@@ -1,4 +1,4 @@
-"""Collectives: whoever comes last lets all go, with what all have given."""
+"""Collectives: the last node to enter completes one, and all get the data of all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORLD = [["job", -1]]
 
 
 class Sized:
-    """The collectives of worlds of these sizes."""
+    """Collectives for worlds of the given sizes."""
 
     def __init__(self, **sizes: int) -> None:
         self._sizes = sizes
@@ -32,7 +32,7 @@ collectives = Sized
 
 
 def message(ranks: int, data: Any = None, members: Any = WORLD, kind: str = "pmi") -> dict[str, Any]:
-    """Return what a node says."""
+    """Return a node's message."""
     return {"type": "collective", "kind": kind, "members": members, "ranks": ranks, "data": data}
 
 

@@ -1,4 +1,4 @@
-"""Nodes that do not keep to the protocol, in whole conversations with a real head; and a head that does not, with a daemon."""
+"""Whole conversations of a real head with nodes that break the protocol, and of a real daemon with such a head."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def instead_of_collective(*messages: Message) -> Callable[[Script, Message, list
 
 
 class Waits(Script):
-    """Its ranks run until they are stopped."""
+    """A node whose ranks run until they are stopped."""
 
     def take_launch(self, message: Message) -> list[Message]:
         messages = super().take_launch(message)
@@ -68,7 +68,7 @@ class Waits(Script):
 
 
 def lost(ended: Conversation) -> str:
-    """Return why node `b`, and no other, was lost."""
+    """Check that only node `b` was lost; return the reason."""
     assert isinstance(ended.outcome, Verdict) and (ended.reference, ended.outcome.host) == ("node-lost", "b"), ended.words
     assert ended.launch.lost_nodes == {1}
     for name in "ac":

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
-from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink
+from mpilaunch.head.nodes.link import LAST_OUTPUT, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.observe.observer import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -85,14 +85,14 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
 
 
 def paths(data: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the way to every member and item of data."""
+    """Return the path (keys and indexes) of every member and item of data."""
     items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     return [path for key, value in items for path in ((*here, key), *paths(value, (*here, key)))]
 
 
 @st.composite
 def message(draw: st.DrawFn, table: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Draw a message of which up to two members, at any depth, were replaced or removed."""
+    """Draw a message with up to two members, at any depth, replaced or removed."""
     kind = draw(st.sampled_from(sorted(table)))
     made: dict[str, Any] = json.loads(json.dumps({"type": kind, **table[kind]}))
     for _ in range(draw(st.integers(0, 2))):
@@ -146,7 +146,7 @@ def test_facts_are_facts_or_an_error_that_the_link_takes(data: Any) -> None:
 
 
 class Deaf:
-    """A channel that takes everything, and ends when it is aborted."""
+    """A channel that accepts all data, and ends when it is aborted."""
 
     def __init__(self, link: NodeLink) -> None:
         self._link = link
@@ -162,7 +162,7 @@ class Deaf:
 
 
 class Silent(Observer):
-    """Nobody listens."""
+    """An observer that ignores everything."""
 
     def progress(self, *_: object) -> None:
         pass
@@ -181,7 +181,7 @@ def test_whatever_a_daemon_says_the_head_goes_on(running: bool, messages: Sequen
 
 
 def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
-    """Let one of two nodes say this to a launch; return the launch."""
+    """Pass data of one of two nodes to a launch; return the launch."""
 
     async def main() -> Launch:
         launch = Launch(job("-H local:1,local:1"), {}, Silent())
@@ -191,7 +191,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
         links[1].data_received(MARKER + frame(CONTROL, 0, json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()))
         if running:
             launch._running = True
-            launch._ranks.worlds_told.update(link.node.index for link in links)
+            launch._ranks.worlds_sent.update(link.node.index for link in links)
             for link in links:
                 link.state = "running"
         else:
@@ -251,7 +251,7 @@ def test_a_banner_without_end_is_bounded() -> None:
         for _ in range(1000):
             link.data_received(b"no marker" * 1000)
             link.stderr_received(b"words" * 1000)
-        assert len(link.banner) <= LAST_WORDS + 20 and len(link.stderr) <= LAST_WORDS
+        assert len(link.banner) <= LAST_OUTPUT + 20 and len(link.stderr) <= LAST_OUTPUT
 
     asyncio.run(main())
 

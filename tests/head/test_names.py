@@ -1,4 +1,4 @@
-"""Published names: found by all, in the space of their protocol, and waited for."""
+"""Published names: every node finds them, in their protocol's space, and may wait for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mpilaunch.head.mpi.names import MAX_NAMES, PublishedNames
 
 
 def looked_up(names: PublishedNames, space: str, *wanted: str, wait: bool = False) -> list[dict[str, Any]]:
-    """Return the list that gets what is found."""
+    """Return the list to which results are appended."""
     found: list[dict[str, Any]] = []
     names.lookup(0, space, wanted, wait, lambda values, error: found.append(values))
     return found

@@ -23,7 +23,7 @@ from tests.support.command_line import job
 
 
 class Link:
-    """A link that notes what is granted."""
+    """A link that records granted credit."""
 
     def __init__(self) -> None:
         self.granted: Counter[int] = Counter()
@@ -45,7 +45,7 @@ def err(rank: int) -> int:
 
 
 def forward(words: str, body: Callable[[OutputForwarder, NodeLink], Coroutine[Any, Any, None] | None]) -> Link:
-    """Run `body` with a forwarder, print everything, and return the link with what it was granted."""
+    """Run `body` with a forwarder, print everything, and return the link with its granted credit."""
     link = Link()
 
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_nothing_is_granted_before_it_is_written() -> None:
         os.close(read)
 
 
-# The last words
+# Last lines
 
 
 def test_the_last_lines_of_stderr_are_kept(capfd) -> None:
@@ -357,7 +357,7 @@ def test_more_than_can_be_kept_is_printed_as_it_comes(capfd, monkeypatch: pytest
     assert len(said) == 1 and "no longer folded from here on" in said[0]
 
 
-# What we say ourselves
+# Messages of mpilaunch
 
 
 def test_what_a_node_tells_reaches_no_terminal_as_a_command(capfd) -> None:

@@ -1,4 +1,4 @@
-"""A connection that is lost while ranks run: made again, with nothing lost or doubled; where it cannot be, nothing is left."""
+"""A connection lost while ranks run is replaced, with nothing lost or doubled; otherwise no process is left."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_new_channel_that_begins_otherwise_is_none(said: bytes) -> None:
 
 
 class Side:
-    """One side of a wire whose channels are lost: a session, and all that it was told."""
+    """One side of a wire whose channels are lost: a session and the events it received."""
 
     def __init__(self) -> None:
         self.session = Session()
@@ -174,7 +174,7 @@ def test_both_sides_prove_themselves_and_no_proof_serves_twice() -> None:
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """Give a directory whose path leaves room for a socket's."""
+    """Yield a directory with a path short enough for a socket."""
     with tempfile.TemporaryDirectory(prefix="short-", dir="/tmp") as folder:
         yield Path(folder)
 
@@ -186,27 +186,27 @@ SECRET = bytes(range(32))
 
 
 def attach(seconds: float) -> dict[str, object]:
-    """Return what `prepare` says about a lost channel."""
+    """Return the `attach` member of `prepare`."""
     return {"secret": SECRET.hex(), "seconds": seconds}
 
 
 @pytest.fixture
 def daemon() -> Iterator[WireToDaemon]:
-    """Give a daemon that has said hello."""
+    """Yield a daemon that has sent its hello."""
     with WireToDaemon() as made:
         made.until("hello")
         yield made
 
 
 def path_of(daemon: WireToDaemon) -> str:
-    """Return where a daemon waits for its head."""
+    """Return the path of the socket where a daemon waits for its head."""
     path = daemon.until("listening")["path"]
     assert isinstance(path, str)
     return path
 
 
 def read_exactly(process: subprocess.Popen[bytes], size: int) -> bytes:
-    """Return so many bytes of what a process says, less when it ends."""
+    """Return up to `size` bytes of a process's output, fewer when it ends."""
     assert process.stdout
     data = b""
     while len(data) < size and (more := process.stdout.read(size - len(data))):
@@ -225,7 +225,7 @@ def prove(process: subprocess.Popen[bytes], secret: bytes = SECRET) -> bool:
 
 
 def take_back(process: subprocess.Popen[bytes], daemon: WireToDaemon) -> bytes:
-    """Be the head that comes back; return the daemon's RESUME."""
+    """Reconnect as the head does; return the daemon's RESUME."""
     assert process.stdin and prove(process)
     process.stdin.write(resume_frame(daemon.session.received))
     return read_exactly(process, RESUME_SIZE)
@@ -327,7 +327,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def finish_unharmed(daemon: WireToDaemon, tmp_path: Path) -> None:
-    """See that the ranks of `count_to(10)` and the first channel are as they were."""
+    """Check that the ranks of `count_to(10)` and the first channel are unaffected."""
     (tmp_path / "go").touch()
     daemon.until("finished")
     daemon.send("release")
@@ -502,7 +502,7 @@ sys.exit(255 if os.path.exists(short) else child.wait())
 
 
 class Lines:
-    """The agent, and its connections."""
+    """An agent whose connections the test can cut."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -520,11 +520,11 @@ class Lines:
             os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let no connection be made."""
+        """Refuse new connections."""
         (self._place / "down").touch()
 
     def shorten(self, size: int) -> None:
-        """Let new connections end when they have brought so many bytes."""
+        """End new connections after this many bytes."""
         (self._place / "short").write_text(str(size))
 
     def open(self) -> None:
@@ -534,7 +534,7 @@ class Lines:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Lines:
-    """Give an agent whose connections can be cut."""
+    """Yield an agent whose connections can be cut."""
     return Lines(tmp_path)
 
 

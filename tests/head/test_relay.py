@@ -1,4 +1,4 @@
-"""A relayed channel: how a daemon has ended is heard, whatever the head says meanwhile."""
+"""A relayed channel reports how a daemon has ended, even while the head sends data."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from mpilaunch_agents.conformance import Recorder
 
 
 class Other(FrameProtocol):
-    """The other side, which says all at once."""
+    """The other side, which sends everything at once."""
 
     lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say it, with the head's words waiting."""
+        """Send it while data of the head is unread."""
         super().connection_made(transport)
         transport.pause_reading()  # type: ignore[attr-defined]
         self.send_frame(STDOUT, b"all" * 1000)
         self.send_end(ChannelEnd(7, "its words", "a-cause"))
 
     def frame_received(self, kind: int, data: bytes) -> None:
-        """Take no notice."""
+        """Ignore the frame."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Keep the news."""
+        """Record the end."""
         self.lost = True
 
 

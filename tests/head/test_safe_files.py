@@ -1,4 +1,4 @@
-"""Files in directories that other users share: nothing of theirs is followed, filled, waited for or taken over."""
+"""Files in directories shared with other users: no link or file of theirs is followed, written, awaited or adopted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def foreign(path: Path, text: str = "theirs", mode: int = 0o666) -> Path:
 
 
 def refused(done: Launched, reference: str, *words: str) -> None:
-    """See that a launch ended before any rank ran."""
+    """Check that a launch ended before any rank ran."""
     assert (done.code, done.out) == (2, b""), done.words
     assert done.words.startswith(f"error[{reference}]: "), done.words
     for word in words:
@@ -264,7 +264,7 @@ def test_another_user_than_root_is_protected_alike(sticky: Path) -> None:
     (sticky / "roots-open").write_text("longer than what is new")
     (sticky / "roots-open").chmod(0o666)
     theirs, link, roots, roots_open, mine = as_user(USER, attempt).splitlines()
-    assert theirs == f"what is there belongs to uid {OTHER}" and "is a link that belongs to" in link
+    assert theirs == f"the file belongs to uid {OTHER}" and "is a link that belongs to" in link
     assert roots == "Permission denied"
     # Root is trusted; with fs.protected_regular=2 the kernel forbids O_CREAT only, and nothing is created here.
     assert (roots_open, (sticky / "roots-open").read_text()) == ("written", "new")

@@ -16,7 +16,7 @@ from mpilaunch.head.signals import ENDING, FORWARDED, SignalRelay
 
 
 class Told:
-    """A receiver that notes what it is told."""
+    """A receiver that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int, int]] = []

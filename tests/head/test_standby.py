@@ -1,4 +1,4 @@
-"""Daemons that stand by (`--up`): who gets one, who does not, and that none is left whatever ends."""
+"""Standby daemons (`--up`): which launches get one, and that none is left in any case."""
 
 from __future__ import annotations
 
@@ -52,28 +52,28 @@ eval "exec $1"
 
 @dataclass(frozen=True)
 class Place:
-    """A user's runtime directory, and an agent that writes down by whom it is started, and its own process id."""
+    """A user's runtime directory, and an agent that logs its parent's and its own process id."""
 
     folder: Path
 
     @property
     def words(self) -> list[str]:
-        """What names the nodes and the agent."""
+        """Options that name the nodes and the agent."""
         return ["--agent", f"{self.folder}/agent {{host}} {{command}}", "-H", "a:2,b:2"]
 
     @property
     def env(self) -> dict[str, str | bytes]:
-        """What leads to the socket, and where nodes put their files."""
+        """Variables for the socket's directory and the nodes' files."""
         return {"XDG_RUNTIME_DIR": str(self.folder), "TMPDIR": str(self.files)}
 
     @property
     def files(self) -> Path:
-        """What the daemons have made."""
+        """Directory of the nodes' files."""
         return self.folder / "files"
 
     @property
     def started(self) -> list[tuple[int, int]]:
-        """Who started each agent, and the agent's process id, which is that of the guard of its daemons."""
+        """Pairs of the parent's and the agent's process id; the agent is the guard of its daemons."""
         lines = (self.folder / "started").read_text().splitlines()
         return [(int(parent), int(own)) for parent, own in map(str.split, lines)]
 
@@ -84,32 +84,32 @@ class Place:
 
     @property
     def socket(self) -> Path:
-        """Where the keeper listens."""
+        """Path of the keeper's socket."""
         return self.folder / "mpilaunch/standby"
 
     def up(self, *words: str) -> int:
-        """Let daemons stand by; return the keeper's process id."""
-        told = self.launch("--up", *words)
-        assert (told.code, told.out) == (0, b"")
-        assert b"daemons stand by on 2 nodes, for" in told.err
+        """Run `--up`; return the keeper's process id."""
+        done = self.launch("--up", *words)
+        assert (done.code, done.out) == (0, b"")
+        assert b"daemons stand by on 2 nodes, for" in done.err
         return self.started[-1][0]
 
     def down(self) -> bytes:
-        """End them; return what is said."""
+        """Run `--down`; return its message."""
         with launching("--down", env=self.env) as process:
-            told = finish(process)
-        assert (told.code, told.out) == (0, b"")
-        return told.err
+            done = finish(process)
+        assert (done.code, done.out) == (0, b"")
+        return done.err
 
     def launch(self, *words: str) -> Launched:
-        """Launch on the nodes. Not as `launch` does it: something may be left."""
+        """Launch on the nodes, without the check of `launch` that no process is left."""
         with launching(*self.words, *words, env=self.env) as job:
             return finish(job)
 
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    """Give a place whose path is short enough for a socket; nothing stands by there afterwards."""
+    """Yield a place with a path short enough for a socket; its keeper is ended afterwards."""
     with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
         script(Path(folder, "agent"), AGENT)
         made = Place(Path(folder))
@@ -261,7 +261,7 @@ def test_what_stands_by_forks_again_only_after_a_release() -> None:
 
 
 class Taken(RelayedChannel):
-    """A channel to a daemon that keeps what it is to tell."""
+    """A channel that records the data to be sent."""
 
     said = b""
 
@@ -373,7 +373,7 @@ def test_a_new_keeper_takes_the_place_of_the_old_one(place: Place) -> None:
 
 
 def secret_of(place: Place) -> bytes:
-    """Return what only the user can read."""
+    """Return the secret from the private record."""
     (record,) = place.socket.parent.glob("keeper-*")
     assert record.stat().st_mode & 0o777 == 0o600
     socket_path, secret = json.loads(record.read_text(encoding="ascii"))
@@ -383,7 +383,7 @@ def secret_of(place: Place) -> bytes:
 
 @contextlib.contextmanager
 def connected(place: Place, secret: bytes | None = None) -> Iterator[socket.socket]:
-    """Connect to the keeper, and prove that we know its secret, if we do."""
+    """Connect to the keeper, and prove the secret if it is given."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(10)
         client.connect(os.fspath(place.socket))
@@ -516,7 +516,7 @@ def test_without_any_place_there_is_an_error(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["--up"], ExitCode.USAGE, "error[no-nodes]: --up: there is no node but this machine"),
         (["--up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
@@ -527,10 +527,10 @@ def test_without_any_place_there_is_an_error(place: Place) -> None:
         (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),
     ],
 )
-def test_what_cannot_stand_by(place: Place, words: list[str], code: int, told: str) -> None:
+def test_what_cannot_stand_by(place: Place, words: list[str], code: int, message: str) -> None:
     done = launch(*words, env=place.env)
     assert (done.code, done.out) == (code, b"")
-    assert told in done.words
+    assert message in done.words
 
 
 @pytest.mark.testbed
@@ -544,8 +544,8 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
     with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
         runtime = {"XDG_RUNTIME_DIR": folder}
         try:
-            told = hosts.launch("--up", *words, env=runtime)
-            assert (told.returncode, "stand by on 3 nodes" in told.stderr) == (0, True)
+            done = hosts.launch("--up", *words, env=runtime)
+            assert (done.returncode, "stand by on 3 nodes" in done.stderr) == (0, True)
             first = {name: standing(name) for name in hosts.names[:3]}
             assert [len(pids) for pids in first.values()] == [2, 2, 2], "a daemon, and its guard before it"
             hosts.stop_sshd("node02")  # nobody logs in there any more, and nobody needs to
@@ -554,8 +554,8 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
             assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, hosts.names[:3], "")
             assert [standing(name)[0] for name in first] == [pids[0] for pids in first.values()], "they stand by again"
         finally:
-            told = hosts.launch("--down", env=runtime)
-        assert (told.returncode, told.stderr) == (0, "note: no daemon stands by any more\n")
+            done = hosts.launch("--down", env=runtime)
+        assert (done.returncode, done.stderr) == (0, "note: no daemon stands by any more\n")
         assert not any(standing(name) for name in hosts.names)
 
 

@@ -1,4 +1,4 @@
-"""The head's stdin: read as far as the ranks can take it, and given back as far as they have not."""
+"""The head's stdin: read as far as the ranks can take it; a file's offset is set back to what they have read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpilaunch.wire.frames import STDIN, stream_channel
 
 
 class Link:
-    """A link that takes stdin as far as its credit goes, and notes it."""
+    """A link that accepts stdin within its credit and records it."""
 
     def __init__(self, credit: int) -> None:
         self.credit = credit
@@ -67,7 +67,7 @@ def forward(links: dict[int, Link], body: Callable[[StdinForwarder], Any]) -> No
 
 
 async def turns() -> None:
-    """Let the loop look at its descriptors."""
+    """Run one round of the event loop."""
     for _ in range(5):
         await asyncio.sleep(0.001)
 

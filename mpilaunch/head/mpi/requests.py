@@ -59,7 +59,6 @@ class MpiServices:
         self._warned = False
         self._end, self._crashed = end, crashed
         self._offer = mpi_offer(job.mpi)
-        self._sent_modules: set[int] = set()
         self._loop = asyncio.get_running_loop()
         self._collectives = Collectives()
         self._names = PublishedNames()
@@ -223,8 +222,7 @@ class MpiServices:
 
     def warn_of_singleton(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Warn once that an MPI program has not found the other ranks and will run as a job of its own."""
-        if not self._ranks.is_on(message["rank"], link.node.index):
-            raise WireError(f"rank {message['rank']} is not on this node")
+        self._ranks.check_rank(message["rank"], link.node.index)
         for name in ("library", "family", "why_no_pmix"):
             message[name] = message[name][:LONGEST_NOTE]
         if self._warned:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from mpilaunch import agent
-from mpilaunch.job.spec import JobSpec
+
+if TYPE_CHECKING:
+    from mpilaunch.job.spec import JobSpec  # `begin` imports this module before a job is read
 
 
 class Agents(dict[str, "agent.Agent"]):

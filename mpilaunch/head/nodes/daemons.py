@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel
+from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
@@ -25,7 +25,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
 
 if TYPE_CHECKING:
-    from mpilaunch.head.standby.client import Standby
+    from mpilaunch.head.standby.client import KeeperClient
 
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
 PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
@@ -70,13 +70,13 @@ class Daemons:
         self._refused: dict[int, tuple[str, str]] = {}
         self._events = events
         self.links = {node.index: self.make_link(node) for node in nodes}
-        self._standby: Standby | None = None
+        self._keeper_client: KeeperClient | None = None
         self._hung: set[int] = set()
         self._heartbeat: asyncio.Task[None] | None = None
         if standby and any(node.agent != bundle.LOCAL for node in nodes):
-            from mpilaunch.head.standby.client import Standby  # daemons of this machine start at once
+            from mpilaunch.head.standby.client import KeeperClient  # this machine's daemons never stand by
 
-            self._standby = Standby.found(job.agent, *self.boot())
+            self._keeper_client = KeeperClient.find(job.agent, *self.boot())
         self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
@@ -127,7 +127,7 @@ class Daemons:
             await cancel_all(tasks[index] for index in late)
         failures = [failure for index in indexes if index not in late and (failure := tasks[index].result()) is not None]
         for index in late:
-            cause, detail = self._refused.get(index, ("timeout", self.links[index].last_words))
+            cause, detail = self._refused.get(index, ("timeout", self.links[index].last_output))
             failures.append(self._failure(index, cause, detail))
         if failures:
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
@@ -223,8 +223,8 @@ class Daemons:
         if node.agent == bundle.LOCAL:
             return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
         command, payload = self.boot()
-        if self._standby is not None and node.index not in self._hung:
-            channel = await self._standby.take(node, link)
+        if self._keeper_client is not None and node.index not in self._hung:
+            channel = await self._keeper_client.take(node, link)
             if channel is not None:
                 return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload
@@ -251,21 +251,21 @@ class Daemons:
 
 def _why_no_hello(link: NodeLink) -> tuple[str, str]:
     """Return (cause, detail) for a channel that ended without a hello, from its exit code and last output."""
-    words = link.last_words
     if link.broke:
         return "protocol", link.broke
-    code = link.end.exit_code if link.end is not None else None
-    if link.end is not None and link.end.cause:
-        return link.end.cause, words or link.end.error
+    output, end = link.last_output, link.end or ChannelEnd(None)
+    code = end.exit_code
+    if end.cause:
+        return end.cause, output or end.error
     if code == PYTHON_TOO_OLD:
-        return "python-too-old", words
-    if code == 127 or (code in (1, 126) and "python" in words and ("No such file" in words or "denied" in words)):
-        return "python-missing", words
-    if NO_BUNDLE in words:
-        return "no-stdin", words
-    if "mpilaunch" in words and "Traceback" in words:
-        return "daemon-failed", words
+        return "python-too-old", output
+    if code == 127 or (code in (1, 126) and "python" in output and ("No such file" in output or "denied" in output)):
+        return "python-missing", output
+    if NO_BUNDLE in output:
+        return "no-stdin", output
+    if "mpilaunch" in output and "Traceback" in output:
+        return "daemon-failed", output
     # kubectl exits with 0 and without a message when its stream is lost.
-    if code in (255, None) or (code == 0 and not words):
-        return "connection-closed", words or (link.end.error if link.end is not None else "")
-    return "agent-failed", words or f"exit code {code}"
+    if code in (255, None) or (code == 0 and not output):
+        return "connection-closed", output or end.error
+    return "agent-failed", output or f"exit code {code}"

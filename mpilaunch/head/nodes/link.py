@@ -28,7 +28,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Pause before the first and before later retries of a connection; it doubles each time."""
 ABORT_SECONDS = 10.0
 """Time in which an aborted channel must end."""
-LAST_WORDS = 4096
+LAST_OUTPUT = 4096
 """Bytes of the banner and of stderr that are kept to explain a failure."""
 LONGEST_ATTACH_PATH = 107
 """Bytes in the path of a socket (unix(7))."""
@@ -255,7 +255,7 @@ class NodeLink:
         return self._gone
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The last output of the node or its agent on stderr, else the banner."""
         return (self.stderr.strip() or self.banner.strip()).decode("utf-8", "replace")
 
@@ -274,10 +274,10 @@ class NodeLink:
             self.banner += data
             start = self.banner.find(MARKER)
             if start < 0:
-                self.banner = self.banner[-LAST_WORDS - len(MARKER) :]
+                self.banner = self.banner[-LAST_OUTPUT - len(MARKER) :]
                 return
             self._in_frames = True
-            data, self.banner = self.banner[start + len(MARKER) :], self.banner[:start][-LAST_WORDS:]
+            data, self.banner = self.banner[start + len(MARKER) :], self.banner[:start][-LAST_OUTPUT:]
         try:
             for kind, channel, value in self._session.receive_data(data, now):
                 if kind == DATA:
@@ -302,7 +302,7 @@ class NodeLink:
 
     def stderr_received(self, data: bytes) -> None:
         """Keep the last stderr output of the node or the agent."""
-        self.stderr = (self.stderr + data)[-LAST_WORDS:]
+        self.stderr = (self.stderr + data)[-LAST_OUTPUT:]
 
     def pause_writing(self) -> None:
         """Count the bytes sent from now on: credits bound streams, but nothing else bounds control messages."""

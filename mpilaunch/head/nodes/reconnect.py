@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
-from mpilaunch.head.nodes.link import FIRST_PAUSE, LAST_WORDS, LONGEST_PAUSE, LOST, NodeLink
+from mpilaunch.head.nodes.link import FIRST_PAUSE, LAST_OUTPUT, LONGEST_PAUSE, LOST, NodeLink
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
@@ -117,7 +117,7 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
         caller = Caller(link.attach_secret)
         channel.write(caller.answer(await attachment.read(NONCE_SIZE)))
         if not caller.check(await attachment.read(PROOF_SIZE)):
-            return "what answers there is not the daemon of this job", True
+            return "another process than the daemon of this job answers", True
         channel.write(resume_frame(link.received))
         count = resume_count(await attachment.read(RESUME_SIZE))
         attachment.take(channel, count)
@@ -141,7 +141,7 @@ class Attachment:
     def __init__(self, link: NodeLink) -> None:
         self._link = link
         self._data = b""
-        self._words = b""
+        self._stderr = b""
         self._end: ChannelEnd | None = None
         self._marked = False
         self._news = asyncio.Event()
@@ -162,8 +162,8 @@ class Attachment:
         end = self._end
         if end is None or end.exit_code == NO_DAEMON:
             return GONE, True
-        words = self._words.strip().decode("utf-8", "replace")
-        return words or end.error or f"exit code {end.exit_code}", end.cause in HOPELESS
+        output = self._stderr.strip().decode("utf-8", "replace")
+        return output or end.error or f"exit code {end.exit_code}", end.cause in HOPELESS
 
     def take(self, channel: Channel, count: int) -> None:
         """Give the channel to the link, of whose bytes the daemon has received `count`; raises WireError."""
@@ -193,7 +193,7 @@ class Attachment:
         if self.taken:
             self._link.stderr_received(data)
         else:
-            self._words = (self._words + data)[-LAST_WORDS:]
+            self._stderr = (self._stderr + data)[-LAST_OUTPUT:]
 
     def pause_writing(self) -> None:
         """Do nothing: an attempt sends only a few bytes."""

@@ -6,10 +6,13 @@ A bad path must fail here, with the option that named it, and not after hours of
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
-from mpilaunch.job.spec import JobSpec
+
+if TYPE_CHECKING:
+    from mpilaunch.job.spec import JobSpec  # `begin` imports this module before a job is read
 
 
 def prepare_destinations(job: JobSpec) -> None:

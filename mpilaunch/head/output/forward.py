@@ -1,7 +1,7 @@
-"""I/O forwarding on the head: ranks' bytes become whole, tagged lines on our stdout and stderr, files, or one folded text.
+"""Forward the ranks' output: as whole, tagged lines to stdout and stderr, to files, or folded into one text.
 
-Every byte is granted to its node again once it is written, so a slow reader of our output slows the ranks and nothing is
-lost or piled up. A job of one rank without a tag passes its bytes as they are: prompts, progress bars and binary data.
+Credit for a byte returns to its node only when the byte is written, so a slow reader of our output slows the ranks; nothing is
+lost or piled up. A job of one rank without a tag passes bytes unchanged: prompts, progress bars and binary data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.live import LiveLine
-from mpilaunch.head.output.rank_files import STREAMS, RankFile, is_printed, open_files
+from mpilaunch.head.output.rank_files import STREAMS, RankFile, bind_tag, is_printed, open_files
 from mpilaunch.head.output.writer import Writer
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.job.output.lines import LineJoiner, as_shown, tag_lines
@@ -25,20 +25,21 @@ from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 WINDOWS = 64 << 20
-"""Bytes of output that may be on their way or queued, for all streams of a job together, as far as LEAST_WINDOW allows."""
+"""Bytes of output in flight or queued for all streams of a job together, as far as LEAST_WINDOW allows."""
 LEAST_WINDOW, MOST_WINDOW = 8 << 10, 1 << 20
+"""Bounds of the credit of one stream."""
 KEPT = 8 << 10
 """Bytes of each rank's stderr that are kept to explain its failure."""
 LAST_WRITES = 2.0
-"""Seconds in which a reader has to take of the output, once the end was asked for; one block of a `Writer` is enough."""
+"""Seconds in which our reader must take at least one block of a `Writer`, once the end was asked for."""
 MOST_FOLDED = 64 << 20
-"""Bytes that --fold keeps; beyond them output is printed as it comes."""
+"""Bytes that --fold collects; beyond them output is printed as it comes."""
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
-"""What a terminal takes for a command, written out."""
+"""Control characters, which a terminal would interpret, and their escaped forms."""
 
 
 class Stream(LineJoiner):
-    """One stdout or stderr of one rank. There are tens of thousands of them: each is one small object."""
+    """The stdout or stderr of one rank. A large job has tens of thousands, so each is one small object."""
 
     __slots__ = ("file", "kept", "kind", "open", "owed", "printed", "rank", "raw", "tag")
 
@@ -54,8 +55,8 @@ class OutputForwarder:
     """All output of a job.
 
     Attributes:
-        lost: why some of it could not be written, if so.
-        unread: some of it was left because nobody read it.
+        lost: why some output could not be written, or "".
+        unread: some output was dropped because the reader of stdout or stderr did not take it.
 
     Args:
         job: the job.
@@ -70,7 +71,7 @@ class OutputForwarder:
         self.unread = self._abandoned = False
         self._broken = broken
         stdout = Writer(self._write_failed)
-        # The same file behind both: one writer, or a line of one could land inside a line of the other.
+        # When both are the same file they share a writer, or a line of one could land inside a line of the other.
         stderr = stdout if _same_file(1, 2) else Writer(self._write_failed)
         self._writers = {STDOUT: stdout, STDERR: stderr}
         self._live = self._live_lines()
@@ -81,10 +82,10 @@ class OutputForwarder:
         self._nodes: list[int] = []
         self._files: dict[str, RankFile] = {}
 
-    # From the links
+    # Events of links
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        """Take bytes of a rank."""
+        """Forward bytes of a rank."""
         stream = self._streams[channel]
         if stream.file is not None and not stream.file.shared:
             self._write_file(stream, data)
@@ -109,7 +110,7 @@ class OutputForwarder:
             self._write(stream, lines, lambda: self._owe(link, channel, stream, size))
 
     def end(self, channel: int) -> None:
-        """A rank's stream has ended: print the line that it left without a newline."""
+        """End a rank's stream: print its last line if that has no newline, and release its file."""
         stream = self._streams[channel]
         rest = stream.finish()
         if rest and stream.file is not None and stream.file.shared:
@@ -123,45 +124,38 @@ class OutputForwarder:
             stream.file = None
         stream.open = False
 
-    # From the launch
+    # Requests of the launch
 
     def add_world(self, world: World) -> None:
-        """Take the output of a world's ranks too."""
+        """Add the streams of a world's ranks; raises UsageError when a file cannot be opened."""
         job = self._job
         tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
         files = open_files(job, world, self._files)
         raw = self._count == 1 and world.number == 0 and tag is None and not job.output.fold
         if not raw:
             for stream in self._streams.values():
-                stream.raw = False  # it is not alone any more
-        node_ranks = {node: place for place, node in enumerate(world.job_map.nodes)}
+                stream.raw = False  # the job no longer has a single rank
+        node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
         kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
         for place in world.job_map.placements:
             rank = world.first + place.rank
             self._nodes.append(place.node)
             for kind in kinds:
-                bound = None if tag is None else tag.bind(
-                    rank=rank,
-                    local_rank=place.local_rank,
-                    node_rank=node_ranks[place.node],
-                    host=job.allocation.nodes[place.node].name,
-                    stream=STREAMS[kind],
-                    job=job.job_id,
-                )
+                bound = bind_tag(tag, job, place, rank, node_ranks[place.node], kind) if tag else None
                 channel = stream_channel(rank, kind)
                 self._streams[channel] = Stream(rank, kind, bound, raw, files.get(channel), is_printed(job, kind))
 
     def drained(self, rank: int) -> bool:
-        """Say whether every stream of a rank has ended."""
+        """Return whether every stream of a rank has ended."""
         streams = (self._streams.get(stream_channel(rank, kind)) for kind in STREAMS)
         return not any(stream is not None and stream.open for stream in streams)
 
     def say(self, text: str) -> None:
-        """Write lines of ours to stderr, between whole lines of the ranks; a node may have put something else than text in."""
+        """Write our own lines to stderr, between whole lines of the ranks; control characters from nodes are escaped."""
         self._put(STDERR, text.translate(CONTROLS).encode("utf-8", "backslashreplace"))
 
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
-        """Return the last lines of a rank's stderr, or of its stdout where stderr goes there, as far as they are kept."""
+        """Return the kept last lines of a rank's stderr, or of its stdout when stderr is merged into it."""
         stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
         lines = stream.kept.splitlines()
         if len(stream.kept) == KEPT:
@@ -169,7 +163,7 @@ class OutputForwarder:
         return tuple(lines)
 
     async def drain(self) -> None:
-        """Print what is folded or unfinished, and return when all of it is out, or nobody reads it and `abandon` was called."""
+        """Print folded output and unfinished lines; return when all is written, or after `abandon` when nobody reads."""
         for channel, stream in self._streams.items():
             if stream.open:
                 self.end(channel)
@@ -188,17 +182,17 @@ class OutputForwarder:
 
     @property
     def held_up(self) -> bool:
-        """Output is queued that the reader of stdout or stderr has not taken."""
+        """Whether output is queued that the reader of stdout or stderr has not taken."""
         return any(writer.queued for writer in self._writers.values())
 
     def abandon(self) -> None:
-        """Do not wait any longer for readers who do not read."""
+        """Stop waiting for a reader that does not read."""
         self._abandoned = True
 
-    # Own affairs
+    # Internals
 
     def _owe(self, link: NodeLink, channel: int, stream: Stream, size: int) -> None:
-        """Give credit back, in portions that keep the stream going without a frame for every block."""
+        """Collect credit and grant it in portions, so that not every block needs a frame."""
         stream.owed += size
         if stream.owed * 4 >= self.window:
             link.grant(channel, stream.owed)
@@ -220,7 +214,7 @@ class OutputForwarder:
         self._writers[kind].write(kind, lines if live is None else live.above(lines), written)
 
     def _live_lines(self) -> dict[int, LiveLine]:
-        """Return the live line of each stream that is a terminal; two streams on one terminal share it."""
+        """Return the live line of each stream that is a terminal; streams on the same terminal share one."""
         terminals = [kind for kind in STREAMS if os.isatty(kind) and os.environ.get("TERM") != "dumb"]
         lines: dict[Writer, LiveLine] = {}
         for kind in terminals:
@@ -256,7 +250,7 @@ class OutputForwarder:
             self.say(f"mpilaunch: warning: --fold: over {MOST_FOLDED >> 20} MiB of output, no longer folded from here on\n")
 
     def _print_folded(self) -> None:
-        """Print each text once, behind the names of the nodes (or ranks, where a node has several) that wrote it."""
+        """Print each text once, after the names of the nodes that wrote it, or the ranks when a node has several."""
         groups: dict[tuple[int, bytes], list[int]] = {}
         for (kind, rank), whole in sorted((self._folded or {}).items()):
             groups.setdefault((kind, bytes(whole)), []).append(rank)
@@ -269,7 +263,6 @@ class OutputForwarder:
 
 def _same_file(one: int, other: int) -> bool:
     try:
-        first, second = os.fstat(one), os.fstat(other)
+        return os.path.sameopenfile(one, other)
     except OSError:
         return False
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

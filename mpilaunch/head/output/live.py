@@ -1,8 +1,7 @@
-"""The live line: on a terminal, the line that a rank has not finished yet, below the whole lines of all.
+"""The live line: on a terminal, the unfinished line of one rank, below the whole lines of all ranks.
 
-Progress bars and prompts have no newline: without this they would stay unseen until it comes. One line is shown, that of the
-stream that wrote last; it is taken away before whole lines are written, and drawn again after them. A file or a pipe never
-gets one.
+Progress bars and prompts have no newline and would otherwise stay invisible. The line of the stream that wrote last is shown;
+it is erased before whole lines are written and drawn again after them. A file or a pipe never gets one.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from mpilaunch.job.output.lines import as_shown
 
 ERASE = b"\r\x1b[K"
 PAUSE = 0.1
-"""Seconds between two drawings, and before the first: most lines are finished sooner."""
+"""Seconds between two redraws, and before the first one: most lines are finished sooner."""
 
 
 class LiveLine:
     """The live line of one terminal.
 
     Args:
-        descriptor: of the terminal.
-        draw: takes the bytes to write, in the order of all other output.
+        descriptor: the terminal's descriptor.
+        draw: writes bytes in order with all other output.
     """
 
     def __init__(self, descriptor: int, draw: Callable[[bytes], None]) -> None:
@@ -35,7 +34,7 @@ class LiveLine:
         self._timer: asyncio.TimerHandle | None = None
 
     def show(self, owner: object, prefix: bytes, tail: bytes) -> None:
-        """Show what a stream has written of its line; an empty `tail` ends the line if it is this stream's."""
+        """Show a stream's unfinished line; an empty `tail` removes the line if it is this stream's."""
         if tail:
             self._owner, self._text = owner, prefix + as_shown(tail)
         elif owner is self._owner:
@@ -44,7 +43,7 @@ class LiveLine:
             self._redraw_soon()
 
     def above(self, lines: bytes) -> bytes:
-        """Return whole lines as they must be written to stand above the live line."""
+        """Return the bytes that write whole lines above the live line."""
         if not self._drawn:
             return lines
         self._drawn = False
@@ -52,7 +51,7 @@ class LiveLine:
         return ERASE + lines
 
     def close(self) -> None:
-        """Take the line away for good."""
+        """Erase the line for good."""
         self._text = b""
         self._redraw()
 
@@ -65,7 +64,7 @@ class LiveLine:
             self._timer.cancel()
             self._timer = None
         if self._text or self._drawn:
-            # A line that wraps could not be erased.
+            # A line that wraps could not be erased, so it is cut to the terminal's width.
             self._draw(ERASE + self._text[: self._columns() - 1])
             self._drawn = bool(self._text)
 

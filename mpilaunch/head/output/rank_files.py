@@ -1,6 +1,6 @@
-"""The files that ranks' output goes to: which stream of which rank goes into which, opened once and written without a wait.
+"""The files that ranks' output goes to (`--output-filename`, `--output-file`): their paths, and one open file per path.
 
-A file of one stream gets its bytes as they come. One that several share gets whole lines.
+A file of one stream gets its bytes as they come; a file that several streams share gets whole lines.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
-from mpilaunch.job.output.tags import parse_tag
+from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
+from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
@@ -23,7 +24,12 @@ SUFFIXES = {STDOUT: "out", STDERR: "err"}
 
 @dataclass(eq=False)
 class RankFile:
-    """One file; `users` counts the streams that still write to it, `shared` says that there were several."""
+    """One open file.
+
+    Attributes:
+        users: number of streams that still write to it.
+        shared: whether several streams write, or wrote, to it.
+    """
 
     descriptor: int
     users: int
@@ -34,19 +40,19 @@ class RankFile:
         safe_files.write_all(self.descriptor, data)
 
     def release(self) -> None:
-        """One stream has ended; the last one closes the file."""
+        """Remove a user; the last one closes the file."""
         self.users -= 1
         if not self.users:
             os.close(self.descriptor)
 
 
 def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[int, RankFile]:
-    """Open the file of each stream of a world's ranks that goes to one, by the stream's channel; raises UsageError.
+    """Open the files of a world's ranks; return the file of each stream, by its channel; raises UsageError.
 
-    A file that an earlier attempt has written is gone on with: why that one failed may stand nowhere else.
+    Files of an earlier attempt are appended to, since they may hold the only message of its failure.
 
     Args:
-        files: those of the job by path, to which new ones are added: worlds may share files.
+        files: the job's files by path; new ones are added. Worlds may share files.
     """
     paths, named = _paths(job, world)
     for path, count in Counter(paths.values()).items():
@@ -62,18 +68,30 @@ def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[i
 
 
 def is_printed(job: JobSpec, kind: int) -> bool:
-    """Say whether the streams of one kind are printed, besides going to files."""
+    """Return whether the streams of one kind are printed, besides going to files."""
     output = job.output
     if (output.stdout_file if kind == STDOUT else output.stderr_file) is not None:
         return output.copy is True
     return output.copy is not False or output.directory is None
 
 
+def bind_tag(tag: Tag, job: JobSpec, placement: Placement, rank: int, node_rank: int, kind: int) -> BoundTag:
+    """Return a tag with the fields of one stream of a rank filled in."""
+    return tag.bind(
+        rank=rank,
+        local_rank=placement.local_rank,
+        node_rank=node_rank,
+        host=job.allocation.nodes[placement.node].name,
+        stream=STREAMS[kind],
+        job=job.job_id,
+    )
+
+
 def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
-    """Return the path of each stream that goes to a file, by its channel, and those that the user named without any field."""
+    """Return the path of each stream that goes to a file, by channel, and the paths that the user named without any field."""
     output = job.output
     width = max(4, len(str(len(job.job_map.placements) - 1)))
-    node_ranks = {node: place for place, node in enumerate(world.job_map.nodes)}
+    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
     templates = {STDOUT: output.stdout_file, STDERR: output.stderr_file}
     tags = {kind: parse_tag(text, "--output-file") for kind, text in templates.items() if text is not None}
     paths, named = {}, set()
@@ -82,14 +100,7 @@ def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
         for kind in (STDOUT,) if output.merge_stderr else (STDOUT, STDERR):
             channel = stream_channel(rank, kind)
             if kind in tags:
-                bound = tags[kind].bind(
-                    rank=rank,
-                    local_rank=place.local_rank,
-                    node_rank=node_ranks[place.node],
-                    host=job.allocation.nodes[place.node].name,
-                    stream=STREAMS[kind],
-                    job=job.job_id,
-                )
+                bound = bind_tag(tags[kind], job, place, rank, node_ranks[place.node], kind)
                 paths[channel] = os.fsdecode(bound.prefix(0.0))
                 if not any(field for field, _ in tags[kind].pieces):
                     named.add(paths[channel])
@@ -102,5 +113,5 @@ def _open(path: str, append: bool, named: bool) -> int:
     try:
         return safe_files.open_output(path, append=append, named=named)
     except OSError as error:
-        told = f"{path}: the ranks' output cannot go there: {error.strerror}"
-        raise UsageError("output-directory", told, hint=safe_files.hint_of(error)) from error
+        message = f"{path}: the ranks' output cannot go there: {error.strerror}"
+        raise UsageError("output-directory", message, hint=safe_files.hint_of(error)) from error

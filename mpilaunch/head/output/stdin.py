@@ -1,7 +1,7 @@
-"""The head's stdin for the ranks: read only when a rank can take it, and given back when it did not.
+"""Forward stdin to the ranks; it is read only when a rank can take more.
 
-A terminal is not read unless the user says so. Of a file, the offset is set back at the end to what the rank has really read,
-so that a loop around mpilaunch that reads the same file goes on with the next line.
+When stdin is a file, its offset is set back at the end to what the rank has actually read, so a shell loop around mpilaunch
+that reads the same file continues with the next line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class StdinForwarder:
     """Copy stdin to one rank or to all.
 
     Args:
-        targets: rank and link of each rank that gets it.
+        targets: rank -> link, for each rank that gets stdin.
     """
 
     def __init__(self, targets: dict[int, NodeLink]) -> None:
@@ -34,23 +34,24 @@ class StdinForwarder:
         if stat.S_ISREG(kind):
             self._start = os.lseek(0, 0, os.SEEK_CUR)
         elif stat.S_ISFIFO(kind):
-            # Others may read the same pipe, and what the kernel has announced to all is for the first.
-            with suppress(OSError):  # of another user
+            # Other processes may read the same pipe and take what poll has announced, so the read must not block. A file
+            # description of our own keeps O_NONBLOCK from them.
+            with suppress(OSError):  # the pipe of another user cannot be opened
                 self._source = os.open("/proc/self/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.more_credit()
 
     def more_credit(self) -> None:
-        """Read on: a rank may take more now."""
+        """Continue reading: a rank may take more now."""
         while not self._ended and not self._polled and self._room():
             try:
                 self._loop.add_reader(self._source, self._read)
                 self._polled = True
             except PermissionError:
-                # A file is always ready, and the kernel does not poll it.
+                # epoll refuses regular files, which are always ready.
                 self._read()
 
     def rank_ended(self, rank: int, consumed: int | None) -> None:
-        """A rank has gone and had read so many bytes; None: it was lost, and nobody knows."""
+        """Remove a rank that has ended after reading `consumed` bytes; None when it was lost and the number is unknown."""
         if self._targets.pop(stream_channel(rank, STDIN), None) is None:
             return
         if self._start is not None and self._single and consumed is not None:
@@ -61,7 +62,7 @@ class StdinForwarder:
             self.close()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._ended = True
         self._stop_polling()
         if self._source:

@@ -1,8 +1,7 @@
-"""A writer: blocks of whole lines to a descriptor that may be slow, without ever stopping the event loop.
+"""Write blocks of whole lines to a descriptor that may be slow, without blocking the event loop.
 
-Each descriptor has a thread that does nothing but write. Blocks are written in order and whole; two descriptors that are the
-same file share one thread, so that a line of one never lands inside a line of the other. What is queued is bounded by the
-credits that are given back only after the write.
+A thread per writer writes the blocks in order and whole. Descriptors of the same file share a writer, so a line of one never
+lands inside a line of the other. The queue is bounded, because credit is granted again only after the write.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from collections.abc import Callable
 Written = Callable[[], None]
 
 JOIN = 1 << 20
-"""Most bytes that are put together for one write."""
+"""Largest number of bytes that are joined for one write."""
 
 
 class Writer:
-    """Write blocks to descriptors of one file, in order.
+    """Writes blocks to descriptors of one file, in order.
 
     Attributes:
-        written: bytes so far.
+        written: number of bytes written so far.
 
     Args:
-        broken: called in the loop once, with the error, when a write fails; later blocks are dropped and count as written.
+        broken: called once in the loop, with the error, when a write fails; later blocks are dropped and count as written.
     """
 
     def __init__(self, broken: Callable[[OSError], None]) -> None:
@@ -40,9 +39,9 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def write(self, descriptor: int, block: bytes, written: Written | None = None) -> None:
-        """Queue a block; `written` is called in the loop once it is out."""
+        """Queue a block; `written` is called in the loop when the block is written."""
         if self._thread is None:
-            # A thread of the daemon kind: a reader that never reads must not keep a finished job from ending.
+            # A daemon thread: a reader that never reads must not keep a finished job from ending.
             self._thread = threading.Thread(target=self._run, name="mpilaunch-writer", daemon=True)
             self._thread.start()
         self._taken += len(block)
@@ -51,11 +50,11 @@ class Writer:
 
     @property
     def queued(self) -> bool:
-        """Something was queued that is not written."""
+        """Whether queued bytes are not written yet."""
         return self._taken > self.written and self._error is None
 
     async def drain(self) -> None:
-        """Return when all that was queued is written or has failed."""
+        """Return when everything queued is written or has failed."""
         if self._thread is not None:
             done = asyncio.Event()
             self.write(-1, b"", done.set)
@@ -66,7 +65,7 @@ class Writer:
             self._wake.acquire()
             taken = [self._queue.popleft()]
             size = len(taken[0][1])
-            # Small blocks of many ranks become one write.
+            # Join the small blocks of many ranks into one write.
             while size < JOIN and self._queue and self._queue[0][0] == taken[0][0] and self._wake.acquire(blocking=False):
                 taken.append(self._queue.popleft())
                 size += len(taken[-1][1])
@@ -76,7 +75,7 @@ class Writer:
                 try:
                     self._loop.call_soon_threadsafe(_call_all, callbacks)
                 except RuntimeError:
-                    return  # the loop is closed: mpilaunch is on its way out
+                    return  # the loop is closed: mpilaunch is ending
 
     def _write_all(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
@@ -86,7 +85,7 @@ class Writer:
                 view = view[size:]
                 self.written += size
             except BlockingIOError:
-                # Somebody else made the descriptor non-blocking; this thread may wait.
+                # Another process made the descriptor non-blocking; this thread may wait.
                 select.select([], [descriptor], [])
             except OSError as error:
                 self._error = error

@@ -1,8 +1,8 @@
-"""`mpilaunch --up`: a process of the user's that keeps a daemon standing by on every node, and hands it to the next launch.
+"""`mpilaunch --up`: a background process that keeps a standby daemon on every node and hands it to the next launch.
 
-A daemon serves one job, as ever; the process that has forked it forks the next, and where that has gone another is started. The
-keeper knows nothing of jobs: it hands bytes on. It goes when it is told to, or when nobody has launched for a while. Daemons
-that stand by go with it, whatever its end is; those that serve a launch have that launch's time, unless the keeper is killed.
+Each daemon serves one job; its parent process forks the next one, and a lost daemon is started again. The keeper knows nothing
+of jobs: it relays bytes. It ends on request, or after some time without a launch. Standby daemons end with it; daemons in use
+serve their launch to its end, unless the keeper is killed.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.survey import IgnoreEvents
-from mpilaunch.head.standby.client import YES, Requests, take_down
-from mpilaunch.head.standby.pool import StandbyClient, StandbyDaemons, StandbyLink
+from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, Requests, take_down
+from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
 from mpilaunch.head.tasks import cancel_all
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
+from mpilaunch.relay import MAX_DATA, STDIN, FrameProtocol
+from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 
 if TYPE_CHECKING:
     from typing import IO
 
 RENEWAL_PATIENCE = 3.0
-"""Seconds that a launch waits for a daemon that takes the place of another."""
+"""Seconds that a client waits for a daemon that is being replaced."""
 RENEWAL_PAUSE = 30.0
-"""Seconds until a node whose daemon was lost, or does not start, is tried again."""
+"""Seconds until a node whose daemon was lost or does not start is tried again."""
+PROOF_SECONDS = 5.0
+"""Seconds in which a client must prove that it knows the keeper's secret."""
 MOST_UNPROVED = 32
-"""Connections that may be about to prove themselves."""
+"""Connections that may be in the middle of their proof."""
 READY = "ready"
 
 
 def up(job: JobSpec, idle: float) -> int:
-    """Start a keeper for the nodes of a job, in the background; return how many nodes stand by.
+    """Start a keeper for the nodes of a job in the background, replacing an old one; return the number of nodes.
 
-    A keeper that is there goes first. Raises LaunchError when a node does not start: then nothing is kept.
+    Raises LaunchError when a node does not start; then no daemon is left.
     """
     nodes = [node for node in job.allocation.nodes if node.slots and node.agent != bundle.LOCAL]
     if not nodes:
@@ -56,55 +60,56 @@ def up(job: JobSpec, idle: float) -> int:
         except OSError as error:
             raise UsageError("standby-place", f"--up: no place for its socket: {error}", hint="set XDG_RUNTIME_DIR") from error
         take_down()
-        news, told = os.pipe()
+        read_end, write_end = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _be_keeper(job, nodes, idle, folder, told)
-        os.close(told)
+            _run_keeper(job, nodes, idle, folder, write_end)
+        os.close(write_end)
         try:
-            with open(news, "rb") as file:
-                said = json.loads(file.read() or b"null")
+            with open(read_end, "rb") as file:
+                result = json.loads(file.read() or b"null")
         except BaseException:
             os.kill(pid, signal.SIGTERM)
             raise
-    if said is None:
+    if result is None:
         raise LaunchError("standby-failed", "--up: the process that was to keep the daemons has died")
-    if said != READY:
-        reference, message, context, hint, code = said
+    if result != READY:
+        reference, message, context, hint, code = result
         raise LaunchError(reference, message, context=context, hint=hint, exit_code=code)
     return len(nodes)
 
 
-def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, told: int) -> None:
-    """Keep daemons in a session of our own; never return."""
+def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: int) -> None:
+    """Run a keeper in a new session, in the forked process, and write the result of its start to a pipe; never return."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    # Whatever else is open is somebody's who may wait for its end: a lock, a pipe.
+    # Close inherited descriptors: another process may wait for the end of a pipe or the release of a lock.
     for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor > 2 and descriptor != told:
-            with suppress(OSError):  # the one that the list was read by
+        if descriptor > 2 and descriptor != result:
+            with suppress(OSError):  # listdir's own descriptor is closed already
                 os.close(descriptor)
-    with open(told, "wb", buffering=0) as telling:
+    with open(result, "wb", buffering=0) as pipe:
         try:
-            asyncio.run(Keeper(job, nodes, idle, folder).run(telling))
+            asyncio.run(Keeper(job, nodes, idle, folder).run(pipe))
         except BaseException as error:
-            said = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
-            if not telling.closed:  # otherwise it was told before that all is well
-                telling.write(json.dumps([said.reference, said.message, said.context, said.hint, said.exit_code]).encode())
+            failure = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
+            if not pipe.closed:  # it is closed once READY was written
+                fields = failure.reference, failure.message, failure.context, failure.hint, failure.exit_code
+                pipe.write(json.dumps(fields).encode())
         finally:
             os._exit(0)
 
 
 class Keeper(IgnoreEvents):
-    """What is kept, until it is time to go.
+    """The keeper: starts the pool's daemons, serves clients, and ends. It is the `LinkEvents` of its pool.
 
     Args:
-        job: says how the nodes are reached.
-        nodes: where a daemon is to stand by.
-        idle: seconds without a launch after which the keeper goes.
-        folder: where launches look for the record of a keeper.
+        job: how the nodes are reached.
+        nodes: the nodes with a standby daemon.
+        idle: seconds without a launch after which the keeper ends.
+        folder: the directory of the keeper's record.
     """
 
     def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float, folder: str) -> None:
@@ -119,17 +124,17 @@ class Keeper(IgnoreEvents):
         self._renewals: dict[int, asyncio.Task[None]] = {}
         self._renewed = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._all_told = False
-        self._told: list[StandbyClient] = []
+        self._finished = False
+        self._stop_requests: list[StandbyClient] = []
         self._used = 0.0
 
-    async def run(self, telling: IO[bytes]) -> None:
-        """Start all, say so to `telling` and close it, serve, end all; raises LaunchError when a node does not start."""
+    async def run(self, result: IO[bytes]) -> None:
+        """Start the daemons, write READY to `result` and close it, serve, end; raises LaunchError if a node does not start."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         raise_file_limit(self._job, self._nodes)
-        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self)
+        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self, self.released)
         try:
             if not await self._started():
                 return
@@ -144,8 +149,8 @@ class Keeper(IgnoreEvents):
             finally:
                 os.umask(mask)
             write_record(record)
-            telling.write(json.dumps(READY).encode())
-            telling.close()
+            result.write(json.dumps(READY).encode())
+            result.close()
             try:
                 await self._serve(loop)
             finally:
@@ -157,7 +162,7 @@ class Keeper(IgnoreEvents):
             await self._agents.close()
 
     async def _started(self) -> bool:
-        """Start all; False when somebody does not want it any more."""
+        """Start all daemons; return False when a stop was requested meanwhile."""
         starting = asyncio.ensure_future(self._daemons.start(self._job.deadlines.start, lambda waiting: None))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -170,17 +175,14 @@ class Keeper(IgnoreEvents):
         return True
 
     async def _finish(self) -> None:
-        """Let the daemons that stand by go, say so to who asked for it, and serve the launches under way to their end."""
+        """End the idle daemons, answer the clients that asked for it, and serve the running launches to their end."""
         self._stopping.set()
         await cancel_all(self._renewals.values())
-        standing = [link for link in self._links() if link.client is None and link.living]
-        for link in standing:
-            link.release()
-        if standing:
-            await asyncio.wait([link.ended for link in standing], timeout=ENDING)
+        if idle := self._release_idle():
+            await asyncio.wait([link.ended for link in idle], timeout=ENDING)
         serving = [link.ended for link in self._links() if link.client is not None and link.living]
-        self._all_told = True
-        for client in self._told:
+        self._finished = True
+        for client in self._stop_requests:
             client.send_frame(YES)
             if serving:
                 client.transport.close()  # otherwise the end of this process does it
@@ -188,7 +190,7 @@ class Keeper(IgnoreEvents):
             await asyncio.wait(serving)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until it is time to go."""
+        """Wait until a stop is requested or the idle time is over."""
         self._used = loop.time()
         while not self._stopping.is_set():
             if any(link.client is not None for link in self._links()):
@@ -200,37 +202,37 @@ class Keeper(IgnoreEvents):
                 await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
 
     def connected(self, client: StandbyClient) -> None:
-        """A connection has come, which must prove itself; of too many that have not, the oldest goes."""
+        """Admit a client that must prove itself; when too many have not, drop the oldest."""
         self._unproved.append(client)
         if len(self._unproved) > MOST_UNPROVED:
             self._unproved[0].transport.abort()
 
     def decided(self, client: StandbyClient) -> None:
-        """It has proved itself, or has gone."""
+        """Remove a client from those that must prove themselves."""
         if client in self._unproved:
             self._unproved.remove(client)
 
     def stop(self, client: StandbyClient) -> None:
-        """A user says that it is enough; told when all has gone."""
-        if self._all_told:
+        """Stop the keeper; the client is answered when the idle daemons have ended."""
+        if self._finished:
             client.send_frame(YES)
             client.transport.close()
-        self._told.append(client)
+        self._stop_requests.append(client)
         self._stopping.set()
 
     async def hand_out(self, request: bytes, client: StandbyClient) -> StandbyLink | None:
-        """Return a daemon that stands by and is what was asked for, or will in a moment; None when there is none."""
+        """Return an idle daemon that fits the request, waiting a moment for one that is about to be; None without one."""
         loop = asyncio.get_running_loop()
         indexes = self._requests.get(request, [])
         self._used = loop.time()
         until = self._used + RENEWAL_PATIENCE
         while not self._stopping.is_set():
-            asked = self._links(indexes)
-            for link in asked:
+            fitting = self._links(indexes)
+            for link in fitting:
                 if link.free:
                     link.client, link.banner = client, b""
                     return link
-            soon = any(link.leaving for link in asked) or not self._soon.isdisjoint(indexes)
+            soon = any(link.leaving for link in fitting) or not self._soon.isdisjoint(indexes)
             if not soon or loop.time() >= until:
                 break
             self._renewed.clear()
@@ -239,23 +241,27 @@ class Keeper(IgnoreEvents):
         return None
 
     def _links(self, indexes: Sequence[int] | None = None) -> list[StandbyLink]:
-        """Return the links of these nodes, or of all."""
+        """Return the links of these nodes, or of all nodes."""
         links = self._daemons.links
-        found = map(links.get, links if indexes is None else indexes)
-        return [link for link in found if isinstance(link, StandbyLink)]
+        selected = map(links.get, links if indexes is None else indexes)
+        return [link for link in selected if isinstance(link, StandbyLink)]
 
-    # What the links tell
+    def _release_idle(self) -> list[StandbyLink]:
+        idle = [link for link in self._links() if link.client is None and link.living]
+        for link in idle:
+            link.release()
+        return idle
+
+    # Events of the links
 
     def released(self) -> None:
-        """A daemon stands by again, perhaps."""
+        """Wake the clients that wait for a daemon; while stopping, end the idle daemons."""
         self._renewed.set()
         if self._stopping.is_set():
-            for link in self._links():
-                if link.client is None and link.living:
-                    link.release()
+            self._release_idle()
 
     def gone(self, link: NodeLink, reason: str) -> None:
-        """A daemon was lost: another takes its place."""
+        """Start another daemon in place of a lost one."""
         assert isinstance(link, StandbyLink)
         if link.stands_by and not self._stopping.is_set():
             if link.client is not None or link.leaving:
@@ -275,3 +281,77 @@ class Keeper(IgnoreEvents):
             finally:
                 self._soon.discard(node.index)
                 self._renewed.set()
+
+
+class StandbyClient(FrameProtocol):
+    """The keeper's side of a client's connection."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        super().__init__()
+        self._keeper = keeper
+        self._link: StandbyLink | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._listener: Listener | None = Listener(keeper.secret)
+        self._deadline: asyncio.TimerHandle | None = None
+        self.most = ANSWER_SIZE
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask the client to prove that it knows the secret."""
+        super().connection_made(transport)
+        _, user, _ = self.peer_credentials
+        if self._listener is None or user != os.geteuid():
+            self.transport.abort()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
+        self._keeper.connected(self)
+        self.send_frame(NONCE, self._listener.nonce)
+
+    def _check_proof(self, listener: Listener, kind: int, data: bytes) -> None:
+        proof = listener.check(data) if kind == PROOF else b""
+        if not proof:
+            self._refuse()
+            return
+        self._listener = None
+        self.most = MAX_DATA
+        self._decided()
+        self.send_frame(PROOF, proof)
+
+    def _decided(self) -> None:
+        self._keeper.decided(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def frame_received(self, kind: int, data: bytes) -> None:
+        """Handle the proof, then the request; after that, all frames are for the daemon."""
+        if self._listener is not None:
+            self._check_proof(self._listener, kind, data)
+        elif self._link is not None and kind == STDIN:
+            if self._link.client is self:
+                self._link.hand(data)
+        elif kind == DOWN:
+            self._keeper.stop(self)
+        elif kind == TAKE and self._asking is None:
+            self._asking = asyncio.ensure_future(self._take(data))
+        else:
+            self._refuse()
+
+    async def _take(self, request: bytes) -> None:
+        self._link = await self._keeper.hand_out(request, self)
+        if self._link is None:
+            self._refuse()
+        elif self.transport.is_closing():  # `wait_for` may have swallowed the cancellation: see `cancel_all`
+            self._link.give_up("the launch has gone")
+        else:
+            self.send_frame(YES)
+
+    def _refuse(self) -> None:
+        self.send_frame(NO)
+        self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the daemon of a client that has gone."""
+        self._decided()
+        if self._asking is not None:
+            self._asking.cancel()
+        if self._link is not None and self._link.client is self and self._link.living:
+            self._link.give_up("the launch has gone")

@@ -1,9 +1,9 @@
-"""The record of a keeper (`mpilaunch --up`): where its socket is, and the secret that opens it.
+"""The record of a keeper (`mpilaunch --up`): the path of its socket, and the secret that clients must prove to know.
 
-It is a file of mode 0600 in a directory that is the user's alone, under XDG_RUNTIME_DIR, else in the user's cache. The socket
-is beside it, or, where the path would be too long or is on a file system that machines share, in a new directory of /tmp with
-a name that nobody can guess. A directory of that name that belongs to somebody else, or that others may enter, is never used,
-nor a link: then the next place is. The file's name has the kernel's boot id, as machines may share a home.
+The record is a file of mode 0600 in a private directory of the user, under XDG_RUNTIME_DIR or else in the user's cache. The
+socket is beside it; where the path would be too long, or machines may share the file system, it is in a new directory of /tmp
+with an unguessable name. A link, or a directory that belongs to or is open to other users, is never used: then the next
+candidate is. The file's name contains the kernel's boot id, since machines may share a home.
 """
 
 from __future__ import annotations
@@ -15,29 +15,25 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 LONGEST_PATH = 107
-"""Bytes that the path of a socket may have (unix(7))."""
+"""Bytes in the path of a socket (unix(7))."""
 LONGEST_RECORD = 4096
 SECRET_SIZE = 32
 FOLDER, SOCKET = "mpilaunch", "standby"
 
 
-class Record:
-    """One.
+class Record(NamedTuple):
+    """A record: the path of its file, the path of the keeper's socket, and the shared secret."""
 
-    Attributes:
-        path: of the file.
-        socket: path of the keeper's socket.
-        secret: that both sides know.
-    """
-
-    def __init__(self, path: str, socket: str, secret: bytes) -> None:
-        self.path, self.socket, self.secret = path, socket, secret
+    path: str
+    socket: str
+    secret: bytes
 
 
 def _folders() -> list[tuple[str, bool]]:
-    """Return the directories in which a record may be, the best first, and whether a socket may be there too."""
+    """Return the candidate directories for a record, in order, and whether each may hold the socket too."""
     runtime, cache = os.environ.get("XDG_RUNTIME_DIR", ""), os.environ.get("XDG_CACHE_HOME", "")
     folders = [(os.path.join(runtime, FOLDER), True)] if os.path.isabs(runtime) and os.path.isdir(runtime) else []
     base = cache if os.path.isabs(cache) else os.path.join(os.path.expanduser("~"), ".cache")
@@ -47,7 +43,7 @@ def _folders() -> list[tuple[str, bool]]:
 
 
 def _opened(folder: str) -> int:
-    """Return a descriptor of a directory that is this user's alone; raises OSError."""
+    """Return a descriptor of a directory that is private to this user; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not _is_private(os.fstat(descriptor)):
         os.close(descriptor)
@@ -65,7 +61,7 @@ def _name() -> str:
 
 
 def read_records() -> list[Record]:
-    """Return the records that there are; what is not this user's, or no record, is none."""
+    """Return the existing records; files of other users and invalid files are skipped."""
     records = []
     for folder, _ in _folders():
         with suppress(OSError, ValueError):
@@ -83,7 +79,7 @@ def read_records() -> list[Record]:
 
 
 def remove_record(record: Record) -> None:
-    """Remove the record and the socket of a keeper that has gone, unless another has taken their place."""
+    """Remove the record and the socket of a keeper that has ended, unless another keeper has replaced them."""
     if not any((other.path, other.secret) == (record.path, record.secret) for other in read_records()):
         return
     for path in (record.socket, record.path):
@@ -96,7 +92,7 @@ def remove_record(record: Record) -> None:
 
 @contextmanager
 def one_at_a_time() -> Iterator[str]:
-    """Give the directory for a record, made if need be, and let nobody else have it; raises OSError when there is none."""
+    """Yield the directory for a record, made if missing, under an exclusive lock; raises OSError when no candidate works."""
     error = OSError("neither XDG_RUNTIME_DIR nor a home directory is set")
     for folder, _ in _folders():
         try:
@@ -117,8 +113,8 @@ def one_at_a_time() -> Iterator[str]:
 
 
 def new_record(folder: str) -> Record:
-    """Return a record for a keeper to come, which `write_record` writes when its socket is there; raises OSError."""
-    beside = any(place == folder and may for place, may in _folders())
+    """Return a new record; the keeper calls `write_record` when its socket listens; raises OSError."""
+    beside = (folder, True) in _folders()
     socket = os.path.join(folder, SOCKET)
     if not beside or len(os.fsencode(socket)) > LONGEST_PATH:
         socket = os.path.join(tempfile.mkdtemp(prefix=f"{FOLDER}-", dir="/tmp"), SOCKET)
@@ -128,11 +124,11 @@ def new_record(folder: str) -> Record:
 
 
 def write_record(record: Record) -> None:
-    """Write a record, in place of an old one; raises OSError."""
-    mine = f"{record.path}.{os.getpid()}"
+    """Write a record, replacing an old one; raises OSError."""
+    temporary = f"{record.path}.{os.getpid()}"
     with suppress(FileNotFoundError):
-        os.unlink(mine)
-    file = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.unlink(temporary)
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with open(file, "w", encoding="ascii") as opened:
         json.dump([record.socket, record.secret.hex()], opened)
-    os.replace(mine, record.path)
+    os.replace(temporary, record.path)
