@@ -150,9 +150,7 @@ def _amd(root: str, notes: list[str]) -> list[Gpu]:
 
 def _ascend(root: str) -> list[Gpu]:
     dev = os.path.join(root, "dev")
-    return [
-        Gpu("ascend") for number in _numbers_after(dev, "davinci") if _may_open(os.path.join(dev, "davinci%d" % number))
-    ]
+    return [Gpu("ascend") for number in _numbers_after(dev, "davinci") if _may_open(os.path.join(dev, "davinci%d" % number))]
 
 
 def _intel(root: str, notes: list[str]) -> list[Gpu]:
