@@ -192,7 +192,9 @@ def test_a_library_of_others_static_scripts_and_nothing_can(tmp_path: Path) -> N
 
 
 @pytest.fixture(autouse=True)
-def _no_system_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def _no_system_libraries(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Keep the libraries of this machine out of what is looked for; the system that is left has a libpmix."""
     usual = tmp_path_factory.mktemp("usual")
     (usual / LIBPMIX).touch()

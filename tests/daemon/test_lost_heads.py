@@ -13,7 +13,6 @@ import pytest
 
 from mpilaunch.head.nodes import bundle
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
-from tests.daemon.test_boot import offer
 from tests.support.launching import ROOT, WireToDaemon, children, living, wait_for_files, wait_until
 
 SILENCE = 1.0
@@ -36,12 +35,6 @@ def prepared(daemon: WireToDaemon, folder: Path) -> None:
     """Between `prepare` and `launch`, where the head could come back later on."""
     daemon.prepare("true", silence=SILENCE, attach={"secret": "0f" * 32, "seconds": 600.0})
     daemon.until("ready")
-
-
-def awaiting_modules(daemon: WireToDaemon, folder: Path) -> None:
-    """While the modules that serve PMIx are on their way."""
-    daemon.prepare("sh", "-c", ":", silence=SILENCE, mpi=offer("pmix", library="libpmix.so.2"))
-    daemon.until("ask")
 
 
 def running(daemon: WireToDaemon, folder: Path) -> None:
@@ -75,7 +68,7 @@ def finished(daemon: WireToDaemon, folder: Path) -> None:
     daemon.until("finished")
 
 
-PHASES = (fresh, refused, prepared, awaiting_modules, running, reconnecting, stopping, releasing, finished)
+PHASES = (fresh, refused, prepared, running, reconnecting, stopping, releasing, finished)
 
 
 @pytest.mark.parametrize("how", ["vanishes", "is silent"])

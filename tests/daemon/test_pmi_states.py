@@ -84,13 +84,8 @@ def test_pairs_that_no_rank_could_have_put_are_left_out(pairs: object) -> None:
     assert node.lines(0)[-1] == OUT
     assert node.say(0, "cmd=get kvsname=job key=k")[0].startswith("cmd=get_result rc=-1")
     assert node.say(0, "cmd=get kvsname=job key=good") == ["cmd=get_result rc=0 msg=success value=1"]
-    assert (
-        Node(pairs=pairs)
-        .init()
-        .say(0, "cmd=get kvsname=job key=k")[0]
-        .startswith(  # type: ignore[arg-type]
-            "cmd=get_result rc=-1"
-        )
+    assert Node(pairs=pairs).init().say(0, "cmd=get kvsname=job key=k")[0].startswith(  # type: ignore[arg-type]
+        "cmd=get_result rc=-1"
     )
 
 

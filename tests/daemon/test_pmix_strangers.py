@@ -148,9 +148,7 @@ def test_the_helper_listens_on_this_machine_only(job: Job) -> None:
 
 
 def test_a_libpmix_that_other_machines_could_reach_is_not_used(
-    files: Path,
-    programs: Path,
-    monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    files: Path, programs: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:
     monkeypatch.setenv("PMIX_MCA_ptl_base_if_include", "eth0")
     done = launch("--mpi", "pmix", "-n", "1", str(programs / "ring"), "1")
