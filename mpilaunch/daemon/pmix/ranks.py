@@ -108,31 +108,26 @@ class PmixRanks:
         if server is not None:
             server.close()
 
-    # PmixEvents
+    # The methods of `PmixEvents`, which documents them
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
-        """Let the ranks of a world start."""
         self._environments[world] = environments
         ready = self._ready.pop(world, None)
         if ready is not None:
             ready()
 
     def connected(self, world: str, rank: int) -> None:
-        """Note MPI_Init of a rank."""
         self.states[world, rank] = CONNECTED
         self._connected(world)
 
     def finalized(self, world: str, rank: int) -> None:
-        """Note MPI_Finalize of a rank."""
         self.states[world, rank] = FINALIZED
 
     def abort(self, world: str, rank: int, code: int) -> None:
-        """End a rank that has called MPI_Abort."""
         self.states[world, rank] = ABORTED
         self._abort(world, rank, code & 255)
 
     def collective(self, kind: str, members: list[tuple[str, int]], ranks: int, data: bytes, token: int) -> None:
-        """Join a collective of several nodes. A rank may name members that do not exist."""
         sizes = {world["name"]: world["size"] for world in self._worlds}
         whole = {name for name, number in members if number < 0}
         valid = all(-1 <= number < sizes.get(name, -1) and (number < 0 or name not in whole) for name, number in members)
@@ -147,8 +142,6 @@ class PmixRanks:
         self._upward.collective("pmix " + kind, [list(member) for member in members], ranks, _base64(data), done)
 
     def modex(self, world: str, rank: int, token: int) -> None:
-        """Request the data of a rank on another node."""
-
         def done(answer: dict[str, Any]) -> None:
             self._answer(token, base64.b64decode(answer.get("data", "")), answer["error"])
 
@@ -158,29 +151,23 @@ class PmixRanks:
         self._upward.ask("modex", {"world": world, "rank": rank}, done)
 
     def modex_ready(self, token: int, found: bool, data: bytes) -> None:
-        """Send the data that a rank on another node has requested."""
         error = "" if found else "not-found"
         self._send({"type": "answer", "id": self._modex.pop(token), "error": error, "data": _base64(data)})
 
     def publish(self, world: str, rank: int, values: dict[str, list[Any]], token: int) -> None:
-        """Publish values under names."""
         self._published.setdefault((world, rank), []).extend(values)
         details = {"space": "pmix", "values": {key: [world, rank, value] for key, value in values.items()}}
         self._upward.ask("publish", details, lambda answer: self._answer(token, error="exists" if answer["error"] else ""))
 
     def lookup(self, world: str, rank: int, keys: list[str], wait: bool, token: int) -> None:
-        """Look names up."""
         details = {"space": "pmix", "names": keys, "wait": wait}
         self._upward.ask("lookup", details, lambda answer: self._answer(token, found=answer["values"]))
 
     def unpublish(self, world: str, rank: int, keys: list[str], token: int) -> None:
-        """Remove published names."""
         details = {"space": "pmix", "names": keys or self._published.pop((world, rank), [])}
         self._upward.ask("unpublish", details, lambda answer: self._answer(token))
 
     def spawn(self, world: str, rank: int, apps: list[dict[str, Any]], token: int) -> None:
-        """Start a new world."""
-
         def done(answer: dict[str, Any]) -> None:
             if answer["error"]:
                 self._answer(token, error="not-started")
@@ -199,7 +186,6 @@ class PmixRanks:
         self._upward.ask("spawn", {"world": world, "rank": rank, "apps": programs, "pairs": {}}, done)
 
     def failed(self, reason: str) -> None:
-        """Continue without PMIx."""
         self._server = None
         self.reason = reason
         if CONNECTED in self.states.values():

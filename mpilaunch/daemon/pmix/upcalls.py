@@ -147,10 +147,10 @@ class Upcalls:
         return self._collect("fence", procs, count, data, size, lambda *answer: self._give_data(done, token, *answer))
 
     def connect(self, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
-        return self._collect("connect", procs, count, 0, 0, lambda status, *_: pmix.OperationDone(done)(status, token))
+        return self._collect("connect", procs, count, 0, 0, _status_to(done, token))
 
     def disconnect(self, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
-        return self._collect("disconnect", procs, count, 0, 0, lambda status, *_: pmix.OperationDone(done)(status, token))
+        return self._collect("disconnect", procs, count, 0, 0, _status_to(done, token))
 
     def group(self, what: int, name: bytes, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
         """Construct or destruct a group; MPI sessions make their communicators this way."""
@@ -194,7 +194,7 @@ class Upcalls:
         else:
             self._ask({"type": "collective", "kind": kind, "members": members, "ranks": here}, data, answer, 0)
 
-    def _give_data(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
+    def _give_data(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
         buffer = ctypes.create_string_buffer(data, max(1, len(data)))
         pmix.ModexDone(done)(status, ctypes.addressof(buffer), len(data), token, self._take_back_address, self._lend(buffer))
 
@@ -205,13 +205,13 @@ class Upcalls:
         keys: set[bytes],
         members: list[tuple[str, int]],
         status: int,
-        words: dict[str, Any],
+        message: dict[str, Any],
         data: bytes,
     ) -> None:
         items: list[tuple[str, Any, Any]] = []
         if status == SUCCESS and members:
             if b"pmix.grp.actxid" in keys:
-                items.append(("pmix.grp.ctxid", pmix.SIZE, words["context"]))
+                items.append(("pmix.grp.ctxid", pmix.SIZE, message["context"]))
             if b"pmix.grp.endpt" in keys:
                 items.append(("pmix.grp.endpt", pmix.OWNED_BYTES, data))
             items.append(("pmix.grp.mbrs", pmix.PROC, members))
@@ -262,20 +262,20 @@ class Upcalls:
 
     def _request(self, message: dict[str, Any], done: int, token: int) -> int:
         """Ask for an answer that is a status only."""
-        return self._later(self._ask, message, b"", lambda status, *_: pmix.OperationDone(done)(status, token), 0)
+        return self._later(self._ask, message, b"", _status_to(done, token), 0)
 
-    def _give_values(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
-        found = words.get("found", {})
-        array = (pmix.PublishedData * max(1, len(found)))()
+    def _give_values(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
+        published = message.get("found", {})
+        array = (pmix.PublishedData * max(1, len(published)))()
         kept: list[Any] = []
-        for place, (key, (world, rank, (kind, value))) in zip(array, found.items()):
+        for place, (key, (world, rank, (kind, value))) in zip(array, published.items()):
             place.proc.namespace, place.proc.rank = self.worlds[world].namespace, rank
             place.key = key.encode("utf-8", "surrogateescape")
             pmix.set_value(place.value, kind, base64.b64decode(value) if kind == pmix.BYTE_OBJECT else value, kept)
-        if status == SUCCESS and not found:
+        if status == SUCCESS and not published:
             status = pmix.NOT_FOUND
         # libpmix copies the array before this returns (lookup_cbfunc of OpenPMIx 4.2 and 5.0), and never releases it.
-        pmix.LookupDone(done)(status, array if found else None, len(found), token)
+        pmix.LookupDone(done)(status, array if published else None, len(published), token)
 
     # More ranks
 
@@ -300,9 +300,14 @@ class Upcalls:
         }
         return self._later(self._ask, message, b"", lambda *answer: self._give_world(done, token, *answer), 0)
 
-    def _give_world(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
-        name = self.worlds[words["world"]].namespace if status == SUCCESS else b""
+    def _give_world(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
+        name = self.worlds[message["world"]].namespace if status == SUCCESS else b""
         pmix.SpawnDone(done)(status, name.ljust(pmix.LONGEST_NAMESPACE + 1, b"\0") if name else None, token)
+
+
+def _status_to(done: int, token: int) -> Answer:
+    """Return a function that answers a rank with a status only."""
+    return lambda status, *_: pmix.OperationDone(done)(status, token)
 
 
 def _plain_infos(infos: Any, count: int) -> dict[str, Any]:
