@@ -39,7 +39,7 @@ Measured on: {machine}. {versions}.{missing}
 STANDBY = """
 ## Daemons that stand by
 
-After `mpilaunch --up`, `hostname` on {hosts} ssh hosts takes **{ratio}** of the time of a launch that starts its daemons:
+After `mpilaunch up`, `hostname` on {hosts} ssh hosts takes **{ratio}** of the time of a launch that starts its daemons:
 {warm} and {cold}, medians of {rounds} rounds.
 """
 

@@ -24,18 +24,16 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "agents")]
 
-from mpilaunch import config  # noqa: E402  (the checkout must be on the path first)
-from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402
-from mpilaunch.console import Console  # noqa: E402
+from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402  (the checkout must be on the path first)
+from mpilaunch.cli import build_job, command  # noqa: E402
+from mpilaunch.cli.console import Console  # noqa: E402
 from mpilaunch.head.begin import Agents  # noqa: E402
 from mpilaunch.head.launch import Launch  # noqa: E402
 from mpilaunch.head.nodes import bundle  # noqa: E402
 from mpilaunch.head.signals import SignalRelay  # noqa: E402
 from mpilaunch.hosts.allocation import Node  # noqa: E402
-from mpilaunch.prepare import make_job  # noqa: E402
 from mpilaunch.wire.frames import CONTROL, MARKER, STDERR, STDIN, STDOUT, stream_channel  # noqa: E402
 from mpilaunch.wire.session import Session  # noqa: E402
-from mpilaunch.words import read_words  # noqa: E402
 
 NODES = (1, 10, 30, 100, 300, 1000)
 RANKS = (1, 10, 100, 1000, 3000, 10000)
@@ -160,11 +158,12 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     words += ["--heartbeat", "3600", "--start-timeout", "3600"]
     words += ["true"] if nature == DAEMONS else ["--fanout", str(nodes), "true"]
     bundle.load()
-    read_words(["true"])
+    surroundings = command.Surroundings(os.environ, Console())
+    command.read(["true"], surroundings)
     gc.collect()
     before, begun, began = resident(), time.process_time(), time.monotonic()
-    said, program = read_words(words)
-    job = make_job(config.load_settings(said, {}), program, {})
+    asked = command.read(words, surroundings)
+    job = build_job.make_job_of_sections(asked.settings, asked.sections, {})
     scripts = Scripts(nature == FENCE)
 
     async def run() -> int:

@@ -18,11 +18,11 @@ def entry() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt while we load has no traceback
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide how our children end
-    from mpilaunch import cli
+    from mpilaunch.cli.main import main
 
     if interrupt is signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
-    code = cli.main()
+    code = main()
     flush_standard_streams()
     gc.freeze()  # Python would look for garbage in all that was loaded before it exits: a seventh of a short launch
     sys.exit(code)

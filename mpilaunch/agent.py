@@ -1,9 +1,9 @@
 """The Agent protocol: how the head runs one command on one node and talks with it over its stdin and stdout.
 
-An agent knows how to reach a node and nothing of ranks, wire or jobs. It never retries and never prints: it reports.
-`load` finds an agent by name: the built-in table first, then the entry point group `mpilaunch.agents` (looking there takes
-longer than a local launch should, so a third party's agent cannot take a built-in name); a text with a blank or a brace is a
-command template.
+An agent reaches nodes; it knows nothing of ranks, the wire protocol or jobs. It never retries and never prints: it reports.
+`load` looks an agent up by name: first in the built-in table, then in the entry point group `mpilaunch.agents`. Reading entry
+points is too slow for a local launch, so a third party's agent cannot replace a built-in one. A name that contains a blank or
+a brace is a command template.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from mpilaunch.errors import UsageError
 
 
 class AgentOptions(NamedTuple):
-    """What the user says to every agent.
+    """The user's settings for agents.
 
     Attributes:
-        template: the command template, for the `command` agent only; {host}, {user}, {port}, {command} and {name} are
-            replaced; without {command} the command is appended as one argument after the host.
-        ssh_options: OpenSSH's `Name=value` settings (`--ssh-option`).
+        template: the command template of the agent `command`; {host}, {user}, {port}, {command} and {name} are replaced;
+            without {command} the command is appended as one argument after the host.
+        ssh_options: OpenSSH settings as `Name=value` (`--ssh-option`).
         insecure_host_keys: accept any host key.
-        namespace, container, context: of pods, where neither their name nor their line of the hostfile says it; None leaves it
-            to kubectl.
-        connect_timeout: seconds for one connection to be made.
-        call_back: names of agents behind which the daemons call the head back (`--call-back`).
-        connectors: processes that make the connections of the agent `ssh` (`--connectors`); None for as many as help.
+        namespace, container, context: for pods whose name and hostfile line do not set them; None leaves them to kubectl.
+        connect_timeout: seconds allowed for making one connection.
+        call_back: names of agents whose daemons connect back to the head (`--call-back`).
+        connectors: number of processes that make the connections of the agent `ssh` (`--connectors`); None for automatic.
     """
 
     template: str | None = None
@@ -47,9 +46,9 @@ class ChannelEnd(NamedTuple):
 
     Attributes:
         exit_code: of the remote command or of the agent's process; 128 + N for signal N; None when unknown.
-        error: the agent's own words when the connection was lost, else "".
-        cause: a key of `CAUSES` when the agent's words tell why the node was not reached or was lost, else "". An agent that
-            is a process learns this only after `open`, so it cannot raise AgentFailure.
+        error: the agent's error message when the connection was lost, else "".
+        cause: a key of `CAUSES` when the message explains why the node was not reached or was lost, else "". An agent that
+            runs a process learns this only after `open`, too late to raise AgentFailure.
     """
 
     exit_code: int | None
@@ -62,7 +61,7 @@ class AgentFailure(Exception):
 
     Args:
         cause: a key of `CAUSES`.
-        detail: the agent's own words, one line.
+        detail: the agent's error message, one line.
     """
 
     def __init__(self, cause: str, detail: str) -> None:
@@ -72,22 +71,22 @@ class AgentFailure(Exception):
 
 
 class ChannelEvents(Protocol):
-    """What the head does with a channel; the agent calls these from the event loop, never after `closed`."""
+    """The head's callbacks for a channel; the agent calls them from the event loop, never after `closed`."""
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the command's stdout."""
+        """Handle bytes of the command's stdout."""
 
     def stderr_received(self, data: bytes) -> None:
-        """Take bytes of the command's (or the agent's own) stderr."""
+        """Handle bytes of the command's (or the agent's own) stderr."""
 
     def pause_writing(self) -> None:
-        """Be told that the channel's write buffer is full."""
+        """Called when the channel's write buffer is full."""
 
     def resume_writing(self) -> None:
-        """Be told that the channel takes data again."""
+        """Called when the channel's write buffer has room again."""
 
     def closed(self, end: ChannelEnd) -> None:
-        """Be told, exactly once and after all data, that the channel has ended."""
+        """Called exactly once, after all data, when the channel has ended."""
 
 
 class Channel(Protocol):
@@ -100,15 +99,15 @@ class Channel(Protocol):
         """Close the command's stdin."""
 
     def abort(self) -> None:
-        """End the channel and everything it holds on the head, at once; `closed` still follows. Idempotent."""
+        """End the channel at once and release what it holds on the head; `closed` still follows. Idempotent."""
 
 
 class Node(Protocol):
-    """What an agent needs to know of a node: its name, and what the hostfile says about the way to it."""
+    """The properties of a node that an agent may use to reach it."""
 
     @property
     def name(self) -> str:
-        """As the user wrote it."""
+        """The node's name as the user wrote it."""
 
     @property
     def user(self) -> str | None:
@@ -116,35 +115,35 @@ class Node(Protocol):
 
     @property
     def port(self) -> int | None:
-        """Port of the login, None for the agent's default."""
+        """Port of the login service, None for the agent's default."""
 
     @property
     def namespace(self) -> str | None:
-        """Of a pod."""
+        """Namespace of a pod."""
 
     @property
     def container(self) -> str | None:
-        """Of a pod."""
+        """Container in a pod."""
 
 
 class Agent(Protocol):
-    """A way to run a command on a node."""
+    """Runs commands on nodes."""
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Start `command` (an argument list, not yet quoted for any shell) on `node`; raises AgentFailure."""
 
     async def close(self) -> None:
-        """Give back everything: no process, connection or task of this agent is left when it returns."""
+        """End every process, connection and task of this agent before returning."""
 
 
-class Eager(Agent, Protocol):
-    """An agent whose nodes are all one machine, so that it can start a command before there is a job, or an event loop."""
+class PrestartedAgent(Agent, Protocol):
+    """An agent for one machine only: it can start commands before the job or an event loop exists."""
 
     def begin(self, command: Sequence[str], count: int) -> None:
-        """See to it that `command` has been started `count` times; each `open` of the same command takes one over."""
+        """Start `command` until `count` of it run; each `open` of the same command uses one of them."""
 
     def dismiss(self) -> None:
-        """End what no `open` has taken over."""
+        """End the started commands that no `open` has used."""
 
 
 CAUSES = {
@@ -170,7 +169,7 @@ CAUSES = {
     "cluster-login": "the cluster does not know who we are",
     "cluster-forbidden": "not allowed by the cluster's RBAC",
 }
-"""Why a node did not start, as words for the user; `head.failures` folds nodes by these keys and adds the hints."""
+"""Reasons why a node did not start, with their text for the user; `head.nodes.failures` groups nodes by key and adds hints."""
 
 PYTHON_TOO_OLD = 97
 CHECK_PYTHON = (
@@ -178,7 +177,7 @@ CHECK_PYTHON = (
     " sys.stderr.write('mpilaunch: python '+sys.version.split()[0]+' is older than 3.8\\n')\n"
     f" sys.exit({PYTHON_TOO_OLD})\n"
 )
-"""What a node's Python runs first, `sys` being imported, and its exit code when it is too old."""
+"""Code that a node's Python runs first (with `sys` imported), and its exit code when that Python is too old."""
 
 BUILT_IN = {
     "local": "mpilaunch_agents.local:LocalAgent",
@@ -189,21 +188,20 @@ BUILT_IN = {
     "fake": "mpilaunch_agents.fake:FakeAgent",
 }
 
+IN_PROCESS = ("ssh",)
+"""Built-in agents that make connections within the head's process; the others start a process for each connection."""
+NODES_PER_CONNECTOR, MAX_CONNECTORS = 64, 8
+"""Number of nodes that justifies the start of one more connector, and the maximum number of connectors."""
 
-CONNECTS_ITSELF = ("ssh",)
-"""Built-in agents whose connections take the head's own time: others start a process for each."""
-NODES_OF_CONNECTOR, MOST_CONNECTORS = 64, 8
-"""Nodes for which a process that makes connections is worth its start, which takes as long as they do; the most of them."""
-
-NOT_BY_NAME = ("command", "fake")
-"""Built-in agents that a list for users leaves out: one is meant by its template, the other for tests."""
+UNLISTED = ("command", "fake")
+"""Built-in agents that messages do not list: `command` is selected by a template, and `fake` is for tests."""
 
 ENTRY_POINTS = "mpilaunch.agents"
-"""The group in which a distribution declares its agents: a callable that takes AgentOptions and returns an Agent."""
+"""The entry point group of third-party agents: each is a callable that takes AgentOptions and returns an Agent."""
 
 
 def is_built_in(name: str) -> bool:
-    """Say whether an agent is one of ours, or a command template."""
+    """Return whether a name is that of a built-in agent or a command template."""
     return name in BUILT_IN or is_template(name)
 
 
@@ -211,9 +209,9 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
     """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError.
 
     Args:
-        nodes: how many it is to reach.
+        nodes: number of nodes the agent will reach.
     """
-    connectors = connectors_for(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in CONNECTS_ITSELF else 0
+    connectors = connector_count(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in IN_PROCESS else 0
     if connectors:
         agent = cast(Agent, import_module("mpilaunch_agents.ssh.connectors").ConnectorsAgent(name, options, connectors))
     else:
@@ -223,12 +221,12 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
     return agent
 
 
-def connectors_for(said: int | None, nodes: int, cpus: int) -> int:
-    """Return how many processes make the connections to `nodes` nodes, 0 for the head alone; one core stays the head's."""
-    if said is not None:
-        return min(said, nodes) if said > 1 else 0
-    helpful = min(nodes // NODES_OF_CONNECTOR, cpus - 1, MOST_CONNECTORS)
-    return helpful if helpful > 1 else 0
+def connector_count(setting: int | None, nodes: int, cpus: int) -> int:
+    """Return how many connectors to start for `nodes` nodes; 0 when the head makes them. One CPU is left to the head."""
+    if setting is not None:
+        return min(setting, nodes) if setting > 1 else 0
+    useful = min(nodes // NODES_PER_CONNECTOR, cpus - 1, MAX_CONNECTORS)
+    return useful if useful > 1 else 0
 
 
 def _load(name: str, options: AgentOptions) -> Agent:
@@ -241,8 +239,8 @@ def _load(name: str, options: AgentOptions) -> Agent:
 
 
 def is_template(name: str) -> bool:
-    """Say whether an agent is a command template."""
-    return any(sign in name for sign in " \t\n{")
+    """Return whether a name is a command template."""
+    return any(character in name for character in " \t\n{")
 
 
 def _third_party(name: str) -> Callable[[AgentOptions], Agent]:
@@ -266,6 +264,6 @@ def _unknown(name: str, known: Sequence[str]) -> UsageError:
     return UsageError(
         "agent-unknown",
         f"unknown agent '{name}'{did_you_mean(name, known)}",
-        context=["agents: " + ", ".join(one for one in known if one not in NOT_BY_NAME)],
+        context=["agents: " + ", ".join(one for one in known if one not in UNLISTED)],
         hint=f"to use a program as agent, write a template: '{name} {{host}} {{command}}'",
     )

@@ -1,6 +1,6 @@
-"""A daemon's channel over a connection, where it cannot be the stdin and stdout of an agent's own command.
+"""A daemon's channel over a socket, for agents whose own command cannot carry the daemon's stdin and stdout.
 
-Both sides speak in frames: kind (1 byte), size (4 bytes, big-endian), data. With the connection the channel ends.
+Both sides send frames: kind (1 byte), size (4 bytes, big-endian), data. The channel ends with the connection.
 """
 
 from __future__ import annotations
@@ -14,64 +14,64 @@ from mpilaunch.agent import ChannelEnd, ChannelEvents
 
 HEADER = struct.Struct(">BI")
 _PEER = struct.Struct("3i")
-MOST_DATA = 1 << 30
-"""Bytes of data that a frame may have; another ends the connection."""
+MAX_DATA = 1 << 30
+"""Maximum bytes of data in a frame; a larger frame ends the connection."""
 STDIN = 3
-"""What the head says: bytes of stdin, none for its end."""
+"""From the head: bytes for the daemon's stdin; an empty frame closes it."""
 STDOUT, STDERR, CLOSED = 13, 14, 15
-"""What the other side says; the data of CLOSED is a ChannelEnd as JSON."""
+"""To the head: output, and the end of the channel as the JSON of a ChannelEnd."""
 
 
-class Frames(asyncio.Protocol):
-    """One side of a connection; what it does with a frame is said by the side.
+class FrameProtocol(asyncio.Protocol):
+    """One side of a connection; subclasses handle the frames.
 
     Attributes:
-        most: bytes of data that a frame may have now.
+        max_data: bytes of data that a frame may have now.
     """
 
     transport: asyncio.Transport
-    most = MOST_DATA
+    max_data = MAX_DATA
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def frame(self, kind: int, data: bytes) -> None:
-        """Take a frame."""
+    def frame_received(self, kind: int, data: bytes) -> None:
+        """Handle a frame."""
         raise NotImplementedError
 
-    def tell(self, kind: int, data: bytes = b"") -> None:
+    def send_frame(self, kind: int, data: bytes = b"") -> None:
         """Send a frame."""
         self.transport.write(HEADER.pack(kind, len(data)) + data)
 
-    def tell_end(self, end: ChannelEnd) -> None:
-        """Say how the daemon's channel has ended, and nothing after it; the head hangs up when it has heard all.
+    def send_end(self, end: ChannelEnd) -> None:
+        """Send how the daemon's channel ended, as the last frame; the head closes the connection once it has read it.
 
-        Until then its words are taken, whatever they are: were the connection closed now, one that the head is about to say
-        would fail, and with it would go what it has not read.
+        Until then, incoming data is read and ignored. Closing the connection now would reset it if the head sends anything
+        more, and the head would lose the frames it has not read yet.
         """
-        self.tell(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
+        self.send_frame(CLOSED, json.dumps([end.exit_code, end.error, end.cause]).encode())
         self.transport.write_eof()
         self.transport.resume_reading()
 
     @property
-    def peer(self) -> tuple[int, int, int]:
+    def peer_credentials(self) -> tuple[int, int, int]:
         """Process, user and group at the other end of a Unix socket (unix(7), SO_PEERCRED)."""
-        end = self.transport.get_extra_info("socket")
-        process, user, group = _PEER.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        connection = self.transport.get_extra_info("socket")
+        process, user, group = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         return process, user, group
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come whole."""
+        """Handle every complete frame; a frame that is too large ends the connection."""
         self._buffer += data
         while len(self._buffer) >= HEADER.size:
             kind, size = HEADER.unpack_from(self._buffer)
             end = HEADER.size + size
-            if size > self.most:
+            if size > self.max_data:
                 self._buffer.clear()
                 self.transport.abort()
                 return
@@ -79,41 +79,41 @@ class Frames(asyncio.Protocol):
                 return
             content = bytes(self._buffer[HEADER.size : end])
             del self._buffer[:end]
-            self.frame(kind, content)
+            self.frame_received(kind, content)
 
 
-class RelayedChannel(Frames):
-    """The head's side, which is an agent's channel.
+class RelayedChannel(FrameProtocol):
+    """The head's side of the connection, which is an agent's channel.
 
     Attributes:
-        events: get what the daemon says; None while there is no daemon yet.
+        events: receives the daemon's output; None while there is no daemon yet.
 
     Args:
-        lost: what has happened when the connection ends without a word.
+        lost: the error to report when the connection ends without a CLOSED frame.
     """
 
     def __init__(self, events: ChannelEvents | None, lost: str) -> None:
         super().__init__()
         self.events = events
         self._end = ChannelEnd(None, lost)
-        self._said_all = False
+        self._eof_sent = False
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the daemon's stdin; after its end they go nowhere."""
-        if data and not self._said_all:
-            self.tell(STDIN, data)
+        """Send bytes to the daemon's stdin; after `write_eof` they are dropped."""
+        if data and not self._eof_sent:
+            self.send_frame(STDIN, data)
 
     def write_eof(self) -> None:
         """Close the daemon's stdin."""
-        self._said_all = True
-        self.tell(STDIN)
+        self._eof_sent = True
+        self.send_frame(STDIN)
 
     def abort(self) -> None:
-        """Cut the connection: the other side cuts the daemon off."""
+        """Cut the connection; the other side then ends the daemon."""
         self.transport.abort()
 
-    def frame(self, kind: int, data: bytes) -> None:
-        """Hand on what the daemon says."""
+    def frame_received(self, kind: int, data: bytes) -> None:
+        """Pass on output; store the end until the connection is closed."""
         if self.events is None:
             return
         if kind == STDOUT:
@@ -124,54 +124,54 @@ class RelayedChannel(Frames):
             self._end = ChannelEnd(*json.loads(data))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the end."""
+        """Report the end."""
         if self.events is not None:
             self.events.closed(self._end)
 
     def pause_writing(self) -> None:
-        """The connection is full."""
+        """Report that the write buffer is full."""
         if self.events is not None:
             self.events.pause_writing()
 
     def resume_writing(self) -> None:
-        """It takes data again."""
+        """Report that the write buffer has room."""
         if self.events is not None:
             self.events.resume_writing()
 
 
-class AskingChannel(RelayedChannel):
-    """One that first asks for its daemon; nothing is told of a daemon that is not given.
+class RequestChannel(RelayedChannel):
+    """A channel that first requests its daemon, and reports no event until the request is granted.
 
     Args:
-        taker: gets what the daemon says.
-        given: the answer with which the daemon is there; all that comes after it is the daemon's.
+        events: receives the daemon's output once the daemon is granted.
+        granted: the kind of the answer that grants the daemon; all frames after it are the daemon's.
         lost: as above.
     """
 
-    def __init__(self, taker: ChannelEvents, given: int, lost: str) -> None:
+    def __init__(self, events: ChannelEvents, granted: int, lost: str) -> None:
         super().__init__(None, lost)
-        self._taker, self._given = taker, given
+        self._granted_events, self._granted = events, granted
         self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
-    async def ask(self, kind: int, request: bytes) -> tuple[int, bytes]:
-        """Ask; return the answer's kind and data, or (0, b"") when there was none."""
-        self.tell(kind, request)
+    async def request(self, kind: int, data: bytes) -> tuple[int, bytes]:
+        """Send a request; return the answer's kind and data, or (0, b"") when the connection ended without one."""
+        self.send_frame(kind, data)
         try:
             return await self._answer
         except asyncio.CancelledError:
             self.abort()
             raise
 
-    def frame(self, kind: int, data: bytes) -> None:
-        """Take the answer, and hand on what the daemon says."""
+    def frame_received(self, kind: int, data: bytes) -> None:
+        """Store the answer; pass on what the daemon sends after it."""
         if self._answer.done():
-            super().frame(kind, data)
+            super().frame_received(kind, data)
         else:
-            self.events = self._taker if kind == self._given else None
+            self.events = self._granted_events if kind == self._granted else None
             self._answer.set_result((kind, data))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Take it for an answer, or tell the end."""
+        """Answer the request when it is still open, or report the end."""
         if not self._answer.done():
             self._answer.set_result((0, b""))
         super().connection_lost(error)

@@ -1,4 +1,4 @@
-"""What any agent must do, as tests that its author runs: subclass `AgentConformance` in a test file and pytest collects them.
+"""Conformance tests for agents: subclass `AgentConformance` in a test file, and pytest collects the tests.
 
     from mpilaunch_agents.conformance import AgentConformance
 
@@ -9,7 +9,7 @@
         def make_agent(self) -> Agent:
             return MyAgent(AgentOptions(connect_timeout=5))
 
-The node needs a `python3` (see `python`). Each test makes an agent of its own and closes it; nothing here needs pytest itself.
+The node needs a `python3` (see `python`). Each test makes and closes an agent of its own; this module does not import pytest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mpilaunch.agent import CAUSES, Agent, AgentFailure, Channel, ChannelEnd
 from mpilaunch.hosts.allocation import Node
 
 DEADLINE = 30.0
-"""Seconds that any one wait may take."""
+"""Limit on each wait, in seconds."""
 
 EVERY_BYTE = bytes(range(256))
 ARGUMENTS = [
@@ -49,63 +49,63 @@ SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
 
 class Recorder:
-    """ChannelEvents that keep all they are told.
+    """ChannelEvents that record every event.
 
     Attributes:
-        said: names of the events, in order.
-        stdout, stderr: what came.
-        end: how the channel ended, None while it has not.
+        events: names of the events, in order.
+        stdout, stderr: the output so far.
+        end: how the channel ended, None before.
     """
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.events: list[str] = []
         self.stdout = bytearray()
         self.stderr = bytearray()
         self.end: ChannelEnd | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
-        """Keep output."""
-        self._note("data")
+        """Record output."""
+        self._record("data")
         self.stdout += data
 
     def stderr_received(self, data: bytes) -> None:
-        """Keep stderr."""
-        self._note("stderr")
+        """Record stderr."""
+        self._record("stderr")
         self.stderr += data
 
     def pause_writing(self) -> None:
-        """Keep the news."""
-        self._note("pause")
+        """Record the event."""
+        self._record("pause")
 
     def resume_writing(self) -> None:
-        """Keep the news."""
-        self._note("resume")
+        """Record the event."""
+        self._record("resume")
 
     def closed(self, end: ChannelEnd) -> None:
-        """Keep the end."""
-        self._note("closed")
+        """Record the end."""
+        self._record("closed")
         self.end = end
 
     def __repr__(self) -> str:
-        return f"<Recorder {self.end} {self.said[-10:]} stdout {self.stdout[-500:]!r} stderr {self.stderr[-500:]!r}>"
+        return f"<Recorder {self.end} {self.events[-10:]} stdout {self.stdout[-500:]!r} stderr {self.stderr[-500:]!r}>"
 
-    def _note(self, event: str) -> None:
-        self.said.append(event)
-        self._news.set()
+    def _record(self, event: str) -> None:
+        self.events.append(event)
+        self._changed.set()
 
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until the condition holds; the test fails when it does not in time."""
+    async def until(self, condition: Callable[[], bool], expected: str) -> None:
+        """Wait until the condition holds; fail the test after DEADLINE seconds."""
 
         async def wait() -> None:
             while not condition():
-                self._news.clear()
-                await self._news.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
         try:
             await asyncio.wait_for(wait(), DEADLINE)
         except asyncio.TimeoutError:
-            raise AssertionError(f"{what}: not within {DEADLINE:g} s: {self!r}") from None
+            raise AssertionError(f"{expected}: not within {DEADLINE:g} s: {self!r}") from None
 
     async def ended(self) -> ChannelEnd:
         """Wait for the end and return it."""
@@ -115,12 +115,12 @@ class Recorder:
 
 
 class AgentConformance:
-    """The tests; a subclass names the agent and two nodes.
+    """The tests; a subclass defines the agent and two nodes.
 
     Attributes:
-        node: a node that the agent reaches.
-        unreachable: a node that it does not reach; None when there can be no such node.
-        python: the command of a Python on the node.
+        node: a node that the agent can reach.
+        unreachable: a node that it cannot reach; None when no such node can exist.
+        python: a Python command on the node.
     """
 
     node: Node
@@ -132,7 +132,7 @@ class AgentConformance:
         raise NotImplementedError
 
     def run(self, test: Callable[[Agent], Awaitable[None]]) -> None:
-        """Run a test with an agent of its own; when it is closed, nothing may be left in the loop."""
+        """Run a test with a new agent; closing the agent must leave no task in the loop."""
 
         async def main() -> None:
             async with self._agent() as agent:
@@ -163,7 +163,7 @@ class AgentConformance:
         return recorder
 
     def test_every_byte_arrives_as_it_is(self) -> None:
-        """All 256 values, one write, both ways."""
+        """All 256 byte values, in one write, in both directions."""
 
         async def test(agent: Agent) -> None:
             recorder = await self._complete(agent, ECHO, data=EVERY_BYTE * 3)
@@ -173,7 +173,7 @@ class AgentConformance:
         self.run(test)
 
     def test_much_data_arrives_both_ways_and_writing_pauses(self) -> None:
-        """8 MiB that the node takes only once it has been asked to: the agent says pause, and then resume."""
+        """The node reads 8 MiB only after a signal: the agent must call pause_writing, then resume_writing."""
         script = "import sys; print('ready', file=sys.stderr, flush=True); sys.stdin.buffer.read(1); " + ECHO
         data = os.urandom(1 << 20) * 8
 
@@ -185,13 +185,13 @@ class AgentConformance:
             channel.write_eof()
             await recorder.ended()
             assert bytes(recorder.stdout) == data
-            told = [event for event in recorder.said if event in ("pause", "resume")]
-            assert told and told == ["pause", "resume"] * (len(told) // 2)
+            pauses = [event for event in recorder.events if event in ("pause", "resume")]
+            assert pauses and pauses == ["pause", "resume"] * (len(pauses) // 2)
 
         self.run(test)
 
     def test_exit_code_arrives(self) -> None:
-        """0, a common one and the largest."""
+        """0, a small code and the largest."""
 
         async def test(agent: Agent) -> None:
             for code in (0, 3, 255):
@@ -211,7 +211,7 @@ class AgentConformance:
         self.run(test)
 
     def test_arguments_arrive_as_they_are(self) -> None:
-        """Whatever a shell on the way would make of them."""
+        """No shell on the way may change them."""
 
         async def test(agent: Agent) -> None:
             recorder = await self._complete(agent, SHOW_ARGUMENTS, ARGUMENTS)
@@ -220,7 +220,7 @@ class AgentConformance:
         self.run(test)
 
     def test_end_of_stdin_reaches_the_command(self) -> None:
-        """It is how a daemon learns that its head is gone."""
+        """A daemon detects the loss of its head by it."""
 
         async def test(agent: Agent) -> None:
             channel, recorder = await self._start(agent, "import sys; sys.stdin.read(); raise SystemExit(7)")
@@ -230,7 +230,7 @@ class AgentConformance:
         self.run(test)
 
     def test_output_comes_before_the_command_ends(self) -> None:
-        """Nothing on the way waits for a full buffer."""
+        """No buffer on the way may hold output back."""
 
         async def test(agent: Agent) -> None:
             channel, recorder = await self._start(agent, "print('now', flush=True); input()")
@@ -241,8 +241,8 @@ class AgentConformance:
 
         self.run(test)
 
-    def test_closed_is_told_once_and_last(self) -> None:
-        """And the channel may be used after it without harm."""
+    def test_closed_is_called_once_and_last(self) -> None:
+        """Using the channel afterwards has no effect."""
 
         async def test(agent: Agent) -> None:
             channel, recorder = await self._start(agent, "print('x' * 100000)")
@@ -251,14 +251,14 @@ class AgentConformance:
             channel.write_eof()
             channel.abort()
             await agent.close()
-            assert recorder.said.count("closed") == 1
-            assert recorder.said[-1] == "closed"
+            assert recorder.events.count("closed") == 1
+            assert recorder.events[-1] == "closed"
             assert len(recorder.stdout) == 100001
 
         self.run(test)
 
     def test_abort_ends_the_channel_at_once(self) -> None:
-        """Twice is as good as once; no command would end by itself here."""
+        """A second abort has no effect; the command would not end by itself."""
 
         async def test(agent: Agent) -> None:
             channel, recorder = await self._start(agent, "import sys; print('up', flush=True); sys.stdin.read()")
@@ -268,24 +268,24 @@ class AgentConformance:
             channel.abort()
             end = await recorder.ended()
             assert end.exit_code != 0
-            assert recorder.said.count("closed") == 1
+            assert recorder.events.count("closed") == 1
 
         self.run(test)
 
     def test_close_ends_what_is_open(self) -> None:
-        """The agent's own close is enough."""
+        """Closing the agent ends its channels."""
 
         async def test(agent: Agent) -> None:
             _, recorder = await self._start(agent, "import sys; print('up', flush=True); sys.stdin.read()")
             await recorder.until(lambda: bool(recorder.stdout), "the command's start")
             await agent.close()
             await recorder.ended()
-            assert recorder.said.count("closed") == 1
+            assert recorder.events.count("closed") == 1
 
         self.run(test)
 
     def test_two_channels_at_once(self) -> None:
-        """To one node, opened together, ended in the other order, nothing mixed up."""
+        """Two channels to one node do not mix their data and end independently."""
 
         async def test(agent: Agent) -> None:
             (first, one), (second, two) = await asyncio.gather(self._start(agent, ECHO), self._start(agent, ECHO))
@@ -300,8 +300,8 @@ class AgentConformance:
 
         self.run(test)
 
-    def test_unreachable_node_is_told_with_its_cause(self) -> None:
-        """By AgentFailure, or, where only the agent's process knows, by the cause of the channel's end."""
+    def test_unreachable_node_is_reported_with_its_cause(self) -> None:
+        """By AgentFailure or, if only the agent's process can tell, by the cause of the channel's end."""
 
         async def test(agent: Agent) -> None:
             if self.unreachable is None:
@@ -312,7 +312,7 @@ class AgentConformance:
             except AgentFailure as failure:
                 assert failure.cause in CAUSES
                 assert failure.detail and "\n" not in failure.detail
-                assert not recorder.said
+                assert not recorder.events
             else:
                 end = await recorder.ended()
                 assert end.cause in CAUSES

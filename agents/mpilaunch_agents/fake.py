@@ -1,8 +1,8 @@
-"""The agent `fake`: scripted nodes, for tests, demonstrations and docs. Nothing leaves this machine.
+"""The agent `fake`: simulated nodes for tests, demonstrations and docs. It never uses the network.
 
-A node behaves as its name says, and digits at the end of the name only tell nodes apart: every cause of
-`mpilaunch.agent.CAUSES` is a name ("connection-refused", "timeout2"), and so are those of `BEHAVIOURS` below; any other
-name is a node that is well. A table given by the caller comes first.
+A node's name selects its behaviour; digits at the end of the name are ignored. A name that is a cause of
+`mpilaunch.agent.CAUSES` ("connection-refused", "timeout2") fails with that cause, and `BEHAVIOURS` below has further names;
+all other nodes work. A table given by the caller takes precedence.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a scripted node does; by default it runs the command here.
+    """The behaviour of a simulated node; the default is to run the command on this machine.
 
     Attributes:
-        failure: the cause for which it cannot be reached, "" when it can.
-        delay: seconds before it does anything.
-        banner: a line that stands before the command's output.
-        exit_code: ends with this instead of running the command.
-        stderr: a line that it writes on stderr before all else.
+        failure: the cause with which opening fails, "" for none.
+        delay: seconds before anything happens.
+        banner: a line printed before the command's output.
+        exit_code: exit with this code instead of running the command.
+        stderr: a line written to stderr before anything else.
     """
 
     failure: str = ""
@@ -36,7 +36,7 @@ class Behaviour:
     stderr: str = ""
 
 
-WELL = Behaviour()
+WORKING = Behaviour()
 BEHAVIOURS = {
     "slow": Behaviour(delay=0.5),
     "banner": Behaviour(banner="Welcome. All use of this system is recorded."),
@@ -45,10 +45,10 @@ BEHAVIOURS = {
 
 
 class FakeAgent(ProcessAgent):
-    """Runs commands here, or does not, as the nodes' names or the table say.
+    """Runs commands on this machine, or fails, according to each node's behaviour.
 
     Args:
-        options: what the user says to every agent; a `timeout` node takes `connect_timeout` seconds.
+        options: the settings; a `timeout` node fails after `connect_timeout` seconds.
         nodes: behaviours by node name.
     """
 
@@ -57,12 +57,12 @@ class FakeAgent(ProcessAgent):
         self._nodes = nodes or {}
 
     def behaviour(self, name: str) -> Behaviour:
-        """Return what the node of this name does."""
+        """Return the behaviour of a node."""
         kind = name.rstrip("0123456789").rstrip("-")
-        return self._nodes.get(name) or BEHAVIOURS.get(kind) or (Behaviour(failure=kind) if kind in CAUSES else WELL)
+        return self._nodes.get(name) or BEHAVIOURS.get(kind) or (Behaviour(failure=kind) if kind in CAUSES else WORKING)
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
-        """Fail, or be slow, as scripted; else run the command."""
+        """Wait and fail as the behaviour says, or run the command."""
         behaviour = self.behaviour(node.name)
         await asyncio.sleep(self.options.connect_timeout if behaviour.failure == "timeout" else behaviour.delay)
         if behaviour.failure:
@@ -70,7 +70,7 @@ class FakeAgent(ProcessAgent):
         return await super().open(node, command, events)
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the command, behind a shell that plays the node's part where it has one."""
+        """Return the command, run by a shell that simulates the node where needed."""
         behaviour = self.behaviour(node.name)
         script = ""
         if behaviour.stderr:

@@ -1,10 +1,10 @@
-"""The agent `kubectl`: a pod is reached by `kubectl exec -i`, one process per channel.
+"""The agent `kubectl`: reaches pods by `kubectl exec -i`, one process per channel.
 
-kubectl is a program and not a library here: it alone speaks every protocol that API servers ask for, and knows every way to log
-in. Its exit code 0 proves nothing: a stream that was lost gives it too, so only the daemon's own words count. Exit code 1 is
-kubectl's own unless it says that it is the command's.
+It runs the program kubectl because no library supports every streaming protocol of API servers and every login method.
+kubectl's exit code 0 proves nothing, since it also follows a lost stream: only the daemon's own messages count. Exit code 1 is
+kubectl's own unless its message says that it is the command's.
 
-A node is called as a pod is, or as its host is: where there is no such pod, the next attempt looks for one of that host name.
+A node's name is that of a pod or of a pod's host. When there is no such pod, the next attempt looks up the host name.
 """
 
 from __future__ import annotations
@@ -16,28 +16,20 @@ from collections.abc import Sequence
 
 from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.hosts.allocation import Node
-from mpilaunch_agents.pods import (
-    REMOTE_EXIT,
-    classify_kubectl_words,
-    exec_argv,
-    last_line,
-    list_argv,
-    pod_and_namespace,
-    pod_of_host,
-)
+from mpilaunch_agents import pods
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 LISTING_SECONDS = 1.0
-"""How long a list of pods counts as new: many nodes ask at once."""
-LISTING_PATIENCE = 30.0
-"""Seconds that kubectl has to list them."""
+"""How long a listing of the pods is reused: many nodes need one at the same time."""
+LISTING_TIMEOUT = 30.0
+"""Seconds that kubectl has for a listing."""
 
 
 class KubectlAgent(ProcessAgent):
-    """Runs `kubectl exec -i POD -- COMMAND`. A node's own namespace and container win over those of the options."""
+    """Runs `kubectl exec -i POD -- COMMAND`. A node's own namespace and container override those of the options."""
 
     outlived = True
-    """What runs in a pod goes on when kubectl is gone: see `callback`."""
+    """A command in a pod outlives its kubectl: see `callback`."""
 
     def __init__(self, options: AgentOptions) -> None:
         super().__init__(options)
@@ -48,14 +40,14 @@ class KubectlAgent(ProcessAgent):
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
         """Start kubectl; raises AgentFailure when it cannot be started."""
         if self._pod(node) in self._missing:
-            found = pod_of_host(node.name, await self._listing(self._namespace(node)))
-            if found is not None:
-                self._pods[node.index] = found
+            pod = pods.pod_of_host(node.name, await self._listing(self._namespace(node)))
+            if pod is not None:
+                self._pods[node.index] = pod
         return await super().open(node, command, events)
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the call of kubectl."""
-        return exec_argv(
+        """Return the kubectl command line."""
+        return pods.exec_argv(
             self._pod(node),
             command,
             namespace=self._namespace(node),
@@ -64,7 +56,7 @@ class KubectlAgent(ProcessAgent):
         )
 
     async def close(self) -> None:
-        """Give back everything."""
+        """End every listing and channel."""
         tasks = [task for _, task in self._listings.values()]
         for task in tasks:
             task.cancel()
@@ -72,30 +64,29 @@ class KubectlAgent(ProcessAgent):
         await super().close()
 
     def _pod(self, node: Node) -> str:
-        return self._pods.get(node.index) or pod_and_namespace(node.name)[0]
+        return self._pods.get(node.index) or pods.pod_and_namespace(node.name)[0]
 
     def _namespace(self, node: Node) -> str | None:
-        """Return the namespace of a node; one that its name tells comes first."""
-        return pod_and_namespace(node.name)[1] or node.namespace or self.options.namespace
+        """Return the namespace of a node; one in its name takes precedence."""
+        return pods.pod_and_namespace(node.name)[1] or node.namespace or self.options.namespace
 
     async def _listing(self, namespace: str | None) -> str:
-        """Return the pods of a namespace as `pod_of_host` reads them; nothing where they may not be listed."""
-        made, task = self._listings.get(namespace, (0.0, None))
-        if task is None or time.monotonic() > made + LISTING_SECONDS:
+        """Return the pods of a namespace in the format of `pods.pod_of_host`, "" when listing them fails."""
+        started, task = self._listings.get(namespace, (0.0, None))
+        if task is None or time.monotonic() > started + LISTING_SECONDS:
             task = asyncio.ensure_future(self._list(namespace))
             self._listings[namespace] = time.monotonic(), task
         return await asyncio.shield(task)
 
     async def _list(self, namespace: str | None) -> str:
-        argv = list_argv(namespace=namespace, context=self.options.context)
-        pipe = asyncio.subprocess.PIPE
-        null = asyncio.subprocess.DEVNULL
+        argv = pods.list_argv(namespace=namespace, context=self.options.context)
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
             process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe, stderr=null)
         except OSError:
-            return ""  # the call that follows tells it better
+            return ""  # the exec that follows reports the failure
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), LISTING_PATIENCE)
+            output, _ = await asyncio.wait_for(process.communicate(), LISTING_TIMEOUT)
         except asyncio.TimeoutError:
             return ""
         finally:
@@ -104,11 +95,10 @@ class KubectlAgent(ProcessAgent):
                 await process.wait()
         return output.decode("utf-8", "replace") if process.returncode == 0 else ""
 
-    def explain(self, exit_code: int, last_words: str) -> ChannelEnd:
-        """Tell kubectl's own failures, all of which have exit code 1, from the command's exit codes."""
-        if exit_code != 1 or REMOTE_EXIT in last_words:
+    def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
+        """Distinguish kubectl's own failures, all of which have exit code 1, from the command's exit codes."""
+        if exit_code != 1 or pods.REMOTE_EXIT in stderr:
             return ChannelEnd(exit_code)
-        self._missing.update(re.findall(r'pods "([^"]*)" not found', last_words))
-        return ChannelEnd(
-            exit_code, last_line(last_words) or "kubectl failed", classify_kubectl_words(last_words) or "agent-failed"
-        )
+        self._missing.update(re.findall(r'pods "([^"]*)" not found', stderr))
+        cause = pods.classify_kubectl_message(stderr) or "agent-failed"
+        return ChannelEnd(exit_code, pods.last_line(stderr) or "kubectl failed", cause)

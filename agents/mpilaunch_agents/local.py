@@ -1,6 +1,6 @@
-"""The agent `local`: the node is this machine, and the command a child process of the head with the head's environment.
+"""The agent `local`: runs commands on this machine, as child processes of the head with the head's environment.
 
-Since every node is this machine, a command can be started before it is known for which of them: see `agent.Eager`.
+Every node is this machine, so a command can be started before the head knows for which node: see `agent.PrestartedAgent`.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
 
 class LocalAgent(ProcessAgent):
-    """Runs the command as it is."""
+    """Runs commands without any wrapper."""
 
     def __init__(self, options: AgentOptions) -> None:
         super().__init__(options)
-        self._begun: list[tuple[list[str], Child]] = []
+        self._started: list[tuple[list[str], Child]] = []
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the command itself."""
         return command
 
     def begin(self, command: Sequence[str], count: int) -> None:
-        """See to it that a command has been started so many times; what is wrong with it is told when a channel is opened."""
+        """Start a command until `count` of it run; a failure to start is reported when a channel is opened."""
         with suppress(OSError):
-            while len(self._begun) < count:
-                self._begun.append((list(command), Child(command)))
+            while len(self._started) < count:
+                self._started.append((list(command), Child(command)))
 
     def start(self, argv: Sequence[str]) -> Child:
-        """Return what was begun, or start it now; raises OSError."""
-        if self._begun and self._begun[0][0] == list(argv):
-            return self._begun.pop(0)[1]
+        """Return an already started process of this command, or start one; raises OSError."""
+        if self._started and self._started[0][0] == list(argv):
+            return self._started.pop(0)[1]
         return super().start(argv)
 
     def dismiss(self) -> None:
-        """End what was begun and no channel was opened for."""
-        dismiss(child for _, child in self._begun)
-        self._begun.clear()
+        """End the started processes for which no channel was opened."""
+        dismiss(child for _, child in self._started)
+        self._started.clear()
 
     def killed(self, number: int) -> ChannelEnd:
-        """Return the end of the command itself."""
+        """Return the end of the command: the killed process is the command itself."""
         return ChannelEnd(128 + number)
 
     async def close(self) -> None:
-        """Leave nothing."""
+        """End every process."""
         self.dismiss()
         await super().close()

@@ -1,7 +1,7 @@
-"""The agent `openssh`: the system's ssh program, one process per channel, with all that its configuration can do.
+"""The agent `openssh`: runs the system's ssh program, one process per channel, with all of its configuration.
 
-It never asks: batch mode holds, and the process has no terminal. ssh reports its own failures with exit code 255 and words on
-stderr; `classify_ssh_words` is the one place that knows these words.
+It never prompts: batch mode is on and the process has no terminal. ssh reports its own failures by exit code 255 and a message
+on stderr; only `classify_ssh_message` interprets these messages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpilaunch_agents.process import ProcessAgent
 
 SSH_FAILED = 255
 
-SSH_WORDS = (
+SSH_MESSAGES = (
     ("host-key-changed", "REMOTE HOST IDENTIFICATION HAS CHANGED|Host key .*changed|HOST IDENTIFICATION .*CHANGED"),
     ("host-key-unknown", "Host key verification failed|No .* host key is known"),
     ("host-unknown", "Could not resolve hostname|Name or service not known|Temporary failure in name resolution"),
@@ -30,17 +30,17 @@ SSH_WORDS = (
     ("connection-closed", "Connection closed by|Connection reset by|Connection to .* closed|Broken pipe"),
     ("agent-failed", "Bad configuration option|no matching .* found|Bad owner or permissions|bad permissions"),
 )
-"""Cause and the words that ssh says for it, the more telling first: a refused key is also followed by a closed connection."""
+"""Cause and the pattern of ssh's messages for it, the more specific first: after a refused key, ssh also reports a close."""
 
 
 class OpensshAgent(ProcessAgent):
-    """Runs `ssh HOST COMMAND`. The user's `--ssh-option` come first, and with ssh the first word holds."""
+    """Runs `ssh HOST COMMAND`. The user's `--ssh-option` come first, because ssh uses the first value of an option."""
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the call of ssh; the host cannot be taken for an option, and the command is one argument."""
+        """Return the ssh command line; `--` keeps the host from being read as an option, and the command is one argument."""
         settings = list(self.options.ssh_options)
         settings += ["BatchMode=yes", f"ConnectTimeout={max(1, math.ceil(self.options.connect_timeout))}"]
-        # A command or forwardings that the configuration asks for belong to the user's own logins.
+        # RemoteCommand and forwardings in the configuration are meant for the user's interactive logins.
         settings += ["RemoteCommand=none", "ClearAllForwardings=yes"]
         if self.options.insecure_host_keys:
             settings += ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"]
@@ -53,23 +53,23 @@ class OpensshAgent(ProcessAgent):
             argv += ["-l", node.user]
         return [*argv, "--", node.name, shlex.join(command)]
 
-    def explain(self, exit_code: int, last_words: str) -> ChannelEnd:
-        """Tell ssh's own failures from the command's exit codes."""
-        return explain_ssh(exit_code, last_words)
+    def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
+        """Distinguish ssh's own failures from the command's exit codes."""
+        return explain_ssh(exit_code, stderr)
 
 
-def explain_ssh(exit_code: int, last_words: str) -> ChannelEnd:
-    """Return how a channel ended whose process was, or called, ssh."""
-    cause = classify_ssh_words(last_words) if exit_code == SSH_FAILED else ""
-    return ChannelEnd(exit_code, telling_line(last_words, cause) if cause else "", cause)
+def explain_ssh(exit_code: int, stderr: str) -> ChannelEnd:
+    """Return the end of a channel whose process was ssh or ran ssh."""
+    cause = classify_ssh_message(stderr) if exit_code == SSH_FAILED else ""
+    return ChannelEnd(exit_code, line_with_cause(stderr, cause) if cause else "", cause)
 
 
-def classify_ssh_words(text: str) -> str:
-    """Return the cause (a key of `mpilaunch.agent.CAUSES`) that ssh's words tell of, "" when they tell none."""
-    return next((cause for cause, words in SSH_WORDS if re.search(words, text, re.IGNORECASE)), "")
+def classify_ssh_message(text: str) -> str:
+    """Return the cause (a key of `mpilaunch.agent.CAUSES`) that a message of ssh indicates, "" for none."""
+    return next((cause for cause, pattern in SSH_MESSAGES if re.search(pattern, text, re.IGNORECASE)), "")
 
 
-def telling_line(text: str, cause: str) -> str:
-    """Return the last line that tells of the cause."""
-    lines = [line.strip() for line in text.splitlines() if classify_ssh_words(line) == cause]
+def line_with_cause(text: str, cause: str) -> str:
+    """Return the last line that indicates the cause."""
+    lines = [line.strip() for line in text.splitlines() if classify_ssh_message(line) == cause]
     return lines[-1].strip("@ ") if lines else ""

@@ -1,6 +1,6 @@
-"""What is known of pods and of kubectl: which pod a name means, the call of kubectl, and what its words tell.
+"""Pods and kubectl: which pod a host name denotes, kubectl's command lines, and the causes of its messages.
 
-It imports next to nothing, because `mpilaunch-rsh` starts once for each node and needs it too.
+It imports almost nothing, because `mpilaunch-rsh`, which starts once for each node, uses it too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DELIVERED = "/opt/kube/kubectl"
 """Where mpi-operator's init container puts kubectl."""
 
-KUBECTL_WORDS = (
+KUBECTL_MESSAGES = (
     ("cluster-forbidden", r"\(Forbidden\)|is forbidden: "),
     ("cluster-login", r"Unauthorized|must be logged in|asked for the client to provide credentials"),
     ("agent-failed", r"x509: |error loading config|invalid configuration|context .* does not exist|unknown (flag|shorthand)"),
@@ -27,25 +27,22 @@ KUBECTL_WORDS = (
     ("connection-closed", r"error dialing backend|error reading from error stream"),
     ("cluster-unreachable", r"Unable to connect to the server|connection to the server|TLS handshake timeout|dial tcp"),
     ("cluster-unreachable", r"no such host|ServiceUnavailable|TooManyRequests|Timeout\)"),
-    (
-        "connection-closed",
-        r"unable to upgrade connection|Internal error occurred|InternalError|EOF|connection reset|i/o timeout",
-    ),
+    ("connection-closed", r"unable to upgrade connection|Internal error occurred|InternalError"),
+    ("connection-closed", r"EOF|connection reset|i/o timeout"),
 )
-"""Cause (a key of `mpilaunch.agent.CAUSES`) and the words that kubectl says for it, the more telling first."""
+"""Cause (a key of `mpilaunch.agent.CAUSES`) and the pattern of kubectl's messages for it, the more specific first."""
 
 REMOTE_EXIT = "command terminated with exit code "
-"""What kubectl says on stderr when its exit code is the command's and not its own."""
+"""kubectl's message on stderr when its exit code is the command's and not its own."""
 
 
 def kubectl_program() -> str:
-    """Return the kubectl to run: MPILAUNCH_KUBECTL, what an init container has delivered, or that of the PATH."""
-    named = os.environ.get("MPILAUNCH_KUBECTL")
-    return named or (DELIVERED if os.access(DELIVERED, os.X_OK) else "kubectl")
+    """Return the kubectl to run: MPILAUNCH_KUBECTL, the one that an init container delivered, or the one in PATH."""
+    return os.environ.get("MPILAUNCH_KUBECTL") or (DELIVERED if os.access(DELIVERED, os.X_OK) else "kubectl")
 
 
 def pod_and_namespace(host: str) -> tuple[str, str | None]:
-    """Return the pod, and the namespace where the name tells it: POD, POD.SERVICE, POD.SERVICE.NAMESPACE.svc[.DOMAIN]."""
+    """Return the pod and, where the name has it, the namespace: POD, POD.SERVICE, POD.SERVICE.NAMESPACE.svc[.DOMAIN]."""
     labels = host.split(".")
     if labels[0].isdigit():
         return host, None
@@ -55,50 +52,50 @@ def pod_and_namespace(host: str) -> tuple[str, str | None]:
 def exec_argv(
     pod: str, command: Sequence[str], *, namespace: str | None, container: str | None, context: str | None
 ) -> list[str]:
-    """Return the call of kubectl that runs a command in a pod; what is None is left to kubectl.
+    """Return the command line that runs a command in a pod; kubectl chooses what is None.
 
-    There is no `-q`: mpi-operator delivers a kubectl that does not know it.
+    `-q` is left out because the kubectl that mpi-operator delivers does not support it.
     """
     return [kubectl_program(), "exec", "-i", pod, *_flags(namespace, container, context), "--", *command]
 
 
 def list_argv(*, namespace: str | None, context: str | None, host: str = "") -> list[str]:
-    """Return the call of kubectl that prints what `pod_of_host` reads; of one host, if it is named."""
+    """Return the command line that lists pods for `pod_of_host`, limited to one host if given."""
     items = f'?(@.spec.hostname=="{host.partition(".")[0]}")' if host else "*"
-    shown = " ".join(f"{{{field}}}" for field in (".metadata.name", ".status.phase", ".spec.hostname", ".spec.subdomain"))
+    fields = " ".join(f"{{{field}}}" for field in (".metadata.name", ".status.phase", ".spec.hostname", ".spec.subdomain"))
     return [
         *(kubectl_program(), "get", "pods", *_flags(namespace, None, context)),
-        f'--output=jsonpath={{range .items[{items}]}}{shown}{{"\\n"}}{{end}}',
+        f'--output=jsonpath={{range .items[{items}]}}{fields}{{"\\n"}}{{end}}',
     ]
 
 
 def pod_of_host(host: str, listing: str) -> str | None:
-    """Return the pod that has a host name, HOST or HOST.SUBDOMAIN[...]; None when no pod that lives or will has it.
+    """Return the running or pending pod with a host name HOST or HOST.SUBDOMAIN[...], None when there is none.
 
-    Pods of a JobSet or an Indexed Job, as Kubeflow's Trainer makes them, have a suffix that their host name has not.
+    The name of a pod of a JobSet or Indexed Job (Kubeflow's Trainer makes them) is its host name with a random suffix.
     """
     name, _, rest = host.partition(".")
     subdomain = rest.partition(".")[0]
-    fitting = {}
-    for pod, phase, *where in map(str.split, listing.splitlines()):
-        if where[:1] == [name] and subdomain in ("", *where[1:]):
-            fitting[phase] = pod
-    return fitting.get("Running") or fitting.get("Pending")
+    by_phase = {}
+    for pod, phase, *pod_host in map(str.split, listing.splitlines()):
+        if pod_host[:1] == [name] and subdomain in ("", *pod_host[1:]):
+            by_phase[phase] = pod
+    return by_phase.get("Running") or by_phase.get("Pending")
 
 
 def _flags(namespace: str | None, container: str | None, context: str | None) -> list[str]:
-    named = ("--namespace", namespace), ("--container", container), ("--context", context)
-    return [f"{flag}={value}" for flag, value in named if value]
+    flags = ("--namespace", namespace), ("--container", container), ("--context", context)
+    return [f"{flag}={value}" for flag, value in flags if value]
 
 
-def classify_kubectl_words(text: str) -> str:
-    """Return the cause that kubectl's words tell of, "" when they tell none."""
-    import re  # 7 ms, and needed only when something is wrong
+def classify_kubectl_message(text: str) -> str:
+    """Return the cause that a message of kubectl indicates, "" for none."""
+    import re  # takes 7 ms; needed only after a failure
 
-    return next((cause for cause, words in KUBECTL_WORDS if re.search(words, text)), "")
+    return next((cause for cause, pattern in KUBECTL_MESSAGES if re.search(pattern, text)), "")
 
 
 def last_line(text: str) -> str:
-    """Return the last line that says something, at most 300 characters of it."""
+    """Return the last line that is not blank, cut to 300 characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

@@ -1,11 +1,11 @@
-"""A channel that is a local process: what the agents local, openssh, command and fake have in common.
+"""Channels that are local processes: the base of the agents local, openssh, command, kubectl and fake.
 
-The process gets a session of its own and, besides its three pipes, no descriptor of ours. It stays unreaped until the
-channel ends, so that its process group can be killed without ever hitting a stranger's: no process of that group outlives
-the channel. An abort kills what has left the group too: below a guard that is killed alone, a frozen daemon would stay.
+The process has a session of its own and inherits only its three pipes. It is reaped only when the channel ends, so its process
+group id cannot be reused and killing the group never hits another process; no process of the group outlives the channel. An
+abort also kills descendants that left the group: a frozen daemon would survive a guard that is killed alone.
 
-Two facts end a channel, exited and drained; a stray process that holds the pipes open is waited for STRAY_GRACE seconds and no
-longer. Nothing here blocks but an abort, for moments; no thread or task waits where the kernel has pidfd_open (Linux 5.3).
+A channel ends when the process has exited and its output is drained; a stray process that holds the pipes open delays the end
+by at most STRAY_GRACE seconds. Only an abort blocks, briefly. Without pidfd_open (Linux 5.3), a thread waits for the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.errors import reason_of
-from mpilaunch.hosts.remote_names import refuse_names
+from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch_agents.child import Child
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from mpilaunch.hosts.allocation import Node
 
 ABORT_SECONDS = 0.5
-"""How long an abort looks for descendants: killed processes go at once, unless they sit in the kernel."""
-CLOSING = 5.0
-"""Seconds that aborted processes have to go: one of another user cannot be killed, nor one that the kernel holds."""
-TIDYING = 0.5
-"""Seconds that an aborted process has to end by itself when all that descends from it is dead: a guard tidies up then."""
+"""Limit on the search for descendants during an abort; killed processes exit at once unless they are in a system call."""
+CLOSE_SECONDS = 5.0
+"""Limit on the wait for aborted processes: those of another user, or blocked in the kernel, cannot be killed."""
+CLEANUP_SECONDS = 0.5
+"""Seconds that an aborted process has to exit by itself after its descendants are dead: a guard cleans up then."""
 STRAY_GRACE = 0.5
-"""Seconds for which output is still taken after the process has exited and somebody else holds its pipes open."""
+"""Seconds for which output is still read after the process has exited while another process holds its pipes open."""
 
 PIPE_SIZE = 1 << 20
 READ_SIZE = 1 << 18
@@ -45,19 +45,15 @@ LOW_WATER = 1 << 16
 """Bytes: a large pipe, one read, and the unwritten bytes above which writing pauses and below which it resumes."""
 
 LARGE_PIPES = 16
-"""Channels of one agent that get large pipes. A user without privileges has 64 MiB of pipes; past that, each new pipe of
-theirs, in any program, has 4 KiB."""
+"""Number of channels of one agent that get large pipes. An unprivileged user has 64 MiB of pipe buffers; beyond that, each new
+pipe in any of their programs has 4 KiB."""
 
-LAST_WORDS = 4096
-"""Bytes of stderr that are kept to explain the end."""
+STDERR_TAIL = 4096
+"""Bytes of stderr kept to explain the end."""
 
 
 class ProcessAgent:
-    """The base of every agent that runs a local process per channel; a subclass says which.
-
-    Args:
-        options: what the user says to every agent.
-    """
+    """Base of agents that run a local process for each channel; subclasses define its command line."""
 
     def __init__(self, options: AgentOptions) -> None:
         self.options = options
@@ -68,21 +64,21 @@ class ProcessAgent:
         raise NotImplementedError
 
     def start(self, argv: Sequence[str]) -> Child:
-        """Return the process, started; raises OSError."""
+        """Start the process; raises OSError."""
         return Child(argv)
 
-    def explain(self, exit_code: int, last_words: str) -> ChannelEnd:
-        """Return how the channel ended, from the exit code of the process and the last that it wrote on stderr."""
+    def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
+        """Return how the channel ended, given the exit code of the process and the end of its stderr."""
         return ChannelEnd(exit_code)
 
     def killed(self, number: int) -> ChannelEnd:
-        """Return how the channel ended when somebody else has killed the process: of what it ran, that tells nothing."""
-        told = f"its connection was lost: the agent's process was killed by signal {number}"
-        return ChannelEnd(128 + number, told, "connection-closed")
+        """Return how the channel ended when a signal from elsewhere killed the process: the state of its command is unknown."""
+        message = f"its connection was lost: the agent's process was killed by signal {number}"
+        return ChannelEnd(128 + number, message, "connection-closed")
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
         """Start the process; raises AgentFailure when it cannot be started."""
-        refused = refuse_names(node.name, node.user)
+        refused = name_problem(node.name, node.user)
         if refused:
             raise AgentFailure("agent-failed", refused)
         argv = self.argv(node, command)
@@ -97,32 +93,30 @@ class ProcessAgent:
         return channel
 
     async def close(self) -> None:
-        """Abort every channel and wait until its process is gone, or cannot be killed."""
+        """Abort every channel and wait for its process, at most CLOSE_SECONDS."""
         import asyncio
 
-        ends = [asyncio.ensure_future(channel.ended.wait()) for channel in self._channels]
-        for channel in list(self._channels):
+        channels = list(self._channels)
+        for channel in channels:
             channel.abort()
-        if ends:
-            _, left = await asyncio.wait(ends, timeout=CLOSING)
-            for end in left:
-                end.cancel()
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(channel.ended.wait() for channel in channels)), CLOSE_SECONDS)
 
     def forget(self, channel: ProcessChannel) -> None:
-        """Be told by a channel that it has ended."""
+        """Called by a channel that has ended."""
         self._channels.discard(channel)
 
 
 class ProcessChannel:
-    """A running process, with three pipes, as a channel.
+    """A running process with three pipes, as a channel.
 
     Attributes:
-        pid: of the process, and of its process group.
-        ended: set once the process is reaped and every descriptor closed.
+        pid: the id of the process and of its process group.
+        ended: set when the channel has ended.
     """
 
     def __init__(self, process: Child, events: ChannelEvents, agent: ProcessAgent, *, large_pipes: bool) -> None:
-        # Not at the top: a process that is started before there is a loop gets ready while this is loaded.
+        # Imported here because LocalAgent starts processes first and loads asyncio while they start.
         import asyncio
 
         self.ended = asyncio.Event()
@@ -134,13 +128,13 @@ class ProcessChannel:
         self._eof_asked = False
         self._exited = False
         self._aborted = False
-        self._last_words = b""
+        self._stderr_tail = b""
         self._pidfd: int | None = None
         self._stray_timer: asyncio.TimerHandle | None = None
         self._process = process
         self.pid = process.pid
         self._stdin: int | None = process.stdin
-        self._readers = {process.stdout: self._take_stdout, process.stderr: self._take_stderr}
+        self._readers = {process.stdout: self._stdout_received, process.stderr: self._stderr_received}
         for descriptor in (self._stdin, *self._readers):
             os.set_blocking(descriptor, False)
         if large_pipes:
@@ -151,10 +145,10 @@ class ProcessChannel:
             self._loop.add_reader(descriptor, self._readable, descriptor)
         self._watch()
 
-    # What the head asks for
+    # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the process; what it does not take at once is kept until it does."""
+        """Send bytes to the process; bytes that its pipe does not accept now are buffered."""
         if self._stdin is None or self._eof_asked:
             return
         if not self._unwritten:
@@ -168,18 +162,18 @@ class ProcessChannel:
             self._events.pause_writing()
 
     def write_eof(self) -> None:
-        """Close the process's stdin once all is written."""
+        """Close the process's stdin once the buffer is written."""
         self._eof_asked = True
         if not self._unwritten:
             self._close_stdin()
 
     def abort(self) -> None:
-        """Kill the process with all that descends from it; `closed` follows as soon as the process is gone."""
+        """Kill the process and all of its descendants; `closed` follows when the process has exited."""
         if self.ended.is_set() or self._aborted:
             return
         self._aborted = True
         if not self._exited and _kill_strays(self.pid):
-            self._loop.call_later(TIDYING, self._kill_with_strays)
+            self._loop.call_later(CLEANUP_SECONDS, self._kill_with_strays)
         else:
             self._kill_group()
         self._close_stdin()
@@ -190,7 +184,7 @@ class ProcessChannel:
     # Stdin
 
     def _write_some(self, data: bytes | bytearray) -> int:
-        """Write what the pipe takes and return how much that was; a pipe that nobody reads is closed."""
+        """Write to the pipe without blocking and return the number of bytes written; close a pipe without a reader."""
         assert self._stdin is not None
         try:
             return os.write(self._stdin, data)
@@ -219,11 +213,11 @@ class ProcessChannel:
 
     # Stdout and stderr
 
-    def _take_stdout(self, data: bytes) -> None:
+    def _stdout_received(self, data: bytes) -> None:
         self._events.data_received(data)
 
-    def _take_stderr(self, data: bytes) -> None:
-        self._last_words = (self._last_words + data)[-LAST_WORDS:]
+    def _stderr_received(self, data: bytes) -> None:
+        self._stderr_tail = (self._stderr_tail + data)[-STDERR_TAIL:]
         self._events.stderr_received(data)
 
     def _readable(self, descriptor: int) -> None:
@@ -244,7 +238,7 @@ class ProcessChannel:
     # The end
 
     def _watch(self) -> None:
-        """See to it that `_process_exited` is called when the process has exited; it is not reaped yet then."""
+        """Have `_process_exited` called when the process has exited, without reaping it."""
         try:
             self._pidfd = os.pidfd_open(self.pid)
             self._loop.add_reader(self._pidfd, self._process_exited)
@@ -268,30 +262,30 @@ class ProcessChannel:
             self._stray_timer = self._loop.call_later(0 if self._aborted else STRAY_GRACE, self._finish)
 
     def _finish(self) -> None:
-        """End the channel: both facts are there, or the time for the second is over."""
+        """End the channel: the process has exited, and its output is drained or STRAY_GRACE is over."""
         if self.ended.is_set():
             return
         self.ended.set()
         if self._stray_timer is not None:
             self._stray_timer.cancel()
-        # The leader is still a zombie: its process id, and so the group's, cannot have become somebody else's.
+        # The leader is still a zombie, so the id of its group has not been reused.
         self._kill_group()
         code = self._process.wait()
         try:
-            for descriptor, take in list(self._readers.items()):
+            for descriptor, receive in list(self._readers.items()):
                 self._loop.remove_reader(descriptor)
-                for data in _rest(descriptor):
-                    take(data)
-        finally:  # whatever they make of the rest, nobody waits any longer for who has gone
+                for data in _drain(descriptor):
+                    receive(data)
+        finally:  # the channel is closed even if a callback raises
             self._close_stdin()
             for descriptor in (self._process.stdout, self._process.stderr):
                 os.close(descriptor)
             self._agent.forget(self)
-            words = self._last_words.decode("utf-8", "replace")
             if code < 0 and not self._aborted:
                 self._events.closed(self._agent.killed(-code))
             else:
-                self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, words))
+                stderr = self._stderr_tail.decode("utf-8", "replace")
+                self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, stderr))
 
     def _kill_with_strays(self) -> None:
         if not self.ended.is_set():
@@ -304,32 +298,32 @@ class ProcessChannel:
 
 
 def _kill_strays(pid: int) -> bool:
-    """Kill what descends from a group leader and has left its group, until nothing is seen; say whether there was any.
+    """Kill the descendants of a group leader that left its group, until none is left; return whether there were any.
 
-    The leader lives on meanwhile: where it is the guard of a node, it inherits the orphans.
+    The leader stays alive meanwhile: if it is the guard of a node, orphaned descendants become its children.
     """
     import psutil
 
     deadline = time.monotonic() + ABORT_SECONDS
-    found = False
+    killed_any = False
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         while time.monotonic() < deadline:
             killed = False
-            for one in process.children(recursive=True):
+            for child in process.children(recursive=True):
                 with suppress(psutil.Error, ProcessLookupError):
-                    if os.getpgid(one.pid) != pid and one.status() != psutil.STATUS_ZOMBIE:
-                        one.kill()
+                    if os.getpgid(child.pid) != pid and child.status() != psutil.STATUS_ZOMBIE:
+                        child.kill()
                         killed = True
             if not killed:
                 break
-            found = True
+            killed_any = True
             time.sleep(0.002)
-    return found
+    return killed_any
 
 
-def _rest(descriptor: int) -> list[bytes]:
-    """Return what stands in a pipe, and no more than a pipe holds: a stray process may go on writing."""
+def _drain(descriptor: int) -> list[bytes]:
+    """Read what a pipe contains, at most its capacity: a stray process may go on writing."""
     chunks = []
     for _ in range(PIPE_SIZE // READ_SIZE):
         try:

@@ -1,1 +1,1 @@
-"""The head: starts the daemons, gives them their ranks, brings output and exit codes back, and tells how it ended."""
+"""The head: starts daemons on the nodes, sends them their ranks, forwards input and output, and reports how the job ended."""

@@ -1,7 +1,7 @@
-"""The attempts of a job: one launch after the other, until one ends well or another would make no sense.
+"""The attempts of a job: launch it again after a failure, until one attempt succeeds or another would make no sense.
 
-Every attempt is a launch of its own with daemons of its own: nothing of the last one is left when the next begins, but for what
-a lost node still runs until it notices. `restarts` decides, this module does what it says.
+Every attempt is a separate launch with its own daemons. Nothing of an attempt is left when the next begins, except what a lost
+node runs until it notices the loss. `job.restarts` decides; this module carries the decisions out.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
-from mpilaunch.head.begin import Agents, make_room
 from mpilaunch.head.launch import Launch
+from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.output.destinations import prepare_destinations
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
@@ -30,14 +31,14 @@ from mpilaunch.job.spec import CheckpointPolicy, Discovery, JobSpec
 from mpilaunch.job.state import Verdict, signal_name
 
 DISCOVERY_SECONDS = 30.0
-"""How long the host discovery script may take."""
+"""Time limit of the host discovery script."""
 EARLIER_SHOWN = 5
-"""Earlier attempts of which the report at the end tells."""
+"""Number of earlier attempts that the final message lists."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt that has ended."""
+    """One attempt that has ended, as the report lists it."""
 
     job: JobSpec
     lineup: Lineup
@@ -45,7 +46,7 @@ class Attempt:
 
 
 class Attempts:
-    """A job with all its attempts, made inside a running event loop."""
+    """A job with all its attempts; create it inside a running event loop."""
 
     def __init__(self, job: JobSpec, observer: Observer) -> None:
         self._first = self._job = job
@@ -61,34 +62,39 @@ class Attempts:
         self._stdin_start = os.lseek(0, 0, os.SEEK_CUR) if stat.S_ISREG(os.fstat(0).st_mode) else None
 
     async def run(self, agents: Agents) -> Verdict:
-        """Return how the last attempt ended; raises LaunchError when the first did not start. `agents` are for the first."""
+        """Run the attempts and return how the last one ended; raises LaunchError when the first did not start.
+
+        Args:
+            agents: the agents of the first attempt; later attempts load their own.
+        """
         with SignalRelay(asyncio.get_running_loop()) as signals:
             verdict = await self._attempt(signals, agents)
-            while not (reason := self._why_not(verdict)):
+            while not (reason := self._reason_to_end(verdict)):
                 self._job = self._next_job()
                 try:
-                    await signals.until_interrupted(self._get_ready(verdict))
+                    await signals.until_interrupted(self._prepare_next(verdict))
                 except LaunchError as error:
                     verdict = self._not_started(error)
                 else:
                     verdict = await self._attempt(signals, None)
-        verdict = replace(verdict, earlier=self._story(reason))
+        verdict = replace(verdict, earlier=self._history(reason))
         if self._first.report_file is not None and self._ran is not None:
-            from mpilaunch.head.report import write_report  # few launches write one
+            from mpilaunch.head.observe.report import write_report  # few launches write one
 
-            write_report(self._first.report_file, self._ran.report(verdict) | {"attempts": [*map(_as_data, self._ended)]})
+            attempts = [_as_data(attempt) for attempt in self._ended]
+            write_report(self._first.report_file, self._ran.report(verdict) | {"attempts": attempts})
         return verdict
 
     # One attempt
 
     async def _attempt(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
-        """Run one attempt, with other nodes for those that do not start as long as there are any."""
+        """Run one attempt; nodes that do not start are replaced as long as there are other nodes."""
         while True:
             try:
                 verdict = await self._launch_once(signals, agents)
                 break
             except LaunchError as error:
-                if not self._replaced(error):
+                if not self._replace_nodes(error):
                     if not self._job.restart:
                         raise
                     return self._not_started(error)
@@ -96,10 +102,10 @@ class Attempts:
         assert self._launch is not None
         self._ran = self._launch
         lost = frozenset(self._lineup.numbers[index] for index in self._launch.lost_nodes)
-        blamed = lost
+        failed = lost
         if not lost and verdict.first is not None:
-            blamed = frozenset({self._lineup.numbers[self._launch.node_of(verdict.first.rank)]})
-        self._health = replace(self._health, away=lost, out=frozenset()).blame(blamed)
+            failed = frozenset({self._lineup.numbers[self._launch.node_of(verdict.first.rank)]})
+        self._health = replace(self._health, lost=lost, unusable=frozenset()).with_failures(failed)
         self._ended.append(Attempt(self._job, self._lineup, verdict))
         return verdict
 
@@ -110,26 +116,25 @@ class Attempts:
             self._launch = Launch(self._job, agents, self._observer)
             return await self._launch.run(signals)
         finally:
-            for one in agents.values():
-                await one.close()
+            await agents.close()
 
-    def _replaced(self, error: LaunchError) -> bool:
-        """Find other nodes for those that did not start; say whether there are any."""
+    def _replace_nodes(self, error: LaunchError) -> bool:
+        """Replace the nodes that did not start by others; return whether that was possible."""
         failed = frozenset(self._lineup.numbers[index] for index in error.nodes)
-        self._health = replace(self._health, out=self._health.out | failed).blame(failed)
-        if not failed or not (self._job.restart or self._policy.keeps_idle):
+        self._health = replace(self._health, unusable=self._health.unusable | failed).with_failures(failed)
+        if not failed or not (self._job.restart or self._policy.reserves_nodes):
             return False
         lineup = self._next_lineup()
         if lineup is None:
             return False
         names = fold(self._lineup.allocation.nodes[index].name for index in error.nodes)
-        what = error.message if names in error.message else f"{error.message} ({names})"
-        self._observer.remark(f"{what}; goes on with {restarts.changes(self._lineup, lineup)}")
-        self._use(lineup)
+        message = error.message if names in error.message else f"{error.message} ({names})"
+        self._observer.remark(f"{message}; goes on with {restarts.changes(self._lineup, lineup)}")
+        self._adopt(lineup)
         return True
 
     def _not_started(self, error: LaunchError) -> Verdict:
-        """Take a later attempt's failed start as its end: ranks have run before, so the job ends as a job."""
+        """Record a later attempt that did not start. Ranks have run before, so it counts as an end and not as a start error."""
         last = self._ended[-1].verdict
         if error.reference in ("interrupted", "preempted"):
             detail = f"{signal_name(error.exit_code - 128)} to mpilaunch before attempt {len(self._ended) + 1}"
@@ -137,25 +142,25 @@ class Attempts:
         else:
             detail = "\n".join((error.message, *error.context))
             verdict = Verdict(last.exit_code, error.reference, detail=detail, hint=error.hint)
-        self._health = replace(self._health, out=frozenset(), away=self._health.away | self._health.out)
+        self._health = replace(self._health, unusable=frozenset(), lost=self._health.lost | self._health.unusable)
         self._ended.append(Attempt(self._job, self._lineup, verdict))
         return verdict
 
-    # Between two
+    # Between two attempts
 
-    def _why_not(self, verdict: Verdict) -> str:
-        """Return why there is no other attempt, "" when there is one."""
+    def _reason_to_end(self, verdict: Verdict) -> str:
+        """Return why there is no further attempt, or "" when there is one."""
         if verdict.exit_code == ExitCode.OK:
             return "it ended well"
-        reason = restarts.why_not(self._policy, verdict, self._job.restart)
+        reason = restarts.reason_against(self._policy, verdict, self._job.restart)
         limit = self._first.deadlines.timeout
         pause = restarts.pause_before(self._job.restart + 1)
         if not reason and limit is not None and time.monotonic() - self._began + pause >= limit:
             reason = f"the time limit of {limit:g} s leaves no time for it"
         return reason
 
-    async def _get_ready(self, verdict: Verdict) -> None:
-        """Wait a while, then find the nodes of the next attempt; raises LaunchError when there are not enough."""
+    async def _prepare_next(self, verdict: Verdict) -> None:
+        """Pause, then choose the nodes of the next attempt; raises LaunchError when there are not enough."""
         restart = self._job.restart
         pause = restarts.pause_before(restart) * random.uniform(0.75, 1.0)
         next_one = f"attempt {restart + 1} of {self._policy.limit + 1}"
@@ -165,15 +170,15 @@ class Attempts:
             await self._discover(self._policy.discovery)
         lineup = self._next_lineup()
         if lineup is None:
-            wanted = self._policy.least if self._policy.elastic else len(self._lineup.job_map.nodes)
-            left = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.out]
-            there = f"there are {len(left)}: {fold(left)}" if left else "there is none"
-            raise LaunchError("too-few-nodes", f"{next_one} needs {wanted} nodes with enough slots, and {there}")
+            needed = self._policy.least if self._policy.elastic else len(self._lineup.job_map.nodes)
+            usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
+            available = f"there are {len(usable)}: {fold(usable)}" if usable else "there is none"
+            raise LaunchError("too-few-nodes", f"{next_one} needs {needed} nodes with enough slots, and {available}")
         changed = restarts.changes(self._lineup, lineup)
         self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
-        self._use(lineup)
+        self._adopt(lineup)
         self._job = replace(self._job, time_spent=time.monotonic() - self._began)
-        make_room(self._job)
+        prepare_destinations(self._job)
         if self._stdin_start is not None:
             os.lseek(0, self._stdin_start, os.SEEK_SET)
 
@@ -193,19 +198,19 @@ class Attempts:
         try:
             return restarts.next_lineup(self._policy, self._pool, self._lineup, self._health)
         except UsageError:
-            # What the user said does not go with fewer nodes, such as a slot map with fixed ranks.
+            # The user's options may not allow fewer nodes, for instance a slot map with fixed ranks.
             return None
 
-    def _use(self, lineup: Lineup) -> None:
+    def _adopt(self, lineup: Lineup) -> None:
         self._lineup = lineup
         self._job = replace(self._job, allocation=lineup.allocation, job_map=lineup.job_map)
 
     async def _discover(self, discovery: Discovery) -> None:
-        """Ask which hosts there are; what is known stands when nobody can tell."""
+        """Run the discovery script for the current list of hosts; when it fails, the known hosts stay."""
         try:
             text = await _output_of(discovery.command)
             entries = parse_hostfile(text, discovery.command)
-            found = allocate(
+            discovered = allocate(
                 entries,
                 source=discovery.command,
                 agent=discovery.agent,
@@ -216,30 +221,30 @@ class Attempts:
         except LaunchError as error:
             self._observer.remark(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
-        self._pool, gone = restarts.with_discovered(self._pool, found)
-        self._health = replace(self._health, out=gone)
+        self._pool, gone = restarts.with_discovered(self._pool, discovered)
+        self._health = replace(self._health, unusable=gone)
 
-    def _story(self, reason: str) -> tuple[str, ...]:
-        """Tell of the attempts before the last, and why there is no other."""
-        told = [f"attempt {number}: {attempt.verdict.headline}" for number, attempt in enumerate(self._ended[:-1], 1)]
-        more = len(told) - EARLIER_SHOWN
-        if told:
-            counted = f"this was attempt {len(self._ended)}; before it:" + (f" {more} more, and" if more > 0 else "")
-            told = [counted, *told[-EARLIER_SHOWN:]]
-        if self._policy.limit and restarts.may_be_restarted(self._ended[-1].verdict):
-            told.append(f"not started again: {reason}")
-        return tuple(told)
+    def _history(self, reason: str) -> tuple[str, ...]:
+        """Return lines on the attempts before the last, and why there is no further one."""
+        lines = [f"attempt {number}: {attempt.verdict.headline}" for number, attempt in enumerate(self._ended[:-1], 1)]
+        hidden = len(lines) - EARLIER_SHOWN
+        if lines:
+            heading = f"this was attempt {len(self._ended)}; before it:" + (f" {hidden} more, and" if hidden > 0 else "")
+            lines = [heading, *lines[-EARLIER_SHOWN:]]
+        if self._policy.limit and restarts.is_restartable(self._ended[-1].verdict):
+            lines.append(f"not started again: {reason}")
+        return tuple(lines)
 
 
 def renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
-    """Return the policy with the newest set that there is now."""
+    """Return the policy with the newest complete set in its directory."""
     with suppress(OSError):
         return policy._replace(restart=checkpoints.find_set(policy.prefix))
     return policy
 
 
 async def _output_of(command: str) -> str:
-    """Return what a shell command prints; raises LaunchError. Nothing of it is left when this returns."""
+    """Return what a shell command prints; raises LaunchError. The command's process group has ended when this returns."""
     process = await asyncio.create_subprocess_shell(
         command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -262,15 +267,11 @@ async def _output_of(command: str) -> str:
 
 def _as_data(attempt: Attempt) -> dict[str, Any]:
     """Return an attempt as docs/report.md describes it."""
-    verdict = attempt.verdict
+    from mpilaunch.head.observe.report import summary_of  # few launches write a report
+
     return {
         "restart": attempt.job.restart,
         "job_id": attempt.job.job_id,
         "nodes": list(attempt.lineup.names),
-        "exit_code": int(verdict.exit_code),
-        "cause": verdict.cause,
-        "first_rank": None if verdict.first is None else verdict.first.rank,
-        "host": verdict.host or None,
-        "detail": verdict.headline or None,
-        "seconds": verdict.seconds,
+        **summary_of(attempt.verdict, attempt.verdict.headline),
     }

@@ -1,8 +1,8 @@
-"""The clockwork of checkpoints: it asks every rank at once to save, and gives a set its number when all have.
+"""Periodic checkpoints: signals every rank to save, and numbers a set when all ranks have saved.
 
-The ranks' marks in the directory of the set are the only word that they have saved (`mpilaunch.job.checkpoints`). One request is
-under way at a time: another one while ranks still save would mix two states in one set. A set that is not whole when the next
-is due is begun anew: a rank may not have been ready for the signal, which goes only to processes that take it.
+A rank reports that it has saved only by a mark file in the set's directory (`mpilaunch.job.checkpoints`). One request is under
+way at a time, since a second one would mix two states in one set. A set that is incomplete when the next is due is started
+again: the signal goes only to processes that handle it, and a rank may not have been ready.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ from contextlib import suppress
 from typing import Any
 
 from mpilaunch.errors import reason_of
-from mpilaunch.head.output import safe_files
+from mpilaunch.head import safe_files
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.job import checkpoints
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 
-LOOK = 0.25
-"""Seconds between two looks for marks while ranks save."""
+POLL_SECONDS = 0.25
+"""Time between two checks for marks while ranks save."""
 PATIENCE = 60.0
-"""Seconds after which the user is told who has not saved yet."""
+"""Seconds after which a note names the ranks that have not saved yet."""
 
 
 class Checkpoints:
-    """The checkpoints of one launch; a job without a policy for them has none, and this does nothing.
+    """The checkpoints of one launch; does nothing for a job without a checkpoint policy.
 
     Args:
-        tell: sends a control message to every node.
-        say: tells the user.
+        send: sends a control message to every node.
+        say: prints a note.
     """
 
-    def __init__(self, job: JobSpec, tell: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> None:
+    def __init__(self, job: JobSpec, send: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> None:
         self._policy = job.checkpoints or CheckpointPolicy("")
         self._directory = job.checkpoint_directory
         self._size = len(job.job_map.placements)
         self._grace = job.deadlines.grace
         self._signal: int = getattr(signal, f"SIG{self._policy.signal}")
-        self._tell = tell
+        self._send = send
         self._say = say
         self._asked_at: float | None = None
-        self._told: list[int] = []
+        self._reported: list[int] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
-        """The ranks run: let the clock go."""
+        """Start the timer, when the ranks run."""
         if self._directory is not None:
             self._start(self._run())
 
     def takes(self, number: int) -> bool:
-        """Tell whether a signal to mpilaunch asks for a checkpoint; if it does, ask the ranks."""
+        """Request a checkpoint if this signal to mpilaunch asks for one; return whether it does."""
         if self._directory is None or number != self._signal:
             return False
         self._request()
         return True
 
     def save_first(self, then: Callable[[], None]) -> bool:
-        """Before a scheduler ends the job, let the ranks save within the grace time; tell whether `then` will be called."""
+        """Let the ranks save within the grace time and call `then`; return False, and do nothing, without a policy."""
         if self._directory is None:
             return False
         self._say("SIGTERM to mpilaunch: the ranks are asked to save before they end; SIGINT kills them now")
@@ -68,11 +68,11 @@ class Checkpoints:
         return True
 
     def close(self) -> None:
-        """The job has ended: number the last set if it is whole, and leave no empty directory."""
+        """Number the last set if it is complete, and remove its directory if it is empty."""
         for task in self._tasks:
             task.cancel()
         if self._directory is not None:
-            self._look()
+            self._check_marks()
             with suppress(OSError), safe_files.directory(self._policy.prefix) as prefix:
                 os.rmdir(os.path.basename(self._directory), dir_fd=prefix)
 
@@ -80,12 +80,12 @@ class Checkpoints:
         self._tasks.add(asyncio.get_running_loop().create_task(work))
 
     async def _run(self) -> None:
-        """Ask at every interval, and look for marks meanwhile."""
+        """Request a set at every interval, and check for marks in between."""
         interval = self._policy.interval
         due = None if interval is None else time.monotonic() + interval
         while True:
-            await asyncio.sleep(LOOK)
-            self._look()
+            await asyncio.sleep(POLL_SECONDS)
+            self._check_marks()
             if interval is not None and due is not None and time.monotonic() >= due:
                 due += interval * (1 + (time.monotonic() - due) // interval)
                 self._request(anew=True)
@@ -94,37 +94,37 @@ class Checkpoints:
         deadline = time.monotonic() + self._grace
         self._request()
         while self._asked_at is not None and time.monotonic() < deadline:
-            await asyncio.sleep(LOOK / 5)
-            self._look()
+            await asyncio.sleep(POLL_SECONDS / 5)
+            self._check_marks()
         if self._asked_at is not None:
-            self._tell_missing()
+            self._report_missing()
         then()
 
     def _request(self, *, anew: bool = False) -> None:
-        """Ask every rank to save, unless ranks still save; `anew`: also then, for another set in its place."""
-        self._look()
+        """Ask every rank to save, unless a request is under way; with `anew`, discard that one and start the set again."""
+        self._check_marks()
         if self._asked_at is not None:
-            self._tell_missing()
+            self._report_missing()
             if not anew:
                 return
-            self._forget_marks()
+            self._remove_marks()
         self._asked_at = time.monotonic()
-        self._tell({"type": "signal", "signal": self._signal, "caught": True})
+        self._send({"type": "signal", "signal": self._signal, "caught": True})
 
-    def _forget_marks(self) -> None:
+    def _remove_marks(self) -> None:
         saved = set(range(self._size)) - set(self._missing())
         with suppress(OSError), safe_files.directory(self._directory or ".") as directory:
             for rank in saved:
                 with suppress(OSError):
                     os.unlink(checkpoints.mark(rank), dir_fd=directory)
 
-    def _look(self) -> None:
-        """Number the set if every rank has left its mark since it was asked."""
+    def _check_marks(self) -> None:
+        """Number the set if every rank has left its mark since the request."""
         if self._asked_at is None or self._directory is None:
             return
         if self._missing():
             if time.monotonic() - self._asked_at > PATIENCE:
-                self._tell_missing()
+                self._report_missing()
             return
         self._asked_at = None
         try:
@@ -134,12 +134,11 @@ class Checkpoints:
         else:
             self._say(f"checkpoint {path} is whole")
 
-    def _tell_missing(self) -> None:
+    def _report_missing(self) -> None:
         missing = self._missing()
-        if missing != self._told:
-            self._told = missing
-            who = fold_numbers(missing)
-            self._say(f"the last checkpoint is not whole: no mark of ranks {who} in {self._directory}")
+        if missing != self._reported:
+            self._reported = missing
+            self._say(f"the last checkpoint is not whole: no mark of ranks {fold_numbers(missing)} in {self._directory}")
 
     def _missing(self) -> list[int]:
         try:
@@ -150,7 +149,7 @@ class Checkpoints:
 
 
 def number_set(prefix: str, directory: str) -> str:
-    """Give a set the next number and make an empty directory in its place; return the set's path; raises OSError."""
+    """Rename a set to its number, make an empty directory in its place, and return the set's path; raises OSError."""
     unfinished = os.path.basename(directory)
     with safe_files.directory(prefix) as folder:
         while True:

@@ -1,7 +1,7 @@
-"""One launch, as named steps: daemons, preparation, ranks, their run, their end, the verdict.
+"""One launch from start to verdict: start the daemons, prepare and start the ranks, wait for their end.
 
-Each step either leads to the next or raises one LaunchError; whatever happens, no daemon and no rank is left. What has been
-decided before (allocation, map, environment) comes in as a JobSpec; what the nodes say decides the rest.
+Each step leads to the next or raises one LaunchError; in every case no daemon and no rank is left. The JobSpec holds what was
+decided before (allocation, map, environment); events from the nodes decide the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.nodes.preparation import master
 from mpilaunch.head.observe.observer import Observer
 from mpilaunch.head.observe.timeline import Timeline
@@ -38,13 +38,13 @@ from mpilaunch.placement.binding import describe_binding
 from mpilaunch.wire.frames import WireError, rank_of
 
 SIGNALS_TO_QUIT = 3
-"""Signals to mpilaunch after which it waits for no node."""
+"""Number of signals after which mpilaunch ends without waiting for any node."""
 MOST_SWEPT, LONGEST_NAME = 10_000, 64
-"""Processes that ranks left behind which are listed, and characters of the name of each."""
+"""How many orphaned processes the report lists, and how many characters of each name."""
 
 
 class Launch:
-    """A job on its way, made inside a running event loop. It is the `LinkEvents` of all its nodes."""
+    """A running job, and the `LinkEvents` of all its nodes; create it inside a running event loop."""
 
     def __init__(self, job: JobSpec, agents: Mapping[str, Agent], observer: Observer) -> None:
         self._job = job
@@ -56,7 +56,6 @@ class Launch:
         self._swept: list[tuple[str, int, str]] = []
         self._running = False
         self._error: BaseException | None = None
-        self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
@@ -73,7 +72,7 @@ class Launch:
         self._checkpoints = Checkpoints(job, self._tell_all, self._say)
 
     async def run(self, signals: SignalRelay) -> Verdict:
-        """Go through the steps; see the module. Signals are ours until it returns."""
+        """Run the job and return its verdict; signals go to this launch until it returns."""
         signals.receiver = self
         try:
             await signals.until_interrupted(self._start())
@@ -90,32 +89,32 @@ class Launch:
             signals.receiver = None
         return self._conclude()
 
-    # What it has to tell when it has ended
+    # Results, valid after `run`
 
     @property
     def lost_nodes(self) -> frozenset[int]:
-        """Places in the allocation of the nodes that were lost."""
+        """Indexes in the allocation of the nodes that were lost."""
         return frozenset(self._lost_nodes)
 
     def node_of(self, rank: int) -> int:
-        """Return the place in the allocation of a rank's node."""
+        """Return the index in the allocation of a rank's node."""
         return self._ranks.place(rank).node
 
     @property
     def port(self) -> int:
-        """MASTER_PORT of its ranks."""
+        """MASTER_PORT of the ranks."""
         return master(self._job, self._ranks.worlds[0], self._facts())[1]
 
     def report(self, verdict: Verdict) -> dict[str, Any]:
-        """Return the report on it as data."""
-        from mpilaunch.head.report import report  # few launches write one
+        """Return the data of the report (docs/report.md)."""
+        from mpilaunch.head.observe.report import report  # few launches write one
 
         return report(self._job, self._facts(), self._ranks, self._state, self._timeline, verdict)
 
     # Steps
 
     async def _start(self) -> None:
-        """Daemons on all nodes, everything checked, ranks told to start."""
+        """Start the daemons, check everything, then start the ranks."""
         total = len(self._job.job_map.nodes)
 
         def progress(waiting: Collection[str]) -> None:
@@ -124,7 +123,7 @@ class Launch:
         self._timeline.begin("launch-daemons")
         await self._daemons.start(self._job.deadlines.start, progress)
         self._timeline.begin("prepare")
-        self._tell_nodes()
+        self._note_nodes()
         await self._ranks.prepare(self._ranks.worlds[0])
         self._observer.started()
         if self._job.report_bindings:
@@ -136,7 +135,7 @@ class Launch:
         self._ranks.launch()
         self._running = True
 
-    def _tell_nodes(self) -> None:
+    def _note_nodes(self) -> None:
         if self._job.output.verbose >= 1:
             nodes = f"{len(self._links)} nodes" if len(self._links) > 1 else "1 node"
             self._say(f"{nodes} reported after {self._timeline.phases()['launch-daemons']:.1f} s")
@@ -148,7 +147,7 @@ class Launch:
                 self._say(f"{name}: {facts.hostname}, {size}, {python}, {', '.join(facts.addresses)}")
 
     async def _run_ranks(self) -> None:
-        """Wait until every rank is finished and every node has swept, within the time limits."""
+        """Wait until every rank has ended and every node has swept up, within the time limits."""
         self._timeline.begin("run")
         self._stdin = StdinForwarder(self._stdin_targets())
         self._checkpoints.begin()
@@ -161,11 +160,11 @@ class Launch:
     def _conclude(self) -> Verdict:
         verdict = verdict_of_ranks(self._state)
         if verdict.first is not None:
-            from mpilaunch.head.explain import explain  # only a failure pays for it
+            from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
             verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks.node_name)
         if self._stop.outcome is not None:
-            failed, stopped, finished = self._state.sort_out(None)
+            failed, stopped, finished = self._state.other_ranks(None)
             verdict = replace(self._stop.outcome, stopped=stopped, finished=finished)
             if self._job.continue_on_error:
                 hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
@@ -180,8 +179,14 @@ class Launch:
     # LinkEvents
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Take what a daemon sends; raises WireError where it is not about this node, or cannot be."""
-        attrgetter(DAEMON_SAYS[message["type"]][2])(self)(link, message)
+        """Call the handler of a daemon's message; raises WireError when its content is wrong or about another node."""
+        handler = DAEMON_MESSAGES[message["type"]][2]
+        for_mpi = handler.startswith("_mpi.")
+        if for_mpi:
+            self._mpi.check_offered(message["type"])
+        attrgetter(handler)(self)(link, message)
+        if for_mpi:
+            self._check_missed()
 
     def _answered(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._ranks.answered(link, message)
@@ -191,22 +196,18 @@ class Launch:
         for rank, _pid, clock in message["ranks"]:
             self._check_rank(link, rank, started=False)
             self._timeline.rank_started(rank, link.head_clock(clock))
-            self._state.happened(rank, "started")
+            self._state.apply(rank, "started")
         for rank, number, clock in message["failed"]:
             self._check_rank(link, rank, started=False)
-            self._reads_no_more(rank, 0)
+            self._stdin_ended(rank, 0)
             self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._check_rank(link, message["rank"], started=True)
         if (message["code"] is None) == (message["signal"] is None):
             raise WireError("'exited' with a code and a signal, or neither")
-        self._reads_no_more(message["rank"], message["stdin_read"])
+        self._stdin_ended(message["rank"], message["stdin_read"])
         self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
-
-    def _serve(self, link: NodeLink, message: dict[str, Any]) -> None:
-        self._mpi.message(link, message)
-        self._check_missed()
 
     def _pmix_broken(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._mpi.check_offered("broken", "pmix")
@@ -214,23 +215,23 @@ class Launch:
         self._end_early(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
 
     def _terminated(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """The daemon got SIGTERM, and so perhaps did every process of the job there: it counts as if it had come to us."""
+        """Handle SIGTERM received by a daemon, and perhaps by every process of the job there, like SIGTERM to mpilaunch."""
         self._preempt(f"SIGTERM to the processes on {link.node.name}")
 
     def _noted(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._say(f"{link.node.name}: {message['text']}")
 
     def _node_finished(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """A node has ended its ranks; with fewer worlds than it was told to prepare, another is on its way to it."""
+        """Record that a node has ended its ranks, unless a further world is on its way to the node."""
         index = link.node.index
-        told = self._ranks.worlds_told[index]
-        if message["worlds"] > told:
-            raise WireError(f"'finished' with {message['worlds']} worlds of {told}")
-        if message["worlds"] < told or self._node_done(index):
+        sent = self._ranks.worlds_sent[index]
+        if message["worlds"] > sent:
+            raise WireError(f"'finished' with {message['worlds']} worlds of {sent}")
+        if message["worlds"] < sent or self._node_done(index):
             return
-        left = next((rank for rank in self._ranks.of_node(index) if rank not in self._state.finished), None)
-        if left is not None:
-            raise WireError(f"'finished' before the end of rank {left}")
+        unfinished = next((rank for rank in self._ranks.of_node(index) if rank not in self._state.finished), None)
+        if unfinished is not None:
+            raise WireError(f"'finished' before the end of rank {unfinished}")
         room = max(0, MOST_SWEPT - len(self._swept))
         self._swept += [(link.node.name, pid, name[:LONGEST_NAME]) for pid, name in message["swept"][:room]]
         self._finished[index] = message["worlds"]
@@ -239,43 +240,42 @@ class Launch:
 
     def _check_rank(self, link: NodeLink, rank: int, *, started: bool) -> None:
         if not self._ranks.is_on(rank, link.node.index):
-            raise WireError(f"rank {rank} is none of this node")
+            raise WireError(f"rank {rank} is not on this node")
         if (self._state.states[rank] != "waiting") != started:
             raise WireError(f"rank {rank} has {'not ' if started else ''}started")
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        """Take bytes of a rank's output."""
+        """Forward bytes of a rank's output."""
         self._output.data(link, channel, data)
 
     def end(self, link: NodeLink, channel: int) -> None:
-        """A rank's stdout or stderr has ended; with the last of them the rank is drained."""
+        """Note the end of a rank's stdout or stderr; after the last of them the rank is drained."""
         self._output.end(channel)
         rank = rank_of(channel)
         if self._output.drained(rank):
-            self._state.happened(rank, "drained")
+            self._state.apply(rank, "drained")
             self._check_done()
 
     def credit(self, link: NodeLink, channel: int) -> None:
-        """A rank has read of its stdin."""
+        """Send more stdin: a rank has read some."""
         if self._stdin is not None:
             self._stdin.more_credit()
 
     def gone(self, link: NodeLink, reason: str) -> None:
-        """A node cannot be heard any more: by our own wish, before the job ran, or as a loss."""
+        """Handle the end of a link: released, failed before the ranks ran, or lost."""
         index = link.node.index
         self._ranks.gone(link, reason)
         self._mpi.node_lost(index)
         if not self._running or self._node_done(index):
             if not self._done.is_set():
-                self._check_done()  # it may have been its answer that was waited for
+                self._check_done()  # this node may have been the last one awaited
             return
         self._lost_nodes.add(index)
         for rank in self._ranks.of_node(index):
-            self._state.happened(rank, "lost")
-            self._reads_no_more(rank, None)
+            self._state.apply(rank, "lost")
+            self._stdin_ended(rank, None)
             self._mpi.rank_lost(rank)
-        words = f"\n{link.last_words}" if link.last_words else ""
-        detail = f"{link.node.name}: lost: {reason}{words}"
+        detail = f"{link.node.name}: lost: {reason}\n{link.last_words}".rstrip("\n")
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=link.node.name, detail=detail)
         if self._job.continue_on_error:
             self._stop.outcome = self._stop.outcome or outcome
@@ -290,9 +290,9 @@ class Launch:
     # Signals
 
     def interrupt(self, number: int, times: int) -> None:
-        """The user or a scheduler asked for the end: the second time the ranks are killed, the third time nobody is awaited.
+        """End the job: the first signal stops the ranks, the second kills them, the third does not wait for nodes.
 
-        Schedulers and timeout(1) may send SIGTERM twice, and promise the ranks the whole grace time: a second has no effect.
+        A second SIGTERM has no effect: schedulers and timeout(1) may send two, and promise the ranks the whole grace time.
         """
         detail = f"{signal_name(number)} to mpilaunch"
         preempted = number == signal.SIGTERM
@@ -309,7 +309,7 @@ class Launch:
             self._stop.ask(outcome, first if times == 1 else [], again=True)
 
     def _preempt(self, detail: str) -> None:
-        """SIGTERM came, to us or to a daemon, and perhaps to every process of the job: it counts once."""
+        """Handle the first SIGTERM to mpilaunch or a daemon; the scheduler may have sent it to every process of the job."""
         if self._preempted or self._stop.leaving:
             return
         self._preempted = True
@@ -329,27 +329,27 @@ class Launch:
 
     # The end of ranks, and of the job
 
-    def _reads_no_more(self, rank: int, consumed: int | None) -> None:
-        """A rank has gone, having read so many bytes of stdin; None: nobody knows."""
+    def _stdin_ended(self, rank: int, consumed: int | None) -> None:
+        """Stop sending stdin to a rank that has ended; `consumed` is the number of bytes it read, None when unknown."""
         if self._stdin is not None:
             self._stdin.rank_ended(rank, consumed)
 
     def _exited(self, end: RankEnd) -> None:
-        self._state.happened(end.rank, "exited", end)
+        self._state.apply(end.rank, "exited", end)
         self._mpi.rank_ended(end)
-        # The others of an MPI job would wait for it for ever.
+        # With --continue-on-error too, other ranks may wait in MPI for ever for one that fails between init and finalize.
         if end.failed and not (self._job.continue_on_error and end.mpi in ("absent", "finalized")):
             self._stop.begin(None)
         self._check_missed()
         self._check_done()
 
     def _check_missed(self) -> None:
-        """Ranks that wait in MPI for one that has ended would wait for ever."""
+        """Stop the job when ranks wait in MPI for one that has ended: they would wait for ever."""
         if self._stop.begun:
             return
         missed = self._mpi.missed()
         if missed:
-            self._state.missed(missed)
+            self._state.mark_missed(missed)
             self._stop.begin(None)
 
     def _end_early(self, outcome: Verdict) -> None:
@@ -364,15 +364,15 @@ class Launch:
             self._done.set()
 
     def _node_done(self, index: int) -> bool:
-        """Say whether nothing is to come from a node; one that has been told to prepare another world is not at its end."""
-        return index in self._lost_nodes or self._finished.get(index, 0) == self._ranks.worlds_told[index]
+        """Return whether a node is lost or has finished all worlds that it was sent."""
+        return index in self._lost_nodes or self._finished.get(index, 0) == self._ranks.worlds_sent[index]
 
     def _output_broken(self, error: OSError) -> None:
-        """Nobody reads our stdout any more: as for any filter, that ends the job, without a word."""
+        """End the job without a message when the reader of stdout has gone, as SIGPIPE ends a filter."""
         if error.errno == errno.EPIPE:
             self._stop.begin(Verdict(128 + signal.SIGPIPE, "interrupted", detail="nobody reads the output any more"))
 
-    # Small things
+    # Helpers
 
     @property
     def _links(self) -> list[NodeLink]:

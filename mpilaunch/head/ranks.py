@@ -1,6 +1,6 @@
-"""The ranks of a job on its nodes: where each one is, preparing a world on all nodes that run it, and starting it.
+"""The ranks of a job: the node of each, and how a world of ranks is prepared and started on its nodes.
 
-A world starts everywhere or nowhere. The first is the job itself; MPI_Comm_spawn adds others while it runs.
+A world starts on all of its nodes or on none. The first world is the job itself; MPI_Comm_spawn adds others while it runs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
 from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
-from mpilaunch.head.nodes.preparation import mpi_description, preparation_of_all, preparations, surroundings
+from mpilaunch.head.nodes.preparation import common_preparation, mpi_description, preparations, world_facts
 from mpilaunch.head.output.forward import OutputForwarder
+from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import JobSpec
@@ -31,12 +32,12 @@ class Ranks:
     """The ranks of one job, by their number in the job.
 
     Attributes:
-        worlds: those that were started, in order.
-        bindings: what each rank is bound to.
-        worlds_told: how many worlds each node has been told to prepare and has not refused, by the node's index.
+        worlds: the worlds that were added, in order.
+        bindings: the CPUs and GPUs that each rank is bound to.
+        worlds_sent: node index -> number of worlds that the node was sent to prepare and has not refused.
 
     Args:
-        say: tells the user something.
+        say: prints a note.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Ranks:
     ) -> None:
         self.worlds: list[World] = []
         self.bindings: dict[int, RankBinding] = {}
-        self.worlds_told: Counter[int] = Counter()
+        self.worlds_sent: Counter[int] = Counter()
         self._job = job
         self._daemons = daemons
         self._output = output
@@ -59,14 +60,14 @@ class Ranks:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._prepared: dict[int, list[tuple[int, bool]]] = {}
 
-    # Where they are
+    # Look-ups
 
     def place(self, rank: int) -> Placement:
-        """Return where a rank is; `Placement.rank` is its number in its world."""
+        """Return the placement of a rank; `Placement.rank` is its number in its world."""
         return self._places[rank]
 
     def is_on(self, rank: int, index: int) -> bool:
-        """Say whether there is such a rank, and it is on this node."""
+        """Return whether the rank exists and is on this node."""
         return rank < len(self._places) and self._places[rank].node == index
 
     def of_node(self, index: int) -> list[int]:
@@ -79,10 +80,10 @@ class Ranks:
         return range(world.first, world.first + world.size)
 
     def own_rank(self, name: str, number: int, index: int) -> int:
-        """Return the number in the job of a rank of a world, which a node names as its own; raises WireError."""
+        """Return the number in the job of rank `number` of a world; raises WireError unless it is on this node."""
         world = self._worlds.get(name)
         if world is None or not 0 <= number < world.size or not self.is_on(world.first + number, index):
-            raise WireError(f"rank {number} of world {name[:LONGEST_NOTE]!r} is none of this node")
+            raise WireError(f"rank {number} of world {name[:LONGEST_NOTE]!r} is not on this node")
         return world.first + number
 
     def check_world(self, name: str, index: int) -> None:
@@ -91,7 +92,7 @@ class Ranks:
             raise WireError(f"this node has no rank of world {name[:LONGEST_NOTE]!r}")
 
     def count_members(self, members: Sequence[Sequence[Any]], index: int) -> tuple[int, int]:
-        """Return how many ranks the members of a collective are, and how many of them a node has; raises WireError."""
+        """Return how many ranks a collective has, and how many of them are on a node; raises WireError."""
         total = here = 0
         for name, number in members:
             world = self._worlds.get(name)
@@ -114,18 +115,18 @@ class Ranks:
     # Preparing and starting
 
     async def prepare(self, world: World) -> None:
-        """Give every node of a world its ranks and hear that they can start; raises LaunchError when one cannot."""
+        """Send every node of a world its ranks and await all answers; raises LaunchError when a node refuses."""
         job = self._job
         facts = {index: facts_of(self._daemons.links[index]) for index in world.job_map.nodes}
         bindings = bind_ranks(job.allocation, world.job_map, facts, job.gpu, job.cpu)
         self._answers = {index: asyncio.get_running_loop().create_future() for index in world.job_map.nodes}
         self._prepared = {}
-        around = surroundings(job, world, facts)
-        shared = encode_shared(preparation_of_all(job, world, around, self._output.window))
-        for index, message in preparations(job, world, around, bindings):
+        known = world_facts(job, world, facts)
+        shared = encode_shared(common_preparation(job, world, known, self._output.window))
+        for index, message in preparations(job, world, known, bindings):
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = self._daemons.links[index]
-            self.worlds_told[index] += 1
+            self.worlds_sent[index] += 1
             self._unanswered[index] += 1
             if link.state != "running":
                 link.state = "preparing"
@@ -136,22 +137,21 @@ class Ranks:
         await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
         failures: list[NodeFailure] = []
         notes: dict[str, list[str]] = {}
-        for index, answer in self._answers.items():
-            name = job.allocation.nodes[index].name
-            if not answer.done():
+        for index, future in self._answers.items():
+            name, link = job.allocation.nodes[index].name, self._daemons.links[index]
+            if not future.done():
                 failures.append(NodeFailure(name, "timeout", "no answer to the preparation", job.deadlines.start, index))
-            elif self._daemons.links[index].given_up and answer.result()["type"] == "ready":
-                # It was lost while others still prepared.
-                link = self._daemons.links[index]
-                cause = "protocol" if link.broke else "daemon-failed"
-                failures.append(NodeFailure(name, cause, link.broke or link.last_words, 0.0, index))
-            elif answer.result()["type"] == "refused":
-                for problem in answer.result()["problems"][:MOST_NOTES]:
+                continue
+            answer = future.result()
+            if answer["type"] == "refused":
+                for problem in answer["problems"][:MOST_NOTES]:
                     failures.append(NodeFailure(name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
+            elif link.given_up:  # lost after it was ready, while other nodes were preparing
+                failures.append(NodeFailure(name, _cause(link), link.broke or link.last_words, 0.0, index))
             else:
-                lines = answer.result()["notes"]
+                lines = answer["notes"]
                 if job.output.verbose:
-                    lines = [*lines, *facts[index].notes, *(f"runs {path}" for path in answer.result()["programs"])]
+                    lines = [*lines, *facts[index].notes, *(f"runs {path}" for path in answer["programs"])]
                 for note in lines[:MOST_NOTES]:
                     notes.setdefault(note[:LONGEST_NOTE], []).append(name)
         if failures:
@@ -162,15 +162,15 @@ class Ranks:
         self.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}
 
     def introduce(self, world: World) -> None:
-        """Make a world known to the nodes that have no rank of it; those that come later are told of all others."""
+        """Describe a world to the nodes without a rank of it, and all earlier worlds to the nodes that have just joined."""
         for index, link in self._daemons.links.items():
-            if not self.worlds_told[index]:
+            if not self.worlds_sent[index]:
                 for known in self.worlds:
-                    self._tell_of(link, known)
+                    self._send_world(link, known)
             if index not in world.job_map.nodes:
-                self._tell_of(link, world)
+                self._send_world(link, world)
 
-    def _tell_of(self, link: NodeLink, world: World) -> None:
+    def _send_world(self, link: NodeLink, world: World) -> None:
         if world.name not in self._descriptions:
             description = mpi_description(self._job, world)
             self._descriptions[world.name] = b"" if description is None else encode_shared({"mpi": description})
@@ -179,7 +179,7 @@ class Ranks:
             link.send({"type": "world"}, shared)
 
     def add(self, world: World) -> None:
-        """Count the ranks of a prepared world among those of the job; raises LaunchError when their files cannot be made."""
+        """Add the ranks of a world to the job; raises LaunchError when their output files cannot be opened."""
         try:
             self._output.add_world(world)
         except LaunchError:
@@ -194,7 +194,7 @@ class Ranks:
         self._state.add(range(world.first, world.first + world.size))
 
     def _cancel(self) -> None:
-        """Start nothing of what was prepared last."""
+        """Tell the nodes to drop the ranks that were prepared last."""
         for index in self._prepared:
             self._daemons.links[index].send({"type": "cancel"})
 
@@ -214,27 +214,30 @@ class Ranks:
             link.send({"type": "launch"})
         self._prepared = {}
 
-    # From the links
+    # Events of links
 
     def answered(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Take `ready` or `refused`; raises WireError when nothing was asked."""
+        """Handle `ready` or `refused`; raises WireError when no `prepare` is unanswered."""
         if not self._unanswered[link.node.index]:
             raise WireError(f"{message['type']!r} without a `prepare`")
         self._unanswered[link.node.index] -= 1
-        self._take_answer(link, message)
+        self._set_answer(link, message)
 
-    def _take_answer(self, link: NodeLink, message: dict[str, Any]) -> None:
+    def _set_answer(self, link: NodeLink, message: dict[str, Any]) -> None:
         answer = self._answers.get(link.node.index)
         if answer is not None and not answer.done():
             if message["type"] == "refused":
-                self.worlds_told[link.node.index] -= 1
-            answer.set_result(message)
+                self.worlds_sent[link.node.index] -= 1
+            settle(answer, message)
 
     def gone(self, link: NodeLink, reason: str) -> None:
-        """A node is gone: where it had to answer, that is its answer."""
-        cause = "protocol" if link.broke else "daemon-failed"
-        problem = {"cause": cause, "detail": link.broke or f"{reason}\n{link.last_words}".strip()}
-        self._take_answer(link, {"type": "refused", "problems": [problem]})
+        """Take the loss of a node for its refusal where its answer is awaited."""
+        problem = {"cause": _cause(link), "detail": link.broke or f"{reason}\n{link.last_words}".strip()}
+        self._set_answer(link, {"type": "refused", "problems": [problem]})
+
+
+def _cause(link: NodeLink) -> str:
+    return "protocol" if link.broke else "daemon-failed"
 
 
 def facts_of(link: NodeLink) -> NodeFacts:

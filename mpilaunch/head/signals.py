@@ -1,6 +1,6 @@
-"""Signals to mpilaunch: to end the job, or to be passed on to every rank.
+"""Signals sent to mpilaunch: some end the job, others are forwarded to every rank.
 
-A signal becomes an event of the loop; a table says what it means. Stopping (Ctrl-Z) stops the ranks first and then us.
+Each signal becomes an event of the loop. SIGTSTP (Ctrl-Z) stops the ranks first and then mpilaunch itself.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ FORWARDED = {
     signal.SIGTSTP: signal.SIGSTOP,
     signal.SIGCONT: signal.SIGCONT,
 }
-"""Signal to mpilaunch, and the one that the ranks get."""
+"""Signal that mpilaunch receives -> signal that is sent to the ranks."""
 
 
 class Receiver(Protocol):
-    """Who acts on signals."""
+    """The object that acts on signals: a launch."""
 
     def interrupt(self, number: int, times: int) -> None:
-        """A signal that asks for the end came, for the `times`-th time, counting all of them."""
+        """Handle a signal that asks for the end of the job; `times` counts all such signals so far."""
 
     def forward(self, number: int) -> None:
         """Send a signal to every rank."""
 
 
-def _become_a_byte(number: int, frame: object) -> None:
-    """The interpreter has written it to the pipe already."""
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing: the interpreter has already written the signal's number to the wake-up pipe."""
 
 
 class SignalRelay:
-    """Take our signals for as long as the `with` block lasts.
+    """Context manager that handles mpilaunch's signals inside its `with` block.
 
     Attributes:
-        receiver: who gets them, if anybody. A signal that asks for the end is also the end of the next `until_interrupted`.
+        receiver: the object that gets the signals, if any. Without one, a signal that asks for the end cancels the next
+            `until_interrupted`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver | None = None) -> None:
@@ -57,15 +58,15 @@ class SignalRelay:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
-        # Not `add_signal_handler`, which loads `inspect` to find out what it was given.
+        # `loop.add_signal_handler` would import `inspect`, which costs start-up time.
         self._read, self._write = os.pipe()
         for descriptor in (self._read, self._write):
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._loop.add_reader(self._read, self._take)
-        # nohup: who starts us with a signal ignored wants it ignored.
-        taken = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, _become_a_byte) for number in (*taken, *FORWARDED)}
+        self._loop.add_reader(self._read, self._dispatch)
+        # A signal that was ignored when mpilaunch started stays ignored (nohup).
+        ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, _ignore) for number in (*ending, *FORWARDED)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -77,7 +78,7 @@ class SignalRelay:
         os.close(self._write)
 
     async def until_interrupted(self, starting: Coroutine[Any, Any, None]) -> None:
-        """Await the start of a job; a signal cancels it, and then this raises LaunchError."""
+        """Await the start of a job; raises LaunchError when a signal that asks for the end cancels it."""
         self._starting = self._loop.create_task(starting)
         if self._cancelled_by:
             self._starting.cancel()
@@ -94,7 +95,7 @@ class SignalRelay:
         finally:
             self._starting = None
 
-    def _take(self) -> None:
+    def _dispatch(self) -> None:
         for number in map(signal.Signals, os.read(self._read, 4096)):
             if number in FORWARDED:
                 self._forward(number, FORWARDED[number])

@@ -1,8 +1,8 @@
-"""The stop of a job: signals to every rank, and what becomes of the nodes that do not end them in time.
+"""Stops a job: sends signals to every rank, and cuts the nodes that do not end their ranks in time.
 
-A job has one stop, whatever began it. It always ends: a node that has not finished OVERDUE seconds after the grace time is cut,
-whatever it has sent. Only output that our own reader does not take is awaited longer, and only until somebody outside the job
-asks for the end.
+A job is stopped once, whatever the reason. A stop always ends: a node that has not finished OVERDUE seconds after the grace
+time is cut. The one exception is output that the reader of mpilaunch's own output does not take: it may take longer, until
+the user or a scheduler asks for the end.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, Verdict
 
 OVERDUE = 5.0
-"""Seconds after the grace time that a node has to finish; then its link is cut and it counts as lost."""
+"""Seconds after the grace time in which a node must finish; then its link is cut and it counts as lost."""
 OVERDUE_REASON = "its daemon did not end the ranks in time"
 LEFT_IN_PIPES = 2 << 20
-"""Bytes of output that an ended rank may have left: two pipes of the largest size that the kernel gives everybody."""
+"""Bytes of output that an ended rank may have left: two pipes of the largest size that an unprivileged process can set."""
 
 
 class Stop:
-    """How a job is stopped, if it is.
+    """The stop of one job, if there is one.
 
     Attributes:
-        begun: ranks are told to end.
-        outcome: the verdict where it is not for the ranks to give; the first one counts.
+        begun: the ranks have been signalled to end.
+        outcome: the verdict when the ranks' own ends do not decide it; the first one counts.
         leaving: the ranks have ended, and only output may be left.
 
     Args:
-        on_begin: called when it begins.
-        node_done: says of a node's place in the allocation that nothing is to come from there any more.
+        on_begin: called when the stop begins.
+        node_done: returns whether the node with this index is lost or finished.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Stop:
         self._received: dict[int, int] = {}
 
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:
-        """End every rank: the signals one after the other, with the grace time shared among them, then SIGKILL."""
+        """End every rank: send the signals in order, with the grace time divided among them, then SIGKILL."""
         if not self.begun:
             self.begun = True
             self.outcome = outcome or self.outcome
@@ -70,11 +70,11 @@ class Stop:
     def ask(
         self, outcome: Verdict, signals: Sequence[int] = (signal.SIGTERM,), *, again: bool = False, shared: bool = False
     ) -> None:
-        """Begin, for somebody outside the job.
+        """Begin on request of the user, a scheduler or the time limit.
 
         Args:
-            again: signals of a stop that is under way are replaced by these.
-            shared: ranks may have been sent the first signal already, by who has sent it to us.
+            again: replace the signals of a stop that is under way by these.
+            shared: the sender of the first signal may have sent it to the ranks too.
         """
         self._asked = True
         if self.leaving:
@@ -89,19 +89,19 @@ class Stop:
             self._give_up_after(signals)
 
     def quit(self, outcome: Verdict) -> None:
-        """Begin, if need be, and end at once: cut every node that has not finished."""
+        """Stop at once: cut every node that has not finished."""
         self.ask(outcome, [])
         self._cut(list(self._daemons.links), "the end was asked for again and again")
 
     def limit_time(self) -> None:
-        """Ask for the end when the job's time is over, of which attempts before this one have spent some."""
+        """Ask for the end when the job's time limit expires; earlier attempts count towards it."""
         limit = self._deadlines.timeout
         if limit is not None:
             over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"the time limit of {limit:g} s is over")
             self._limit = self._loop.call_later(limit - self._spent, self.ask, over)
 
     def close(self) -> None:
-        """Ask for nothing, and give up nothing, any more."""
+        """Cancel the timers."""
         for timer in (self._overdue, self._limit):
             if timer is not None:
                 timer.cancel()
@@ -120,7 +120,7 @@ class Stop:
         self._overdue = self._loop.call_at(self._due, self._give_up)
 
     def _give_up(self) -> None:
-        """Cut the nodes that have not finished, whatever they lack, but for those whose output our own reader holds up."""
+        """Cut the nodes that have not finished, except those whose output waits for the reader of mpilaunch's output."""
         if self._asked:
             self._output.abandon()
         self._cut([index for index in self._daemons.links if not self._may_go_on(index)], OVERDUE_REASON)
@@ -128,9 +128,9 @@ class Stop:
             self._overdue = self._loop.call_later(OVERDUE, self._give_up)
 
     def _may_go_on(self, index: int) -> bool:
-        """Say whether a node can do no better: its ranks have ended, and what is left of their output waits for our reader."""
+        """Return whether a node waits only for our reader: its ranks have ended and it still has some of their output."""
         ranks, received = self._ranks.of_node(index), self._daemons.links[index].received
-        if self._asked or any(map(self._state.lives, ranks)) or not self._output.held_up:
+        if self._asked or any(map(self._state.is_alive, ranks)) or not self._output.held_up:
             return False
         return received - self._received.setdefault(index, received) <= LEFT_IN_PIPES * len(ranks)
 

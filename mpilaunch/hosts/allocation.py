@@ -123,8 +123,8 @@ def from_sources(
     for entries, source in ((hostfile, hostfile_source), (host_list, "--host")):
         if not entries:
             continue
-        if names_places(entries):
-            around = filter_by_host_list(around, name_hosts(entries, around), source)
+        if has_relative_names(entries):
+            around = filter_by_host_list(around, resolve_relative_names(entries, around), source)
         elif source == "--host" and hostfile:
             around = filter_by_host_list(around, entries)
         else:
@@ -132,12 +132,12 @@ def from_sources(
     return around
 
 
-def names_places(entries: Sequence[HostEntry]) -> bool:
+def has_relative_names(entries: Sequence[HostEntry]) -> bool:
     """Say whether some entry names a node by its place (`+n0`, `+e`) and not by its name."""
     return any(entry.name.startswith("+") for entry in entries)
 
 
-def name_hosts(entries: Sequence[HostEntry], allocation: Allocation) -> list[HostEntry]:
+def resolve_relative_names(entries: Sequence[HostEntry], allocation: Allocation) -> list[HostEntry]:
     """Return the entries with names in place of `+n0` and `+e`; raises UsageError for a place that is not there."""
     names = [node.name for node in allocation.nodes]
     free = dict.fromkeys(names)
@@ -180,7 +180,7 @@ def order_nodes(allocation: Allocation, *, descending: bool) -> Allocation:
     return allocation._replace(nodes=tuple(replace(node, index=index) for index, node in enumerate(nodes)))
 
 
-def nodes_of(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[int, ...]:
+def node_indices(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[int, ...]:
     """Return the index of the node that each entry names; raises UsageError for a host that the allocation lacks.
 
     Where several nodes bear one name, the first mention is the first of them, and so on round.
@@ -190,7 +190,7 @@ def nodes_of(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[int,
         by_name[node.name].append(node.index)
     mentions: Counter[str] = Counter()
     indices = []
-    for entry in name_hosts(entries, allocation):
+    for entry in resolve_relative_names(entries, allocation):
         if entry.name not in by_name:
             raise UsageError(
                 "host-unknown",

@@ -32,7 +32,7 @@ from mpilaunch.hosts.host_values import (
     read_user,
 )
 from mpilaunch.hosts.nodeset import Line, Span, expand_span
-from mpilaunch.text import near
+from mpilaunch.text import closest
 
 
 class HostEntry(NamedTuple):
@@ -281,7 +281,7 @@ _BY_SPELLING = {spelling: (field, read) for field, read, spellings in _KEYS for 
 def _find_key(key: Span) -> tuple[str, Callable[[Span], object]]:
     known = _BY_SPELLING.get(key.text.replace("-", "_"))
     if known is None:
-        meant = near(key.text.lower().replace("-", "_"), _BY_SPELLING)
+        meant = closest(key.text.lower().replace("-", "_"), _BY_SPELLING)
         hint = f"did you mean {meant}=?" if meant else "the keys are " + ", ".join(_FIELDS)
         raise key.error("hostfile-key", f"unknown key '{key.text}'", hint)
     return known

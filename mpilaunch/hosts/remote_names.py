@@ -11,7 +11,7 @@ HOST_CHARACTERS = SHELL_CHARACTERS | {"\\"}
 """Names of hosts hold no backslash; login names may, as in DOMAIN\\user."""
 
 
-def refuse_names(host: str, user: str | None) -> str:
+def name_problem(host: str, user: str | None) -> str:
     """Return why a host or login name is refused, "" when both are fine."""
     if not host or host.startswith("-") or _unfit(host, HOST_CHARACTERS):
         return f"{host!a}: the host name is empty, begins with '-', or contains invalid characters"

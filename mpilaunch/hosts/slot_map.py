@@ -23,7 +23,7 @@ from mpilaunch.hosts.allocation import Allocation, Node, Slot, divide
 from mpilaunch.hosts.host_values import read_cpus, read_gpus
 from mpilaunch.hosts.hostfile import HostEntry, read_hosts
 from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, fold
-from mpilaunch.text import near
+from mpilaunch.text import closest
 
 Path = tuple[Any, ...]
 Positions = Mapping[Path, tuple[int, int]]
@@ -192,7 +192,7 @@ def _mapping(data: object, at: _Place, known: Collection[str] | None) -> Mapping
         raise at.error(f"{_shown(data)} stands where keys belong", f"write keys here: {wanted}")
     for key in data:
         if known is not None and key not in known:
-            meant = near(str(key), known)
+            meant = closest(str(key), known)
             hint = f"did you mean '{meant}'?" if meant else "the keys are " + ", ".join(known)
             raise at.at(key).error(f"unknown key '{key}'", hint)
     return data

@@ -176,7 +176,7 @@ class Finding:
     follow_on: bool = False
 
 
-def find(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
+def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
     """Say why a rank failed, from its end and the last lines of its stderr; None where nothing is known."""
     # A shell, too, exits with 128 + N for a child that signal N killed.
     by_signal = _BY_SIGNAL.get(signal_name(end.exit_code - 128))
@@ -193,24 +193,24 @@ def find(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
     return None
 
 
-def culprit(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[int], Sequence[bytes]]) -> RankEnd:
+def decisive_failure(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[int], Sequence[bytes]]) -> RankEnd:
     """Return the failure that counts: the first, unless it only followed from that of another rank, however it was timed.
 
     Args:
         others: the other ranks that failed by themselves.
         lines_of: the last lines of a rank's stderr.
     """
-    found = find(first, lines_of(first.rank))
+    found = find_hint(first, lines_of(first.rank))
     if found is None or not found.follow_on:
         return first
     for end in sorted(others, key=lambda end: (end.clock, end.rank)):
-        found = find(end, lines_of(end.rank))
+        found = find_hint(end, lines_of(end.rank))
         if found is None or not found.follow_on:
             return end
     return first
 
 
-def wrote_before(ranks: Sequence[int], lines_of: Callable[[int], Sequence[bytes]]) -> tuple[int, str] | None:
+def find_exception(ranks: Sequence[int], lines_of: Callable[[int], Sequence[bytes]]) -> tuple[int, str] | None:
     """Return the first rank whose last lines hold an exception of its own, and that: it may hang where it should have ended."""
     for rank in ranks:
         texts = _texts(lines_of(rank))

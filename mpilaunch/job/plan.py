@@ -11,8 +11,8 @@ from typing import Any
 
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.job.masking import mask_argv, mask_command, mask_pair, mask_variables
+from mpilaunch.job.settings import Setting, Settings, Value
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.options import Setting, Settings, Value
 from mpilaunch.text import plural
 
 SCHEMA = "mpilaunch.plan/1"
@@ -58,7 +58,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
     }
     if settings is not None:
         plan["options"] = {
-            name: {"value": _without_secrets(setting, show=job.show_secrets), "provenance": setting.provenance}
+            name: {"value": _without_secrets(setting, show=job.show_secrets), "provenance": setting.source}
             for name, setting in settings.by_name.items()
         }
     return plan
@@ -142,16 +142,16 @@ def _without_secrets(setting: Setting, *, show: bool) -> Value:
 
 
 def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Setting]] = ()) -> str:
-    """Return each option's value and who said it; `of_programs` is what is said for one program of several alone."""
+    """Return each option's value and its source; `of_programs` are the settings of each of several programs."""
     show = bool(settings["show-secrets"])
 
     def row(name: str, setting: Setting) -> tuple[str, str, str]:
-        return name, _shown(_without_secrets(setting, show=show)), setting.provenance
+        return name, _shown(_without_secrets(setting, show=show)), setting.source
 
     rows = [row(name, setting) for name, setting in settings.by_name.items()]
-    for number, said in enumerate(of_programs, start=1):
-        rows += [row(f"{name} of program {number}", setting) for name, setting in said.items()]
-    return "\n".join(_table(("option", "value", "said by"), rows))
+    for number, own in enumerate(of_programs, start=1):
+        rows += [row(f"{name} of program {number}", setting) for name, setting in own.items()]
+    return "\n".join(_table(("option", "value", "from"), rows))
 
 
 def _shown(value: Value) -> str:

@@ -17,9 +17,24 @@ from mpilaunch.hosts.allocation import Allocation, Node
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import Discovery, RestartPolicy
 from mpilaunch.job.state import Verdict
-from mpilaunch.options import Settings
 from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
 from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.text import plural
+
+
+@dataclass(frozen=True)
+class RestartOptions:
+    """The options that keep a job going, by their names, and those that reach the hosts of --host-discovery-script."""
+
+    max_restarts: int = 0
+    no_restart_codes: str | None = None
+    spares: int = 0
+    nnodes: str | None = None
+    node_unit: int = 1
+    host_discovery_script: str | None = None
+    agent: str | None = None
+    remote_agent: str = "ssh"
+
 
 RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
 """Causes of an end after which another attempt may go better; so may it after a later start that failed (`start-...`)."""
@@ -60,15 +75,15 @@ class Health:
 
     Attributes:
         failures: how often each was lost, was not reached, or had the rank that failed first.
-        away: those that were lost in the last attempt: they may be back, but others are tried first.
-        out: those that cannot be used now: not reached in this attempt, or not among the hosts that there are.
+        lost: those that were lost in the last attempt: they may be back, but others are tried first.
+        unusable: those that cannot be used now: not reached in this attempt, or not among the hosts that there are.
     """
 
     failures: Mapping[int, int] = field(default_factory=dict)
-    away: frozenset[int] = frozenset()
-    out: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
+    unusable: frozenset[int] = frozenset()
 
-    def blame(self, numbers: Collection[int]) -> Health:
+    def with_failures(self, numbers: Collection[int]) -> Health:
         """Return the same with one failure more for each of these nodes."""
         more = {number: self.failures.get(number, 0) + 1 for number in numbers}
         return replace(self, failures={**self.failures, **more})
@@ -76,50 +91,50 @@ class Health:
     def standing(self, number: int, used: Collection[int]) -> int:
         """Return the order in which nodes are taken: 0 those in use, 1 idle ones, 2 lost ones, from 3 those that rest."""
         if self.failures.get(number, 0) >= REST_AFTER:
-            return 3 + (number in self.away)
-        return 2 if number in self.away else 0 if number in used else 1
+            return 3 + (number in self.lost)
+        return 2 if number in self.lost else 0 if number in used else 1
 
 
 # What the user asked for
 
 
 def restart_policy(
-    settings: Settings, pool: Allocation, mapping: MappingPolicy, local_names: frozenset[str]
+    options: RestartOptions, pool: Allocation, mapping: MappingPolicy, local_names: frozenset[str]
 ) -> RestartPolicy:
     """Return what the options ask for; raises UsageError when the nodes do not allow it."""
-    command, unit, spares = settings["host-discovery-script"], settings["node-unit"], settings["spares"]
-    if unit > 1 and ":" not in (settings["nnodes"] or ""):
+    command, unit, spares = options.host_discovery_script, options.node_unit, options.spares
+    if unit > 1 and ":" not in (options.nnodes or ""):
         raise UsageError("option-conflict", "--node-unit goes with --nnodes MIN:MAX")
-    least, most = _node_limits(settings["nnodes"], unit)
+    least, most = _node_limits(options.nnodes, unit)
     if command is not None and pool.elastic_slots:
         hint = "name the hosts to begin with by --host or --hostfile"
         raise UsageError("option-conflict", "--host-discovery-script without hosts", hint=hint)
     if least != most and mapping.ranks is not None:
         hint = "leave -np out: there is a rank per slot, or -N on each node"
-        raise UsageError("option-conflict", f"--nnodes {settings['nnodes']} with -np {mapping.ranks}", hint=hint)
-    excepted = _exit_codes(settings["no-restart-codes"])
-    if not settings["max-restarts"] and not spares and most is None:
+        raise UsageError("option-conflict", f"--nnodes {options.nnodes} with -np {mapping.ranks}", hint=hint)
+    excepted = _exit_codes(options.no_restart_codes)
+    if not options.max_restarts and not spares and most is None:
         return RestartPolicy()
     there = sum(bool(node.slots) for node in pool.nodes)
     wanted = least or 1
     if wanted + spares > there:
         beside = f" and {spares} spare" if spares else ""
-        asked = f"{wanted} node{'s' * (wanted > 1)}{beside} asked for, where {pool.source} has {there}"
+        asked = f"{plural(wanted, 'node')}{beside} asked for, where {pool.source} has {there}"
         raise UsageError("node-count", asked, hint="name more hosts, or ask for fewer nodes or spares")
     if most is not None and spares:
         most = min(most, (there - spares) // unit * unit)
     return RestartPolicy(
-        limit=settings["max-restarts"],
+        limit=options.max_restarts,
         excepted=excepted,
         spares=spares,
         least=least,
         most=most,
         unit=unit,
-        elastic=":" in (settings["nnodes"] or "") and mapping.ranks is None,
+        elastic=":" in (options.nnodes or "") and mapping.ranks is None,
         pool=pool,
         mapping=mapping,
         discovery=None if command is None else Discovery(
-            command, settings["agent"], settings["remote-agent"], mapping.per_node, local_names
+            command, options.agent, options.remote_agent, mapping.per_node, local_names
         ),
     )
 
@@ -155,7 +170,7 @@ def _exit_codes(text: str | None) -> frozenset[int]:
 def first_lineup(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy) -> Lineup:
     """Return where a job begins: on its nodes in order, less the spares; raises UsageError when its ranks do not fit."""
     numbers = tuple(range(len(pool.nodes)))
-    if not policy.keeps_idle:
+    if not policy.reserves_nodes:
         return Lineup(numbers, pool, map_ranks(pool, mapping))
     able = [node.index for node in pool.nodes if node.slots]
     count = min(policy.most or len(able), len(able) - policy.spares) // policy.unit * policy.unit
@@ -164,7 +179,7 @@ def first_lineup(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy
 
 def next_lineup(policy: RestartPolicy, pool: Allocation, lineup: Lineup, health: Health) -> Lineup | None:
     """Return where the next attempt runs, as like the last one as can be; None when there are not enough nodes."""
-    usable = [node.index for node in pool.nodes if node.slots and node.index not in health.out]
+    usable = [node.index for node in pool.nodes if node.slots and node.index not in health.unusable]
     before = (*lineup.numbers, *range(len(lineup.numbers), len(pool.nodes)))
     if policy.elastic:
         usable = _choose(policy, usable, lineup.used, health)
@@ -176,7 +191,7 @@ def next_lineup(policy: RestartPolicy, pool: Allocation, lineup: Lineup, health:
         return _mapped(pool, before, usable, policy.mapping) if policy.elastic else None
     used = {numbers[index] for index in lineup.job_map.nodes}
     idle = set(numbers) - used
-    resting = idle if policy.keeps_idle else idle & (health.away | health.out)
+    resting = idle if policy.reserves_nodes else idle & (health.lost | health.unusable)
     return Lineup(numbers, _allocation(pool, numbers, resting), lineup.job_map)
 
 
@@ -200,7 +215,7 @@ def _replace(
     standing = {number: health.standing(number, used) for number in numbers}
     # Those that must go choose first, then those that were lost.
     leaving = [index for index in job_map.nodes if numbers[index] not in usable or standing[numbers[index]]]
-    leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.away, index))
+    leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
         places = [place for place in job_map.placements if place.node == index]
@@ -252,7 +267,7 @@ def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, fr
 def changes(old: Lineup, new: Lineup) -> str:
     """Say how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" for not at all."""
     if len(old.names) != len(new.names):
-        return f"{len(new.names)} node{'s' * (len(new.names) > 1)} instead of {len(old.names)}: {fold(new.names)}"
+        return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
     pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]
     return ", ".join(f"{now} for {was}" for was, now in pairs)
 
@@ -260,18 +275,18 @@ def changes(old: Lineup, new: Lineup) -> str:
 # Whether and when
 
 
-def may_be_restarted(verdict: Verdict) -> bool:
+def is_restartable(verdict: Verdict) -> bool:
     """Say whether another attempt may go better after an end for this cause."""
     return verdict.cause in RESTARTED or verdict.cause.startswith("start-")
 
 
-def why_not(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
+def reason_against(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
     """Return why an attempt that ended so is not followed by another, "" when it is.
 
     Args:
         restart: how often the job has been started again so far.
     """
-    if not may_be_restarted(verdict):
+    if not is_restartable(verdict):
         return f"a job that ended by '{verdict.cause}' is not started again"
     if verdict.first is not None and verdict.first.errno is not None:
         return "a program that cannot be executed is not started again"

@@ -126,12 +126,12 @@ class RestartPolicy(NamedTuple):
     discovery: Discovery | None = None
 
     @property
-    def kept_going(self) -> bool:
+    def may_restart(self) -> bool:
         """Say whether there may be more than one attempt, or other nodes than the first ones."""
-        return bool(self.limit) or self.keeps_idle
+        return bool(self.limit) or self.reserves_nodes
 
     @property
-    def keeps_idle(self) -> bool:
+    def reserves_nodes(self) -> bool:
         """Say whether nodes that run no rank are left alone; else MPI_Comm_spawn may use them."""
         return bool(self.spares) or self.most is not None
 

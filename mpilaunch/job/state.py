@@ -111,7 +111,7 @@ class RankEnd(NamedTuple):
         return 128 + (self.signal or 0)
 
     @property
-    def how(self) -> str:
+    def description(self) -> str:
         """How it ended, in words: "exited with code 3", "killed by SIGSEGV (signal 11), core dumped"."""
         if self.errno is not None:
             return f"could not be executed: {os.strerror(self.errno)}"
@@ -178,7 +178,7 @@ class Verdict:
         if self.detail:
             return self.detail.splitlines()[0]
         if self.first is not None:
-            return f"rank {self.first.rank} on {self.host} {self.first.how} after {self.seconds:.1f} s"
+            return f"rank {self.first.rank} on {self.host} {self.first.description} after {self.seconds:.1f} s"
         return ""
 
 
@@ -195,7 +195,7 @@ class JobState:
         """Return the state of a job of which nothing has started."""
         return cls(dict.fromkeys(ranks, "waiting"))
 
-    def happened(self, rank: int, event: str, end: RankEnd | None = None) -> None:
+    def apply(self, rank: int, event: str, end: RankEnd | None = None) -> None:
         """Take an event of a rank; raises ValueError when it cannot happen in the rank's state."""
         state = self.states[rank]
         if event not in RANK_STATES[state]:
@@ -210,7 +210,7 @@ class JobState:
         """Count further ranks among those of the job; nothing of them has started."""
         self.states.update(dict.fromkeys(ranks, "waiting"))
 
-    def missed(self, ranks: Iterable[int]) -> None:
+    def mark_missed(self, ranks: Iterable[int]) -> None:
         """Living ranks wait for these, which have ended or are lost: those of them that ended well did not after all."""
         ends = [self.ends[rank] for rank in ranks if rank in self.ends]
         self.ends.update({end.rank: end._replace(missed=True) for end in ends if not end.failed})
@@ -220,7 +220,7 @@ class JobState:
         """Every rank is finished or lost."""
         return len(self.finished) == len(self.states)
 
-    def lives(self, rank: int) -> bool:
+    def is_alive(self, rank: int) -> bool:
         """Say whether a rank runs, as far as is known."""
         return self.states[rank] in ("waiting", "running", "drained")
 
@@ -229,7 +229,7 @@ class JobState:
         failures = [end for end in self.ends.values() if end.failed and not end.stopped]
         return min(failures, key=lambda end: (end.clock, end.rank), default=None)
 
-    def sort_out(self, first: RankEnd | None) -> tuple[tuple[RankEnd, ...], tuple[int, ...], tuple[int, ...]]:
+    def other_ranks(self, first: RankEnd | None) -> tuple[tuple[RankEnd, ...], tuple[int, ...], tuple[int, ...]]:
         """Return the ranks beside `first`: (failed by themselves, stopped by us or lost, ended well)."""
         failed_after, stopped, finished = [], [], []
         for rank in self.states:
@@ -248,7 +248,7 @@ class JobState:
 def verdict_of_ranks(state: JobState, first: RankEnd | None = None) -> Verdict:
     """Return the verdict of a job that ended by its ranks alone; `first` is the failure that counts, else the earliest."""
     first = first or state.first_failure()
-    failed_after, stopped, finished = state.sort_out(first)
+    failed_after, stopped, finished = state.other_ranks(first)
     if first is None:
         return Verdict(ExitCode.OK, "ok", finished=finished)
     return Verdict(

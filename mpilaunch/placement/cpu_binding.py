@@ -20,7 +20,7 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import Cpu, Gpu
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.placement.mapping import Placement
-from mpilaunch.placement.topology import OBJECTS, Object, in_turn, mapped, objects, objects_of, places_in
+from mpilaunch.placement.topology import OBJECTS, Object, assign_objects, objects, objects_of, overlapping, round_robin
 from mpilaunch.text import plural
 
 
@@ -145,7 +145,7 @@ def _bind_in_places(node: Node, count: int, cpus: Sequence[Cpu], policy: CpuPoli
     targets = objects_of(node.name, cpus, policy.bind_to)
     target_of = {cpu.number: place for place, target in enumerate(targets) for cpu in target}
     inside = [list(dict.fromkeys(target_of[cpu.number] for cpu in one if cpu.number in target_of)) for one in found]
-    places = mapped(len(found), count, policy.per_object)
+    places = assign_objects(len(found), count, policy.per_object)
     each = policy.cpus_per_rank
     used = [0] * len(targets)
     bound = []
@@ -160,7 +160,7 @@ def _bind_in_places(node: Node, count: int, cpus: Sequence[Cpu], policy: CpuPoli
         return [bound[place] for place in sorted(range(count), key=places.__getitem__)]
     if policy.rank_by is not None and (policy.rank_by != policy.map_by or policy.per_object):
         turns = objects_of(node.name, cpus, policy.rank_by)
-        return [bound[place] for place in in_turn(places_in([found[one] for one in places], one) for one in turns)]
+        return [bound[place] for place in round_robin(overlapping([found[one] for one in places], one) for one in turns)]
     return bound
 
 

@@ -1,6 +1,6 @@
 """What --map-by, --rank-by, --bind-to and the options beside them say together, in the words of Open MPI 4, 5 and of Hydra.
 
-Pure: settings in, the two policies out, or an error that says what to write instead.
+Pure: the values of these options in, the two policies out, or an error that says what to write instead.
 
     --map-by   [ place ] { ":" modifier }     place := slot | node | OBJECT | ppr:N:node | ppr:N:OBJECT | seq | rankfile
                                                        | pe-list=LIST
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, parse_numbers
-from mpilaunch.options import Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.placement.topology import OBJECTS
@@ -40,6 +39,29 @@ _INSTEAD = {
 """Words of other launchers that are understood and refused, and what helps."""
 
 _COUNT = re.compile("[1-9][0-9]{0,5}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class PlacementOptions:
+    """The options that place and bind ranks, by their names; None where nobody gave one.
+
+    Attributes:
+        cpu_set_source: where the value of --cpu-set came from, for errors.
+    """
+
+    np: int | None = None
+    npernode: int | None = None
+    npersocket: int | None = None
+    map_by: str | None = None
+    rank_by: str | None = None
+    bind_to: str | None = None
+    rankfile: str | None = None
+    oversubscribe: bool = False
+    nolocal: bool = False
+    cpu_set: str | None = None
+    cpu_set_source: str = "--cpu-set"
+    use_hwthread_cpus: bool = False
+    cpus_per_rank: int = 1
 
 
 @dataclass
@@ -69,31 +91,30 @@ class _BindTo:
     lists: tuple[tuple[int, ...], ...] = ()
 
 
-def mapping_and_cpus(settings: Settings) -> tuple[MappingPolicy, CpuPolicy]:
+def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPolicy]:
     """Return what -np, -N, --map-by, --rank-by, --bind-to and their like say together; raises UsageError.
 
     `MappingPolicy.listed` and `CpuPolicy.chosen` are not filled in: who reads `MappingPolicy.file` does that.
     """
-    text = settings["map-by"]
-    said = _read_map_by(text)
-    _add_options(said, settings, text)
-    rank_by, rank_span = _read_rank_by(settings["rank-by"], said)
+    said = _read_map_by(options.map_by or "slot")
+    _add_options(said, options)
+    rank_by, rank_span = _read_rank_by(options.rank_by, said)
     policy = MappingPolicy(
-        ranks=settings["np"],
+        ranks=options.np,
         map_by=said.place,
         per_node=said.per_node,
         rank_by=rank_by,
-        oversubscribe=settings["oversubscribe"] if said.oversubscribe is None else said.oversubscribe,
+        oversubscribe=options.oversubscribe if said.oversubscribe is None else said.oversubscribe,
         per_object=said.per_object,
         span=said.span,
         rank_span=rank_span,
         nolocal=said.nolocal,
         file=said.file,
     )
-    bind = _read_bind_to(settings["bind-to"])
-    hwthreads = said.hwthreads or settings["use-hwthread-cpus"]
-    cpus = settings["cpus-per-rank"] if said.cpus is None else said.cpus
-    if settings.layer("bind-to") == 0:
+    bind = _read_bind_to(options.bind_to or "none")
+    hwthreads = said.hwthreads or options.use_hwthread_cpus
+    cpus = options.cpus_per_rank if said.cpus is None else said.cpus
+    if options.bind_to is None:
         bind.unit = _unit_asked_for(said, cpus, "hwthread" if hwthreads else "core")
         if bind.unit == said.place:
             # Who deals more ranks to the cores than there are wants them to share, as with mpirun.
@@ -103,7 +124,7 @@ def mapping_and_cpus(settings: Settings) -> tuple[MappingPolicy, CpuPolicy]:
     elif bind.unit == "none" and said.cpu_list:
         bind.unit = "cpu-list"  # the others are not to be used, whatever a rank is bound to
     if cpus > 1 and bind.unit not in ("none", "core", "hwthread"):
-        told = f"{cpus} CPUs for each rank do not go with --bind-to {settings['bind-to']}"
+        told = f"{cpus} CPUs for each rank do not go with --bind-to {options.bind_to}"
         raise UsageError("option-conflict", told, hint="say --bind-to core or hwthread, or neither PE=N nor --cpus-per-rank")
     return policy, CpuPolicy(
         bind_to=bind.unit,
@@ -131,28 +152,29 @@ def _unit_asked_for(said: _MapBy, cpus: int, unit: str) -> str:
     return said.place if said.place in OBJECTS else "none"
 
 
-def _add_options(said: _MapBy, settings: Settings, text: str) -> None:
+def _add_options(said: _MapBy, options: PlacementOptions) -> None:
     """Lay the options that say the same in other words over what --map-by says."""
-    told = settings.layer("map-by") > 0 and said.place != "slot"
-    if (count := settings["npernode"]) is not None:
+    text = options.map_by or "slot"
+    given = said.place != "slot"
+    if (count := options.npernode) is not None:
         if said.per_node not in (None, count):
             raise _conflict(f"-N {count}", text)
         said.per_node = count
-    if (count := settings["npersocket"]) is not None:
-        if told and (said.place, said.per_object) not in (("socket", None), ("socket", count)):
+    if (count := options.npersocket) is not None:
+        if given and (said.place, said.per_object) not in (("socket", None), ("socket", count)):
             raise _conflict(f"--npersocket {count}", text)
         said.place, said.per_object = "socket", count
-    if (file := settings["rankfile"]) is not None:
-        if told and said.place != "rankfile":
+    if (file := options.rankfile) is not None:
+        if given and said.place != "rankfile":
             raise _conflict("--rankfile", text)
         said.place, said.file = "rankfile", file
     if said.place == "rankfile" and said.file is None:
         raise UsageError("map-by", f"--map-by: '{text}' names no file", hint="like --map-by rankfile:file=ranks.txt")
-    if settings["cpu-set"] is not None:
-        said.cpu_list = parse_numbers(settings["cpu-set"], settings.provenance("cpu-set"))
-    said.nolocal = said.nolocal or settings["nolocal"]
-    if (said.cpus or settings["cpus-per-rank"]) > 1 and said.place in ("core", "hwthread"):
-        told_cpus = said.cpus or settings["cpus-per-rank"]
+    if options.cpu_set is not None:
+        said.cpu_list = parse_numbers(options.cpu_set, options.cpu_set_source)
+    said.nolocal = said.nolocal or options.nolocal
+    if (said.cpus or options.cpus_per_rank) > 1 and said.place in ("core", "hwthread"):
+        told_cpus = said.cpus or options.cpus_per_rank
         hint = "map by slot, node or a larger object like socket"
         raise UsageError("map-by", f"--map-by: a {said.place} does not have {told_cpus} CPUs for a rank", hint=hint)
 

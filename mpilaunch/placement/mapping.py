@@ -28,7 +28,7 @@ from mpilaunch.hosts.allocation import LOCAL, MAX_SLOTS, Allocation, Node
 from mpilaunch.hosts.node_facts import Cpu
 from mpilaunch.placement.errors import not_enough
 from mpilaunch.placement.policy import MappingPolicy
-from mpilaunch.placement.topology import OBJECTS, Object, in_turn, mapped, objects_of, places_in
+from mpilaunch.placement.topology import OBJECTS, Object, assign_objects, objects_of, overlapping, round_robin
 from mpilaunch.text import plural
 
 
@@ -228,12 +228,12 @@ def _order(
         turns = []
         for node in nodes:
             found = _objects(node, policy.map_by, topologies)
-            own = [found[one] for one in mapped(len(found), quotas[node.index], policy.per_object)]
+            own = [found[one] for one in assign_objects(len(found), quotas[node.index], policy.per_object)]
             for one in _objects(node, rank_by, topologies):
                 # A rank that is mapped to its node as a whole is in every object of it.
-                inside = places_in(own, one) if found[0] else range(len(own))
+                inside = overlapping(own, one) if found[0] else range(len(own))
                 turns.append([(node.index, place) for place in inside])
-        return (node for node, _ in in_turn(turns))
+        return (node for node, _ in round_robin(turns))
     return _round_the_nodes(quotas, {}) if rank_by == "node" else _node_by_node(quotas)
 
 

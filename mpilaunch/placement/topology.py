@@ -57,13 +57,13 @@ def objects_of(node: str, cpus: Iterable[Cpu], kind: str) -> list[Object]:
     return found
 
 
-def mapped(found: int, count: int, per_object: int | None) -> list[int]:
+def assign_objects(found: int, count: int, per_object: int | None) -> list[int]:
     """Return which of the objects found each of `count` places has, in the order of mapping."""
     each = per_object or 1
     return [place // each % found for place in range(count)]
 
 
-def in_turn(turns: Iterable[Iterable[_Item]]) -> Iterator[_Item]:
+def round_robin(turns: Iterable[Iterable[_Item]]) -> Iterator[_Item]:
     """Return the items of the sequences, the next of each in turn, and each item once."""
     given: set[_Item] = set()
     left = [iter(items) for items in turns]
@@ -78,7 +78,7 @@ def in_turn(turns: Iterable[Iterable[_Item]]) -> Iterator[_Item]:
         left = going
 
 
-def places_in(places: Sequence[Object], one: Object) -> list[int]:
+def overlapping(places: Sequence[Object], one: Object) -> list[int]:
     """Return which of the places, each an object, have a CPU of this object."""
     numbers = {cpu.number for cpu in one}
     return [place for place, members in enumerate(places) if any(cpu.number in numbers for cpu in members)]

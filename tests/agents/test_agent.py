@@ -12,8 +12,8 @@ from mpilaunch.agent import BUILT_IN, AgentOptions, load
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.command import CommandAgent, parse
-from mpilaunch_agents.fake import BEHAVIOURS, WELL, Behaviour, FakeAgent
-from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_words, explain_ssh
+from mpilaunch_agents.fake import BEHAVIOURS, WORKING, Behaviour, FakeAgent
+from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_message, explain_ssh
 from mpilaunch_agents.ssh.agent import config_line
 
 NODE = Node(0, "node07", (), "any", user="ann", port=2222)
@@ -180,7 +180,7 @@ def test_a_user_without_a_name_needs_one_only_where_the_template_says_so(monkeyp
     ],
 )  # fmt: skip
 def test_words_of_ssh_have_a_cause(words: str, cause: str) -> None:
-    assert classify_ssh_words(words) == cause
+    assert classify_ssh_message(words) == cause
 
 
 def test_only_exit_code_255_is_read_as_words_of_ssh() -> None:
@@ -226,7 +226,7 @@ def test_ssh_option_that_cannot_be_honoured_names_the_other_agent() -> None:
 
 def test_fake_nodes_behave_as_named() -> None:
     agent = FakeAgent(AgentOptions(), {"node3": Behaviour(exit_code=1)})
-    assert agent.behaviour("node1") is WELL
+    assert agent.behaviour("node1") is WORKING
     assert agent.behaviour("node3") == Behaviour(exit_code=1)
     assert agent.behaviour("slow12") is BEHAVIOURS["slow"]
     assert agent.behaviour("connection-refused-2") == Behaviour(failure="connection-refused")

@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.agent import Agent, AgentOptions, Channel, load
+from mpilaunch.cli.build_job import MOST_OPEN_PODS
 from mpilaunch.errors import ExitCode
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.prepare import MOST_OPEN_PODS
 from mpilaunch.relay import HEADER
 from mpilaunch_agents.callback import agent as callback
-from mpilaunch_agents.callback import door as callback_door
+from mpilaunch_agents.callback import listener as callback_listener
 from mpilaunch_agents.callback.agent import SECRET, CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder
-from tests.cli.test_build_job import job
-from tests.daemon.test_boot import each_python
+from tests.support.command_line import job
 from tests.support.kubernetes.pods import Pods
 from tests.support.launching import finish, launch, launching, living, script, sh, wait_for_files, wait_until
 from tests.support.processes import everything
+from tests.support.pythons import each_python
 
 NO_STDIN = """#!/bin/sh
 if [ "$1" = elsewhere ]; then echo "ssh: $1: Connection refused" >&2; exit 255; fi
@@ -49,7 +49,7 @@ def relays() -> dict[int, list[bytes]]:
     for pid in everything():
         with contextlib.suppress(OSError):  # it has just ended
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if callback.call_back().encode() in words and b"python" in words[0]:
+            if callback.node_script().encode() in words and b"python" in words[0]:
                 found[pid] = words
     return found
 
@@ -233,7 +233,7 @@ def test_strangers_who_connect_many_times_keep_nobody_out(agent: str, speak: str
         try:
             assert await asyncio.wait_for(flood.stdout.readline(), 30) == b"done\n"
             await asyncio.sleep(0.2)
-            assert len(os.listdir("/proc/self/fd")) - before <= callback_door.MOST_UNPROVED + 4
+            assert len(os.listdir("/proc/self/fd")) - before <= callback_listener.MAX_UNAUTHENTICATED + 4
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             began = time.monotonic()
             channels = [await started(made, number) for number in range(1, 4)]
@@ -262,7 +262,7 @@ async def started(agent: Agent, number: int) -> Channel:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_stranger_who_says_nothing_is_hung_up_on(agent: str, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callback_door, "SECONDS_TO_SPEAK", 0.3)
+    monkeypatch.setattr(callback_listener, "AUTHENTICATION_SECONDS", 0.3)
 
     async def main() -> None:
         made = load(agent, AgentOptions(call_back=(agent,)))
@@ -292,8 +292,8 @@ def test_a_head_with_another_certificate_is_not_believed(agent: str, monkeypatch
         made, seen = load(agent, AgentOptions(call_back=(agent,))), Recorder()
         await made.open(Node(0, "somewhere", (), ""), [sys.executable, "-c", "print('up')"], seen)
         end = await seen.ended()
-        assert (end.exit_code, end.cause) == (callback.CANNOT_CALL, "head-unreachable")
-        assert b"somebody else answers" in seen.stderr and not seen.stdout
+        assert (end.exit_code, end.cause) == (callback.CANNOT_CONNECT, "head-unreachable")
+        assert b"the certificate is not the head's" in seen.stderr and not seen.stdout
         await made.close()
 
     asyncio.run(main())

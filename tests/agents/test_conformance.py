@@ -7,10 +7,7 @@ import sys
 from mpilaunch.agent import Agent, AgentOptions, load
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance
-
-SCRIPT = 'if test $0 = somewhere; then eval "exec $1"; fi; echo ssh: $0: Connection refused >&2; exit 255'
-TEMPLATE = f"sh -c '{SCRIPT}' {{host}} {{command}}"
-"""An agent that reaches one name, `somewhere`."""
+from tests.support.agents.programs import TEMPLATE
 
 
 class TestLocal(AgentConformance):

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.agent import Agent, AgentFailure, AgentOptions, connectors_for, load
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, connector_count, load
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.child import Child
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.ssh.connectors import ConnectorsAgent
-from tests.agents.test_conformance import TEMPLATE
+from tests.support.agents.programs import TEMPLATE
 from tests.support.hosts import Hosts
 from tests.support.launching import LIMIT, MPILAUNCH, children, living, wait_for_files, wait_until
 
@@ -55,7 +55,7 @@ class TestConnectors(AgentConformance):
     ],
 )
 def test_there_are_as_many_as_help(said: int | None, nodes: int, cpus: int, expected: int) -> None:
-    assert connectors_for(said, nodes, cpus) == expected
+    assert connector_count(said, nodes, cpus) == expected
 
 
 def test_only_an_agent_that_connects_itself_has_them() -> None:
@@ -117,7 +117,7 @@ def test_one_that_has_hung_up_and_is_not_yet_dead_is_waited_for(monkeypatch: pyt
             early = iter([False] * 4)  # what a busy kernel says of one whose sockets it has closed already
             monkeypatch.setattr(Child, "ended", property(lambda child: child is first.child and next(early, True)))
             await hear_of(agent)
-            assert (first.given, second.given, next(early, None)) == (1, 1, None)
+            assert (first.node_count, second.node_count, next(early, None)) == (1, 1, None)
         finally:
             monkeypatch.undo()
             await agent.close()
@@ -136,12 +136,12 @@ def test_one_that_hangs_up_and_lives_is_a_failure(monkeypatch: pytest.MonkeyPatc
         finally:
             await agent.close()
 
-    monkeypatch.setattr("mpilaunch_agents.ssh.connectors.DYING", 0.05)
+    monkeypatch.setattr("mpilaunch_agents.ssh.connectors.DEATH_SECONDS", 0.05)
     asyncio.run(main())
 
 
 def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpilaunch_agents.child.DISMISSAL", 0.2)
+    monkeypatch.setattr("mpilaunch_agents.child.DISMISS_SECONDS", 0.2)
     agent = connectors_agent(1)
     (pid,) = connectors(agent)
     os.kill(pid, signal.SIGSTOP)

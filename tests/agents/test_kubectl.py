@@ -17,7 +17,7 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch_agents.conformance import AgentConformance
 from mpilaunch_agents.kubectl import KubectlAgent
-from mpilaunch_agents.pods import KUBECTL_WORDS, pod_and_namespace, pod_of_host
+from mpilaunch_agents.pods import KUBECTL_MESSAGES, pod_and_namespace, pod_of_host
 from tests.support.hosts import HEAD
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Refusal
@@ -187,7 +187,7 @@ def test_exit_codes_of_the_command_are_no_failure_of_kubectl() -> None:
 
 
 def test_every_cause_of_kubectl_is_known() -> None:
-    assert {cause for cause, _ in KUBECTL_WORDS} <= set(CAUSES)
+    assert {cause for cause, _ in KUBECTL_MESSAGES} <= set(CAUSES)
 
 
 # Launches

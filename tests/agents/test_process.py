@@ -128,7 +128,7 @@ def test_a_killed_process_tells_nothing_of_what_it_ran() -> None:
 
 
 def test_what_cannot_be_killed_holds_up_no_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpilaunch_agents.process.CLOSING", 0.1)
+    monkeypatch.setattr("mpilaunch_agents.process.CLOSE_SECONDS", 0.1)
 
     async def main() -> None:
         made = LocalAgent(AgentOptions())
@@ -186,7 +186,7 @@ def test_writing_to_a_command_that_does_not_read_does_no_harm() -> None:
         channel.write(b"more")
         channel.abort()
         await recorder.ended()
-        assert "pause" not in recorder.said
+        assert "pause" not in recorder.events
 
     run(test)
 

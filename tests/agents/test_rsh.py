@@ -16,7 +16,8 @@ import pytest
 
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT
-from mpilaunch_agents.rsh.routes import choose, way
+from mpilaunch_agents.rsh.routes import route_name, route_to
+from tests.support.agents.programs import remote_shell
 from tests.support.hosts import Hosts
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Pod, Refusal
@@ -60,7 +61,7 @@ def test_bad_calls(arguments: list[str]) -> None:
 )
 def test_names_that_a_shell_would_read_are_refused(options: list[str]) -> None:
     with pytest.raises(BadCall, match="invalid characters"):
-        way("ssh", parse([*options, "true"]), {})
+        route_to("ssh", parse([*options, "true"]), {})
 
 
 def called(text: str) -> Call:
@@ -110,20 +111,14 @@ def test_a_tree_of_pods_is_refused_before_it_hangs() -> None:
 
 def test_the_way_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert choose("/x/mpilaunch-rsh", {}) == "ssh"
-    assert choose("/etc/mpi/kubexec.sh", {}) == "kubectl"
-    assert choose("/etc/mpi/kubexec.sh", {"MPILAUNCH_AGENT": "local"}) == "local"
+    assert route_name("/x/mpilaunch-rsh", {}) == "ssh"
+    assert route_name("/etc/mpi/kubexec.sh", {}) == "kubectl"
+    assert route_name("/etc/mpi/kubexec.sh", {"MPILAUNCH_AGENT": "local"}) == "local"
     monkeypatch.setattr(os, "access", lambda path, mode: path == "/opt/kube/kubectl")
-    assert [choose(name, {}) for name in ("mpilaunch-rsh", "ssh", "rsh")] == ["kubectl", "ssh", "ssh"]
+    assert [route_name(name, {}) for name in ("mpilaunch-rsh", "ssh", "rsh")] == ["kubectl", "ssh", "ssh"]
 
 
 # Its promises
-
-
-def remote_shell(place: Path, name: str = "mpilaunch-rsh") -> Path:
-    """Write the console script, as pip does."""
-    paths = f"sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'agents')!r}]"
-    return script(place / name, f"#!{sys.executable}\nimport sys\n{paths}\nfrom mpilaunch_agents.rsh.main import main\nmain()\n")
 
 
 @pytest.fixture

@@ -1,18 +1,17 @@
 """The agents ssh, openssh and command against real sshd: the conformance tests, and each way in which a node is not reached.
 
-The agents run on the head of the testbed, in a Python of their own: `reach` below is called there, and this file's
-conformance classes are run there by pytest.
+The agents run on the head of the testbed, in a Python of their own: `ask` calls them there, and pytest runs this file's
+conformance classes there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,11 @@ from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.ssh.channel import failure
 from mpilaunch_agents.ssh.connection import Connections
 from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
+from tests.support.agents.ssh import AGENTS, ask
 from tests.support.hosts import Hosts
 
 pytestmark = pytest.mark.testbed
 
-AGENTS = ("ssh", "openssh", "ssh -o BatchMode=yes -o ConnectTimeout=2 -p {port} -l {user} {host} {command}")
 ON_HEAD = "TESTS_ON_HEAD"
 
 
@@ -71,49 +70,6 @@ def test_agents_conform_on_real_hosts(hosts: Hosts) -> None:
 
 
 # What follows calls `reach` on the head.
-
-
-async def reach(
-    agent_name: str, options: dict[str, Any], nodes: Sequence[dict[str, Any]], command: Sequence[str]
-) -> list[list[Any]]:
-    """Run a command on nodes at once; return for each the cause, the words or the output, and the exit code."""
-    options["ssh_options"] = tuple(options.get("ssh_options", ()))
-    agent = load(agent_name, AgentOptions(**options))
-
-    async def one(index: int, node: dict[str, Any]) -> list[Any]:
-        recorder = Recorder()
-        try:
-            channel = await agent.open(Node(index, slots=(), agent=agent_name, **node), command, recorder)
-        except AgentFailure as error:
-            return [error.cause, error.detail, None]
-        channel.write_eof()
-        end = await recorder.ended()
-        return [end.cause, end.error or recorder.stdout.decode().strip(), end.exit_code]
-
-    try:
-        return await asyncio.gather(*(one(index, node) for index, node in enumerate(nodes)))
-    finally:
-        await agent.close()
-
-
-def ask(
-    hosts: Hosts,
-    agent: str,
-    node: str | dict[str, Any] | list[dict[str, Any]],
-    command: Sequence[str] = ("hostname",),
-    **options: Any,
-) -> list[list[Any]]:
-    """Call `reach` on the head."""
-    nodes = [{"name": node}] if isinstance(node, str) else [node] if isinstance(node, dict) else node
-    script = (
-        "import asyncio, json, sys; from tests.agents.test_ssh import reach; "
-        "print(json.dumps(asyncio.run(reach(*json.loads(sys.argv[1])))))"
-    )
-    call = json.dumps([agent, {"connect_timeout": 10, **options}, nodes, list(command)])
-    done = hosts.run([sys.executable, "-W", "error", "-c", script, call])
-    assert (done.returncode, done.stderr) == (0, "")
-    answers: list[list[Any]] = json.loads(done.stdout)
-    return answers
 
 
 def cause(hosts: Hosts, agent: str, node: str | dict[str, Any], **options: Any) -> str:
@@ -254,7 +210,7 @@ def test_ssh_agent_gives_the_key(hosts: Hosts, tmp_path: Path) -> None:
         'ssh-add -q ~/.ssh/id_ed25519; shift; "$@"'
     )
     driver = (
-        "import asyncio; from tests.agents.test_ssh import reach; "
+        "import asyncio; from tests.support.agents.ssh import reach; "
         "print(asyncio.run(reach('ssh', {'ssh_options': ['IdentityFile=/no/such/key']}, [{'name': 'node01'}], ['hostname'])))"
     )
     done = hosts.run(["bash", "-c", script, "bash", str(tmp_path), sys.executable, "-c", driver])

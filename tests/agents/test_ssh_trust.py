@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.agents.test_ssh import AGENTS, ask
+from tests.support.agents.ssh import AGENTS, ask
 from tests.support.hosts import Hosts
 
 pytestmark = pytest.mark.testbed

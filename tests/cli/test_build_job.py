@@ -8,25 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch import config
 from mpilaunch.errors import UsageError
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
 from mpilaunch.placement.policy import MappingPolicy
-from mpilaunch.prepare import make_job
-from mpilaunch.words import read_words
+from tests.support.command_line import job
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def job(words: str, **environ: str) -> JobSpec:
-    environ = {"HOME": "/nowhere", **environ}
-    said, program = read_words([*words.split(), "prog"])
-    return make_job(config.load_settings(said, environ), program, environ)
 
 
 def nodes(words: str, **environ: str) -> list[tuple[str, int]]:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch import config
-from mpilaunch.config import load_settings, load_yaml, read_text
+from mpilaunch.cli import config, files
+from mpilaunch.cli.files import load_yaml, read_text
+from mpilaunch.cli.options import OPTIONS
 from mpilaunch.errors import UsageError
-from mpilaunch.options import OPTIONS, Setting
+from tests.support.command_line import settings
 from tests.support.launching import launch
 
 
@@ -21,10 +22,6 @@ from tests.support.launching import launch
 def here(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def said(**values) -> dict[str, Setting]:
-    return {name: Setting(value, f"--{name}", 4) for name, value in values.items()}
 
 
 def message(call, *arguments) -> str:
@@ -37,24 +34,24 @@ def message(call, *arguments) -> str:
 
 
 def test_without_any_layer_all_is_default(here: Path) -> None:
-    settings = load_settings({}, {"HOME": str(here)})
-    assert {option.name: settings[option.name] for option in OPTIONS} == {option.name: option.default for option in OPTIONS}
-    assert {settings.provenance(option.name) for option in OPTIONS} == {"default"}
+    loaded = settings("", {"HOME": str(here)})
+    assert {option.key: loaded[option.key] for option in OPTIONS} == {option.key: option.default for option in OPTIONS}
+    assert {loaded.source(option.key) for option in OPTIONS} == {"default"}
 
 
 def test_the_stronger_layer_wins_and_is_named(here: Path) -> None:
     (here / "jobs.yaml").write_text("np: 1\nfanout: 1\ngrace: 1m\n")
     environ = {"HOME": str(here), "MPILAUNCH_NP": "2", "MPILAUNCH_FANOUT": "2"}
-    settings = load_settings(said(np=3, config="jobs.yaml"), environ)
-    assert [settings[name] for name in ("np", "fanout", "grace", "timeout")] == [3, 2, 60.0, None]
+    loaded = settings("-np 3 --config jobs.yaml", environ)
+    assert [loaded[name] for name in ("np", "fanout", "grace", "timeout")] == [3, 2, 60.0, None]
     names = ("np", "fanout", "grace", "timeout")
-    assert [settings.provenance(name) for name in names] == ["--np", "MPILAUNCH_FANOUT", "jobs.yaml:3", "default"]
-    assert [settings.layer(name) for name in names] == [4, 3, 2, 0]
+    assert [loaded.source(name) for name in names] == ["--np", "MPILAUNCH_FANOUT", "jobs.yaml:3", "default"]
+    assert [loaded.layer(name) for name in names] == [4, 3, 2, 0]
 
 
 def test_the_config_file_of_the_environment(here: Path) -> None:
     (here / "a.yaml").write_text("np: 5\n")
-    assert load_settings({}, {"HOME": str(here), "MPILAUNCH_CONFIG": "a.yaml"})["np"] == 5
+    assert settings("", {"HOME": str(here), "MPILAUNCH_CONFIG": "a.yaml"})["np"] == 5
 
 
 @pytest.mark.parametrize("variable", ["HOME", "XDG_CONFIG_HOME"])
@@ -63,24 +60,24 @@ def test_the_personal_file(here: Path, variable: str) -> None:
     (base / "mpilaunch").mkdir(parents=True)
     path = base / "mpilaunch" / "config.yaml"
     path.write_text("# mine\nnp: 6\n")
-    settings = load_settings({}, {variable: str(here)})
-    assert (settings["np"], settings.provenance("np")) == (6, f"{path}:2")
-    assert load_settings(said(config=str(path)), {"HOME": "/nowhere"})["np"] == 6
+    loaded = settings("", {variable: str(here)})
+    assert (loaded["np"], loaded.source("np")) == (6, f"{path}:2")
+    assert settings(f"--config {path}", {"HOME": "/nowhere"})["np"] == 6
 
 
 def test_files_are_named_relative_to_the_config_file(here: Path) -> None:
     (here / "site").mkdir()
     (here / "site" / "a.yaml").write_text("hostfile: [hosts.txt, /etc/hosts.txt]\nslot-map: map.yaml\nwdir: work\n")
-    settings = load_settings(said(config="site/a.yaml"), {"HOME": str(here)})
-    assert settings["hostfile"] == ("site/hosts.txt", "/etc/hosts.txt")
-    assert (settings["slot-map"], settings["wdir"]) == ("site/map.yaml", "work")
+    loaded = settings("--config site/a.yaml", {"HOME": str(here)})
+    assert loaded["hostfile"] == ("site/hosts.txt", "/etc/hosts.txt")
+    assert (loaded["slot-map"], loaded["wdir"]) == ("site/map.yaml", "work")
 
 
 def test_a_variable_has_one_value_per_line_and_empty_says_nothing(here: Path) -> None:
     environ = {"HOME": str(here), "MPILAUNCH_EXPORT": "A=1,2\nB\n", "MPILAUNCH_NP": "", "MPILAUNCH_QUIET": "yes"}
-    settings = load_settings({}, environ)
-    assert settings["export"] == ("A=1,2", "B")
-    assert (settings["np"], settings["quiet"]) == (None, True)
+    loaded = settings("", environ)
+    assert loaded["export"] == ("A=1,2", "B")
+    assert (loaded["np"], loaded["quiet"]) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -90,17 +87,19 @@ def test_a_variable_has_one_value_per_line_and_empty_says_nothing(here: Path) ->
         ("HOSTS", "say MPILAUNCH_HOST=VALUE"),
         ("TAG_OUTPUT", "say MPILAUNCH_TAG=ompi"),
         ("NO_COPY", "say MPILAUNCH_COPY=no"),
+        ("NPP", "did you mean MPILAUNCH_NP?"),
+        ("HOSTFIL", "did you mean MPILAUNCH_HOSTFILE?"),
     ],
 )
 def test_a_variable_that_means_an_option_and_sets_nothing_is_refused(here: Path, name: str, hint: str) -> None:
     with pytest.raises(UsageError, match=f"the variable MPILAUNCH_{name} sets nothing") as raised:
-        load_settings({}, {"HOME": str(here), f"MPILAUNCH_{name}": "1"})
+        settings("", {"HOME": str(here), f"MPILAUNCH_{name}": "1"})
     assert raised.value.hint == hint
 
 
 def test_variables_that_ranks_get_mean_no_option(here: Path) -> None:
-    own = ("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "JOB_ID", "RESTART_COUNT", "CHECKPOINT_DIR", "VERSION")
-    load_settings({}, {"HOME": str(here), **{f"MPILAUNCH_{name}": "1" for name in own}})
+    own = ("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "JOB_ID", "RESTART_COUNT", "CHECKPOINT_DIR", "RESTART_DIR", "VERSION")
+    settings("", {"HOME": str(here), **{f"MPILAUNCH_{name}": "1" for name in own}})
 
 
 @pytest.mark.parametrize(
@@ -109,19 +108,19 @@ def test_variables_that_ranks_get_mean_no_option(here: Path) -> None:
 def test_another_spelling_of_an_option_is_told_the_right_one(here: Path, key: str, hint: str) -> None:
     (here / "a.yaml").write_text(f"{key}: yes\n")
     with pytest.raises(UsageError, match=f"unknown key '{key}'") as raised:
-        load_settings(said(config="a.yaml"), {"HOME": str(here)})
+        settings("--config a.yaml", {"HOME": str(here)})
     assert raised.value.hint == hint
 
 
 def test_a_bad_variable_is_named(here: Path) -> None:
     environ = {"HOME": str(here), "MPILAUNCH_NP": "two"}
-    assert message(load_settings, {}, environ) == "MPILAUNCH_NP: 'two' is not a whole number"
+    assert message(settings, "", environ) == "MPILAUNCH_NP: 'two' is not a whole number"
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
 def test_an_empty_config_file_says_nothing(here: Path, text: str) -> None:
     (here / "a.yaml").write_text(text)
-    assert load_settings(said(config="a.yaml"), {"HOME": str(here)})["np"] is None
+    assert settings("--config a.yaml", {"HOME": str(here)})["np"] is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +140,7 @@ def test_an_empty_config_file_says_nothing(here: Path, text: str) -> None:
 )
 def test_a_bad_config_file_is_told_where(here: Path, text: str, expected: str) -> None:
     (here / "a.yaml").write_text(text)
-    assert message(load_settings, said(config="a.yaml"), {"HOME": str(here)}) == expected
+    assert message(settings, "--config a.yaml", {"HOME": str(here)}) == expected
 
 
 # Files
@@ -167,7 +166,7 @@ def test_positions_of_keys_and_items(here: Path) -> None:
         ("a: \x07\n", "special characters are not allowed"),
         ("[" * 20000, "'a.yaml' is nested too deeply"),
         ("&a [*a]\n", "'a.yaml' is nested too deeply"),
-        ("#" * (config.MAX_BYTES + 1), "'a.yaml' has more than 1 MiB"),
+        ("#" * (files.MAX_BYTES + 1), "'a.yaml' has more than 1 MiB"),
         ("a: 9999-99-99\n", "month must be in 1..12"),
     ],
     ids=["python", "merge", "list-key", "two", "control", "deep", "loop", "big", "date"],
@@ -202,6 +201,7 @@ def test_any_text_is_data_or_a_usage_error(tmp_path_factory, text: str) -> None:
         ("sub", "is a directory", None),
         ("nowhere/hosts.txt", "no such file or directory", "there is no directory 'nowhere'"),
         ("binary", "it is not UTF-8 text", None),
+        ("a\0b", "no file has such a name", None),
     ],
 )
 def test_files_that_cannot_be_read(here: Path, path: str, reason: str, hint: str | None) -> None:
@@ -215,7 +215,7 @@ def test_files_that_cannot_be_read(here: Path, path: str, reason: str, hint: str
 
 def test_yaml_is_imported_for_a_file_only(here: Path, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "yaml", raising=False)
-    load_settings(said(np=2), {"HOME": str(here), "MPILAUNCH_FANOUT": "2"})
+    settings("-np 2", {"HOME": str(here), "MPILAUNCH_FANOUT": "2"})
     assert "yaml" not in sys.modules
 
 
@@ -246,14 +246,14 @@ def test_a_file_that_the_environment_leads_to_must_be_ours(
     assert "hint: make it yours" in done.words
     path.chmod(0o600)
     os.chown(path, 0, 0)
-    assert load_settings({}, {variable: value})["agent"].startswith("touch ran")
+    assert settings("", {variable: value})["agent"].startswith("touch ran")
 
 
 def test_a_pipe_of_another_user_is_not_awaited(here: Path) -> None:
     os.mkfifo(here / "pipe")
     os.chown(here / "pipe", 65534, 65534)
-    said_of_it = message(load_settings, {}, {"MPILAUNCH_CONFIG": str(here / "pipe")})
-    assert said_of_it == f"{here}/pipe: the file is not trusted: it belongs to nobody (uid 65534)"
+    text = message(settings, "", {"MPILAUNCH_CONFIG": str(here / "pipe")})
+    assert text == f"{here}/pipe: the file is not trusted: it belongs to nobody (uid 65534)"
 
 
 def test_a_pipe_of_ours_is_read(here: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_pipe_of_ours_is_read(here: Path) -> None:
     os.write(write, b"np: 7\n")
     os.close(write)
     try:
-        assert load_settings({}, {"MPILAUNCH_CONFIG": f"/dev/fd/{read}"})["np"] == 7
+        assert settings("", {"MPILAUNCH_CONFIG": f"/dev/fd/{read}"})["np"] == 7
     finally:
         os.close(read)
 
@@ -275,14 +275,14 @@ def test_a_named_file_that_everybody_may_write_names_no_command(here: Path, key:
     path.write_text(f"np: 3\n{key}: {VALUES.get(key, 'x y {command}')}\n")
     path.chmod(0o646)
     expected = f"a.yaml:2:1: {key}: the file is not trusted: every user may write it"
-    assert message(load_settings, said(config="a.yaml"), {}) == expected
+    assert message(settings, "--config a.yaml", {}) == expected
     # The file of a colleague who lets nobody write it is the choice of the user who names it.
     os.chown(path, 65534, 65534)
     path.chmod(0o664)
-    assert load_settings(said(config="a.yaml"), {})["np"] == 3
+    assert settings("--config a.yaml", {})["np"] == 3
     path.write_text("np: 3\n")
     path.chmod(0o646)
-    assert load_settings(said(config="a.yaml"), {})["np"] == 3
+    assert settings("--config a.yaml", {})["np"] == 3
 
 
 @pytest.mark.parametrize("by", ["command line", "variable", "config file", "scheduler"])

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from mpilaunch import console as module
-from mpilaunch.console import Console, printable, progress_text, verdict_error, wants_colour
+from mpilaunch.cli import console as module
+from mpilaunch.cli.console import Console, printable, progress_text, verdict_error, wants_colour
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.job.state import RankEnd, Verdict
 from tests.support import goldens
@@ -178,7 +178,7 @@ def test_progress_text(done: int, total: int, waiting: list[str], text: str) -> 
 
 def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("mpilaunch.console.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("mpilaunch.cli.console.time.monotonic", lambda: now[0])
     stream = io.StringIO()
     console = Console(stream, {})
     for later in (0, 9, 1, 4, 5, 1, 10):
@@ -232,7 +232,7 @@ def test_a_quick_start_shows_nothing() -> None:
 
 def test_without_a_terminal_rich_is_not_imported() -> None:
     code = (
-        "import sys; from mpilaunch.console import Console; from mpilaunch.errors import LaunchError\n"
+        "import sys; from mpilaunch.cli.console import Console; from mpilaunch.errors import LaunchError\n"
         "Console().error(LaunchError('a', 'b')); assert 'rich' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)

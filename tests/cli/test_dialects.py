@@ -17,16 +17,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch import dialects, foreign, inherited, mca
-from mpilaunch.cli import main
-from mpilaunch.config import load_settings
-from mpilaunch.dialects import ROWS, Row, meaning, spelling
+from mpilaunch.cli.dialects import hydra, mca, rows
+from mpilaunch.cli.dialects import table as dialects
+from mpilaunch.cli.dialects.rows import Row
+from mpilaunch.cli.dialects.table import ROWS, meaning, spelling
+from mpilaunch.cli.main import main
+from mpilaunch.cli.options import BY_FLAG
+from mpilaunch.cli.parser import TRANSLATED, CommandLine, read_command
+from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts import kubernetes as operators
+from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.nodeset import fold_numbers
-from mpilaunch.options import BY_FLAG
-from mpilaunch.words import TRANSLATED, Command, read_command
 from tests.support import goldens
+from tests.support.command_line import request, settings
 from tests.support.paths import DOCS, ROOT
 
 TABLE = yaml.safe_load((goldens.GOLDEN / "commands.yaml").read_text(encoding="utf-8"))
@@ -147,17 +150,18 @@ def test_every_option_of_the_others_is_known_with_its_arguments(launcher: str, f
     long = flag if flag.startswith("--") or len(flag) == 2 else "-" + flag
     own = BY_FLAG.get(flag) or BY_FLAG.get(long)
     if own is not None:
-        assert words == (0 if own.said_by(flag if flag in BY_FLAG else long) is not None else own.words) or own.name == "help"
+        takes = own.words if own.fixed_value(flag if flag in BY_FLAG else long) is None else 0
+        assert words == takes or own.key == "help"
     elif long not in OF_MAPPING:
         row = dialects.find(flag, frozenset({dialect}), named=True)
         assert row is not None, f"{launcher} {flag}"
-        assert dialect in row.dialects and (row.words == words or row.kind == dialects.REFUSED)
+        assert dialect in row.dialects and (row.words == words or row.kind == rows.REFUSED)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=spelling)
 def test_every_row_is_whole(row: Row) -> None:
     assert row.dialects and row.dialects <= {"openmpi", "hydra", "intel"}
-    if row.kind == dialects.ACTS:
+    if row.kind == rows.ACTS:
         assert row.means and (row.text or isinstance(row.means, str))
         if isinstance(row.means, str):
             assert {f"${place + 1}" for place in range(row.words)} == set(re.findall(r"\$\d", row.means))
@@ -212,9 +216,10 @@ def tables() -> str:
         shown = words if "`" in words else f"`{words.lstrip('?').replace('$1', 'VALUE')}`" + ", if true" * words.startswith("?")
         lines.append(f"| {' '.join(f'`{name}`' for name in names.split())} | {shown} |")
     lines += ["", "## Variables of other launchers that count", "", "| variable | says |", "| --- | --- |"]
-    lines += [f"| `{variable}` | `--{name}` |" for variable, name in inherited.OPTIONS.items()]
-    lines += [f"| `{variable}` | `--hostfile` |" for variable in operators.HOSTFILE_VARIABLES]
-    for agent, arguments in operators.AGENT_VARIABLES:
+    variables = {variable: name for dialect in dialects.DIALECTS for variable, name in dialect.variables.items()}
+    lines += [f"| `{variable}` | `--{name}` |" for variable, name in variables.items()]
+    lines += [f"| `{variable}` | `--hostfile` |" for variable in kubernetes.HOSTFILE_VARIABLES]
+    for agent, arguments in kubernetes.AGENT_VARIABLES:
         lines.append(f"| `{agent}`, {', '.join(f'`{name}`' for name in arguments)} | `--remote-agent` |")
     return "\n".join([*lines, ""])
 
@@ -222,11 +227,8 @@ def tables() -> str:
 # Words
 
 
-def read(words: str, name: str = "mpirun") -> Command:
-    def no_file(path: str, what: str) -> str:
-        raise AssertionError(f"{what} {path} was read")
-
-    return read_command(shlex.split(words), name, no_file)
+def asked(words: str, name: str = "mpirun") -> Request:
+    return request(shlex.split(words), name=name)
 
 
 @pytest.mark.parametrize(
@@ -242,15 +244,15 @@ def read(words: str, name: str = "mpirun") -> Command:
     ],
 )
 def test_programs_and_what_is_said_for_each(words: str, programs: list[list[str]], own: list[dict[str, Any]]) -> None:
-    command = read(words)
-    assert [section.program for section in command.sections] == programs
-    assert [{name: setting.value for name, setting in section.said.items()} for section in command.sections] == own
+    sections = asked(words).sections
+    assert [section.program for section in sections] == programs
+    assert [{name: setting.value for name, setting in section.settings.items()} for section in sections] == own
 
 
 def test_one_program_takes_all_that_is_said_and_a_colon_after_two_dashes() -> None:
-    command = read("-genv A 1 -env A 2 -np 2 -- echo a : b")
-    assert command.said["export"].value == ("A=1", "A=2")
-    assert command.said["export"].provenance == "-env"
+    command = asked("-genv A 1 -env A 2 -np 2 -- echo a : b")
+    assert command.settings["export"] == ("A=1", "A=2")
+    assert command.settings.source("export") == "-env"
     assert [section.program for section in command.sections] == [["echo", "a", ":", "b"]]
 
 
@@ -262,7 +264,7 @@ def test_one_program_takes_all_that_is_said_and_a_colon_after_two_dashes() -> No
     ],
 )
 def test_modifiers_add_to_a_policy(words: str, expected: str) -> None:
-    assert read(f"{words} prog").said["map-by"].value == expected
+    assert asked(f"{words} prog").settings["map-by"] == expected
 
 
 @pytest.mark.parametrize(
@@ -281,7 +283,7 @@ def test_modifiers_add_to_a_policy(words: str, expected: str) -> None:
     ],
 )
 def test_hydra_is_found_by_its_name_or_its_options(name: str, words: str, hydra: bool) -> None:
-    assert ("oversubscribe" in read(f"{words} prog", name).habits) == hydra
+    assert asked(f"{words} prog", name).settings["oversubscribe"] == hydra
 
 
 @pytest.mark.parametrize(
@@ -295,9 +297,9 @@ def test_hydra_is_found_by_its_name_or_its_options(name: str, words: str, hydra:
 def test_a_spelling_of_several_meanings_is_decided_by_what_stands_before(words: str, words_of_ours: Any) -> None:
     if words_of_ours == "error":
         with pytest.raises(UsageError, match="means different things"):
-            read(f"{words} prog", "mpilaunch")
+            asked(f"{words} prog", "mpilaunch")
     else:
-        assert read(f"{words} prog", "mpilaunch").said["export"].value[-1:] == words_of_ours
+        assert asked(f"{words} prog", "mpilaunch").settings["export"][-1:] == words_of_ours
 
 
 @pytest.mark.parametrize(
@@ -313,19 +315,18 @@ def test_a_spelling_of_several_meanings_is_decided_by_what_stands_before(words: 
     ],
 )
 def test_how_nodes_are_reached_is_put_together(parts: dict[str, str], template: str | None) -> None:
-    assert foreign.agent_template(parts) == template
+    assert hydra.agent_template(parts) == template
 
 
 def test_an_explicit_agent_wins_and_order_does_not_matter() -> None:
-    said = read("-launcher-exec /x -launcher ssh -hosts a prog").said
-    assert said["remote-agent"].value == "/x -x {host} {command}"
-    assert read("--remote-agent openssh -launcher-exec /x prog").said["remote-agent"].value == "openssh"
+    assert asked("-launcher-exec /x -launcher ssh -hosts a prog").settings["remote-agent"] == "/x -x {host} {command}"
+    assert asked("--remote-agent openssh -launcher-exec /x prog").settings["remote-agent"] == "openssh"
 
 
 @pytest.mark.parametrize("name", ["mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi"])
 def test_a_link_of_another_name_is_the_command(tmp_path: Path, name: str) -> None:
     command = tmp_path / "mpilaunch"
-    command.write_text(f"#!{sys.executable}\nimport mpilaunch.__main__\nmpilaunch.__main__.entry()\n", encoding="utf-8")
+    command.write_text(f"#!{sys.executable}\nfrom mpilaunch.__main__ import entry\nentry()\n", encoding="utf-8")
     command.chmod(0o755)
     (tmp_path / name).symlink_to(command)
     root = ROOT
@@ -336,19 +337,33 @@ def test_a_link_of_another_name_is_the_command(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("words", ["-np 2 -H a -x A=1 --tag rank prog", "-n 1 -f h prog", "--dry-run prog"])
 def test_a_plain_command_line_loads_no_table(words: str) -> None:
-    code = f"import sys; from mpilaunch.words import read_command; read_command({words.split()!r}); print(*sys.modules)"
+    code = f"import sys; from mpilaunch.cli.parser import read_command; read_command({words.split()!r}); print(*sys.modules)"
     environ = {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
     loaded = {name for name in done.stdout.split() if name.startswith("mpilaunch.")}
-    assert "mpilaunch.words" in loaded
-    assert not loaded & {"mpilaunch.dialects", "mpilaunch.foreign", "mpilaunch.mca", "mpilaunch.appfile", "mpilaunch.inherited"}
+    assert "mpilaunch.cli.parser" in loaded
+    assert not {name for name in loaded if name.startswith("mpilaunch.cli.dialects.")}
+
+
+FLAGS = [flag for flag, option in BY_FLAG.items() if option.key not in ("help", "version")]
+FLAGS += sorted({f"-{name}" for row in ROWS for name in row.names} - {"-info"})  # -info prints the version
+VALUES = ["1", "2", "", "x", "a:2", "a=b", ":", "--", "-", "5m", "yes", "no", "ssh", ":PE=2", "none", "\0", "=", "-1", "9" * 20]
+
+
+WORDS = st.sampled_from(FLAGS) | st.sampled_from(VALUES)
+
+
+@given(st.lists(WORDS | st.builds("{}={}".format, st.sampled_from(FLAGS), st.sampled_from(VALUES))))
+def test_any_command_line_is_read_or_a_usage_error(words: list[str]) -> None:
+    with contextlib.suppress(UsageError):
+        request(words, name="mpirun")
 
 
 @given(st.lists(st.sampled_from(["-genv", "A", "1", ":", "--", "-mca", "-s", "-l", "x=1", "-env", "-launcher", "rsh", "p"])))
 def test_any_words_of_others_are_read_or_a_usage_error(words: list[str]) -> None:
     with contextlib.suppress(UsageError):
-        command = read_command(words, "mpirun")
-        assert all(section.program for section in command.sections) or len(command.sections) == 1
+        line: CommandLine = read_command(words, "mpirun")
+        assert all(program.words for program in line.programs) or len(line.programs) == 1
 
 
 # Variables
@@ -358,8 +373,8 @@ def test_variables_of_others_are_weaker_than_any_word_to_us(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.yaml").write_text("timeout: 30\n", encoding="utf-8")
     environ = {"HOME": "/nowhere", "MPIEXEC_TIMEOUT": "9", "OMPI_MCA_btl": "tcp"}
-    settings = load_settings({}, environ)
-    assert (settings["timeout"], settings.provenance("timeout")) == (9.0, "MPIEXEC_TIMEOUT")
-    assert load_settings({}, {**environ, "MPILAUNCH_TIMEOUT": "8"})["timeout"] == 8.0
-    assert load_settings({}, {**environ, "MPILAUNCH_CONFIG": "c.yaml"})["timeout"] == 30.0
-    assert inherited.settings_from({"I_MPI_PERHOST": "allcores"}, 1) == {}
+    inherits = settings("", environ)
+    assert (inherits["timeout"], inherits.source("timeout")) == (9.0, "MPIEXEC_TIMEOUT")
+    assert settings("", {**environ, "MPILAUNCH_TIMEOUT": "8"})["timeout"] == 8.0
+    assert settings("", {**environ, "MPILAUNCH_CONFIG": "c.yaml"})["timeout"] == 30.0
+    assert dialects.inherited({"I_MPI_PERHOST": "allcores"}) == {}

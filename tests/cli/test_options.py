@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import yaml
+
+from mpilaunch.cli.options import BY_FLAG, GROUPS, OPTIONS
 from mpilaunch.errors import UsageError
 from mpilaunch.job.environment import contracts
 from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace
-from mpilaunch.options import BY_FLAG, BY_NAME, GROUPS, OPTIONS
 from mpilaunch.text import did_you_mean
-from mpilaunch.values import value_from_data, value_from_text
+from tests.support.command_line import request, settings
 
 
 def test_every_flag_and_name_is_declared_once() -> None:
-    flags = [flag for option in OPTIONS for flag in option.flags]
+    flags = [flag for option in OPTIONS for flag in (*option.opts, *option.secondary_opts)]
     assert len(flags) == len(set(flags)) == len(BY_FLAG)
-    assert len({option.name for option in OPTIONS}) == len({option.variable for option in OPTIONS}) == len(OPTIONS)
+    assert {flag for option in OPTIONS for flag in option.flags} <= set(flags)
+    assert len({option.key for option in OPTIONS}) == len({option.variable for option in OPTIONS}) == len(OPTIONS)
 
 
 def test_what_a_rank_is_given_sets_no_option_of_a_launch_inside_it() -> None:
@@ -26,15 +30,15 @@ def test_what_a_rank_is_given_sets_no_option_of_a_launch_inside_it() -> None:
         **contracts.rank_environment(job, node, RankPlace(0, 0, 0, 1)),
     }
     assert not given.keys() & {option.variable for option in OPTIONS}
+    settings("", {"HOME": "/nowhere", **given})  # nor is one of them taken for a misspelled option
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_every_row_is_whole(option) -> None:
     assert option.group in GROUPS
     assert option.help and not option.help.endswith(".")
-    assert option.kind in ("flag", "number", "seconds", "text", "file")
-    assert option.said_by(option.flag) is not None or option.metavar or option.choices, "its argument has no name in the help"
-    assert (option.default == ()) == option.repeatable
+    assert option.fixed_value(option.flag) is not None or option.metavar or option.choices, "no name of its argument"
+    assert (option.default == ()) == option.multiple
     assert not option.choices or option.default is None or option.default in option.choices
 
 
@@ -46,14 +50,14 @@ def test_every_row_is_whole(option) -> None:
     ],
 )
 def test_spellings_of_mpirun(spelled: str, name: str) -> None:
-    assert BY_FLAG[spelled].name == name
+    assert BY_FLAG[spelled].key == name
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h", 3600), ("1.5h", 5400), ("2d", 172800), ("0.1", 0.1)]
 )
 def test_times(text: str, seconds: float) -> None:
-    assert value_from_text(BY_NAME["timeout"], text, "--timeout") == seconds
+    assert settings(f"--timeout {text}")["timeout"] == seconds
 
 
 @pytest.mark.parametrize(
@@ -81,8 +85,8 @@ def test_times(text: str, seconds: float) -> None:
 )
 def test_wrong_texts(name: str, text: str, what: str) -> None:
     with pytest.raises(UsageError) as caught:
-        value_from_text(BY_NAME[name], text, "HERE")
-    assert caught.value.message.startswith("HERE: ") and what in caught.value.message
+        request([f"--{name}={text}", "prog"])
+    assert caught.value.message.startswith(f"--{name}: ") and what in caught.value.message
     assert caught.value.reference == "option-value" and caught.value.exit_code == 2
 
 
@@ -101,8 +105,9 @@ def test_wrong_texts(name: str, text: str, what: str) -> None:
         ("host", [], ()),
     ],
 )
-def test_values_of_yaml(name: str, data: object, value: object) -> None:
-    assert value_from_data(BY_NAME[name], data, "x.yaml:1") == value
+def test_values_of_yaml(tmp_path: Path, name: str, data: object, value: object) -> None:
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump({name: data}), encoding="utf-8")
+    assert settings(f"--config {tmp_path}/x.yaml")[name] == value
 
 
 @pytest.mark.parametrize(
@@ -118,9 +123,11 @@ def test_values_of_yaml(name: str, data: object, value: object) -> None:
         ("export", ["A", ["B"]], "where text is expected"),
     ],
 )
-def test_wrong_values_of_yaml(name: str, data: object, what: str) -> None:
-    with pytest.raises(UsageError, match=r"^x\.yaml:1: ") as caught:
-        value_from_data(BY_NAME[name], data, "x.yaml:1")
+def test_wrong_values_of_yaml(tmp_path: Path, monkeypatch, name: str, data: object, what: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.yaml").write_text(yaml.safe_dump({name: data}), encoding="utf-8")
+    with pytest.raises(UsageError, match=rf"^x\.yaml:1:1: {name}: ") as caught:
+        settings("--config x.yaml")
     assert what in caught.value.message
 
 

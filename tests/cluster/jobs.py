@@ -24,6 +24,8 @@ ACCOUNT = "mpilaunch"
 AT_END_SECONDS = 1.0
 """Within which the last process of a job has gone when mpilaunch itself has."""
 SLEEP = ["sleep", "365d"]
+LATER = "sleep 2"
+"""Shell command of a rank that is about to fail: the failure ends the other ranks, which print first."""
 
 
 def pod_manifest(name: str, image: str, command: Sequence[str], **spec: Any) -> Manifest:

@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.cluster import machine
 from tests.cluster.build import DEBIAN
 from tests.cluster.machine import COMMAND_SECONDS, Machine
+from tests.support.processes import parent
 
 GRACE_SECONDS = 15.0
 """Within which everything of a job that was killed must be gone: mpilaunch's own grace of 10 s, and a bit."""
@@ -100,9 +101,3 @@ def finish(process: subprocess.Popen[bytes], limit: float = COMMAND_SECONDS) -> 
     """Wait for the end of a command in a pod."""
     done = machine.finish(process, limit)
     return Done(done.returncode, done.stdout, done.stderr)
-
-
-def parent(pid: int) -> int:
-    """Return a process's parent."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.jobs import MANIFEST, Jobs, launcher_manifest
-from tests.cluster.test_jobs import LATER
+from tests.cluster.jobs import LATER, MANIFEST, Jobs, launcher_manifest
 
 SCRIPT = """\
 #!/bin/sh

@@ -6,16 +6,12 @@ import pytest
 
 from mpilaunch.errors import ExitCode
 from tests.cluster.images import MPI, PROGRAMS
-from tests.cluster.jobs import Jobs
+from tests.cluster.jobs import LATER, Jobs
 from tests.cluster.kubectls import KUBECTLS
 
 HOSTS = "--host=job-worker-0:2,job-worker-1:2"
 PLACES = [f"{rank} job-worker-{rank // 2}" for rank in range(4)]
 SHOW = "echo $RANK $(hostname)"
-LATER = "sleep 2"
-"""What a rank does before it fails, so that the others, which that ends, have printed."""
-
-
 @pytest.mark.parametrize("kubectl", KUBECTLS)
 def test_output_and_exit_code_come_back(jobs: Jobs, kubectl: str) -> None:
     env = {"MPILAUNCH_KUBECTL": KUBECTLS[kubectl]}

@@ -10,7 +10,8 @@ import pytest
 
 from mpilaunch.errors import ExitCode
 from tests.cluster.jobs import Jobs, launcher_manifest
-from tests.cluster.pods import Done, Pod, finish, parent
+from tests.cluster.pods import Done, Pod, finish
+from tests.support.processes import parent
 
 WORDS = ("--reconnect-timeout=2", "--host=job-worker-0,job-worker-1", "sh", "-c", "echo up; setsid sleep 600 & sleep 600")
 """By itself a pod waits for a minute whether its head comes back."""

@@ -12,8 +12,8 @@ import pytest
 from tests.cluster.images import MPI
 from tests.cluster.jobs import Jobs
 from tests.cluster.kubectls import KUBECTLS
+from tests.cluster.launchers import LINES, SETTINGS
 from tests.cluster.pods import Done, finish
-from tests.cluster.test_rsh import LINES, SETTINGS
 
 GO = "/tmp/go"
 PROGRAM = f"rm -f {GO}; n=0; until [ -e {GO} ]; do echo $(hostname) $n; n=$((n + 1)); sleep 0.05; done; echo end"

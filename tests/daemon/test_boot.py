@@ -1,59 +1,20 @@
-"""The daemon boots under every Python from 3.8 on, with nothing on the node but that Python.
-
-Which interpreters: `/usr/bin/python3`, each `python3.N` in PATH, and the newest of each `~/.pyenv/versions/3.N.*`. Those that
-are found are tested. `MPILAUNCH_REQUIRE_PYTHONS`, like "3.8,3.9,3.13", names versions that must be among them: whoever sets
-a machine up for the tests says there what it has installed, and a test fails if one is missing.
-"""
+"""The daemon boots under every Python from 3.8 on, with nothing on the node but that Python."""
 
 from __future__ import annotations
 
-import functools
-import glob
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mpilaunch.agent import PYTHON_TOO_OLD
 from mpilaunch.head.nodes import bundle
 from tests.support.launching import WireToDaemon
-
-OLDEST = (3, 8)
-
-
-def version_of(python: str) -> tuple[int, int] | None:
-    """Return (major, minor) of an interpreter, None where it does not run."""
-    code = "import sys; print('%d %d' % sys.version_info[:2])"
-    try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    major, minor = done.stdout.split()
-    return int(major), int(minor)
-
-
-@functools.lru_cache
-def found_pythons() -> dict[tuple[int, int], str]:
-    """Return an interpreter of each version that is found here."""
-    pyenv = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")), key=_numbers)
-    named = [path for minor in range(30) if (path := shutil.which(f"python3.{minor}")) and "/shims/" not in path]
-    paths = [*pyenv, *named, "/usr/bin/python3"]
-    return {version: path for path in paths if (version := version_of(path)) is not None}
-
-
-def _numbers(path: str) -> list[int]:
-    return [int(number) for number in re.findall("[0-9]+", path)]
-
-
-PYTHONS = {version: path for version, path in sorted(found_pythons().items()) if version >= OLDEST}
-REQUIRED = [tuple(map(int, text.split("."))) for text in os.environ.get("MPILAUNCH_REQUIRE_PYTHONS", "").split(",") if text]
-
-each_python = pytest.mark.parametrize("python", list(PYTHONS.values()), ids=[f"{major}.{minor}" for major, minor in PYTHONS])
+from tests.support.mpi.worlds import offer
+from tests.support.pythons import OLDEST, PYTHONS, REQUIRED, each_python, found_pythons, version_of
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +112,6 @@ def test_modules_of_the_users_do_not_reach_the_daemon(zipped: bytes, tmp_path: P
             daemon.write(zip or b"")
             daemon.until("hello")
             run_a_job(daemon)
-
-
-def offer(*what: str, **members: Any) -> dict[str, Any]:
-    """Return what the head says of a world of one rank for the sake of MPI."""
-    sizes = {"first": 0, "size": 1, "universe_size": 1, "app_sizes": [1], "blocks": [[0, 1, 1]]}
-    names = {"world": "0123456789abcdef", "namespace": "fedcba9876543210", "hosts": ["here"], "parent": "", "pairs": {}}
-    means = {"library": None, "pmix_defaults": {}, "descriptor": None, "port": False, "tell_after": 5.0}
-    return {**sizes, **names, **means, "offer": what, **members}
 
 
 @each_python

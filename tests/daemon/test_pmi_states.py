@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from mpilaunch.daemon.mpi.pmi import MAX_PAIRS, MAX_PENDING, ProtocolError
-from tests.daemon.test_pmi2 import begun, message, say
 from tests.support.mpi.pmi import Node
+from tests.support.mpi.pmi2 import begun, message, say
 from tests.support.paths import ROOT
 
 OUT = "cmd=barrier_out rc=0"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -27,10 +26,8 @@ from mpilaunch.daemon.poller import Poller
 from mpilaunch.head.nodes import bundle
 from tests.support.launching import children, guard_and_daemon, launch, launching, living, wait_until
 from tests.support.mpi.pmix_nodes import Nodes, served
-from tests.support.paths import PROGRAMS
+from tests.support.paths import ROOT
 
-SOURCES = PROGRAMS
-ROOT = SOURCES.parent.parent
 HERE = os.uname().nodename
 LIMIT = 60
 WORLD_OF_ONE = {
@@ -44,27 +41,6 @@ WORLD_OF_ONE = {
     "ranks_by_node": [[0]],
     "node": 0,
 }
-
-
-@pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the directory of the compiled programs."""
-    compiler = shutil.which("mpicc.openmpi")
-    assert compiler, "mpicc.openmpi is missing: apt-get install openmpi-bin libopenmpi-dev"
-    place = tmp_path_factory.mktemp("openmpi")
-    for source in SOURCES.glob("*.c"):
-        subprocess.run([compiler, "-Wall", "-Werror", "-o", place / source.stem, source], check=True)
-    return place
-
-
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the directory for everything temporary, which a test leaves empty."""
-    place = tmp_path / "files"
-    place.mkdir()
-    monkeypatch.setenv("TMPDIR", str(place))
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    return place
 
 
 def run(files: Path, nodes: int, ranks: int, *command: object) -> Nodes:
@@ -166,8 +142,8 @@ def test_a_rank_that_leaves_the_world(tmp_path: Path, programs: Path, nodes: int
         "mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /var/tmp && mkdir /var/tmp/files && "
         'TMPDIR=/var/tmp/files "$@" && cd /dev/shm && find . /var/tmp/files -mindepth 1'
     )
-    nodes_program = ROOT / "tests/support/mpi/pmix_nodes.py"
-    job = [sys.executable, nodes_program, str(nodes), "4", "/var/tmp/files", programs / "ends", *words]
+    script = ROOT / "tests/support/mpi/pmix_nodes.py"
+    job = [sys.executable, script, str(nodes), "4", "/var/tmp/files", programs / "ends", *words]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", look, "sh", *job],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

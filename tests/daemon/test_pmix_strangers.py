@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from mpilaunch.daemon.pmix.search import LIBPMIX
-from tests.daemon.test_pmix import ROOT, files, programs  # noqa: F401
 from tests.support.launching import LIMIT, children, guard_and_daemon, launch, launching, living, wait_until
-from tests.support.paths import PROGRAMS
+from tests.support.paths import PROGRAMS, ROOT
 
 STRANGER = PROGRAMS / "pmix_stranger.py"
 PRETEND = """
@@ -93,7 +92,7 @@ def connections(port: int) -> int:
 
 
 @pytest.fixture
-def job(files: Path, programs: Path) -> Iterator[Job]:  # noqa: F811
+def job(files: Path, programs: Path) -> Iterator[Job]:
     """Give a running job, which lives in spite of all that is done to it, and leaves nothing."""
     for folder in list(files.parents)[:3]:
         folder.chmod(0o755)  # so that its files are as much in sight as in /tmp
@@ -148,7 +147,7 @@ def test_the_helper_listens_on_this_machine_only(job: Job) -> None:
 
 
 def test_a_libpmix_that_other_machines_could_reach_is_not_used(
-    files: Path, programs: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    files: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PMIX_MCA_ptl_base_if_include", "eth0")
     done = launch("--mpi", "pmix", "-n", "1", str(programs / "ring"), "1")

@@ -43,14 +43,14 @@ def test_a_daemon_that_was_begun_and_is_dismissed_goes_even_if_it_ignores_signal
 
 THREADS = """
 import asyncio, sys, time
-from mpilaunch.head.nodes.threads import Threads
+from mpilaunch.head.threads import DaemonThreadExecutor
 
 def fail():
     raise ValueError("as it should")
 
 async def main():
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(Threads())
+    loop.set_default_executor(DaemonThreadExecutor())
     print(await asyncio.gather(*(loop.run_in_executor(None, pow, number, 2) for number in range(200))) ==
           [number**2 for number in range(200)])
     try:

@@ -20,7 +20,8 @@ import mpilaunch
 from mpilaunch.head.nodes import bundle, cache, pack
 
 TOP = Path(mpilaunch.__file__).parent
-TRAVELS = [TOP / "__init__.py", *TOP.glob("wire/*.py"), *TOP.glob("daemon/*.py")]
+TRAVELS = [TOP / "__init__.py", *TOP.glob("wire/**/*.py"), *TOP.glob("daemon/**/*.py")]
+PACKERS = [Path(module.__file__) for module in (bundle, pack)]
 
 
 @pytest.fixture(autouse=True)
@@ -173,9 +174,9 @@ def test_a_changed_source_is_packed_anew_though_its_size_and_times_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in an image that is rebuilt with clamped times.
-    for path in [*TRAVELS, TOP / "head" / "bundle.py", TOP / "head" / "pack.py"]:
+    for path in [*TRAVELS, *PACKERS]:
         copy = tmp_path / path.relative_to(TOP)
-        copy.parent.mkdir(exist_ok=True)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
         os.utime(copy, (0, 0))
     monkeypatch.setattr(mpilaunch, "__file__", str(tmp_path / "__init__.py"))
@@ -186,9 +187,9 @@ def test_a_changed_source_is_packed_anew_though_its_size_and_times_are_the_same(
         forget()
         assert value + b" = 1" in unzipped(bundle.load())["mpilaunch/daemon/timers.py"]
     assert len(kept()) == 1
-    for packer in ("bundle.py", "pack.py"):
+    for packer in PACKERS:
         before = kept()[0].read_bytes()
-        (tmp_path / "head" / packer).write_bytes(b"# another\n")
+        (tmp_path / packer.relative_to(TOP)).write_bytes(b"# another\n")
         forget()
         bundle.load()
         assert kept()[0].read_bytes() != before

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch.head.mpi.collectives import Collectives, TooMuch, weight
+from mpilaunch.head.mpi.collectives import Collectives, LimitExceeded, weight
 
 WORLD = [["job", -1]]
 
@@ -82,10 +82,10 @@ def test_a_node_with_ended_ranks_never_completes_one() -> None:
 def test_those_that_wait_are_limited_in_number_and_bytes() -> None:
     job = Collectives(max_waiting=2, max_bytes=1000)
     assert job.enter(0, message(1, "x" * 500), 2) is None
-    with pytest.raises(TooMuch, match="more than 1,000 bytes"):
+    with pytest.raises(LimitExceeded, match="more than 1,000 bytes"):
         job.enter(0, message(1, "x" * 500), 2)
     assert job.enter(0, message(1, kind="a"), 2) is None
-    with pytest.raises(TooMuch, match="more than 2 collectives"):
+    with pytest.raises(LimitExceeded, match="more than 2 collectives"):
         job.enter(0, message(1, kind="b"), 2)
     assert job.enter(1, message(1, "x"), 2) is not None
     assert job.enter(0, message(1, "x" * 500), 2) is None, "what is complete holds nothing"

@@ -97,7 +97,7 @@ def collective(members: list[Any], ranks: int = 2, data: Any = None, kind: str =
         ([{"type": "finished", "worlds": 1, "swept": []}], "'finished' before the end of rank 2"),
         ([{"type": "finished", "worlds": 2, "swept": []}], "'finished' with 2 worlds of 1"),
         ([spawn(0)], "rank 0 of world"),
-        ([spawn(2, "other")], "rank 2 of world 'other' is none of this node"),
+        ([spawn(2, "other")], "rank 2 of world 'other' is not on this node"),
         ([collective([["other", -1]])], "a collective with rank -1 of world 'other', which is not there"),
         ([collective([["WORLD", 6]])], "a collective with rank 6"),
         ([collective([["WORLD", 0]], 1)], "a collective of 1 ranks, of which this node has 0"),
@@ -106,7 +106,7 @@ def collective(members: list[Any], ranks: int = 2, data: Any = None, kind: str =
         ([collective([["WORLD", -1], ["WORLD", 2]])], "a collective that names a rank twice"),
         ([collective([["WORLD", -1]], 2, "no pairs")], "the data of a collective is not that of its kind"),
         ([collective([["WORLD", -1]], 2, "%", "pmix y")], "data that is not base64"),
-        ([{"type": "answer", "id": 1, "error": ""}], "an answer to what nobody asked"),
+        ([{"type": "answer", "id": 1, "error": ""}], "an answer to a question that was not asked"),
         ([{"type": "waiting", "world": "WORLD", "absent": [0]}], "rank 0 of world"),
         ([{"type": "joined", "world": "other"}], "this node has no rank of world 'other'"),
         ([{"type": "ready", "programs": [], "notes": []}], "'ready' without a `prepare`"),
@@ -144,7 +144,7 @@ def test_members_of_an_unknown_world_and_going_on_without_the_node() -> None:
 def test_an_answer_to_what_another_node_was_asked() -> None:
     asks: Message = {"type": "ask", "id": 7, "what": "modex", "world": "WORLD", "rank": 0}  # a rank of node a
     change = instead_of_collective(asks, {"type": "answer", "id": 1, "error": "", "data": "AAAA"})
-    assert "an answer to what another node was asked" in lost(talk(change, script=Waits))
+    assert "an answer to a question that another node was asked" in lost(talk(change, script=Waits))
 
 
 def test_a_rank_may_ask_for_data_of_a_rank_that_is_not_there() -> None:

@@ -17,13 +17,13 @@ from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.observe.observer import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.state import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
 from mpilaunch.wire.messages import HEAD_SENDS, check
-from tests.head.test_output import job
+from tests.support.command_line import job
 from tests.support.launching import WireToDaemon
 
 JSON = st.recursive(
@@ -113,7 +113,7 @@ def message(draw: st.DrawFn, table: dict[str, dict[str, Any]]) -> dict[str, Any]
 # The tables
 
 
-@pytest.mark.parametrize(("table", "says"), [(FROM_DAEMON, DAEMON_SAYS), (FROM_HEAD, HEAD_SENDS)], ids=["daemon", "head"])
+@pytest.mark.parametrize(("table", "says"), [(FROM_DAEMON, DAEMON_MESSAGES), (FROM_HEAD, HEAD_SENDS)], ids=["daemon", "head"])
 def test_the_tables_take_every_message_and_miss_no_member(table: dict[str, dict[str, Any]], says: dict[str, Any]) -> None:
     assert set(table) == set(says)
     for kind, members in table.items():
@@ -202,7 +202,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
                 links[0].data_received(piece)
         # What was taken can be told: no number or text of it breaks the verdict.
         verdict = verdict_of_ranks(launch._state)
-        assert verdict.first is None or (verdict.first.how and isinstance(verdict.first.exit_code, int))
+        assert verdict.first is None or (verdict.first.description and isinstance(verdict.first.exit_code, int))
         for end in launch._state.ends.values():
             assert end.rank == 0, "a node speaks for its own ranks"
         for answer in launch._ranks._answers.values():

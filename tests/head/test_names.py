@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpilaunch.head.mpi.names import MAX_NAMES, Names
+from mpilaunch.head.mpi.names import MAX_NAMES, PublishedNames
 
 
-def looked_up(names: Names, space: str, *wanted: str, wait: bool = False) -> list[dict[str, Any]]:
+def looked_up(names: PublishedNames, space: str, *wanted: str, wait: bool = False) -> list[dict[str, Any]]:
     """Return the list that gets what is found."""
     found: list[dict[str, Any]] = []
     names.lookup(0, space, wanted, wait, lambda values, error: found.append(values))
@@ -15,7 +15,7 @@ def looked_up(names: Names, space: str, *wanted: str, wait: bool = False) -> lis
 
 
 def test_a_name_is_found_until_it_is_taken_back() -> None:
-    names = Names()
+    names = PublishedNames()
     assert looked_up(names, "pmi", "s") == [{}]
     assert names.publish(0, "pmi", {"s": "port", "t": "other"}) == ""
     assert looked_up(names, "pmi", "s") == [{"s": "port"}]
@@ -26,7 +26,7 @@ def test_a_name_is_found_until_it_is_taken_back() -> None:
 
 
 def test_a_name_is_taken_once_in_its_space() -> None:
-    names = Names()
+    names = PublishedNames()
     assert names.publish(0, "pmi", {"s": "1"}) == ""
     assert names.publish(0, "pmi", {"s": "2"}) == "s is published already"
     assert names.publish(0, "pmix", {"s": "3"}) == ""
@@ -34,7 +34,7 @@ def test_a_name_is_taken_once_in_its_space() -> None:
 
 
 def test_who_waits_hears_when_all_are_there() -> None:
-    names = Names()
+    names = PublishedNames()
     found = looked_up(names, "pmix", "a", "b", wait=True)
     names.publish(0, "pmix", {"a": 1})
     names.publish(0, "pmi", {"b": 0})
@@ -44,20 +44,20 @@ def test_who_waits_hears_when_all_are_there() -> None:
 
 
 def test_names_are_limited_in_number() -> None:
-    names = Names()
+    names = PublishedNames()
     assert names.publish(0, "pmi", {str(number): "" for number in range(MAX_NAMES)}) == ""
     assert "10,000" in names.publish(0, "pmi", {"one more": ""})
 
 
 def test_a_name_of_pmix_is_taken_back_by_its_node_only() -> None:
-    names = Names()
+    names = PublishedNames()
     assert names.publish(0, "pmix", {"s": "1"}) == ""
     assert names.unpublish(1, "pmix", ["s"]) == "s is not published by this node"
     assert looked_up(names, "pmix", "s") == [{"s": "1"}]
 
 
 def test_names_and_look_ups_are_limited_in_bytes() -> None:
-    names, errors = Names(max_bytes=1000), []
+    names, errors = PublishedNames(max_bytes=1000), []
     assert names.publish(0, "pmi", {"a": "x" * 600}) == ""
     assert "more than 1,000 bytes" in names.publish(0, "pmi", {"b": "x" * 600})
     names.lookup(1, "pmi", ["y" * 600], True, lambda values, error: errors.append(error))

@@ -13,17 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch import config
 from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.output import forward as iof
 from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
-from mpilaunch.job.lines import LONGEST_LINE
-from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.output.lines import LONGEST_LINE
 from mpilaunch.job.worlds import first_world
-from mpilaunch.prepare import make_job
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
-from mpilaunch.words import read_words
+from tests.support.command_line import job
 
 
 class Link:
@@ -38,11 +34,6 @@ class Link:
 
     def flush(self) -> None:
         self.flushed += 1
-
-
-def job(words: str) -> JobSpec:
-    said, program = read_words([*words.split(), "prog"])
-    return make_job(config.load_settings(said, {"HOME": "/nowhere"}), program, {})
 
 
 def out(rank: int) -> int:
@@ -353,7 +344,7 @@ def test_equal_texts_are_printed_once_behind_the_names_of_their_nodes(capfd) -> 
 
 
 def test_more_than_can_be_kept_is_printed_as_it_comes(capfd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iof, "MOST_FOLDED", 1000)
+    monkeypatch.setattr("mpilaunch.head.output.forward.MOST_FOLDED", 1000)
 
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, out(0), b"a" * 600 + b"\n")

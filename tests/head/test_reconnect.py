@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from mpilaunch.daemon.attach import ATTACH_SECONDS, MOST_PENDING
 from mpilaunch.errors import ExitCode
-from mpilaunch.head.nodes.daemons import cancel_all
 from mpilaunch.head.nodes.reconnect import ATTACH, NO_DAEMON
+from mpilaunch.head.tasks import cancel_all
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller, Listener
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, WireError
 from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unacknowledged, resume_count, resume_frame
@@ -640,7 +640,7 @@ def test_an_interrupt_reaches_a_node_that_comes_back(lines: Lines, tmp_path: Pat
 
 
 def test_a_task_that_keeps_its_cancellation_to_itself_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpilaunch.head.nodes.daemons.CANCEL_AGAIN", 0.01)
+    monkeypatch.setattr("mpilaunch.head.tasks.CANCEL_AGAIN", 0.01)
 
     async def deaf() -> None:
         with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for before Python 3.12, at a bad moment

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from mpilaunch.agent import ChannelEnd
-from mpilaunch.relay import STDOUT, Frames, RelayedChannel
+from mpilaunch.relay import STDOUT, FrameProtocol, RelayedChannel
 from mpilaunch_agents.conformance import Recorder
 
 
-class Other(Frames):
+class Other(FrameProtocol):
     """The other side, which says all at once."""
 
     lost = False
@@ -19,10 +19,10 @@ class Other(Frames):
         """Say it, with the head's words waiting."""
         super().connection_made(transport)
         transport.pause_reading()  # type: ignore[attr-defined]
-        self.tell(STDOUT, b"all" * 1000)
-        self.tell_end(ChannelEnd(7, "its words", "a-cause"))
+        self.send_frame(STDOUT, b"all" * 1000)
+        self.send_end(ChannelEnd(7, "its words", "a-cause"))
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take no notice."""
 
     def connection_lost(self, error: Exception | None) -> None:

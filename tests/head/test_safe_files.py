@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from mpilaunch.head import safe_files
 from mpilaunch.head.checkpoints import number_set
-from mpilaunch.head.output import safe_files
 from mpilaunch.job import checkpoints
 from tests.support.launching import Launched, launch, sh
 from tests.support.second_user import OTHER, USER, as_user, beside, shared_directory

@@ -22,7 +22,7 @@ from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.nodes.bundle import local_command
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.nodes.survey import Silence
+from mpilaunch.head.nodes.survey import IgnoreEvents
 from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, RelayedChannel
@@ -268,7 +268,7 @@ class Taken(RelayedChannel):
     def __init__(self, link: NodeLink) -> None:
         super().__init__(link, "")
 
-    def tell(self, kind: int, data: bytes = b"") -> None:
+    def send_frame(self, kind: int, data: bytes = b"") -> None:
         """Keep it."""
         self.said += data or b"<end>"
 
@@ -276,7 +276,7 @@ class Taken(RelayedChannel):
 def test_a_launch_does_not_wait_for_the_end_of_a_daemon_that_stood_by() -> None:
     async def main() -> None:
         for first, ended in ((GO, True), (b"a bundle", False)):
-            link = NodeLink(Node(0, "a", (), "ssh"), Silence())
+            link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents())
             channel = Taken(link)
             link.opened(channel, first)
             link.release()
@@ -290,7 +290,7 @@ def test_a_launch_does_not_wait_for_the_end_of_a_daemon_that_stood_by() -> None:
 
 def test_a_launch_waits_for_the_end_of_a_daemon_that_it_has_reached_by_itself() -> None:
     async def main() -> None:
-        link = NodeLink(Node(0, "a", (), "ssh"), Silence(), 10.0, lambda link, why: None)
+        link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents(), 10.0, lambda link, why: None)
         link.opened(Taken(link), GO)
         link.keep()
         link.closed(ChannelEnd(None, error="the keeper has gone"))
@@ -521,7 +521,7 @@ def test_without_any_place_there_is_an_error(place: Place) -> None:
         (["--up"], ExitCode.USAGE, "error[no-nodes]: --up: there is no node but this machine"),
         (["--up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
         (["--up", "-H", "a", "--dry-run"], ExitCode.USAGE, "error[option-conflict]: --up and --dry-run cannot"),
-        (["--up", "--down", "-H", "a"], ExitCode.USAGE, "error[option-conflict]: --up and --down cannot be said together"),
+        (["--up", "--down", "-H", "a"], ExitCode.USAGE, "error[option-conflict]: --up and --down cannot be used together"),
         (["--down", "prog"], ExitCode.USAGE, "error[option-conflict]: --down runs no program, and here is prog"),
         (["--up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: --up runs no program, and here is prog"),
         (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),

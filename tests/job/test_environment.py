@@ -457,7 +457,7 @@ def test_the_documented_variables_and_example_values_are_the_real_ones() -> None
     rows = {name: value for heading in ("The job", "The node", "The rank") for name, value in documented_values(heading)}
     rows = {name: value for name, value in rows.items() if name not in ("MPILAUNCH_CHECKPOINT_DIR", "MPILAUNCH_RESTART_DIR")}
     real = environment_of(3) | {"OMPI_UNIVERSE_SIZE": "4", "TORCHELASTIC_MAX_RESTARTS": "0", "PMI_SPAWNED": "1"}
-    real |= {"PMI_PORT": "127.0.0.1:40000", "PMI_ID": "3"}
+    real |= {"PMI_PORT": "127.0.0.1:40000", "PMI_ID": "1804289383"}
     real |= {"TORCHELASTIC_RUN_ID": "3f0a...", "MPILAUNCH_JOB_ID": "3f0a..."}
     assert rows == real
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.job.hints import ROWS, Finding, culprit, find, wrote_before
+from mpilaunch.job.hints import ROWS, Finding, decisive_failure, find_exception, find_hint
 from mpilaunch.job.state import Evidence, RankEnd
 from tests.support import goldens
 from tests.support.failures import REASONS, proves
@@ -38,7 +38,7 @@ def row(name: str) -> str:
 
 
 def test_what_programs_say_becomes_a_hint() -> None:
-    hints = {name: found.hint if (found := find(FAILED, lines(text))) else "" for name, text in SAID.items()}
+    hints = {name: found.hint if (found := find_hint(FAILED, lines(text))) else "" for name, text in SAID.items()}
     goldens.check("hints.txt", "".join(f"{name}: {hint}\n" for name, hint in hints.items()))
 
 
@@ -47,7 +47,7 @@ def test_every_row_has_a_text_of_a_real_program_and_a_source(one: object) -> Non
     texts = [text for name, text in SAID.items() if row(name) == one.name]  # type: ignore[attr-defined]
     assert texts and one.source  # type: ignore[attr-defined]
     for text in texts:
-        found = find(FAILED, lines(text))
+        found = find_hint(FAILED, lines(text))
         assert found is not None and found.follow_on is one.follow_on  # type: ignore[attr-defined]
 
 
@@ -63,23 +63,23 @@ def test_every_row_has_a_text_of_a_real_program_and_a_source(one: object) -> Non
     ],
 )
 def test_no_hint_where_nothing_is_known(text: str) -> None:
-    assert find(FAILED, lines(text)) is None
+    assert find_hint(FAILED, lines(text)) is None
 
 
 def test_the_last_exception_counts_and_not_what_was_said_before() -> None:
     text = FRAME + "ConnectionResetError: [Errno 104] Connection reset by peer\n\n"
     text += "During handling of the above exception, another exception occurred:\n\n" + FRAME + "ValueError: gave up"
-    assert find(FAILED, lines(text)) is None
-    assert find(FAILED, lines("bind: Address already in use\n" + FRAME + "KeyError: 'a'")) is None
+    assert find_hint(FAILED, lines(text)) is None
+    assert find_hint(FAILED, lines("bind: Address already in use\n" + FRAME + "KeyError: 'a'")) is None
 
 
 def test_an_exception_that_other_lines_hide_is_named() -> None:
     text = FRAME + "ValueError: loss is nan\n[W] process group has not been destroyed\n" * 3
-    assert find(FAILED, lines(text)) == Finding("the exception that ended it: ValueError: loss is nan")
+    assert find_hint(FAILED, lines(text)) == Finding("the exception that ended it: ValueError: loss is nan")
 
 
 def test_a_reason_counts_before_a_lost_peer() -> None:
-    found = find(FAILED, lines("OSError: [Errno 28] No space left on device\nsend: Broken pipe"))
+    found = find_hint(FAILED, lines("OSError: [Errno 28] No space left on device\nsend: Broken pipe"))
     assert found is not None and "disk" in found.hint and not found.follow_on
 
 
@@ -102,9 +102,9 @@ KERNEL = "out of memory: Killed process 5385 (python3) total-vm:221356kB, anon-r
     ],
 )
 def test_what_the_signal_and_the_node_tell(end: RankEnd, words: str) -> None:
-    found = find(end, ())
+    found = find_hint(end, ())
     assert found is not None and words in found.hint
-    assert find(RankEnd(0, signal=11), ()) is None and find(RankEnd(0, code=137), ()) is None
+    assert find_hint(RankEnd(0, signal=11), ()) is None and find_hint(RankEnd(0, code=137), ()) is None
 
 
 # The failure that counts
@@ -114,15 +114,15 @@ def test_a_follow_on_never_hides_the_failure_that_it_followed_from() -> None:
     said = {0: lines(SAID["peer-gone.python"]), 1: lines(SAID["nccl-peer.torch"]), 2: [], 3: lines(SAID["disk-full.python"])}
     first, again = RankEnd(0, code=1, clock=1.0), RankEnd(1, code=1, clock=1.1)
     for cause in (RankEnd(2, signal=11, clock=1.2), RankEnd(3, code=1, clock=1.2)):
-        assert culprit(first, (again, cause), said.__getitem__) == cause
-    assert culprit(first, (again,), said.__getitem__) == first
-    assert culprit(RankEnd(2, code=1), (first, again), said.__getitem__) == RankEnd(2, code=1)
+        assert decisive_failure(first, (again, cause), said.__getitem__) == cause
+    assert decisive_failure(first, (again,), said.__getitem__) == first
+    assert decisive_failure(RankEnd(2, code=1), (first, again), said.__getitem__) == RankEnd(2, code=1)
 
 
 def test_a_rank_that_hangs_behind_its_exception_is_found() -> None:
     said = {0: [], 1: lines(SAID["peer-gone.python"]), 2: lines(FRAME + "KeyError: 'loss'")}
-    assert wrote_before([0, 1, 2], said.__getitem__) == (2, "KeyError: 'loss'")
-    assert wrote_before([0, 1], said.__getitem__) is None
+    assert find_exception([0, 1, 2], said.__getitem__) == (2, "KeyError: 'loss'")
+    assert find_exception([0, 1], said.__getitem__) is None
 
 
 # Real programs, real launches

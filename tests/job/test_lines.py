@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch.job.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.job.output.lines import LineJoiner, as_shown, tag_lines
 
 
 @given(st.lists(st.binary(max_size=12).map(lambda block: block.replace(b"a", b"\n"))))

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from mpilaunch.config import load_settings
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.job.masking import MASKED
 from mpilaunch.job.plan import (
@@ -17,10 +16,10 @@ from mpilaunch.job.plan import (
     settings_as_text,
 )
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.options import Setting
 from mpilaunch.placement.mapping import map_ranks
 from mpilaunch.placement.policy import MappingPolicy
 from tests.support import goldens
+from tests.support.command_line import request, settings
 
 
 def job(*nodes: Node, ranks: int | None = None, source: str = "hosts.txt", **fields) -> JobSpec:
@@ -61,12 +60,9 @@ def test_the_map_is_the_head_of_the_plan() -> None:
 
 
 def test_options_are_in_the_plan_when_asked() -> None:
-    settings = load_settings({"export": Setting(("A_KEY=s3cret", "B=c", "D_TOKEN"), "--export", 3)}, {"HOME": "/nowhere"})
-    options = plan_as_json(JOBS["gpus"], settings)["options"]
+    options = plan_as_json(JOBS["gpus"], settings("-x A_KEY=s3cret -x B=c -x D_TOKEN"))["options"]
     assert options["export"] == {"value": (f"A_KEY={MASKED}", "B=c", "D_TOKEN"), "provenance": "--export"}
     assert options["fanout"] == {"value": 64, "provenance": "default"}
-
-
 
 
 def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
@@ -81,18 +77,15 @@ def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
 def test_plan_and_report_mask_edits_agents_and_options_unless_asked() -> None:
     agent = "sshpass -p hunter2 ssh -p 2222 {host} {command}"
     one = JOBS["one-rank"]
-    app = dataclasses.replace(one.apps[0], edits=(("prepend", "A_TOKEN", "s3cret", ":"), ("append", "PATH", "/bin", ":")))
+    app = one.apps[0]._replace(edits=(("prepend", "A_TOKEN", "s3cret", ":"), ("append", "PATH", "/bin", ":")))
     nodes = tuple(dataclasses.replace(node, agent=agent) for node in one.allocation.nodes)
-    allocation = dataclasses.replace(one.allocation, nodes=nodes)
-    said = {
-        "remote-agent": Setting(agent, "--remote-agent", 3),
-        "prepend-env": Setting(("A_TOKEN=s3cret", "PATH=/bin"), "--prepend-env", 3),
-    }
+    allocation = one.allocation._replace(nodes=nodes)
+    words = ["--remote-agent", agent, "--prepend-env", "A_TOKEN", "s3cret", "--prepend-env", "PATH", "/bin"]
     for show in (False, True):
         shown = dataclasses.replace(one, apps=(app,), allocation=allocation, show_secrets=show)
-        settings = load_settings({**said, "show-secrets": Setting(show, "--show-secrets", 3)}, {"HOME": "/nowhere"})
-        data = json.dumps(plan_as_json(shown, settings))
-        for text in (data, plan_as_text(shown) + settings_as_text(settings)):
+        chosen = request([*words, *(["--show-secrets"] if show else []), "prog"]).settings
+        data = json.dumps(plan_as_json(shown, chosen))
+        for text in (data, plan_as_text(shown) + settings_as_text(chosen)):
             assert ("s3cret" in text, "hunter2" in text) == (show, show)
             assert "-p 2222" in text
         assert "/bin" in data

@@ -14,17 +14,17 @@ from mpilaunch.job.restarts import (
     LONGEST_PAUSE,
     Health,
     Lineup,
+    RestartOptions,
     changes,
     first_lineup,
     next_lineup,
     pause_before,
+    reason_against,
     restart_policy,
-    why_not,
     with_discovered,
 )
 from mpilaunch.job.spec import RestartPolicy
 from mpilaunch.job.state import RankEnd, Verdict
-from mpilaunch.options import DEFAULTS, Setting, Settings
 from mpilaunch.placement.mapping import JobMap
 from mpilaunch.placement.policy import MappingPolicy
 
@@ -36,8 +36,7 @@ def pool(*slots: int, names: str = "abcdefgh") -> Allocation:
 
 
 def asked(nodes: Allocation, mapping: MappingPolicy | None = None, **options: object) -> RestartPolicy:
-    given = {name.replace("_", "-"): Setting(value, layer=3) for name, value in options.items()}  # type: ignore[arg-type]
-    return restart_policy(Settings({**DEFAULTS, **given}), nodes, mapping or MappingPolicy(), frozenset())
+    return restart_policy(RestartOptions(**options), nodes, mapping or MappingPolicy(), frozenset())  # type: ignore[arg-type]
 
 
 def places(lineup: Lineup | None) -> list[str]:
@@ -54,11 +53,11 @@ def goes_on(nodes: Allocation, health: Health, ranks: int | None = None, **optio
 
 
 def lost(*numbers: int) -> Health:
-    return Health(away=frozenset(numbers)).blame(numbers)
+    return Health(lost=frozenset(numbers)).with_failures(numbers)
 
 
 def out(*numbers: int) -> Health:
-    return Health(out=frozenset(numbers)).blame(numbers)
+    return Health(unusable=frozenset(numbers)).with_failures(numbers)
 
 
 # The first attempt
@@ -146,7 +145,7 @@ def test_a_node_takes_only_ranks_that_it_has_slots_for() -> None:
 
 
 def test_those_that_must_go_are_replaced_first() -> None:
-    health = Health(failures={0: 2, 1: 1, 2: 1}, away=frozenset({1}), out=frozenset({2}))
+    health = Health(failures={0: 2, 1: 1, 2: 1}, lost=frozenset({1}), unusable=frozenset({2}))
     assert places(goes_on(pool(1, 1, 1, 1), health, ranks=3)) == ["a", "b", "d"]
     assert places(goes_on(pool(1, 1, 1, 1, 1), health, ranks=3)) == ["a", "e", "d"]
     assert places(goes_on(pool(1, 1, 1, 1, 1, 1), health, ranks=3)) == ["f", "e", "d"]
@@ -156,7 +155,7 @@ def test_a_node_that_rests_works_when_nothing_else_is_left() -> None:
     tired = Health(failures={1: 2})
     assert places(goes_on(pool(1, 1, 1), tired, ranks=2)) == ["a", "c"]
     assert places(goes_on(pool(1, 1), tired)) == ["a", "b"]
-    worn = Health(failures={1: 2, 2: 2}, away=frozenset({1}))
+    worn = Health(failures={1: 2, 2: 2}, lost=frozenset({1}))
     assert places(goes_on(pool(1, 1, 1), worn, ranks=2)) == ["a", "c"], "one that is there before one that was lost"
 
 
@@ -218,7 +217,7 @@ def test_whatever_happens_to_nodes_the_lineup_is_sound(
     for _ in range(4):
         gone = data.draw(some.frozensets(some.sampled_from(lineup.used)))
         excluded = data.draw(some.frozensets(some.sampled_from(range(len(slots)))))
-        health = Health(health.failures, gone, excluded).blame(gone)
+        health = Health(health.failures, gone, excluded).with_failures(gone)
         following = next_lineup(policy, nodes, lineup, health)
         if following is None:
             able = [number for number, count in enumerate(slots) if count and number not in excluded]
@@ -241,7 +240,7 @@ def test_those_that_stay_keep_their_order_when_the_size_changes() -> None:
     policy = asked(nodes, mapping, max_restarts=9, nnodes="1:3")
     replaced = next_lineup(policy, nodes, first_lineup(policy, nodes, mapping), lost(0))
     assert places(replaced) == ["d", "b", "c"] and replaced is not None
-    assert places(next_lineup(policy, nodes, replaced, Health(failures={0: 2, 1: 1}, away=frozenset({1})))) == ["d", "c"]
+    assert places(next_lineup(policy, nodes, replaced, Health(failures={0: 2, 1: 1}, lost=frozenset({1})))) == ["d", "c"]
 
 
 # Hosts that come and go
@@ -296,8 +295,8 @@ def failed(code: int | None = 3, cause: str = "rank-failed", errno: int | None =
 )
 def test_what_is_followed_by_another_attempt(verdict: Verdict, another: bool) -> None:
     policy = RestartPolicy(limit=2, excepted=frozenset({2, 64, 65}))
-    assert (why_not(policy, verdict, 0) == "") is another
-    assert why_not(policy, verdict, 2) != ""
+    assert (reason_against(policy, verdict, 0) == "") is another
+    assert reason_against(policy, verdict, 2) != ""
 
 
 def test_pauses_double_up_to_a_limit() -> None:

@@ -33,12 +33,12 @@ CELLS = {
 def test_every_cell_of_the_table(state: str, event: str) -> None:
     job = JobState({0: state, 1: "running"})
     if (state, event) in CELLS:
-        job.happened(0, event)
+        job.apply(0, event)
         assert job.states == {0: CELLS[state, event], 1: "running"}
         assert job.finished == ({0} if CELLS[state, event] in ("finished", "lost") else set())
     else:
         with pytest.raises(ValueError, match=f"rank 0 is {state}: it cannot have {event}"):
-            job.happened(0, event)
+            job.apply(0, event)
         assert job.states[0] == state
 
 
@@ -52,7 +52,7 @@ def test_a_job_has_ended_when_each_rank_has_exited_and_drained_or_is_lost(events
     taken: dict[int, set[str]] = {rank: set() for rank in range(3)}
     for rank, event in events:
         try:
-            job.happened(rank, event)
+            job.apply(rank, event)
         except ValueError:
             continue
         taken[rank].add(event)
@@ -73,7 +73,7 @@ def test_a_job_has_ended_when_each_rank_has_exited_and_drained_or_is_lost(events
     ],
 )
 def test_how_a_rank_ended(end: RankEnd, how: str, code: int, failed: bool) -> None:
-    assert (end.how, end.exit_code, end.failed) == (how, code, failed)
+    assert (end.description, end.exit_code, end.failed) == (how, code, failed)
 
 
 def test_signals_without_a_name() -> None:
@@ -84,11 +84,11 @@ def ended(*ends: RankEnd, lost: tuple[int, ...] = ()) -> JobState:
     """Return the state of a job whose ranks have ended so."""
     job = JobState.of(sorted([*(end.rank for end in ends), *lost]))
     for end in ends:
-        job.happened(end.rank, "started")
-        job.happened(end.rank, "exited", end)
-        job.happened(end.rank, "drained")
+        job.apply(end.rank, "started")
+        job.apply(end.rank, "exited", end)
+        job.apply(end.rank, "drained")
     for rank in lost:
-        job.happened(rank, "lost")
+        job.apply(rank, "lost")
     assert job.ended
     return job
 
@@ -133,7 +133,7 @@ def test_an_end_that_we_brought_about_is_no_failure_however_early_its_clock() ->
 def test_when_all_was_stopped_nobody_failed() -> None:
     job = ended(RankEnd(0, code=1, stopped=True), RankEnd(1, signal=9, stopped=True))
     assert job.first_failure() is None
-    assert job.sort_out(None) == ((), (0, 1), ())
+    assert job.other_ranks(None) == ((), (0, 1), ())
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.floats(0, 9)), max_size=8))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.job.tags import FIELDS, parse_tag, tag_template
+from mpilaunch.job.output.tags import FIELDS, parse_tag, tag_template
 
 NOW = 1_700_000_000.123456
 

@@ -16,12 +16,11 @@ import pytest
 
 from tests.support.failures import LIMITS, RANKS, SIGNALS, STRAYS, proves
 from tests.support.launching import (
-    MPILAUNCH,
     WireToDaemon,
-    environment,
     finish,
     launch,
     launching,
+    limited,
     living,
     sh,
     stopped,
@@ -204,12 +203,6 @@ def test_just_enough_files_are_enough() -> None:
     assert limited(233, "-np", "64", "--oversubscribe", "true").returncode == 0
     refused = limited(232, "-np", "64", "--oversubscribe", "true")
     assert refused.stderr.startswith("error[start-file-limit]: localhost: limit of open files too low: 64 ranks need 233 open")
-
-
-def limited(files: int, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run mpilaunch with so many open files at most."""
-    command = ["prlimit", f"--nofile={files}:{files}", *MPILAUNCH, *words]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import pytest
 
 from tests.support.failures import NODES, RANKS, START, STRAYS, proves
 from tests.support.hosts import Hosts
-from tests.support.launching import LIMIT, MPILAUNCH, children, wait_until
-from tests.support.processes import left_behind
+from tests.support.launching import LIMIT, MPILAUNCH, QUICK_HEARTBEAT, children, wait_until
+from tests.support.processes import gone, guard_and_daemon_on, kill_daemon, parent
 
 pytestmark = [pytest.mark.slow, pytest.mark.testbed, pytest.mark.usefixtures("shared")]
 
@@ -48,11 +48,6 @@ def refused(hosts: Hosts, *arguments: str, program: tuple[str, ...] = ("sh", "-c
     assert not list(Path.cwd().glob("ran-*"))
     assert {name: hosts.processes(name) for name in hosts.names if not gone(hosts, name)} == {}
     return done.stderr.splitlines()
-
-
-def gone(hosts: Hosts, name: str) -> bool:
-    """Tell whether nothing is left on a host, within the time that it takes a node to see that its head is gone."""
-    return not left_behind((), lambda _: {pid: str(argv) for pid, argv in hosts.processes(name)})
 
 
 def sh(hosts: Hosts, name: str, script: str) -> None:
@@ -353,18 +348,6 @@ def going_on(hosts: Hosts, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     assert gone(hosts, "node01") and gone(hosts, "node02")
 
 
-def guard_and_daemon(hosts: Hosts, name: str) -> tuple[int, int]:
-    """Return the process ids of the guard and of the daemon of a host, which may have a helper for PMIx as its child."""
-    pids = [pid for pid, argv in hosts.processes(name) if "-I" in argv and "mpilaunch.daemon" in " ".join(argv)]
-    (guard,) = [pid for pid in pids if parent(pid) not in pids]
-    (daemon,) = [pid for pid in pids if parent(pid) == guard]
-    return guard, daemon
-
-
-def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "daemon-killed", NODES, "a daemon is killed", finder="the head reads end of file; the guard kills the ranks",
@@ -372,7 +355,7 @@ def parent(pid: int) -> int:
 )  # fmt: skip
 def test_daemon_is_killed(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent) as job:
-        os.kill(guard_and_daemon(hosts, "node02")[1], signal.SIGKILL)
+        kill_daemon(hosts, "node02")
         lost(job, "node02")
         assert gone(hosts, "node01") and gone(hosts, "node02")
 
@@ -384,7 +367,7 @@ def test_daemon_is_killed(hosts: Hosts, agent: str) -> None:
 )  # fmt: skip
 def test_guard_is_killed(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent) as job:
-        os.kill(guard_and_daemon(hosts, "node02")[0], signal.SIGKILL)
+        os.kill(guard_and_daemon_on(hosts, "node02")[0], signal.SIGKILL)
         lost(job, "node02")
         assert gone(hosts, "node01") and gone(hosts, "node02")
 
@@ -397,7 +380,7 @@ def test_guard_is_killed(hosts: Hosts, agent: str) -> None:
 )  # fmt: skip
 def test_daemon_is_frozen(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent, "--heartbeat", "0.8") as job:
-        os.kill(guard_and_daemon(hosts, "node02")[1], signal.SIGSTOP)
+        os.kill(guard_and_daemon_on(hosts, "node02")[1], signal.SIGSTOP)
         assert "no sign of life for " in lost(job, "node02")
         # Nobody continues it.
         assert gone(hosts, "node01") and gone(hosts, "node02")
@@ -411,7 +394,7 @@ def test_daemon_is_frozen(hosts: Hosts, agent: str) -> None:
 )  # fmt: skip
 def test_session_of_sshd_is_killed(hosts: Hosts, agent: str) -> None:
     with going_on(hosts, "--agent", agent):
-        session = parent(guard_and_daemon(hosts, "node02")[0])
+        session = parent(guard_and_daemon_on(hosts, "node02")[0])
         assert Path(f"/proc/{session}/comm").read_text().startswith("sshd")
         os.kill(session, signal.SIGKILL)
 
@@ -424,7 +407,7 @@ def test_session_of_sshd_is_killed(hosts: Hosts, agent: str) -> None:
 )  # fmt: skip
 def test_session_of_sshd_is_killed_and_sshd_with_it(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent, "--reconnect-timeout", "1") as job:
-        session = parent(guard_and_daemon(hosts, "node02")[0])
+        session = parent(guard_and_daemon_on(hosts, "node02")[0])
         hosts.stop_sshd("node02")
         os.kill(session, signal.SIGKILL)
         assert "; not reached again within 1 s: " in lost(job, "node02")
@@ -468,9 +451,6 @@ def test_program_under_a_shell_has_its_time_to_end(hosts: Hosts) -> None:
     assert job.returncode == 143
     assert sorted(path.name for path in Path.cwd().glob("saved-*")) == ["saved-0", "saved-1"]
     assert "left behind" not in errors
-
-
-QUICK_HEARTBEAT = ("--heartbeat", "0.6", "--reconnect-timeout", "1")
 
 
 @pytest.mark.parametrize("agent", AGENTS)

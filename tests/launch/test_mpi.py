@@ -15,7 +15,6 @@ import pytest
 
 from mpilaunch.daemon.ranks.reaper import command_name
 from mpilaunch.errors import ExitCode
-from tests.launch.test_failures import limited
 from tests.support.failures import RANKS, proves
 from tests.support.hosts import Hosts
 from tests.support.launching import (
@@ -28,35 +27,24 @@ from tests.support.launching import (
     kill_hard,
     launch,
     launching,
+    limited,
     living,
     script,
     sh,
     wait_for_files,
     wait_until,
 )
+from tests.support.mpi.programs import compile_programs, debian_compiler
 from tests.support.paths import PROGRAMS
 
-SOURCES = PROGRAMS
 OVER_TCP = ("-x", "UCX_TLS=tcp,self")
 RING_BYTES = 1 << 20
-
-
-PACKAGES = {"mpich": "mpich libmpich-dev", "openmpi": "libopenmpi-dev"}
-
-
-def compile_programs(family: str, place: Path) -> Path:
-    """Compile the programs with a family's compiler; return their directory."""
-    compiler = shutil.which(f"mpicc.{family}")
-    assert compiler, f"mpicc.{family} is missing: apt-get install {PACKAGES[family]}"
-    for source in SOURCES.glob("*.c"):
-        subprocess.run([compiler, "-Wall", "-Werror", "-o", place / source.stem, source], check=True)
-    return place
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the directory of the programs, compiled with MPICH."""
-    return compile_programs("mpich", tmp_path_factory.mktemp("mpich"))
+    return compile_programs(debian_compiler("mpich"), tmp_path_factory.mktemp("mpich"))
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +116,7 @@ def test_what_ranks_put_reaches_those_of_other_hosts(
     hosts: Hosts, map_by: str, places: tuple[int, ...], mapping: str
 ) -> None:
     # Not an MPI program: UCX takes hosts of one kernel for one host, looks for a rank of another in its own /proc, and aborts.
-    client = shutil.copy(SOURCES / "pmi_client.py", hosts.shared)
+    client = shutil.copy(PROGRAMS / "pmi_client.py", hosts.shared)
     done = hosts.launch("--wdir", "/", "-H", "node01:2,node02:2", "--map-by", map_by, "python3", client)
     values = " ".join(f"rank-{rank}-of-node{place:02}" for rank, place in enumerate(places))
     assert (done.returncode, done.stderr) == (0, "")
@@ -338,7 +326,7 @@ def spawning(*children: tuple[int, list[str]]) -> str:
     return "\n".join(lines)
 
 
-SAY = ["python3", str(SOURCES / "pmi_say.py")]
+SAY = ["python3", str(PROGRAMS / "pmi_say.py")]
 CHILD = list(sh('echo "child $PMI_RANK of $PMI_SIZE, spawned $PMI_SPAWNED, app $APP, slot on $MPILAUNCH_NODE_RANK"'))
 
 
@@ -464,7 +452,7 @@ def test_names_are_found_by_ranks_of_other_nodes_and_worlds() -> None:
 
 @pytest.mark.testbed
 def test_a_world_reaches_hosts_that_had_no_rank(hosts: Hosts) -> None:
-    client = shutil.copy(SOURCES / "pmi_say.py", hosts.shared)
+    client = shutil.copy(PROGRAMS / "pmi_say.py", hosts.shared)
     child = spawning((3, ["sh", "-c", "echo child $PMI_RANK on $(hostname)"]))
     done = hosts.launch("--wdir", "/", "-H", "node01:1,node02:2,node03:1", "-np", "1", "python3", client, child)
     assert (done.returncode, done.stderr) == (0, "")
@@ -474,7 +462,7 @@ def test_a_world_reaches_hosts_that_had_no_rank(hosts: Hosts) -> None:
 
 @pytest.mark.testbed
 def test_a_world_does_not_start_where_a_host_cannot_be_reached(hosts: Hosts) -> None:
-    client = shutil.copy(SOURCES / "pmi_say.py", hosts.shared)
+    client = shutil.copy(PROGRAMS / "pmi_say.py", hosts.shared)
     child = spawning((1, ["true"]))
     done = hosts.launch("--wdir", "/", "-H", "node01:1,nowhere:1", "-np", "1", "python3", client, child, child)
     assert done.returncode == 0

@@ -13,9 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_hosts_failures import QUICK_HEARTBEAT, gone, parent
 from tests.support.hosts import Hosts
-from tests.support.launching import LIMIT, MPILAUNCH, finish, launch, launching, sh, wait_for_files, wait_until
+from tests.support.launching import (
+    LIMIT,
+    MPILAUNCH,
+    QUICK_HEARTBEAT,
+    finish,
+    launch,
+    launching,
+    sh,
+    wait_for_files,
+    wait_until,
+)
+from tests.support.processes import gone, kill_daemon
 
 JOB = 'echo $(hostname) $WORLD_SIZE >up-$MPILAUNCH_RESTART_COUNT-$RANK; [ $MPILAUNCH_RESTART_COUNT != %s ] || exec sleep 600'
 """Each rank writes where it is, and stays in attempts that a test is to break."""
@@ -51,14 +61,6 @@ def running(hosts: Hosts, ranks: int, *arguments: str, program: str = JOB % 0) -
             yield job
         finally:
             job.kill()
-
-
-def kill_daemon(hosts: Hosts, name: str) -> None:
-    """SIGKILL to the daemon of a host: of the processes of ours there, the one behind the guard, which came first."""
-    pids = [pid for pid, argv in hosts.processes(name) if "-I" in argv and "mpilaunch.daemon" in " ".join(argv)]
-    (guard,) = [pid for pid in pids if parent(pid) not in pids]
-    (daemon,) = [pid for pid in pids if parent(pid) == guard]
-    os.kill(daemon, signal.SIGKILL)
 
 
 def ended(hosts: Hosts, job: subprocess.Popen[str], code: int = 0, limit: float = LIMIT) -> str:

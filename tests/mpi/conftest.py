@@ -10,8 +10,9 @@ import pytest
 
 from tests.mpi.families import CACHE, Family
 from tests.mpi.results import Results
-from tests.mpi.runs import SOURCES, compile_programs
 from tests.support.hosts import Hosts
+from tests.support.mpi.programs import compile_programs
+from tests.support.paths import PROGRAMS
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +35,7 @@ def programs(hosts: Hosts) -> Callable[[Family, str], Path]:
         place = hosts.shared / "programs" / family.name
         if not place.exists():
             place.mkdir(parents=True)
-            shutil.copy(SOURCES / "works.py", place)
+            shutil.copy(PROGRAMS / "works.py", place)
             if family.mpicc:
                 compile_programs(family.mpicc, place)
         return place

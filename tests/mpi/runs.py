@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from tests.mpi.families import ROOT, App, launch_with_mpilaunch
 from tests.mpi.limits import needs_of
 from tests.support.hosts import Hosts, in_directory
 
-SOURCES = ROOT / "tests" / "programs"
 LIMIT_SECONDS = 60
 HANG_SECONDS = 6
 """After which a run that is known to hang, having printed all, is ended."""
@@ -61,13 +59,6 @@ class Run:
     errors: str
     left: list[str]
     received: int | None
-
-
-def compile_programs(mpicc: str, place: Path) -> None:
-    """Compile every program with one compiler, warnings being errors."""
-    place.mkdir(parents=True, exist_ok=True)
-    for source in sorted(SOURCES.glob("*.c")):
-        subprocess.run([mpicc, "-Wall", "-Wextra", "-Werror", "-o", place / source.stem, source], check=True)
 
 
 def command(case: Case, programs: Path) -> list[str]:

@@ -14,8 +14,9 @@ import pytest
 
 from tests.mpi.cases import MPILAUNCH, Case, every_case
 from tests.mpi.families import Family
-from tests.mpi.results import ALL, BEGIN, END, FAILED, FILE, LIMITED, PAGE, PASSED, Results, replace_tables, tables
-from tests.mpi.runs import HUNG, Run, run
+from tests.mpi.outcomes import outcome
+from tests.mpi.results import ALL, BEGIN, END, FAILED, FILE, PAGE, Results, replace_tables, tables
+from tests.mpi.runs import run
 from tests.support.hosts import Hosts
 
 CASES = [case for case in every_case() if ALL or case.in_test_slow]
@@ -34,26 +35,6 @@ def test_case(case: Case, hosts: Hosts, programs: Callable[[Family, str], Path],
             raise
         # What others cannot do is no fault of ours: it is told in the table.
         pytest.xfail(f"not under its own launcher: {error}")
-
-
-def outcome(case: Case, done: Run) -> str:
-    """Hold a run to what must come of it; return how it passed."""
-    limit = case.limit
-    if limit and limit.says:
-        assert done.code not in (0, HUNG), "it can do now what is listed as a limit"
-        assert limit.says in done.errors
-        return LIMITED
-    hung = limit is not None and done.code == HUNG
-    assert done.code == (HUNG if hung else case.work.code), done.errors
-    assert done.lines == sorted(case.work.lines(case.place)), done.errors
-    if done.received is not None:
-        assert done.received > case.work.network, "the network was not used"
-    leftover = case.leftover if case.launcher == MPILAUNCH else None
-    if case.launcher == MPILAUNCH:
-        assert [path for path in done.left if not (leftover and leftover.files in path)] == []
-        if not hung and case.work.code == 0:
-            assert case.work.warning in done.errors and len(done.errors.splitlines()) == bool(case.work.warning)
-    return LIMITED if hung or (leftover and done.left) else PASSED
 
 
 def test_the_page_shows_what_was_found() -> None:

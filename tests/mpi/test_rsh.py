@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.test_rsh import remote_shell
 from tests.mpi.cases import OWN, Case
 from tests.mpi.families import FAMILIES, Family
+from tests.mpi.outcomes import outcome
 from tests.mpi.places import PLACES
 from tests.mpi.results import ALL
 from tests.mpi.runs import run
-from tests.mpi.test_matrix import outcome
 from tests.mpi.works import WORKS
+from tests.support.agents.programs import remote_shell
 from tests.support.hosts import Hosts
 from tests.support.launching import script
 

@@ -1,4 +1,7 @@
-"""Binding to CPUs beyond what tests/placement/test_mapping_peers.py compares with mpirun: lists, rankfiles, overload, what is missing."""
+"""Binding to CPUs where mpirun is no model: lists, rankfiles, overload, and CPUs that are missing.
+
+test_mapping_peers.py compares everything else with mpirun.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from mpilaunch.hosts.node_facts import Cpu
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy, bind_cpus, picture
 from mpilaunch.placement.mapping import Placement
 from mpilaunch.placement.topology import OBJECTS, objects
-from tests.support.topologies import TOPOLOGIES, cpus_of
+from tests.support.placement.topologies import TOPOLOGIES, cpus_of
 
 # Two sockets of two cores of two threads; core 0 is CPUs 0 and 4, socket 0 is CPUs 0, 1, 4 and 5.
 D = cpus_of(TOPOLOGIES["D"])

@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch import config
+from mpilaunch.cli.build_job import placement_options
 from mpilaunch.errors import UsageError
-from mpilaunch.options import DEFAULTS, Setting, Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.map_by import mapping_and_cpus
+from mpilaunch.placement.map_by import PlacementOptions, placement_policies
 from mpilaunch.placement.policy import MappingPolicy
-from mpilaunch.words import read_words
+from tests.support.command_line import settings
 
 
 def read(words: str) -> tuple[MappingPolicy, CpuPolicy]:
-    said, _ = read_words(words.split())
-    return mapping_and_cpus(config.load_settings(said, {"HOME": "/nowhere"}))
+    return placement_policies(placement_options(settings(words)))
 
 
 def on(kind: str, **fields: object) -> CpuPolicy:
@@ -129,4 +127,4 @@ def test_what_is_refused(words: str, reference: str, message: str) -> None:
 def test_any_words_are_read_or_refused(option: str, words: list[str]) -> None:
     text = "".join(words) or ":"
     with contextlib.suppress(UsageError):
-        mapping_and_cpus(Settings({**DEFAULTS, option: Setting(text, f"--{option}", layer=3)}))
+        placement_policies(PlacementOptions(**{option.replace("-", "_"): text}))

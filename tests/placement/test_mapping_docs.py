@@ -9,7 +9,7 @@ import pytest
 
 from mpilaunch.placement.rankfile import parse_rankfile
 from tests.support.paths import DOCS
-from tests.support.topologies import bound
+from tests.support.placement.topologies import bound
 
 PAGE = (DOCS / "mapping.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^\$ (mpilaunch .*)\n((?:node.*\n)+)", "".join(re.findall(r"```console\n(.*?)```", PAGE, re.S)), re.M)

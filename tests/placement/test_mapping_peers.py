@@ -1,4 +1,7 @@
-"""Where the ranks go, against what mpirun and mpiexec themselves say: tests/golden/maps, asked by tests/support/peers.py."""
+"""Where the ranks go, compared with mpirun and mpiexec.
+
+tests/support/placement/peers.py asked them, and wrote their answers to tests/golden/maps.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import pytest
 
 from mpilaunch.errors import LaunchError
 from tests.support.goldens import GOLDEN
-from tests.support.topologies import bound
+from tests.support.placement.topologies import bound
 
 CASES = {
     f"{peer}: {line}": line

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mpilaunch.errors import LaunchError
 from mpilaunch.placement.mapping import map_ranks
 from mpilaunch.placement.policy import MappingPolicy
-from tests.support.topologies import TOPOLOGIES, cpus_of, of_hosts
+from tests.support.placement.topologies import TOPOLOGIES, cpus_of, of_hosts
 
 
 def ranks_of(hosts: str, topologies: str, policy: MappingPolicy) -> list[list[int]]:

@@ -20,7 +20,7 @@ from tests.support.paths import PROGRAMS, ROOT
 COUNTING = """
 import json
 import sys
-from mpilaunch import cli
+from mpilaunch.cli import main as cli
 from mpilaunch.wire.session import Session
 
 STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork")

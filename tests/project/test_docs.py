@@ -21,10 +21,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mpilaunch.cli.options import BY_FLAG, OPTIONS
+from mpilaunch.cli.types import Option
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.nodes.failures import WORDS
 from mpilaunch.hosts.node_facts import Gpu
-from mpilaunch.options import BY_FLAG, OPTIONS, Option
 from tests.support import goldens
 from tests.support.failures import page_rows, with_part
 from tests.support.hosts import Hosts
@@ -55,19 +56,19 @@ def codes(cell: str) -> list[str]:
 OPTION_ROWS = [row for row in rows("options.md") if codes(row[0]) and codes(row[0])[0].startswith("-") and len(row) == 4]
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
 def test_every_option_is_in_the_table_with_its_flags_choices_and_default(option: Option) -> None:
     found = [row for row in OPTION_ROWS if any(BY_FLAG.get(flag) is option for flag in codes(row[0]))]
     assert {flag for row in found for flag in codes(row[0])} == set(option.flags)
     first = found[0]
     assert tuple(codes(first[1])) == option.choices
-    assert ("+" in first[1]) == option.repeatable
+    assert ("+" in first[1]) == option.multiple
     if option.default not in (None, False, ()):
         assert codes(first[2]) == [f"{option.default:g}" if isinstance(option.default, float) else str(option.default)]
 
 
 def test_the_table_has_no_other_options() -> None:
-    assert {flag for row in OPTION_ROWS for flag in codes(row[0])} == set(BY_FLAG)
+    assert {flag for row in OPTION_ROWS for flag in codes(row[0])} == {flag for option in OPTIONS for flag in option.flags}
 
 
 # Errors

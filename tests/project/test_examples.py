@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_hosts_failures import gone
-from tests.launch.test_restarts import kill_daemon
 from tests.support.hosts import CHECKOUT, Hosts
 from tests.support.launching import MPILAUNCH, launch
+from tests.support.processes import gone, kill_daemon
 
 EXAMPLES = CHECKOUT / "examples"
 TORCH_PYTHON = os.environ.get("MPILAUNCH_TEST_TORCH_PYTHON")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.config import load_settings
+from mpilaunch.cli.build_job import make_job
+from mpilaunch.job.settings import Value
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.options import Setting, Value
-from mpilaunch.prepare import make_job
+from tests.support.command_line import request
 from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -131,9 +131,13 @@ def test_smoke_test_wants_one_hostfile(arguments: list[str]) -> None:
 # Profiles and hostfiles
 
 
-def job(**said: Value) -> JobSpec:
-    settings = {name.replace("_", "-"): Setting(value, "test", layer=3) for name, value in said.items()}
-    return make_job(load_settings(settings, {"HOME": "/nowhere"}), ["true"], {})
+def job(**values: Value) -> JobSpec:
+    """Return the job of these options before `true`."""
+    words = []
+    for name, value in values.items():
+        for item in value if isinstance(value, tuple) else (value,):
+            words.append(f"--{name.replace('_', '-')}={item}")
+    return make_job(request([*words, "true"]).settings, ["true"], {})
 
 
 def layout(spec: JobSpec) -> list[int]:

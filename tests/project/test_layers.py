@@ -1,9 +1,13 @@
-"""The layer rule: which folder may import which, read from the source. docs/design.md explains it; the table here is the rule."""
+"""The rules of the source: which folder may import which, and how large modules and folders may be.
+
+The table is in tests/support/sources.py; docs/design.md explains it.
+"""
 
 from __future__ import annotations
 
 import ast
 import pathlib
+import re
 import sys
 from collections import Counter
 
@@ -28,7 +32,8 @@ def test_imports_follow_the_layers(path: pathlib.Path) -> None:
     for imported in imports_of(path):
         top = imported.partition(".")[0]
         if top in ("mpilaunch", "mpilaunch_agents"):
-            assert imported == "mpilaunch" or layer_of(imported) in {layer, *OURS[layer]}, f"{module} ({layer}) imports {imported}"
+            allowed = imported == "mpilaunch" or layer_of(imported) in {layer, *OURS[layer]}
+            assert allowed, f"{module} ({layer}) imports {imported}"
         elif top not in sys.stdlib_module_names:
             assert top in OTHERS.get(layer, set()), f"{module} ({layer}) imports {imported}"
         elif layer in PURE:
@@ -61,9 +66,10 @@ def test_the_rule_knows_every_layer() -> None:
 
 
 def test_no_test_imports_from_another_test() -> None:
-    tests = [path for path in (ROOT / "tests").rglob("*.py")]
-    found = {str(path): sorted(name for name in imports_of(path) if ".test_" in name) for path in tests}
-    assert {path: names for path, names in found.items() if names} == {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert [name for name in imports_of(path) if ".test_" in name] == [], path
+        # A test may also hand a program as text to an interpreter of its own.
+        assert not re.search(r"\b(from|import) tests\.[a-z.]*test_", path.read_text(encoding="utf-8")), path
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_of)

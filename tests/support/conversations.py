@@ -23,19 +23,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
 
-from mpilaunch import config
 from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
-from mpilaunch.console import Console
+from mpilaunch.cli.console import Console
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes import bundle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.state import Verdict
-from mpilaunch.prepare import make_job
 from mpilaunch.wire.frames import CONTROL, MARKER, STDERR, STDIN, STDOUT, stream_channel
 from mpilaunch.wire.session import Session
-from mpilaunch.words import read_words
 from mpilaunch_agents.fake import FakeAgent
+from tests.support import command_line
 from tests.support.paths import DOCS
 
 Message = dict[str, Any]
@@ -383,8 +381,8 @@ class Relay:
 
 async def converse(words: Sequence[str], script: Callable[[str], Script], signals: Sequence[float] = ()) -> Conversation:
     """Let the head talk to three nodes; `signals` are the seconds at which SIGINT comes."""
-    options, program = read_words(["-H", ",".join(f"{name}:{RANKS_EACH}" for name in NODES), "--agent", "fake", *words, "true"])
-    job = make_job(config.load_settings(options, {"HOME": "/nowhere"}), program, {})
+    hosts = ",".join(f"{name}:{RANKS_EACH}" for name in NODES)
+    job = command_line.job(" ".join(["-H", hosts, "--agent", "fake", *words]))
     agent = ScriptedAgent(script)
     launch = Launch(job, {"fake": agent}, Console())
     loop, began = asyncio.get_running_loop(), time.monotonic()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tests.support.paths import TESTS
+from tests.support.paths import ROOT, TESTS
 
 Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -61,7 +61,7 @@ def proves(
 
     def declare(test: Test) -> Test:
         assert name not in _rows or _rows[name].test.endswith(f"::{test.__name__}"), f"two tests prove {name}"
-        path = f"tests/{test.__module__.rpartition('.')[2]}.py"
+        path = f"{test.__module__.replace('.', '/')}.py"
         _rows[name] = Row(name, group, what, finder, says, code, within, f"{path}::{test.__name__}")
 
         @functools.wraps(test)
@@ -77,10 +77,10 @@ def proves(
 
 
 def rows() -> list[Row]:
-    """Return every row that a test of this folder declares: by group, by file and in the order of the tests."""
+    """Return every row that a test declares, sorted by group and file, and in the order of the tests."""
     for path in sorted(TESTS.glob("*/test_*.py")):
         if "@proves(" in path.read_text(encoding="utf-8"):
-            importlib.import_module(f"tests.{path.stem}")
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
     return sorted(_rows.values(), key=lambda row: (GROUPS.index(row.group), row.test.partition("::")[0]))
 
 

@@ -26,6 +26,8 @@ from tests.support.processes import everything, ours
 LIMIT = 30.0
 """Seconds that anything here may take before it counts as hanging."""
 MPILAUNCH = (sys.executable, "-m", "mpilaunch")
+QUICK_HEARTBEAT = ("--heartbeat", "0.6", "--reconnect-timeout", "1")
+"""Options with which the head gives up a silent node within seconds."""
 
 Words = str | bytes | Path
 
@@ -100,6 +102,12 @@ def finish(process: subprocess.Popen[bytes], limit: float = LIMIT) -> Launched:
     """Wait for the end of mpilaunch, with its output."""
     out, err = process.communicate(timeout=limit)
     return Launched(process.returncode, out or b"", err or b"")
+
+
+def limited(files: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run mpilaunch with a limit of open files."""
+    command = ["prlimit", f"--nofile={files}:{files}", *MPILAUNCH, *words]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
 
 
 def wait_until(condition: Callable[[], Any], what: str, limit: float = LIMIT) -> Any:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
+
+from tests.support.hosts import Hosts
 
 MARK = "TESTS_OF_MPILAUNCH"
 GRACE = 5.0
@@ -48,6 +51,29 @@ def left_behind(before: Collection[int], look: Callable[[Collection[int]], dict[
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.01)
+
+
+def parent(pid: int) -> int:
+    """Return the process id of a process's parent."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def gone(hosts: Hosts, name: str) -> bool:
+    """Tell whether nothing is left on a host, within the time that a node takes to notice that its head is gone."""
+    return not left_behind((), lambda _: {pid: str(argv) for pid, argv in hosts.processes(name)})
+
+
+def guard_and_daemon_on(hosts: Hosts, name: str) -> tuple[int, int]:
+    """Return the process ids of the guard and of the daemon of a host. The daemon may have a helper for PMIx as its child."""
+    pids = [pid for pid, argv in hosts.processes(name) if "-I" in argv and "mpilaunch.daemon" in " ".join(argv)]
+    (guard,) = [pid for pid in pids if parent(pid) not in pids]
+    (daemon,) = [pid for pid in pids if parent(pid) == guard]
+    return guard, daemon
+
+
+def kill_daemon(hosts: Hosts, name: str) -> None:
+    """Send SIGKILL to the daemon of a host."""
+    os.kill(guard_and_daemon_on(hosts, name)[1], signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:

@@ -57,7 +57,10 @@ def layer_of(module: str) -> str:
 
 
 def imports_of(path: pathlib.Path) -> set[str]:
-    """Return every module that a file imports, anywhere in it; `from mpilaunch import x` is mpilaunch.x when that is a module."""
+    """Return every module that a file imports, anywhere in it.
+
+    `from mpilaunch import x` counts as `mpilaunch.x` where that is a module.
+    """
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

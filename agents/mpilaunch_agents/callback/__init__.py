@@ -1,1 +1,1 @@
-"""An agent around another agent: the daemon calls the head back."""
+"""An agent around another agent: the daemons connect back to the head."""

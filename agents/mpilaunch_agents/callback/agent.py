@@ -1,9 +1,9 @@
-"""Around any other agent: what that starts on a node calls the head back, over TLS, and the daemon's stdin and stdout go there.
+"""Wraps another agent: its command connects back to the head over TLS, and the daemon's stdin and stdout use that connection.
 
-For agents that hand on no stdin (`kubectl exec` without `-i`), and for more pods than kubectl processes should stay open. The
-node knows the head by the fingerprint of a certificate made for this launch, the head knows the node by a secret that is good
-for one connection. An agent without stdin can hand it on in the command line only, where other users of both machines may see
-it until the node has called; one that says it first is in the place of the node.
+It serves agents that do not forward stdin (`kubectl exec` without `-i`), and jobs on more pods than kubectl processes should
+stay open. The node authenticates the head by the fingerprint of a certificate made for this launch; the head authenticates the
+node by a secret for one connection. An agent without stdin passes the secret on the command line, where other users of both
+machines can read it until the node has connected: whoever sends it first takes the node's place.
 """
 
 from __future__ import annotations
@@ -25,57 +25,55 @@ from pathlib import Path
 from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, STDIN, RelayedChannel
-from mpilaunch_agents.callback.door import Door
-from mpilaunch_agents.callback.node import CANNOT_CALL, SECRET
+from mpilaunch_agents.callback.listener import CallbackListener
+from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET
 
-MOST_ADDRESSES = 8
-"""Addresses of the head that a node tries."""
+MAX_ADDRESSES = 8
+"""Maximum number of the head's addresses that a node tries."""
 GREETING = HEADER.pack(SECRET, 64)
-"""How a connection begins."""
+"""The first bytes of a connection from a node."""
 
 
 class CallbackAgent:
-    """Reaches nodes by another agent, and talks with what that has started over a connection of its own.
+    """Starts commands by another agent and communicates with them over connections from the nodes.
 
     Args:
-        stdin: the other agent hands on stdin, by which a secret is better sent than in a command line.
-        inner: the other agent. One that is `outlived` by what it has started is cut off once the node has called.
+        inner: the other agent. If its commands outlive its channels (`outlived`), the channel is closed once the node connects.
+        stdin: the other agent forwards stdin, so the secret is sent there and not on the command line.
     """
 
     def __init__(self, inner: Agent, *, stdin: bool) -> None:
         self._inner, self._stdin = inner, stdin
         self._outlived = getattr(inner, "outlived", False)
-        self._expected: dict[str, _Called] = {}
-        self._callers: set[_Caller] = set()
-        self._listening: asyncio.Task[tuple[Door, str, str]] | None = None
+        self._expected: dict[str, _CallbackChannel] = {}
+        self._connections: set[_NodeConnection] = set()
+        self._listening: asyncio.Task[tuple[CallbackListener, str, str]] | None = None
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-        """Start the command, of which the first word is a Python; raises AgentFailure."""
+        """Start the command, whose first word is a Python interpreter; raises AgentFailure."""
         if self._listening is None:
             self._listening = asyncio.ensure_future(self._listen())
         try:
-            _, places, pin = await asyncio.shield(self._listening)
+            _, endpoints, fingerprint = await asyncio.shield(self._listening)
         except OSError as error:
             raise AgentFailure("agent-failed", f"no port to be called back at: {error}") from error
         secret = secrets.token_hex(32)
-        called = _Called(events, self._outlived, lambda: self._expected.pop(secret, None))
-        self._expected[secret] = called
+        channel = _CallbackChannel(events, self._outlived, lambda: self._expected.pop(secret, None))
+        self._expected[secret] = channel
         python, *arguments = command
-        shown = "-" if self._stdin else secret
+        script = [python, "-I", "-S", "-B", "-c", node_script(), endpoints, fingerprint, "-" if self._stdin else secret]
         try:
-            inner = await self._inner.open(
-                node, [python, "-I", "-S", "-B", "-c", call_back(), places, pin, shown, *arguments], called
-            )
+            inner = await self._inner.open(node, [*script, *arguments], channel)
         except BaseException:
             self._expected.pop(secret, None)
             raise
         if self._stdin:
             inner.write(f"{secret}\n".encode())
-        called.opened(inner)
-        return called
+        channel.opened(inner)
+        return channel
 
     async def close(self) -> None:
-        """Cut every connection, and let the other agent give back all that it has."""
+        """Close the listener, every connection and the other agent."""
         if self._listening is not None:
             if not self._listening.done():
                 self._listening.cancel()
@@ -83,113 +81,114 @@ class CallbackAgent:
                 await (await self._listening)[0].close()
         self._expected.clear()
         await self._inner.close()
-        while self._callers:
-            for caller in list(self._callers):
-                caller.abort()
+        while self._connections:
+            for connection in list(self._connections):
+                connection.abort()
             await asyncio.sleep(0)
 
-    async def _listen(self) -> tuple[Door, str, str]:
-        """Return the door, where it can be reached, and the fingerprint of its certificate; raises OSError."""
-        context, pin = _certificate()
+    async def _listen(self) -> tuple[CallbackListener, str, str]:
+        """Return the listener, its endpoints, and the fingerprint of its certificate; raises OSError."""
+        context, fingerprint = _certificate()
         if socket.has_dualstack_ipv6():
-            listener = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+            server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
         else:
-            listener = socket.create_server(("", 0), backlog=1024)
-        door = Door(listener, context, lambda: _Caller(self._expected, self._callers), lambda: len(self._expected))
-        port = door.port
-        places = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses()]
-        return door, ",".join(places), pin
+            server = socket.create_server(("", 0), backlog=1024)
+        listener = CallbackListener(
+            server, context, lambda: _NodeConnection(self._expected, self._connections), lambda: len(self._expected)
+        )
+        port = listener.port
+        endpoints = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses()]
+        return listener, ",".join(endpoints), fingerprint
 
 
-class _Caller(RelayedChannel):
+class _NodeConnection(RelayedChannel):
     """A connection from a node.
 
     Args:
-        expected: who is to call, by secret; one that has called is taken out.
-        callers: all connections that there are.
+        expected: channels of nodes that have not connected yet, by secret.
+        connections: all connections.
     """
 
-    def __init__(self, expected: dict[str, _Called], callers: set[_Caller]) -> None:
+    def __init__(self, expected: dict[str, _CallbackChannel], connections: set[_NodeConnection]) -> None:
         super().__init__(None, "its connection back to the head was lost")
-        self.called: _Called | None = None
-        self.settled: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._expected, self._callers = expected, callers
+        self.channel: _CallbackChannel | None = None
+        self.authenticated: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._expected, self._connections = expected, connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; TLS speaks by one of its own kind."""
+        """Store the transport; TLS has a transport class of its own."""
         self.transport = transport  # type: ignore[assignment]
-        self._callers.add(self)
+        self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take a secret, and nothing else before it; what a daemon says may come right behind it."""
+        """Accept only a secret first; the daemon's frames may follow in the same data."""
         if self.events is None and not GREETING.startswith(bytes(self._buffer + data)[: len(GREETING)]):
             self.abort()
         else:
             super().data_received(data)
 
-    def frame(self, kind: int, data: bytes) -> None:
-        """Take the secret, and hand on what the daemon says."""
+    def frame_received(self, kind: int, data: bytes) -> None:
+        """Check the secret; pass on the daemon's frames."""
         if self.events is not None:
-            super().frame(kind, data)
-        elif kind == SECRET:
-            self.called = self._expected.pop(data.decode("ascii", "replace"), None)
-            if self.called is None:
-                self.abort()
-            else:
-                self._settle(proved=True)
-                self.called.connected(self)
-        else:
+            super().frame_received(kind, data)
+            return
+        channel = self._expected.pop(data.decode("ascii", "replace"), None) if kind == SECRET else None
+        if channel is None:
             self.abort()
+            return
+        self.channel = channel
+        self._set_authenticated(True)
+        channel.connected(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the end."""
-        self._settle(proved=False)
-        self._callers.discard(self)
-        if self.called is not None:
-            self.called.ended(self._end)
+        """Report the end."""
+        self._set_authenticated(False)
+        self._connections.discard(self)
+        if self.channel is not None:
+            self.channel.ended(self._end)
 
-    def _settle(self, *, proved: bool) -> None:
-        if not self.settled.done():
-            self.settled.set_result(proved)
+    def _set_authenticated(self, result: bool) -> None:
+        if not self.authenticated.done():
+            self.authenticated.set_result(result)
 
 
-class _Called:
-    """The channel of a node that is to call. It is the `ChannelEvents` of what the inner agent has started."""
+class _CallbackChannel:
+    """The channel to a node that connects back; also the ChannelEvents of the command that the inner agent started."""
 
     def __init__(self, events: ChannelEvents, outlived: bool, forget: Callable[[], object]) -> None:
         self._events, self._outlived, self._forget = events, outlived, forget
         self._inner: Channel | None = None
-        self._caller: _Caller | None = None
+        self._connection: _NodeConnection | None = None
         self._unsent: list[bytes] = []
         self._ended = False
 
     def opened(self, inner: Channel) -> None:
-        """The inner agent has started its command."""
+        """Called when the inner agent has started its command."""
         self._inner = inner
-        self._let_go()
+        self._release_inner()
 
-    def connected(self, caller: _Caller) -> None:
-        """The node has called."""
-        self._caller = caller
-        caller.events = self._events
+    def connected(self, connection: _NodeConnection) -> None:
+        """Called when the node has connected."""
+        self._connection = connection
+        connection.events = self._events
         for data in self._unsent:
-            caller.tell(STDIN, data)
+            connection.send_frame(STDIN, data)
         self._unsent.clear()
-        self._let_go()
+        self._release_inner()
 
     def ended(self, end: ChannelEnd) -> None:
-        """The daemon has ended, or its connection."""
+        """Called when the daemon or its connection has ended."""
         if not self._ended:
             self._ended = True
             if self._inner is not None:
                 self._inner.abort()
             self._events.closed(end)
 
-    def _let_go(self) -> None:
-        if self._inner is not None and self._caller is not None and self._outlived:
+    def _release_inner(self) -> None:
+        if self._inner is not None and self._connection is not None and self._outlived:
             self._inner.abort()
 
-    # The channel
+    # Methods of a channel
 
     def write(self, data: bytes) -> None:
         """Send bytes to the daemon's stdin."""
@@ -201,67 +200,66 @@ class _Called:
         self._send(b"")
 
     def _send(self, data: bytes) -> None:
-        if self._caller is None:
+        if self._connection is None:
             self._unsent.append(data)
         else:
-            self._caller.tell(STDIN, data)
+            self._connection.send_frame(STDIN, data)
 
     def abort(self) -> None:
-        """Cut both off."""
-        if self._caller is not None:
-            self._caller.abort()
-        if self._inner is not None:
-            self._inner.abort()
+        """Cut the node's connection and the inner channel."""
+        for channel in (self._connection, self._inner):
+            if channel is not None:
+                channel.abort()
 
-    # What the inner agent tells
+    # Events of the inner channel
 
     def data_received(self, data: bytes) -> None:
-        """A banner perhaps, or why the node cannot call."""
+        """Pass stdout on as stderr: it may be a banner, or the reason why the node cannot connect."""
         self.stderr_received(data)
 
     def stderr_received(self, data: bytes) -> None:
-        """Keep it for the explanation."""
+        """Pass on stderr until the end."""
         if not self._ended:
             self._events.stderr_received(data)
 
     def pause_writing(self) -> None:
-        """Nothing is written there."""
+        """Ignored: only the secret is written to the inner channel."""
 
     def resume_writing(self) -> None:
-        """As in `pause_writing`."""
+        """Ignored, as `pause_writing`."""
 
     def closed(self, end: ChannelEnd) -> None:
-        """It has ended: of no interest once the node has called."""
-        if self._caller is None:
+        """End the channel unless the node has connected."""
+        if self._connection is None:
             self._forget()
-            self.ended(ChannelEnd(end.exit_code, end.error, "head-unreachable") if end.exit_code == CANNOT_CALL else end)
+            self.ended(end._replace(cause="head-unreachable") if end.exit_code == CANNOT_CONNECT else end)
 
 
 @lru_cache(None)
-def call_back() -> str:
-    """Return what a node is to run; short, for kubectl puts it into a URL."""
-    text = (Path(__file__).parent / "callback_node.py").read_bytes()
+def node_script() -> str:
+    """Return the code that a node runs; it is compressed because kubectl puts it into a URL."""
+    text = Path(__file__).with_name("node.py").read_bytes()
     packed = b64encode(zlib.compress(text, 9)).decode()
     return f"import base64,sys,zlib\n{CHECK_PYTHON}exec(zlib.decompress(base64.b64decode('{packed}')))"
 
 
 def addresses() -> list[str]:
-    """Return the addresses of this machine that another may reach, its own loopback last, for nodes that are this machine."""
+    """Return this machine's addresses that other machines may reach, and loopback last, for nodes on this machine."""
     import psutil
 
-    found = []
+    result = []
     for interface in psutil.net_if_addrs().values():
         for entry in interface:
             if entry.family in (socket.AF_INET, socket.AF_INET6):
                 address = ipaddress.ip_address(entry.address.partition("%")[0])
                 if not (address.is_loopback or address.is_link_local):
-                    found.append(str(address))
-    return [*sorted(found, key=lambda address: ":" in address)[:MOST_ADDRESSES], "127.0.0.1"]
+                    result.append(str(address))
+    return [*sorted(result, key=lambda address: ":" in address)[:MAX_ADDRESSES], "127.0.0.1"]
 
 
 def _certificate() -> tuple[ssl.SSLContext, str]:
-    """Return a context with a certificate of our own, and the fingerprint by which a node knows it."""
-    # asyncssh needs it too, and takes long to load it.
+    """Return a TLS context with a new self-signed certificate, and the certificate's fingerprint."""
+    # cryptography is slow to import, and only this function needs it.
     import datetime
     import hashlib
 
@@ -276,15 +274,15 @@ def _certificate() -> tuple[ssl.SSLContext, str]:
     now = datetime.datetime.now(datetime.timezone.utc)
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - day).not_valid_after(now + 3650 * day)
-    made = builder.sign(key, hashes.SHA256())
+    certificate = builder.sign(key, hashes.SHA256())
     pem = serialization.Encoding.PEM
-    words = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()) + made.public_bytes(pem)
+    private_key = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    descriptor, path = tempfile.mkstemp()  # of mode 0600; the ssl module reads keys from files only
+    descriptor, path = tempfile.mkstemp()  # its mode is 0600; the ssl module reads keys only from files
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(words)
+            file.write(private_key + certificate.public_bytes(pem))
         context.load_cert_chain(path)
     finally:
         os.unlink(path)
-    return context, hashlib.sha256(made.public_bytes(serialization.Encoding.DER)).hexdigest()
+    return context, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()

@@ -1,9 +1,9 @@
-"""What a node runs first where its daemon calls the head back: connect, start the daemon, hand bytes on until it ends.
+"""The node's side of a connection back to the head: connects, starts the daemon, and relays its pipes until it ends.
 
-Sent as text by `callback` and run by `python3 -I -S -B -c`: it imports nothing of ours, runs on Python 3.8 and later, and reads
-nothing from its own stdin but a secret. Its arguments: places (ADDRESS:PORT,...), the fingerprint of the head's certificate,
-the secret or `-`, and those with which this same Python is to be run as the daemon. What is said over the connection:
-`callback` and `mpilaunch.relay`.
+`callback.agent` sends this text, and `python3 -I -S -B -c` runs it: it imports only the standard library, runs on Python 3.8
+and later, and reads only a secret from its own stdin. Arguments: the head's endpoints (ADDRESS:PORT,...), its certificate's
+fingerprint, the secret or `-` for stdin, and the arguments with which this Python runs the daemon. The frames on the
+connection are those of `mpilaunch.relay`.
 """
 
 from __future__ import annotations
@@ -24,41 +24,42 @@ from typing import Any
 
 STDOUT, STDERR, CLOSED = 13, 14, 15
 SECRET = 16
-"""Kinds of frames: those of `mpilaunch.relay`, and what is said first."""
-CANNOT_CALL = 98
-"""Exit code when no address of the head's can be reached."""
+"""Kinds of frames: those of `mpilaunch.relay`, and the secret, which is sent first."""
+CANNOT_CONNECT = 98
+"""Exit code when no endpoint of the head can be reached."""
 IGNORED = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTERM", "SIGTSTP", "SIGXCPU")
-"""Signals that a batch system may send to every process of a job: the daemon sees to the end of the ranks, and then we end."""
+"""Signals that a batch system may send to every process of a job: the daemon handles them, and this process ends after it."""
 CONNECT_SECONDS = 5
-PART_SECONDS = 5.0
+FLUSH_SECONDS = 5.0
+"""Time that the head has to read the last frames."""
 STRAY_SECONDS = 0.5
-"""How long the head may take to hear all, and how long output is still taken once the daemon has exited: see `process`."""
-ENOUGH = 1 << 20
-"""Bytes for the daemon that it has not taken yet, above which no more are read."""
+"""Time for which output is still read after the daemon has exited: see STRAY_GRACE in `process`."""
+HIGH_WATER = 1 << 20
+"""Unwritten bytes for the daemon above which no more are read from the head."""
 
 
-def call(places: str, fingerprint: str) -> ssl.SSLSocket:
-    """Return a connection to the head; ends this process, with the reasons, where there is none."""
+def connect(endpoints: str, fingerprint: str) -> ssl.SSLSocket:
+    """Return a connection to the head; exits with the reasons when no endpoint can be reached."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    failed = []
-    for place in places.split(","):
-        host, _, port = place.rpartition(":")
+    errors = []
+    for endpoint in endpoints.split(","):
+        host, _, port = endpoint.rpartition(":")
         try:
             plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
             wire = context.wrap_socket(plain)
             if hashlib.sha256(wire.getpeercert(True) or b"").hexdigest() == fingerprint:
                 wire.setblocking(False)
                 return wire
-            failed.append(place + ": somebody else answers")
+            errors.append(endpoint + ": the certificate is not the head's")
         except OSError as error:
-            failed.append(f"{place}: {error}")
-    sys.stderr.write(f"mpilaunch: cannot call back: {'; '.join(failed)}\n")
-    sys.exit(CANNOT_CALL)
+            errors.append(f"{endpoint}: {error}")
+    sys.stderr.write(f"mpilaunch: cannot call back: {'; '.join(errors)}\n")
+    sys.exit(CANNOT_CONNECT)
 
 
 class Relay:
-    """Between the connection and the daemon; each is None once it can be told nothing any more."""
+    """Relays between the connection and the daemon; `wire` and `stdin` are None once they are closed."""
 
     def __init__(self, wire: ssl.SSLSocket, arguments: list[str]) -> None:
         pipe = subprocess.PIPE
@@ -69,47 +70,47 @@ class Relay:
         self.stdin: int | None = os.dup(self.daemon.stdin.fileno())
         self.daemon.stdin.close()
         os.set_blocking(self.stdin, False)
-        self.heard, self.unwritten, self.ends = b"", b"", False
-        self.ended, waiting = os.pipe()
-        threading.Thread(target=self.wait, args=(waiting,), daemon=True).start()
+        self.received, self.unwritten, self.eof = b"", b"", False
+        self.exited, write_end = os.pipe()
+        threading.Thread(target=self.wait, args=(write_end,), daemon=True).start()
 
     def run(self, secret: str) -> None:
-        """Hand on until the daemon has ended, and tell how."""
-        self.tell(SECRET, secret.encode())
-        exited = 0.0
-        while self.kinds and (not exited or time.monotonic() < exited + STRAY_SECONDS):
-            wire = self.wire if len(self.unwritten) < ENOUGH else None
+        """Relay until the daemon has ended, and send its exit code."""
+        self.send(SECRET, secret.encode())
+        exited_at = 0.0
+        while self.kinds and (not exited_at or time.monotonic() < exited_at + STRAY_SECONDS):
+            wire = self.wire if len(self.unwritten) < HIGH_WATER else None
             if wire is not None and wire.pending():
-                self.listen(wire)  # the kernel does not know of what TLS has already read
+                self.read(wire)  # data that TLS has already read does not make the socket readable
                 continue
             sources: list[Any] = [*self.kinds, *([] if wire is None else [wire])]
             writes = [self.stdin] if self.stdin and self.unwritten else []
-            if not exited:
-                sources.append(self.ended)
-            ready, writable, _ = select.select(sources, writes, [], STRAY_SECONDS if exited else None)
-            if self.ended in ready:
-                exited = time.monotonic()
+            if not exited_at:
+                sources.append(self.exited)
+            ready, writable, _ = select.select(sources, writes, [], STRAY_SECONDS if exited_at else None)
+            if self.exited in ready:
+                exited_at = time.monotonic()
             if writable:
-                self.give()
+                self.write()
             for source in ready:
                 if source is wire:
-                    self.listen(wire)
+                    self.read(wire)
                 elif source in self.kinds:
                     data = os.read(source, 65536)
                     if data:
-                        self.tell(self.kinds[source], data)
+                        self.send(self.kinds[source], data)
                     else:
                         del self.kinds[source]
         code = self.daemon.wait()
-        self.tell(CLOSED, json.dumps([code if code >= 0 else 128 - code, "", ""]).encode())
-        self.part()
+        self.send(CLOSED, json.dumps([code if code >= 0 else 128 - code, "", ""]).encode())
+        self.finish()
 
-    def wait(self, waiting: int) -> None:
-        """Close a descriptor when the daemon has exited."""
+    def wait(self, write_end: int) -> None:
+        """Close a pipe when the daemon has exited."""
         self.daemon.wait()
-        os.close(waiting)
+        os.close(write_end)
 
-    def tell(self, kind: int, data: bytes) -> None:
+    def send(self, kind: int, data: bytes) -> None:
         """Send a frame."""
         data = struct.pack(">BI", kind, len(data)) + data
         try:
@@ -121,16 +122,19 @@ class Relay:
                 except ssl.SSLWantReadError:
                     self.wait_for([self.wire], [])
         except OSError:
-            self.lose()
+            self.disconnected()
 
     def wait_for(self, reads: list[Any], writes: list[Any]) -> None:
-        """Wait for the head while the daemon lives, which gives up a silent head itself, and then a while; raises OSError."""
-        ready, writable, _ = select.select([*reads, self.ended], writes, [])
-        if ready == [self.ended] and not writable and not any(select.select(reads, writes, [], PART_SECONDS)):
+        """Wait for the connection until the daemon has exited, and then FLUSH_SECONDS; raises OSError.
+
+        The daemon itself gives up a head that does not respond.
+        """
+        ready, writable, _ = select.select([*reads, self.exited], writes, [])
+        if ready == [self.exited] and not writable and not any(select.select(reads, writes, [], FLUSH_SECONDS)):
             raise OSError("the head takes no more")
 
-    def listen(self, wire: ssl.SSLSocket) -> None:
-        """Take what the head says."""
+    def read(self, wire: ssl.SSLSocket) -> None:
+        """Read frames from the head; they all carry bytes for the daemon's stdin."""
         try:
             data = wire.recv(65536)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -138,52 +142,52 @@ class Relay:
         except OSError:
             data = b""
         if not data:
-            self.lose()
+            self.disconnected()
             return
-        self.heard += data
-        while len(self.heard) >= 5:
-            end = 5 + struct.unpack(">I", self.heard[1:5])[0]
-            if len(self.heard) < end:
+        self.received += data
+        while len(self.received) >= 5:
+            end = 5 + struct.unpack(">I", self.received[1:5])[0]
+            if len(self.received) < end:
                 return
-            self.unwritten += self.heard[5:end]
-            self.ends = self.ends or end == 5
-            self.heard = self.heard[end:]
-            self.give()
+            self.unwritten += self.received[5:end]
+            self.eof = self.eof or end == 5
+            self.received = self.received[end:]
+            self.write()
 
-    def give(self) -> None:
-        """Let the daemon have what it takes now, and the end when it is due."""
+    def write(self) -> None:
+        """Write to the daemon's stdin without blocking; close it after the last byte."""
         try:
             if self.unwritten and self.stdin is not None:
                 self.unwritten = self.unwritten[os.write(self.stdin, self.unwritten) :]
         except BlockingIOError:
             return
         except OSError:
-            self.ends, self.unwritten = True, b""
-        if self.ends and not self.unwritten and self.stdin is not None:
+            self.eof, self.unwritten = True, b""
+        if self.eof and not self.unwritten and self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None
 
-    def part(self) -> None:
-        """Read on until the head has heard all: a connection that is closed with something unread takes back what was sent."""
+    def finish(self) -> None:
+        """Read until the head disconnects: closing a socket with unread data would discard data that was sent."""
         if self.wire is None:
             return
-        until = time.monotonic() + PART_SECONDS
+        deadline = time.monotonic() + FLUSH_SECONDS
         try:
             self.wire.shutdown(socket.SHUT_WR)
-            while select.select([self.wire], [], [], max(0.0, until - time.monotonic()))[0] and self.wire.recv(65536):
+            while select.select([self.wire], [], [], max(0.0, deadline - time.monotonic()))[0] and self.wire.recv(65536):
                 pass
         except OSError:
             pass
 
-    def lose(self) -> None:
-        """The head is gone: the daemon reads the end of its stdin, and ends its ranks."""
-        self.wire, self.unwritten, self.ends = None, b"", True
-        self.give()
+    def disconnected(self) -> None:
+        """Close the daemon's stdin after the loss of the head; the daemon then ends its ranks."""
+        self.wire, self.unwritten, self.eof = None, b"", True
+        self.write()
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the daemon's exit code along
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the daemon's exit code would be lost
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    said = sys.argv[3] if sys.argv[3] != "-" else sys.stdin.readline().strip()
-    Relay(call(*sys.argv[1:3]), sys.argv[4:]).run(said)
+    secret = sys.argv[3] if sys.argv[3] != "-" else sys.stdin.readline().strip()
+    Relay(connect(*sys.argv[1:3]), sys.argv[4:]).run(secret)

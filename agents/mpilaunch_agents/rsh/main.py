@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mpilaunch_agents.rsh.command_line import BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT, WATCH_SCRIPT, Remote, Signals, close_leaked, write
-from mpilaunch_agents.rsh.routes import Way, choose, way
+from mpilaunch_agents.rsh.routes import Route, route_name, route_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +52,7 @@ class Shell:
         environ: our settings.
     """
 
-    def __init__(self, call: Call, way: Way, environ: Mapping[str, str]) -> None:
+    def __init__(self, call: Call, way: Route, environ: Mapping[str, str]) -> None:
         self._call, self._way = call, way
         default = START_IN_POD if "KUBERNETES_SERVICE_HOST" in environ else START_TIMEOUT
         self._start_timeout = _seconds(environ, "MPILAUNCH_START_TIMEOUT", default)
@@ -93,7 +93,7 @@ class Shell:
         remote = Remote(argv, self._token.encode(), self._signals.woken)
         try:
             if remote.run(lambda: 0.0 if self._signals.told else deadline - time.monotonic()) == 0:
-                self._way.searched(remote.stdout.before.decode("utf-8", "replace"))
+                self._way.use_search_result(remote.stdout.before.decode("utf-8", "replace"))
         finally:
             remote.end()
 
@@ -184,8 +184,8 @@ def main() -> NoReturn:
     close_leaked()
     try:
         call = parse(sys.argv[1:])
-        chosen = way(choose(sys.argv[0], os.environ), call, os.environ)
-        rewrite(call, chosen.shell_of_nodes, os.uname().nodename, _own_address)
+        chosen = route_to(route_name(sys.argv[0], os.environ), call, os.environ)
+        rewrite(call, chosen.node_shell, os.uname().nodename, _own_address)
         sys.exit(Shell(call, chosen, os.environ).run())
     except BadCall as error:
         _say(str(error))

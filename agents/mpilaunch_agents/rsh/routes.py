@@ -6,10 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from mpilaunch.hosts.remote_names import refuse_names
+from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch_agents.pods import (
     DELIVERED,
-    classify_kubectl_words,
+    classify_kubectl_message,
     exec_argv,
     last_line,
     list_argv,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def choose(program: str, environ: Mapping[str, str]) -> str:
+def route_name(program: str, environ: Mapping[str, str]) -> str:
     """Return the name of the way: MPILAUNCH_AGENT, or what we are called by, or kubectl where an operator has put one."""
     if environ.get("MPILAUNCH_AGENT"):
         return environ["MPILAUNCH_AGENT"]
@@ -31,29 +31,29 @@ def choose(program: str, environ: Mapping[str, str]) -> str:
     return "kubectl" if name == "kubexec.sh" or delivered else "ssh"
 
 
-def way(name: str, call: Call, environ: Mapping[str, str]) -> Way:
+def route_to(name: str, call: Call, environ: Mapping[str, str]) -> Route:
     """Return the way of this name to the node of a call; raises BadCall for names or a template that cannot be used."""
     for user in (call.user or None, *call.logins):
-        refused = refuse_names(call.host, user)
+        refused = name_problem(call.host, user)
         if refused:
             raise BadCall(refused)
     if name == "kubectl":
-        return KubectlWay(call, environ)
+        return KubectlRoute(call, environ)
     if name in ("ssh", "openssh"):
-        return SshWay(call, environ)
+        return SshRoute(call, environ)
     if name == "local":
-        return Way()
-    return CommandWay(name, call)
+        return Route()
+    return CommandRoute(name, call)
 
 
-class Way:
+class Route:
     """The way to this machine itself, and what all ways do that do not say otherwise.
 
     Attributes:
-        shell_of_nodes: the remote shell that nodes have for each other.
+        node_shell: the remote shell that nodes have for each other.
     """
 
-    shell_of_nodes = NO_AGENT
+    node_shell = NO_AGENT
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """Return what runs a command on the node from here."""
@@ -61,37 +61,37 @@ class Way:
 
     def explain(self, code: int, words: str) -> tuple[str, str]:
         """Return why the command was not started, as a cause of `mpilaunch.agent.CAUSES`, and the line that says so."""
-        from mpilaunch_agents.openssh import classify_ssh_words, telling_line
+        from mpilaunch_agents.openssh import classify_ssh_message, line_with_cause
 
-        cause = classify_ssh_words(words)
-        return (cause, telling_line(words, cause)) if cause else ("agent-failed" if code else "", last_line(words))
+        cause = classify_ssh_message(words)
+        return (cause, line_with_cause(words, cause)) if cause else ("agent-failed" if code else "", last_line(words))
 
     def search(self) -> list[str] | None:
         """Return what prints where the node may be found, if it was not found where it should be; None where nothing does."""
         return None
 
-    def searched(self, printed: str) -> None:
+    def use_search_result(self, printed: str) -> None:
         """Take what was printed."""
 
 
-class SshWay(Way):
+class SshRoute(Route):
     """OpenSSH's ssh."""
 
-    shell_of_nodes = "ssh"
+    node_shell = "ssh"
 
     def __init__(self, call: Call, environ: Mapping[str, str]) -> None:
         options = [option for option in call.options if option not in ("-n", "-f")]
         for setting in environ.get("MPILAUNCH_SSH_OPTION", "").splitlines():
             options += ["-o", setting]
         host = f"{call.user}@{call.host}" if call.user else call.host
-        self._ssh = [_not_ourselves("ssh"), "-T", "-o", "BatchMode=yes", *options, "--", host]
+        self._ssh = [_other_program("ssh"), "-T", "-o", "BatchMode=yes", *options, "--", host]
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """Return the call of ssh, which has the node's shell read one word."""
         return [*self._ssh, " ".join(map(_quoted, command))]
 
 
-class CommandWay(Way):
+class CommandRoute(Route):
     """A template, as the agent `command` has it."""
 
     def __init__(self, template: str, call: Call) -> None:
@@ -111,7 +111,7 @@ class CommandWay(Way):
         return list(self._agent.argv(self._node, command))
 
 
-class KubectlWay(Way):
+class KubectlRoute(Route):
     """`kubectl exec`. A node is called as a pod is, or, where there is none so called, as the host of one is."""
 
     def __init__(self, call: Call, environ: Mapping[str, str]) -> None:
@@ -126,18 +126,18 @@ class KubectlWay(Way):
 
     def explain(self, code: int, words: str) -> tuple[str, str]:
         """Read kubectl's words."""
-        return (classify_kubectl_words(words) or "agent-failed") if code else "", last_line(words)
+        return (classify_kubectl_message(words) or "agent-failed") if code else "", last_line(words)
 
     def search(self) -> list[str]:
         """Return the call of kubectl that lists the pods of the host's name."""
         return list_argv(namespace=self._namespace, context=self._context, host=self._host)
 
-    def searched(self, printed: str) -> None:
+    def use_search_result(self, printed: str) -> None:
         """Go on with the pod that was found, if one was."""
         self._pod = pod_of_host(self._host, printed) or self._pod
 
 
-def _not_ourselves(name: str) -> str:
+def _other_program(name: str) -> str:
     """Return the program of this name in the PATH that is not this one under another name."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, name)

@@ -1,1 +1,1 @@
-"""The agent `ssh`: connections made by asyncssh."""
+"""The agent `ssh`: connects by asyncssh."""

@@ -1,8 +1,8 @@
-"""The agent `ssh`: asyncssh, one connection per channel, within the head's own process and loop.
+"""The agent `ssh`: connects by asyncssh in the head's own process, one connection per channel.
 
-The settings of a host are those that OpenSSH's `ssh -G` prints. The agent checks host keys, and never asks for a password or a
-passphrase. What it cannot honour it refuses and names the agent `openssh`, which can. asyncssh takes 0.2 s to import:
-`ssh_connection` is imported when the first node is opened.
+A host's settings are those that OpenSSH's `ssh -G` prints. The agent checks host keys and never asks for a password or a
+passphrase. It refuses options that it does not support and names the agent `openssh`, which supports them. asyncssh takes 0.2 s
+to import: it is imported when the first node is opened, while the first `ssh -G` run.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SETTINGS = """
     MACs PKCS11Provider Port PreferredAuthentications ProxyCommand ProxyJump PubkeyAuthentication RekeyLimit SendEnv
     ServerAliveCountMax ServerAliveInterval SetEnv StrictHostKeyChecking TCPKeepAlive User UserKnownHostsFile
 """
-HONOURED = {name.lower(): name for name in SETTINGS.split()}
-"""OpenSSH's settings that `--ssh-option` may give to this agent."""
+SUPPORTED = {name.lower(): name for name in SETTINGS.split()}
+"""OpenSSH settings that `--ssh-option` may contain for this agent."""
 
-ALREADY_SO = {"batchmode": "yes", "clearallforwardings": "yes", "forwardx11": "no", "requesttty": "no"}
-"""Settings that describe what this agent does anyway."""
+ALWAYS_SET = {"batchmode": "yes", "clearallforwardings": "yes", "forwardx11": "no", "requesttty": "no"}
+"""Settings that this agent always uses: accepted, without effect."""
 
 
 class SshAgent:
-    """Reaches nodes with asyncssh; raises UsageError for an `--ssh-option` that it cannot honour."""
+    """Reaches nodes by asyncssh; raises UsageError for an unsupported `--ssh-option`."""
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
@@ -50,24 +50,24 @@ class SshAgent:
         return await self._connections.open(node, command, events)
 
     async def close(self) -> None:
-        """Cut every connection and wait until all are gone."""
+        """Cut every connection and wait until all are closed."""
         connections, self._connections = self._connections, None
         if connections is not None:
             await connections.close()
 
 
 def config_line(text: str) -> str:
-    """Return `Name=value` as a line of an ssh configuration, "" when it holds anyway; raises UsageError."""
+    """Return `Name=value` as a line of ssh configuration, "" for one without effect; raises UsageError."""
     match = re.fullmatch(r" *(\w+)(?: *= *| +)(\S.*?) *", text)
     if match is None:
         raise UsageError("ssh-option", f"--ssh-option '{text}': not of the form Name=value", hint="for example Port=2222")
     name, value = match.groups()
-    if ALREADY_SO.get(name.lower()) == value.lower():
+    if ALWAYS_SET.get(name.lower()) == value.lower():
         return ""
-    if name.lower() not in HONOURED:
+    if name.lower() not in SUPPORTED:
         raise UsageError(
             "ssh-option",
-            f"--ssh-option '{text}': the agent ssh cannot honour {name}{did_you_mean(name, HONOURED.values())}",
+            f"--ssh-option '{text}': the agent ssh cannot honour {name}{did_you_mean(name, SUPPORTED.values())}",
             hint="--agent openssh uses the system's ssh, which knows all of its options",
         )
-    return f"{HONOURED[name.lower()]} {value}"
+    return f"{SUPPORTED[name.lower()]} {value}"

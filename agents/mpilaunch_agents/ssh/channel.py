@@ -1,4 +1,4 @@
-"""The channel of the agent `ssh`, and the one table of why a connection was not made or was lost."""
+"""The channel of the agent `ssh`, and the causes of failed and lost connections."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from contextlib import suppress
 import asyncssh
 
 from mpilaunch.agent import AgentFailure, ChannelEnd, ChannelEvents
-from mpilaunch_agents.openssh import classify_ssh_words
+from mpilaunch_agents.openssh import classify_ssh_message
 
-UNWRITTEN = 1 << 18
-"""Bytes of input above which writing pauses."""
+HIGH_WATER = 1 << 18
+"""Unwritten bytes above which writing pauses."""
 
 ERRNO_CAUSES = {
     errno.ECONNREFUSED: "connection-refused",
@@ -28,7 +28,7 @@ ERRNO_CAUSES = {
 }
 ERROR_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (socket.gaierror, "host-unknown"),
-    (UnicodeError, "host-unknown"),  # no name of the DNS: a part of it is empty, or too long
+    (UnicodeError, "host-unknown"),  # not a DNS name: a label is empty or too long
     (asyncio.TimeoutError, "timeout"),
     (asyncssh.HostKeyNotVerifiable, "host-key-unknown"),
     (asyncssh.PermissionDenied, "key-refused"),
@@ -37,7 +37,7 @@ ERROR_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
 
 
 class SshChannel(asyncssh.SSHClientSession[bytes]):
-    """A command on a node, and the connection that carries it and nothing else."""
+    """A command on a node, with a connection of its own."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection, events: ChannelEvents) -> None:
         self._connection = connection
@@ -46,7 +46,7 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
         self._live = False
         self._exit_code: int | None = None
 
-    # What the head asks for
+    # Methods of a channel
 
     def write(self, data: bytes) -> None:
         """Send bytes to the command's stdin."""
@@ -65,15 +65,15 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
         if self._live:
             self._connection.abort()
 
-    # What asyncssh tells
+    # Callbacks of asyncssh
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        """Take the channel; the command is not running yet."""
+        """Store the channel; the command is not running yet."""
         self._channel = chan
-        chan.set_write_buffer_limits(UNWRITTEN)
+        chan.set_write_buffer_limits(HIGH_WATER)
 
     def session_started(self) -> None:
-        """From here on the head hears of this channel."""
+        """Start to report events to the head."""
         self._live = True
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
@@ -84,25 +84,25 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
             self._events.data_received(data)
 
     def eof_received(self) -> bool:
-        """Keep our direction open: a command may close its stdout and go on."""
+        """Keep the input open: a command may close its stdout and go on reading."""
         return True
 
     def pause_writing(self) -> None:
-        """Pass on that the buffer is full."""
+        """Report a full buffer."""
         if self._live:
             self._events.pause_writing()
 
     def resume_writing(self) -> None:
-        """Pass on that the buffer has room."""
+        """Report that the buffer has room."""
         if self._live:
             self._events.resume_writing()
 
     def exit_status_received(self, status: int) -> None:
-        """Remember how the command ended."""
+        """Store the exit code."""
         self._exit_code = status
 
     def exit_signal_received(self, signal_name: str, core_dumped: bool, msg: str, lang: str) -> None:
-        """Remember which signal ended the command."""
+        """Store the signal as an exit code."""
         number = getattr(signal, f"SIG{signal_name}", None)
         self._exit_code = 128 + number if number is not None else None
 
@@ -117,21 +117,18 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
 
 
 def failure(error: BaseException) -> AgentFailure:
-    """Return why a connection was not made, or was lost."""
+    """Return the failure for an error that prevented or ended a connection."""
     if isinstance(error, AgentFailure):
         return error
-    words = one_line(error)
-    for kind, cause in ERROR_CAUSES:
-        if isinstance(error, kind):
-            return AgentFailure(cause, words)
-    if isinstance(error, OSError):
-        # A host with several addresses: asyncio joins the errors into one text.
-        number = error.errno or next((int(found) for found in re.findall(r"\[Errno (\d+)\]", words)), 0)
-        if number in ERRNO_CAUSES:
-            return AgentFailure(ERRNO_CAUSES[number], words)
-    return AgentFailure(classify_ssh_words(words) or "agent-failed", words)
+    message = one_line(error)
+    cause = next((cause for kind, cause in ERROR_CAUSES if isinstance(error, kind)), "")
+    if not cause and isinstance(error, OSError):
+        # For a host with several addresses, asyncio joins the errors into one message.
+        number = error.errno or next(map(int, re.findall(r"\[Errno (\d+)\]", message)), 0)
+        cause = ERRNO_CAUSES.get(number, "")
+    return AgentFailure(cause or classify_ssh_message(message) or "agent-failed", message)
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's words on one line."""
+    """Return an error's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__

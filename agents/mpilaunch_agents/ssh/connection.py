@@ -1,7 +1,7 @@
 """The connections of the agent `ssh`, made with asyncssh.
 
-OpenSSH says what the settings of a host are (`ssh_settings`); asyncssh never reads a configuration file of the user's.
-Settings, keys and jump hosts are shared by all hosts. Passwords and passphrases are never asked for.
+A host's settings come from OpenSSH (`settings`); asyncssh never reads the user's configuration files. All hosts share the
+default settings, keys and jump hosts. It never asks for a password or a passphrase.
 """
 
 from __future__ import annotations
@@ -20,80 +20,80 @@ import asyncssh
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.hosts.remote_names import refuse_names
+from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
 from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
 from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
 
 WINDOW = 4 << 20
-"""Bytes of output that may be under way from one node."""
+"""Receive window of a channel, in bytes."""
 
-TAKEN = """
+PASSED_ON = """
     AddressFamily BindAddress Compression EnableSSHKeySign ForwardAgent GSSAPIAuthentication GSSAPIDelegateCredentials
     GSSAPIKeyExchange HostbasedAuthentication PKCS11Provider PreferredAuthentications PubkeyAuthentication SendEnv SetEnv
     TCPKeepAlive
 """
-"""Settings that asyncssh is given as OpenSSH has them."""
+"""Settings passed to asyncssh with OpenSSH's values."""
 
-INSTEAD = {
+OVERRIDES = {
     "CASignatureAlgorithms": "",
     "Ciphers": "^aes128-gcm@openssh.com,aes256-gcm@openssh.com",
     "HostKeyAlgorithms": "",
-    # Above all not the post-quantum key exchanges first, which cost the head far more CPU time.
+    # Prefer the classical exchange: the post-quantum ones take far more of the head's CPU time.
     "KexAlgorithms": "^curve25519-sha256,curve25519-sha256@libssh.org",
     "MACs": "",
     "RekeyLimit": "",
     "ServerAliveInterval": "15",
     "ServerAliveCountMax": "4",
 }
-"""Settings that asyncssh is given where they are not OpenSSH's own defaults, and what it is given instead of a default."""
+"""Settings passed to asyncssh when they differ from OpenSSH's defaults; otherwise asyncssh gets the value here."""
 
 HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bracketed>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?")
 
 
 class _Client(asyncssh.SSHClient):
-    """Judges a host key that is not among the known ones, and remembers what was wrong with it."""
+    """Decides about a host key that is not known; `refused` is the cause of a refusal."""
 
     def __init__(self, known: KnownKeys, accept_new: bool) -> None:
         self.refused = "host-key-changed" if known.any else "host-key-unknown"
         self._accepts = accept_new and not known.any
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """Accept a key of a host of which none is known, where the settings say so."""
+        """Accept the key of a host without known keys if the settings allow it."""
         return self._accepts
 
 
 class Connections:
-    """Makes the connections of one agent and holds what they share.
+    """Makes the connections of one agent and holds their shared state.
 
     Args:
-        options: what the user says to every agent.
-        settings: lines of ssh configuration that come before the user's files; they are not for jump hosts.
+        options: the agent's options.
+        settings: lines of ssh configuration that override the user's files, except for jump hosts.
     """
 
     def __init__(self, options: AgentOptions, settings: Sequence[str]) -> None:
         asyncssh.set_log_level("CRITICAL")
         self._options = options
-        self._given = settings
+        self._overrides = settings
         self._settings = SshSettings()
         self._keys = KeyFiles()
         self._files: dict[str, int] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
-        self._jumped_at: dict[str, float] = {}
-        self._given_up: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
-        # One that is not closed yet is held by the loop, so none is lost from here too early.
+        self._jump_started: dict[str, float] = {}
+        self._abandoned: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
+        # The loop holds a reference to every open connection, so none vanishes from here before it is closed.
         self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> SshChannel:
         """Connect and start the command; raises AgentFailure."""
-        limit, began = self._options.connect_timeout, time.monotonic()
+        limit, started = self._options.connect_timeout, time.monotonic()
         try:
-            settings = await asyncio.wait_for(self._ask(node.name, node.user, node.port, self._given), limit)
+            settings = await asyncio.wait_for(self._ask(node.name, node.user, node.port, self._overrides), limit)
             limit = min(limit, float(settings.get("connecttimeout") or limit))
             try:
-                return await asyncio.wait_for(self._open(settings, command, events), began + limit - time.monotonic())
+                return await asyncio.wait_for(self._open(settings, command, events), started + limit - time.monotonic())
             except (asyncio.TimeoutError, asyncio.CancelledError):
-                self._give_up_jumps(settings.get("proxyjump"), began)
+                self._abandon_jumps(settings.get("proxyjump"), started)
                 raise
         except asyncio.TimeoutError as error:
             raise AgentFailure("timeout", str(error) or f"no answer within {limit:g} s") from error
@@ -101,8 +101,8 @@ class Connections:
             raise failure(error) from error
 
     async def close(self) -> None:
-        """Cut all connections and wait until they are gone; called once."""
-        jumps = [*self._jumps.values(), *self._given_up]
+        """Cut all connections and wait until they are closed; called once."""
+        jumps = [*self._jumps.values(), *self._abandoned]
         for task in jumps:
             task.cancel()
         await asyncio.gather(*jumps, return_exceptions=True)
@@ -130,7 +130,7 @@ class Connections:
         return cast(SshChannel, session)
 
     async def _connect(self, settings: HostSettings, tunnel: Any) -> asyncssh.SSHClientConnection:
-        """Connect to a host, through another connection unless that is None, and log in."""
+        """Connect to a host and log in, through another connection unless it is None."""
         checking = settings.get("stricthostkeychecking").lower()
         known, identities = self._keys.known_keys(settings), self._keys.identities(settings)
         any_key = self._options.insecure_host_keys or checking in ("no", "off", "false")
@@ -167,11 +167,11 @@ class Connections:
     # Jump hosts
 
     async def _tunnel(self, settings: HostSettings, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection | None:
-        """Return the connection through which a host is reached, None for directly; hosts with the same jumps share it.
+        """Return the jump host's connection for a host, None for none; hosts with the same jump hosts share it.
 
         Args:
-            settings: the host's.
-            under_way: the jumps for whose sake this host is connected.
+            settings: the host's settings.
+            under_way: jump hosts whose connection requires this host, to detect a cycle.
         """
         jump = settings.get("proxyjump")
         tunnel = None
@@ -182,16 +182,16 @@ class Connections:
                 raise AgentFailure("agent-failed", f"ProxyJump {jump} leads back to itself")
             if path not in self._jumps or _has_failed(self._jumps[path]):
                 self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop.strip(), tunnel, (*under_way, path)))
-                self._jumped_at[path] = time.monotonic()
-            # One host's time may be over while others still wait for the jump host.
+                self._jump_started[path] = time.monotonic()
+            # The timeout of one host must not cancel a jump host that others wait for.
             tunnel = await asyncio.shield(self._jumps[path])
         return tunnel
 
-    def _give_up_jumps(self, jump: str, before: float) -> None:
-        """Let the next attempt connect these jump hosts anew, if they were before: one that is cut off says nothing."""
+    def _abandon_jumps(self, jump: str, before: float) -> None:
+        """Have the next attempt reconnect the jump hosts connected before a time: a broken connection may look open."""
         for path in list(self._jumps):
-            if f"{jump},".replace(" ", "").startswith(f"{path},") and self._jumped_at[path] < before:
-                self._given_up.append(self._jumps.pop(path))
+            if f"{jump},".replace(" ", "").startswith(f"{path},") and self._jump_started[path] < before:
+                self._abandoned.append(self._jumps.pop(path))
 
     async def _connect_hop(self, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection:
         match = HOP.fullmatch(hop)
@@ -204,13 +204,13 @@ class Connections:
     # Settings
 
     async def _ask(self, host: str, user: str | None, port: int | None, given: Sequence[str]) -> HostSettings:
-        refused = refuse_names(host, user)
+        refused = name_problem(host, user)
         if refused:
             raise AgentFailure("agent-failed", refused)
         return await self._settings.of(host, user, port, given)
 
     def _file(self, text: str) -> str:
-        """Return the path of a file with this text, which nobody else can open: asyncssh reads settings from files only."""
+        """Return the path of an unlinked private file with this text: asyncssh reads settings only from files."""
         if text not in self._files:
             descriptor, path = tempfile.mkstemp()
             self._files[text] = descriptor
@@ -221,12 +221,12 @@ class Connections:
 
 
 def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
-    """Return the settings that asyncssh reads itself, in ssh_config's syntax, without Host, Match, Include or paths of ours."""
-    lines = [(name, value) for name in TAKEN.split() for value in settings.all(name)]
-    for name, instead in INSTEAD.items():
+    """Return the settings for asyncssh in ssh_config's syntax, without Host, Match or Include."""
+    lines = [(name, value) for name in PASSED_ON.split() for value in settings.all(name)]
+    for name, override in OVERRIDES.items():
         value = settings.get(name)
         if value == defaults.get(name):
-            value = instead
+            value = override
         if name == "RekeyLimit":
             size, _, seconds = value.partition(" ")
             lines += [(name, f"{size} {seconds}")] if seconds not in ("", "0") else [(name, size)] if size else []
@@ -236,36 +236,36 @@ def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
 
 
 def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
-    """Return ProxyCommand as OpenSSH runs it, by the user's shell."""
+    """Return ProxyCommand as OpenSSH runs it, with the user's shell."""
     command = settings.get("proxycommand")
     if not command:
         return None
     # The names that the configuration gives reach the shell as well.
-    refused = refuse_names(settings.host, settings.get("user"))
+    refused = name_problem(settings.host, settings.get("user"))
     if refused:
         raise AgentFailure("agent-failed", f"ProxyCommand: {refused}")
     return [os.environ.get("SHELL") or "/bin/sh", "-c", "exec " + settings.expand(command)]
 
 
 def _ssh_agent(settings: HostSettings) -> dict[str, Any]:
-    """Return the settings that say which keys of the ssh agent may be used."""
-    chosen: dict[str, Any] = {"agent_identities": None}
+    """Return the arguments that select the keys of the ssh agent."""
+    arguments: dict[str, Any] = {"agent_identities": None}
     socket = settings.values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
     if socket.lower() == "none":
-        chosen["agent_path"] = None
+        arguments["agent_path"] = None
     elif re.fullmatch(r"\$\w+", socket):
-        chosen["agent_path"] = os.environ.get(socket[1:])
+        arguments["agent_path"] = os.environ.get(socket[1:])
     elif socket != "SSH_AUTH_SOCK":
-        chosen["agent_path"] = settings.path(socket)
+        arguments["agent_path"] = settings.path(socket)
     if settings.is_set("identitiesonly"):
-        chosen["agent_identities"] = read_public_keys(settings) or None
-        if not chosen["agent_identities"]:
-            chosen["agent_path"] = None
-    return chosen
+        arguments["agent_identities"] = read_public_keys(settings) or None
+        if not arguments["agent_identities"]:
+            arguments["agent_path"] = None
+    return arguments
 
 
 def _unprotected(identities: Identities) -> str:
-    """Return what is to be said of private keys that were not used."""
+    """Return a note about unprotected private keys, "" for none."""
     if not identities.unprotected:
         return ""
     return f"; unprotected private key, not used (chmod 600): {', '.join(identities.unprotected)}"

@@ -1,4 +1,4 @@
-"""A connector: a process that opens channels by an agent, and hands on what is said by them. See `connectors`."""
+"""A connector: a process that opens channels by an agent and relays them to the head. See `connectors`."""
 
 from __future__ import annotations
 
@@ -9,72 +9,69 @@ import resource
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
 
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel, ChannelEnd, ChannelEvents, load
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.relay import STDERR, STDIN, STDOUT, AskingChannel, Frames
+from mpilaunch.relay import STDERR, STDIN, STDOUT, FrameProtocol, RequestChannel
 
 OPEN = 17
-"""What the head asks for: a node's channel, as JSON."""
+"""The head's request for a channel: node and command as JSON."""
 OPENED, FAILED = 18, 19
-"""What it is told; the data of FAILED are the cause and the words of an AgentFailure, as JSON. All else is as in `relayed`."""
-LEAVING = 1.0
-"""Seconds that the agent has to close, when the head has gone."""
+"""The answers; FAILED carries cause and detail of an AgentFailure as JSON. All other frames are those of `mpilaunch.relay`."""
+CLOSE_SECONDS = 1.0
+"""Time that the agent has to close after the head has gone."""
 
 
 class ConnectorLost(Exception):
-    """A connector has not answered."""
+    """A connector did not answer."""
 
 
 async def connect(address: bytes, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-    """Return a channel that a connector has opened; raises AgentFailure and ConnectorLost."""
-    channel = AskingChannel(events, OPENED, "the process that made its connection has died")
+    """Have a connector open a channel, and return it; raises AgentFailure and ConnectorLost."""
+    channel = RequestChannel(events, OPENED, "the process that made its connection has died")
     loop = asyncio.get_running_loop()
     try:
         await loop.create_unix_connection(lambda: channel, address)  # type: ignore[arg-type]  # a name may be bytes
-        # The name is free for anybody once a connector has died.
-        if channel.peer[1] != os.geteuid():
+        # After a connector's death, any process may bind its name.
+        if channel.peer_credentials[1] != os.geteuid():
             channel.abort()
-            raise ConnectorLost("somebody else answers")
-        # The agents need to know how a node is reached, and nothing of its slots.
-        kind, answer = await channel.ask(OPEN, json.dumps([{**vars(node), "slots": ()}, list(command)]).encode())
+            raise ConnectorLost("another user's process answers")
+        # Agents do not use the slots of a node.
+        kind, answer = await channel.request(OPEN, json.dumps([{**vars(node), "slots": ()}, list(command)]).encode())
     except OSError as error:
         raise ConnectorLost(str(error)) from error
     if kind == FAILED:
         raise AgentFailure(*json.loads(answer))
     if kind != OPENED:
-        raise ConnectorLost("it has hung up")
+        raise ConnectorLost("it closed the connection")
     return channel
 
 
-def main() -> NoReturn:
-    """Serve until stdin ends, of which the first line says by which agent; descriptor 3 is where the head connects."""
+def main() -> None:
+    """Serve until stdin ends; its first line is the agent's name and options, and the head connects to descriptor 3."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with open(0, "rb", buffering=0, closefd=False) as told:
-        name, options = json.loads(told.readline())
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        name, options = json.loads(stdin.readline())
     options = {setting: tuple(value) if isinstance(value, list) else value for setting, value in options.items()}
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(load(name, AgentOptions(**options)), socket.socket(fileno=3)))
-    os._exit(0)
 
 
 async def _serve(agent: Agent, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    gone = asyncio.Event()
-    loop.add_reader(0, gone.set)
+    stdin_ended = asyncio.Event()
+    loop.add_reader(0, stdin_ended.set)
     head = os.getppid()
     server = await loop.create_unix_server(lambda: _Relay(agent, head), sock=listener, backlog=socket.SOMAXCONN)
-    await gone.wait()
+    await stdin_ended.wait()
     loop.remove_reader(0)
     server.close()
     with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(agent.close(), LEAVING)
-    os._exit(0)  # and wait for no thread that still asks a name server
+        await asyncio.wait_for(agent.close(), CLOSE_SECONDS)
 
 
-class _Relay(Frames):
+class _Relay(FrameProtocol):
     """The head's connection for one node."""
 
     def __init__(self, agent: Agent, head: int) -> None:
@@ -82,16 +79,16 @@ class _Relay(Frames):
         self._agent, self._head = agent, head
         self._channel: Channel | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._told = False
+        self._answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take it, if it is the head's."""
+        """Accept only the head."""
         super().connection_made(transport)
-        if self.peer[0] != self._head:
+        if self.peer_credentials[0] != self._head:
             self.transport.abort()
 
-    def frame(self, kind: int, data: bytes) -> None:
-        """Take the request; after that, all is for the daemon."""
+    def frame_received(self, kind: int, data: bytes) -> None:
+        """Handle the request; pass on the stdin after it."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open(*json.loads(data)))
         elif self._channel is not None and kind == STDIN:
@@ -102,55 +99,55 @@ class _Relay(Frames):
 
     async def _open(self, node: dict[str, object], command: list[str]) -> None:
         try:
-            self._channel = await self._agent.open(Node(**node), command, _Heard(self))  # type: ignore[arg-type]
+            self._channel = await self._agent.open(Node(**node), command, _EventRelay(self))  # type: ignore[arg-type]
         except Exception as error:
             failure = error if isinstance(error, AgentFailure) else AgentFailure("agent-failed", repr(error))
-            self.tell(FAILED, json.dumps([failure.cause, failure.detail]).encode())
+            self.send_frame(FAILED, json.dumps([failure.cause, failure.detail]).encode())
             self.transport.close()
         else:
             self.opened()
 
     def opened(self) -> None:
-        """Tell the head once that the channel is open, before anything else."""
-        if not self._told:
-            self._told = True
-            self.tell(OPENED)
+        """Answer that the channel is open, once and before any other frame."""
+        if not self._answered:
+            self._answered = True
+            self.send_frame(OPENED)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The head wants it no more."""
+        """End the channel or the attempt to open it."""
         if self._channel is not None:
             self._channel.abort()
         elif self._opening is not None:
             self._opening.cancel()
 
 
-class _Heard:
-    """What the agent tells of a channel, for the head."""
+class _EventRelay:
+    """Sends the events of a channel to the head."""
 
     def __init__(self, relay: _Relay) -> None:
         self._relay = relay
 
     def data_received(self, data: bytes) -> None:
-        """Hand on bytes of stdout."""
-        self._tell(STDOUT, data)
+        """Send bytes of stdout."""
+        self._send(STDOUT, data)
 
     def stderr_received(self, data: bytes) -> None:
-        """Hand on bytes of stderr."""
-        self._tell(STDERR, data)
+        """Send bytes of stderr."""
+        self._send(STDERR, data)
 
     def closed(self, end: ChannelEnd) -> None:
-        """Tell the end."""
+        """Send the end."""
         self._relay.opened()
-        self._relay.tell_end(end)
+        self._relay.send_end(end)
 
     def pause_writing(self) -> None:
-        """Let the head wait."""
+        """Stop reading from the head."""
         self._relay.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Let it go on."""
+        """Read from the head again."""
         self._relay.transport.resume_reading()
 
-    def _tell(self, kind: int, data: bytes) -> None:
+    def _send(self, kind: int, data: bytes) -> None:
         self._relay.opened()
-        self._relay.tell(kind, data)
+        self._relay.send_frame(kind, data)

@@ -1,8 +1,8 @@
-"""Around an agent that makes its connections itself: several processes make them, for more nodes than one core serves.
+"""Distributes the connections of an agent over several processes, the connectors, for more nodes than one core can serve.
 
-A connector knows nothing of jobs and hands bytes on; the head connects to it once for each node, by a socket that takes nobody
-else. It goes with the head. Should it die alone, what it had connected is lost, as by any other accident, and the others are
-asked from then on.
+A connector knows nothing of jobs and relays bytes. The head connects to it once for each node, by a socket that accepts nobody
+else. It ends with the head. If a connector dies, its connections are lost like any others, and the head uses the remaining
+connectors.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, 
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.child import Child, dismiss
 
-DYING = 2.0
-"""Seconds that a connector has to be dead after it has hung up."""
-DYING_STEP = 0.01
+DEATH_SECONDS = 2.0
+"""Time within which a connector that closed its connection must be dead."""
+DEATH_POLL_SECONDS = 0.01
 
 START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.ssh.connector import main; main()"
 
 
 class ConnectorsAgent:
-    """Reaches nodes as another agent does, through connectors that are given as many nodes each.
+    """Reaches nodes by another agent in connectors, with the same number of nodes each.
 
     Args:
-        name, options: of the other agent; raises UsageError where it cannot be had.
-        count: of the connectors.
+        name, options: of the other agent; raises UsageError when it cannot be loaded.
+        count: number of connectors.
     """
 
     def __init__(self, name: str, options: AgentOptions, count: int) -> None:
@@ -41,56 +41,56 @@ class ConnectorsAgent:
         self._connectors = [_Connector(name, options) for _ in range(count)]
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-        """Have the command started; raises AgentFailure."""
-        from mpilaunch_agents.ssh.connector import ConnectorLost, connect  # asyncio is loaded by now
+        """Have a connector start the command; raises AgentFailure."""
+        from mpilaunch_agents.ssh.connector import ConnectorLost, connect  # not before asyncio is loaded
 
         while living := [connector for connector in self._connectors if not connector.child.ended]:
-            connector = min(living, key=lambda one: one.given)
-            connector.given += 1
+            connector = min(living, key=lambda connector: connector.node_count)
+            connector.node_count += 1
             try:
                 return await connect(connector.address, node, command, events)
             except ConnectorLost as lost:
-                if not await connector.dies():
+                if not await connector.has_died():
                     raise AgentFailure("connection-closed", f"a process that makes connections: {lost}") from None
         raise AgentFailure("agent-failed", "the processes that make the connections have died")
 
     async def close(self) -> None:
-        """Let the connectors go, with all that they have opened."""
+        """End the connectors and their connections."""
         dismiss(connector.child for connector in self._connectors)
         self._connectors.clear()
 
 
 class _Connector:
-    """A connector, as the head sees it.
+    """The head's handle of a connector.
 
     Attributes:
         child: the process.
-        address: of its socket.
-        given: nodes that it was asked for.
+        address: the address of its socket.
+        node_count: number of nodes it was asked to open.
     """
 
     def __init__(self, name: str, options: AgentOptions) -> None:
-        self.given = 0
+        self.node_count = 0
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(b"")  # to a name that the kernel chooses (unix(7))
+            listener.bind(b"")  # the kernel chooses the name (unix(7))
             listener.listen(socket.SOMAXCONN)
             self.address: bytes = listener.getsockname()
-            above = fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
+            descriptor = fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
         try:
-            self.child = Child([sys.executable, "-c", START, *sys.path], fourth=above)
+            self.child = Child([sys.executable, "-c", START, *sys.path], descriptor_3=descriptor)
         finally:
-            os.close(above)
-        # Its stdin is also its lifeline. What it is told is for no list of processes to show, and less than a pipe holds.
-        with suppress(OSError):  # it has died, which is told when it is asked
+            os.close(descriptor)
+        # Its stdin is also its lifeline. The options must not show in a list of processes, and they fit into a pipe.
+        with suppress(OSError):  # its death is reported when a node is opened
             os.write(self.child.stdin, json.dumps([name, options._asdict()]).encode() + b"\n")
 
-    async def dies(self) -> bool:
-        """Return if it has died, where it has hung up: the kernel closes what a process had before it calls it dead."""
-        import asyncio  # it is loaded by now
+    async def has_died(self) -> bool:
+        """Return whether it dies within DEATH_SECONDS: the kernel closes its sockets before it counts as dead."""
+        import asyncio  # loaded by now
 
-        until = time.monotonic() + DYING
+        deadline = time.monotonic() + DEATH_SECONDS
         while not self.child.ended:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 return False
-            await asyncio.sleep(DYING_STEP)
+            await asyncio.sleep(DEATH_POLL_SECONDS)
         return True

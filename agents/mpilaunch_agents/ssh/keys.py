@@ -1,7 +1,7 @@
-"""Keys of the agent `ssh`: which host keys are known, and with which private keys to log in.
+"""Keys of the agent `ssh`: the known host keys, and the private keys for the login.
 
-As OpenSSH's client has it: the name decides whether a host key is known, never the address; a private key that others may
-read is not used. Nothing here asks for a passphrase.
+The rules are those of OpenSSH's client: a host key is looked up by host name, never by address, and a private key that others
+may read is not used. Nothing here asks for a passphrase.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mpilaunch_agents.ssh.settings import SSH_PORT, HostSettings
 
 MARKERS = ("@revoked", "@cert-authority")
 REVOCATION_LIST = b"SSHKRL\n"
-"""How a key revocation list in OpenSSH's own format begins."""
+"""The first bytes of a key revocation list in OpenSSH's binary format."""
 
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """What is known of one host's keys."""
+    """The known keys of one host."""
 
     trusted: list[asyncssh.SSHKey]
     authorities: list[asyncssh.SSHKey]
@@ -33,37 +33,37 @@ class KnownKeys:
 
     @property
     def any(self) -> bool:
-        """The host is known."""
+        """Whether the host has a known key."""
         return bool(self.trusted or self.authorities)
 
 
 @dataclass
 class Identities:
-    """What there is to log in with.
+    """Private keys for the login.
 
     Attributes:
-        pairs: private keys that can be used without a passphrase.
-        unprotected: paths of private keys that are not used because others may read or write them.
+        pairs: keys that need no passphrase.
+        unprotected: paths of keys that are not used because others may read or write them.
     """
 
     pairs: list[asyncssh.SSHKeyPair] = field(default_factory=list)
     unprotected: list[str] = field(default_factory=list)
 
     def copies(self) -> list[asyncssh.SSHKeyPair]:
-        """Return key pairs for one connection, which notes in them the signature algorithm it has chosen."""
+        """Return copies for one connection, because asyncssh stores the negotiated algorithm in them."""
         return [copy.copy(pair) for pair in self.pairs]
 
 
 class KeyFiles:
-    """Reads files of keys, each list of files once."""
+    """Reads key files, each list of files once."""
 
     def __init__(self) -> None:
         self._known_hosts: dict[tuple[str, ...], asyncssh.SSHKnownHosts] = {}
         self._identities: dict[tuple[tuple[str, ...], tuple[str, ...]], Identities] = {}
 
     def known_keys(self, settings: HostSettings) -> KnownKeys:
-        """Return what is known of a host by its name, or by its HostKeyAlias if it has one; raises AgentFailure."""
-        # `ssh -G` has expanded these paths.
+        """Return the known keys of a host, by HostKeyAlias or else by name; raises AgentFailure."""
+        # `ssh -G` prints these paths expanded.
         files = tuple(path for name in ("userknownhostsfile", "globalknownhostsfile") for path in settings.get(name).split())
         if files not in self._known_hosts:
             self._known_hosts[files] = _read_known_hosts(files)
@@ -81,7 +81,7 @@ class KeyFiles:
         return keys
 
     def identities(self, settings: HostSettings) -> Identities:
-        """Return what to log in with; raises AgentFailure."""
+        """Return the private keys for a host; raises AgentFailure."""
         files = tuple(settings.path(name) for name in settings.all("identityfile"))
         certificates = tuple(settings.path(name) for name in settings.all("certificatefile"))
         if (files, certificates) not in self._identities:
@@ -90,7 +90,7 @@ class KeyFiles:
 
 
 def read_public_keys(settings: HostSettings) -> list[bytes]:
-    """Return the public halves of a host's private keys, by which the ssh agent's keys are chosen; raises AgentFailure."""
+    """Return the public keys of a host's identity files, which select keys of the ssh agent; raises AgentFailure."""
     keys = []
     for name in map(settings.path, settings.all("identityfile")):
         for candidate in (name, name + ".pub"):
@@ -109,25 +109,25 @@ def _read_known_hosts(files: Sequence[str]) -> asyncssh.SSHKnownHosts:
     for name in files:
         with suppress(OSError):
             for line in Path(name).read_text(errors="replace").splitlines():
-                # OpenSSH skips lines that it does not understand.
+                # Invalid lines are skipped, as by OpenSSH.
                 with suppress(ValueError):
                     known_hosts.load(_plain_names(line))
     return known_hosts
 
 
 def _plain_names(line: str) -> str:
-    """Return a line of known hosts without what asyncssh would take for more than OpenSSH does."""
+    """Return a line of known hosts that asyncssh matches as OpenSSH would."""
     words = line.split(None, 2)
-    place = 1 if words and words[0] in MARKERS else 0
-    if len(words) < 3 or words[place].startswith(("#", "|")):
+    index = 1 if words and words[0] in MARKERS else 0
+    if len(words) < 3 or words[index].startswith(("#", "|")):
         return line
-    # Names match in lower case; a network such as 10.0.0.0/8 is not a name.
-    words[place] = ",".join(name for name in words[place].lower().split(",") if "/" not in name)
-    return " ".join(words) if words[place] else ""
+    # OpenSSH matches names in lower case, and does not know networks such as 10.0.0.0/8.
+    words[index] = ",".join(name for name in words[index].lower().split(",") if "/" not in name)
+    return " ".join(words) if words[index] else ""
 
 
 def _read_revoked(path: str) -> list[asyncssh.SSHKey]:
-    """Return the keys of RevokedHostKeys; raises AgentFailure, for without the list no key may be accepted."""
+    """Return the keys of RevokedHostKeys; raises AgentFailure, because no key may be accepted without the list."""
     try:
         data = Path(path).read_bytes()
         if data.startswith(REVOCATION_LIST):
@@ -139,7 +139,7 @@ def _read_revoked(path: str) -> list[asyncssh.SSHKey]:
 
 
 def _read_identities(files: Sequence[str], certificates: Sequence[str]) -> Identities:
-    """Return the private keys that can be read without a passphrase, each also with its certificate."""
+    """Return the private keys that need no passphrase, also as certificates where they have one."""
     loaded = []
     for name in certificates:
         with suppress(OSError, ValueError):
@@ -148,7 +148,7 @@ def _read_identities(files: Sequence[str], certificates: Sequence[str]) -> Ident
     for name in files:
         with suppress(OSError, ValueError):
             status = os.stat(name)
-            # OpenSSH's rule: keys of another owner are for that owner to protect.
+            # OpenSSH's rule: it checks the mode only of the user's own keys.
             if status.st_uid == os.getuid() and status.st_mode & 0o077:
                 identities.unprotected.append(name)
             else:

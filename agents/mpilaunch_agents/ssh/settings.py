@@ -1,7 +1,7 @@
-"""The settings of OpenSSH's client for one host, as `ssh -G` prints them; never reads a configuration file itself.
+"""The settings of OpenSSH's client for a host, as `ssh -G` prints them; it never reads a configuration file itself.
 
-So Host and Match blocks, Include, and which files are trusted (their owner, their mode, the home directory of the password
-database and not of $HOME) are decided by OpenSSH alone.
+So OpenSSH alone evaluates Host, Match and Include, and decides which files it trusts (by owner and mode, in the home directory
+of the password database rather than $HOME).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch_agents.child import Child
-from mpilaunch_agents.openssh import classify_ssh_words
+from mpilaunch_agents.openssh import classify_ssh_message
 
 SSH_PORT = 22
-MOST_QUERIES = 16
-"""Processes of ssh that run at a time."""
+MAX_QUERIES = 16
+"""Maximum number of `ssh -G` at a time."""
 TOKEN = re.compile(r"%(.)")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -32,15 +32,15 @@ class HostSettings:
     """The settings of one host.
 
     Attributes:
-        original: the name that was asked for.
-        values: by name in lower case; a setting that was given several times has several values.
+        original: the host name passed to ssh.
+        values: lists of values by name in lower case; some settings may be given several times.
     """
 
     original: str
     values: dict[str, list[str]] = field(default_factory=dict)
 
     def get(self, name: str) -> str:
-        """Return the value of a setting, "" for none."""
+        """Return the value of a setting, "" when it is unset or none."""
         values = self.values.get(name.lower(), [])
         return values[0] if values and values[0].lower() != "none" else ""
 
@@ -49,12 +49,12 @@ class HostSettings:
         return [value for value in self.values.get(name.lower(), []) if value.lower() != "none"]
 
     def is_set(self, name: str) -> bool:
-        """Say whether a setting that is yes or no is on."""
+        """Return whether a setting is yes."""
         return self.get(name).lower() in ("yes", "true")
 
     @property
     def host(self) -> str:
-        """The name or address to connect to, by which also its host key is known."""
+        """The name or address to connect to, by which its host key is looked up."""
         return self.get("hostname") or self.original
 
     @property
@@ -63,7 +63,7 @@ class HostSettings:
         return int(self.get("port") or SSH_PORT)
 
     def expand(self, text: str) -> str:
-        """Return a value with its tokens replaced (ssh_config(5), TOKENS); raises AgentFailure."""
+        """Return a value with its tokens expanded (ssh_config(5), TOKENS); raises AgentFailure."""
 
         def token(match: re.Match[str]) -> str:
             if match[1] not in tokens:
@@ -88,13 +88,13 @@ class HostSettings:
         return TOKEN.sub(token, text)
 
     def path(self, text: str) -> str:
-        """Return a value that is a path, with `~`, variables and tokens replaced; raises AgentFailure."""
+        """Return a path with `~`, variables and tokens expanded; raises AgentFailure."""
         text = VARIABLE.sub(lambda match: os.environ.get(match[1], ""), home_path(text))
         return self.expand(text)
 
 
 def home_path(text: str) -> str:
-    """Return a path with a leading `~` or `~user` replaced as OpenSSH does, by the password database; $HOME has no say."""
+    """Return a path with a leading `~` or `~user` expanded as by OpenSSH: from the password database, not from $HOME."""
     if not text.startswith("~"):
         return text
     user, slash, rest = text[1:].partition("/")
@@ -106,18 +106,18 @@ def home_path(text: str) -> str:
 
 
 class SshSettings:
-    """Asks OpenSSH for the settings of hosts."""
+    """Queries OpenSSH for the settings of hosts."""
 
     def __init__(self) -> None:
         self._defaults: asyncio.Future[HostSettings] | None = None
-        self._turns = asyncio.Semaphore(MOST_QUERIES)
+        self._slots = asyncio.Semaphore(MAX_QUERIES)
 
     async def of(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
         """Return the settings of a host; raises AgentFailure.
 
         Args:
-            user, port: those that the user gave outright.
-            options: settings that come before those of the files.
+            user, port: given by the user, None if not.
+            options: settings that override those of the configuration files.
         """
         argv = [word for option in options for word in ("-o", option)]
         argv += ["-l", user] if user is not None else []
@@ -125,23 +125,23 @@ class SshSettings:
         return await self._query(host, argv)
 
     async def defaults(self) -> HostSettings:
-        """Return what holds where no file says anything, asked for once; raises AgentFailure."""
+        """Return OpenSSH's default settings, queried once; raises AgentFailure."""
         if self._defaults is None or (self._defaults.done() and not _succeeded(self._defaults)):
             self._defaults = asyncio.ensure_future(self._query("localhost", ["-F", "none"]))
         return await asyncio.shield(self._defaults)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End the query for the defaults."""
         if self._defaults is not None:
             self._defaults.cancel()
             await asyncio.gather(self._defaults, return_exceptions=True)
 
     async def _query(self, host: str, argv: Sequence[str]) -> HostSettings:
-        async with self._turns:
+        async with self._slots:
             code, output, errors = await _run(["ssh", "-T", "-G", *argv, "--", host])
         if code or not output:
             lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
-            raise AgentFailure(classify_ssh_words(errors) or "agent-failed", lines[0].strip())
+            raise AgentFailure(classify_ssh_message(errors) or "agent-failed", lines[0].strip())
         values: dict[str, list[str]] = {}
         for line in output.splitlines():
             name, _, value = line.partition(" ")
@@ -154,7 +154,7 @@ def _succeeded(future: asyncio.Future[HostSettings]) -> bool:
 
 
 async def _run(argv: Sequence[str]) -> tuple[int, str, str]:
-    """Return exit code, output and errors of a program that takes no input; it is killed when this is cancelled."""
+    """Run a program without input; return its exit code, stdout and stderr. Cancelling kills it."""
     try:
         child = Child(argv)
     except OSError as error:
@@ -162,7 +162,7 @@ async def _run(argv: Sequence[str]) -> tuple[int, str, str]:
     os.close(child.stdin)
     try:
         output, errors = await asyncio.gather(_read(child.stdout), _read(child.stderr))
-        # Both pipes have ended, so the process is exiting.
+        # Both pipes are closed, so the process is exiting.
         return child.wait(), output, errors
     except BaseException:
         with suppress(ProcessLookupError):
@@ -175,7 +175,7 @@ async def _run(argv: Sequence[str]) -> tuple[int, str, str]:
 
 
 async def _read(descriptor: int) -> str:
-    """Return all that comes by a pipe."""
+    """Return all bytes of a pipe."""
     loop = asyncio.get_running_loop()
     data = bytearray()
     while True:

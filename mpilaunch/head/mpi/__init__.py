@@ -1,1 +1,1 @@
-"""What MPI programs ask of the head."""
+"""Services of the head for MPI programs: collectives of several nodes, published names, spawned worlds."""

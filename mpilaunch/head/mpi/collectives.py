@@ -1,7 +1,6 @@
-"""Collectives of MPI libraries: every node says once that its ranks wait, with what they give, and hears once what all gave.
+"""Collectives of MPI libraries: each node enters with its ranks' data, and gets the data of all when every node has entered.
 
-Pure bookkeeping: it is told what came, and returns what is to be sent. A fence of PMI, a fence, connect or group of PMIx are
-all the same here.
+Pure bookkeeping without I/O. PMI's fence and PMIx's fence, connect and group are treated alike.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 MAX_WAITING, MAX_BYTES = 10_000, 64 << 20
-"""Collectives of a job that may wait at a time, and bytes that they may hold: a message with more could not be sent."""
+"""How many collectives of a job may be incomplete at a time, and their bytes: a message with more could not be sent."""
 ITEM = 100
-"""Bytes that an item of a list or an object is counted as, beside its text."""
+"""Bytes counted for an item of a list or an object, besides its text."""
 
 Members = Sequence[Sequence[Any]]
-"""Pairs [world's name, rank in it, or -1 for all its ranks]."""
+"""Pairs of a world's name and a rank in it, -1 for all its ranks."""
 
 
-class TooMuch(Exception):
-    """A limit of the job is passed; the text says which."""
+class LimitExceeded(Exception):
+    """A limit of the job is exceeded; the text names it."""
 
 
 def weight(value: Any) -> int:
-    """Return about how many bytes a value of JSON holds."""
+    """Return the approximate size of a JSON value in bytes."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):
@@ -33,7 +32,7 @@ def weight(value: Any) -> int:
 
 
 class Collective:
-    """One collective on its way: which ranks of which nodes wait, and what they gave."""
+    """One incomplete collective: the nodes that have entered, the number of their ranks, and their data."""
 
     def __init__(self, message: dict[str, Any], size: int, number: int) -> None:
         self.number = number
@@ -45,16 +44,12 @@ class Collective:
         self.bytes = 0
 
     def answer(self) -> dict[str, Any]:
-        """Return the members of the message that every node that waits is told."""
+        """Return the members of the message that answers every node."""
         return {"kind": self.kind, "members": self.members, "number": self.number, "parts": self.parts}
 
 
 class Collectives:
-    """All collectives of a job.
-
-    Args:
-        max_waiting, max_bytes: the limits.
-    """
+    """All incomplete collectives of a job, within limits."""
 
     def __init__(self, max_waiting: int = MAX_WAITING, max_bytes: int = MAX_BYTES) -> None:
         self._max_waiting, self._max_bytes = max_waiting, max_bytes
@@ -63,25 +58,22 @@ class Collectives:
         self._count = 0
 
     def enter(self, node: int, message: dict[str, Any], size: int) -> Collective | None:
-        """Take a node's `collective` message; return the collective when now all its members wait, else None.
+        """Enter a node's `collective` message; return the collective if that completes it; raises LimitExceeded.
 
         Args:
-            size: how many ranks its members are.
-
-        Raises:
-            TooMuch: a limit is passed.
+            size: the number of ranks among its members.
         """
         key = json.dumps([message["kind"], message["members"]])
         queue = self._waiting.get(key, [])
-        # A quick node may be in the next one of the same members while the answer to this one is on its way to others.
+        # A node may enter the next collective of the same members while other nodes still enter this one.
         one = next((one for one in queue if node not in one.nodes), None)
         added = ITEM + weight(message["data"])
         if one is None:
             added += len(key)
             if self._open >= self._max_waiting:
-                raise TooMuch(f"more than {self._max_waiting:,} collectives of MPI wait")
+                raise LimitExceeded(f"more than {self._max_waiting:,} collectives of MPI wait")
         if self._bytes + added > self._max_bytes:
-            raise TooMuch(f"collectives of MPI that wait hold more than {self._max_bytes:,} bytes")
+            raise LimitExceeded(f"collectives of MPI that wait hold more than {self._max_bytes:,} bytes")
         if one is None:
             self._count += 1
             self._open += 1
@@ -101,5 +93,5 @@ class Collectives:
         return one
 
     def waiting(self) -> Iterable[Collective]:
-        """Return those that are not complete."""
+        """Return the incomplete collectives."""
         return [one for queue in self._waiting.values() for one in queue]

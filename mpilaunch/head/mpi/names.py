@@ -1,7 +1,7 @@
-"""Published names: what MPI_Publish_name and PMIx_Publish give away, for MPI_Lookup_name and PMIx_Lookup of the whole job.
+"""Published names of a job: MPI_Publish_name and PMIx_Publish add them, MPI_Lookup_name and PMIx_Lookup read them.
 
-Pure bookkeeping. Values are whatever the node sent. Each protocol has a space of its own. In PMIx a name belongs
-to the node that published it, and no other node removes it; in PMI any rank may.
+Pure bookkeeping without I/O; values are stored as the node sent them. Each protocol has its own space. A PMIx name can be
+removed only by the node that published it, a PMI name by any rank.
 """
 
 from __future__ import annotations
@@ -12,28 +12,25 @@ from typing import Any
 from mpilaunch.head.mpi.collectives import ITEM, weight
 
 MAX_NAMES, MAX_BYTES = 10_000, 16 << 20
-"""Names that a job may have published at a time, and bytes that they may hold with their values."""
+"""How many names a job may have published at a time, and their bytes including values."""
 MAX_LOOKUPS = 10_000
-"""Look-ups of a job that may wait at a time; what they hold counts among MAX_BYTES too."""
+"""Look-ups of a job that may wait at a time; their bytes count towards MAX_BYTES too."""
 
-Found = Callable[[dict[str, Any], str], None]
+Reply = Callable[[dict[str, Any], str], None]
+"""Called with the values and an error text."""
 
 
-class Names:
-    """The names of one job.
-
-    Args:
-        max_bytes: the limit.
-    """
+class PublishedNames:
+    """The names of one job, within limits."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._values: dict[tuple[str, str], tuple[int, Any]] = {}
-        self._waiting: list[tuple[int, str, Sequence[str], Found]] = []
+        self._waiting: list[tuple[int, str, Sequence[str], Reply]] = []
 
     def publish(self, node: int, space: str, values: Mapping[str, Any]) -> str:
-        """Keep names with their values, and tell those that wait for them; return why not, "" when it is done."""
+        """Store names with their values and answer the look-ups that wait for them; return an error text or ""."""
         taken = [name for name in values if (space, name) in self._values]
         if taken:
             return f"{taken[0]} is published already"
@@ -50,7 +47,7 @@ class Names:
         return ""
 
     def unpublish(self, node: int, space: str, names: Sequence[str]) -> str:
-        """Take a node's names back; return why not, "" when it is done."""
+        """Remove a node's names; return an error text or ""."""
         missing = ""
         for name in names:
             owner, value = self._values.get((space, name), (None, None))
@@ -61,29 +58,29 @@ class Names:
             self._bytes -= weight({name: value})
         return missing
 
-    def lookup(self, node: int, space: str, names: Sequence[str], wait: bool, found: Found) -> None:
-        """Hand over (values, error): the values of those names that are published; with `wait`, not before all are."""
+    def lookup(self, node: int, space: str, names: Sequence[str], wait: bool, reply: Reply) -> None:
+        """Call `reply` with the values of the published names among `names`; with `wait`, once all are published."""
         if not wait or all((space, name) in self._values for name in names):
-            found(self._known(space, names), "")
+            reply(self._known(space, names), "")
         elif len(self._waiting) >= MAX_LOOKUPS:
-            found({}, f"more than {MAX_LOOKUPS:,} look-ups wait")
+            reply({}, f"more than {MAX_LOOKUPS:,} look-ups wait")
         elif self._bytes + self._held(names) > self._max_bytes:
-            found({}, self._too_large())
+            reply({}, self._too_large())
         else:
             self._bytes += self._held(names)
-            self._waiting.append((node, space, names, found))
+            self._waiting.append((node, space, names, reply))
 
     def forget(self, node: int) -> None:
-        """A node is lost: nobody there waits."""
+        """Drop the waiting look-ups of a lost node."""
         self._bytes -= sum(self._held(names) for owner, _, names, _ in self._waiting if owner == node)
         self._waiting = [one for one in self._waiting if one[0] != node]
 
-    def _look_up(self, node: int, space: str, names: Sequence[str], found: Found) -> None:
+    def _look_up(self, node: int, space: str, names: Sequence[str], reply: Reply) -> None:
         if all((space, name) in self._values for name in names):
             self._bytes -= self._held(names)
-            found(self._known(space, names), "")
+            reply(self._known(space, names), "")
         else:
-            self._waiting.append((node, space, names, found))
+            self._waiting.append((node, space, names, reply))
 
     def _known(self, space: str, names: Sequence[str]) -> dict[str, Any]:
         return {name: self._values[space, name][1] for name in names if (space, name) in self._values}

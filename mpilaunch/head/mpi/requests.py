@@ -1,6 +1,6 @@
-"""What MPI programs ask of the head: collectives of several nodes, published names, new worlds; and who keeps whom waiting.
+"""Services for MPI programs: collectives of several nodes, published names, spawned worlds, and detection of endless waits.
 
-Ranks in MPI_Init wait for all ranks of their world. One that has ended, or that does not come in time, would keep them waiting
+Ranks in MPI_Init wait for all ranks of their world. A rank that has ended, or does not come in time, would keep them waiting
 for ever: it is named, and the job ends.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from mpilaunch.errors import ExitCode, LaunchError
-from mpilaunch.head.mpi.collectives import Collectives, TooMuch
-from mpilaunch.head.mpi.names import Names
+from mpilaunch.head.mpi.collectives import Collectives, LimitExceeded
+from mpilaunch.head.mpi.names import PublishedNames
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_ASKS
-from mpilaunch.head.nodes.preparation import tell_after
+from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
+from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.job.environment.mpi import mpi_offer
@@ -27,17 +27,17 @@ from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.messages import handler_of
 from mpilaunch.wire.session import encode_shared
 
-MAX_ASKS = 10_000
-"""Questions of the nodes of a job that may wait for an answer, of each kind."""
+MAX_REQUESTS = 10_000
+"""Requests of each kind that may wait for an answer."""
 
 
 class MpiServices:
-    """The services of one job.
+    """The MPI services of one job; the public handlers are named in `DAEMON_MESSAGES`.
 
     Args:
-        say, warn: tell the user something.
+        say, warn: print a note or a warning.
         end: ends the job with this verdict.
-        crashed: ends the job for a fault of ours.
+        crashed: ends the job after an exception in mpilaunch itself.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class MpiServices:
         self._sent_modules: set[int] = set()
         self._loop = asyncio.get_running_loop()
         self._collectives = Collectives()
-        self._names = Names()
+        self._names = PublishedNames()
         self._modex: dict[int, tuple[NodeLink, dict[str, Any], int]] = {}
         self._last_modex = 0
         self._joined: dict[str, set[int]] = {}
         self._ended: set[int] = set()
         self._outside: set[int] = set()
         self._began: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._noted: set[str] = set()
         self._absent: dict[tuple[str, int], list[int]] = {}
         self._spawning = asyncio.Lock()
         self._closed = False
@@ -77,34 +77,30 @@ class MpiServices:
         self._timers: list[asyncio.TimerHandle] = []
 
     def close(self) -> None:
-        """The job ends: start nothing more."""
+        """Start no further world and cancel the timers, since the job ends."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
         for timer in self._timers:
             timer.cancel()
 
-    # From the links
+    # Messages of daemons; all handlers raise WireError when the content is wrong or about another node
 
-    def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Take what daemons send for MPI programs; raises WireError when it does not fit, or is not about this node."""
-        self.check_offered(message["type"])
-        getattr(self, _HANDLERS[message["type"]])(link, message)
-
-    def check_offered(self, what: str, offer: str = "") -> None:
-        """Raise WireError unless the job offers its ranks this, or anything."""
-        if offer not in self._offer if offer else not self._offer:
-            raise WireError(f"{what!r} in a job that offers no {offer or 'MPI'}")
+    def check_offered(self, message: str, protocol: str = "") -> None:
+        """Raise WireError unless the job offers its ranks this protocol, or any protocol at all."""
+        if protocol not in self._offer if protocol else not self._offer:
+            raise WireError(f"{message!r} in a job that offers no {protocol or 'MPI'}")
 
     def node_lost(self, index: int) -> None:
-        """Nobody waits on a node, and nothing comes from there."""
+        """Forget the requests of a lost node, and answer those that wait for it."""
         self._names.forget(index)
         for number, (asker, ask, owner) in list(self._modex.items()):
             if index in (asker.node.index, owner):
                 del self._modex[number]
                 _answer(asker, ask, error="not-found")
 
-    def _collect(self, link: NodeLink, message: dict[str, Any]) -> None:
+    def collect(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Enter a node's part of a collective, and answer all its nodes when it is complete."""
         family = message["kind"].partition(" ")[0]
         self.check_offered("collective", family)
         if isinstance(message["data"], str) != (family == "pmix"):
@@ -116,7 +112,7 @@ class MpiServices:
             raise WireError(f"a collective of {message['ranks']} ranks, of which this node has {here}")
         try:
             complete = self._collectives.enter(link.node.index, message, size)
-        except TooMuch as error:
+        except LimitExceeded as error:
             host = link.node.name
             self._end(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=host, detail=f"{host}: {error}"))
             return
@@ -125,17 +121,15 @@ class MpiServices:
             for index in complete.nodes:
                 self._daemons.links[index].send({"type": "collective"}, answer)
 
-    def _ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        what = ask["what"][:LONGEST_NOTE]
-        rows = {"type": what, **{name: value for name, value in ask.items() if name != "type"}}
-        for offer in self._offer:
-            handler = handler_of(rows, DAEMON_ASKS, offer)
-            if handler:
-                break
-        else:
-            raise WireError(f"'ask' for {what!r}, which this job does not offer")
-        if what in ("publish", "unpublish", "lookup"):
-            self.check_offered(what, ask["space"])
+    def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
+        """Call the handler of a request."""
+        kind = ask["what"][:LONGEST_NOTE]
+        handlers = (handler_of({**ask, "type": kind}, DAEMON_REQUESTS, protocol) for protocol in self._offer)
+        handler = next(filter(None, handlers), None)
+        if handler is None:
+            raise WireError(f"'ask' for {kind!r}, which this job does not offer")
+        if kind in ("publish", "unpublish", "lookup"):
+            self.check_offered(kind, ask["space"])
         getattr(self, handler)(link, ask)
 
     def _publish(self, link: NodeLink, ask: dict[str, Any]) -> None:
@@ -151,33 +145,34 @@ class MpiServices:
         _answer(link, ask, error=self._names.unpublish(link.node.index, ask["space"], ask["names"]))
 
     def _look_up(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        def found(values: dict[str, Any], error: str) -> None:
+        def reply(values: dict[str, Any], error: str) -> None:
             _answer(link, ask, values=values, error=error)
 
-        self._names.lookup(link.node.index, ask["space"], ask["names"], ask["wait"], found)
+        self._names.lookup(link.node.index, ask["space"], ask["names"], ask["wait"], reply)
 
     def _find_modex(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        """A rank asks for what another has put: its node knows, or, for -1, any node of its world."""
+        """Pass a request for a rank's data on to the rank's node; for rank -1, to any node of the world."""
         try:
             rank = self._ranks.of_world(ask["world"])[max(0, ask["rank"])]
-        except LookupError:  # a rank may ask for any
+        except LookupError:  # the rank's number comes from the program
             _answer(link, ask, error="not-found")
             return
         owner = self._daemons.links[self._ranks.place(rank).node]
-        if owner.given_up or len(self._modex) >= MAX_ASKS:
+        if owner.given_up or len(self._modex) >= MAX_REQUESTS:
             _answer(link, ask, error="not-found")
             return
         self._last_modex += 1
         self._modex[self._last_modex] = link, ask, owner.node.index
         owner.send({"type": "ask", "id": self._last_modex, "what": "modex", "world": ask["world"], "rank": ask["rank"]})
 
-    def _take_modex(self, link: NodeLink, answer: dict[str, Any]) -> None:
+    def take_modex(self, link: NodeLink, answer: dict[str, Any]) -> None:
+        """Pass a node's answer to `_find_modex` on to the node that asked."""
         asker, ask, owner = self._modex.get(answer["id"], (None, None, None))
         if owner is not None and owner != link.node.index:
-            raise WireError("an answer to what another node was asked")
+            raise WireError("an answer to a question that another node was asked")
         if asker is None or ask is None:
             if not 0 < answer["id"] <= self._last_modex:
-                raise WireError("an answer to what nobody asked")
+                raise WireError("an answer to a question that was not asked")
             return  # the node that asked is lost
         data = answer.get("data", "")
         _check_base64(data)
@@ -188,8 +183,8 @@ class MpiServices:
 
     def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
         rank = self._ranks.own_rank(ask["world"], ask["rank"], link.node.index)
-        refused = "the job ends" if self._closed else "too many spawns wait" if len(self._tasks) >= MAX_ASKS else ""
-        if not self._state.lives(rank):
+        refused = "the job ends" if self._closed else "too many spawns wait" if len(self._tasks) >= MAX_REQUESTS else ""
+        if not self._state.is_alive(rank):
             refused = "the rank has ended"
         if refused:
             _answer(link, ask, error=refused)
@@ -205,12 +200,12 @@ class MpiServices:
             self._crashed(error)
 
     async def _spawn_world(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        """Start a world, and answer the rank that asked for it; that it cannot be is for the rank to deal with."""
+        """Start a world and answer the rank that asked for it; a failure is reported to that rank and does not end the job."""
         async with self._spawning:
             ranks = self._ranks
             try:
                 count = sum(world.size for world in ranks.worlds)
-                living = [ranks.place(rank) for rank in range(count) if self._state.lives(rank)]
+                living = [ranks.place(rank) for rank in range(count) if self._state.is_alive(rank)]
                 world = spawned_world(self._job, ranks.worlds, ask, living)
                 nodes = [self._job.allocation.nodes[index] for index in world.job_map.nodes]
                 await self._daemons.join(nodes, self._job.deadlines.start)
@@ -224,12 +219,12 @@ class MpiServices:
             ranks.launch()
             _answer(link, ask, world=world.name, size=world.size)
 
-    # Who has not come
+    # Ranks that others wait for
 
-    def _warn_of_singleton(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """An MPI program has not found the others, and will take itself for the whole job: warn once."""
+    def warn_of_singleton(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Warn once that an MPI program has not found the other ranks and will run as a job of its own."""
         if not self._ranks.is_on(message["rank"], link.node.index):
-            raise WireError(f"rank {message['rank']} is none of this node")
+            raise WireError(f"rank {message['rank']} is not on this node")
         for name in ("library", "family", "why_no_pmix"):
             message[name] = message[name][:LONGEST_NOTE]
         if self._warned:
@@ -249,18 +244,18 @@ class MpiServices:
         )
 
     def rank_ended(self, end: RankEnd) -> None:
-        """A rank has exited."""
+        """Record that a rank has exited."""
         self._ended.add(end.rank)
         if end.mpi == "absent":
             self._outside.add(end.rank)
 
     def rank_lost(self, rank: int) -> None:
-        """Nothing more comes from a rank: wherever it was in MPI, nobody meets it there again."""
+        """Record that a rank was lost: it joins no further collective."""
         self._ended.add(rank)
         self._outside.add(rank)
 
     def missed(self) -> set[int]:
-        """Return the ranks that have ended, or are lost, and that others wait for."""
+        """Return the ranks that have ended or are lost and that other ranks wait for."""
         if not self._ended:
             return set()
         joined = [self._ranks.of_world(name) for name in self._joined]
@@ -271,19 +266,19 @@ class MpiServices:
                 missed |= self._ended & (set(world) if number < 0 else {world.start + number})
         return missed
 
-    def _join(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """The first ranks of a world on a node are in MPI_Init."""
+    def join(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Record that the first rank of a world on this node has called MPI_Init."""
         name = message["world"]
         self._ranks.check_world(name, link.node.index)
         if name not in self._joined:
             self._joined[name] = set()
             self._began[name] = self._loop.time()
-            for seconds in (tell_after(self._job.deadlines), self._job.deadlines.mpi_init):
+            for seconds in (mpi_init_notice(self._job.deadlines), self._job.deadlines.mpi_init):
                 self._timers.append(self._loop.call_later(seconds, self._check_waiting, name))
         self._joined[name].add(link.node.index)
 
-    def _take_absent(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """A node names its ranks that have not called MPI_Init."""
+    def take_absent(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Record which ranks of a node have not called MPI_Init."""
         name, node = message["world"], link.node.index
         absent = [self._ranks.own_rank(name, rank, node) for rank in message["absent"]]
         if node not in self._joined.get(name, ()):
@@ -292,21 +287,21 @@ class MpiServices:
         self._check_waiting(name)
 
     def _check_waiting(self, name: str) -> None:
-        """Tell the user whom the ranks in MPI_Init wait for, and end the job when that takes too long."""
+        """Name the ranks that others in MPI_Init wait for, and end the job when that takes too long."""
         waited, limit = self._loop.time() - self._began[name], self._job.deadlines.mpi_init
-        who = self._who_is_absent(name)
-        if not who or waited < tell_after(self._job.deadlines):
+        absent = self._describe_absent(name)
+        if not absent or waited < mpi_init_notice(self._job.deadlines):
             return
-        text = f"{who} not called MPI_Init, where the others have waited for"
+        text = f"{absent} not called MPI_Init, where the others have waited for"
         if limit and waited >= limit:
             detail = f"{text} {limit:g} s (--mpi-init-timeout)"
             self._end(Verdict(ExitCode.TIMEOUT, "timeout", detail=detail))
-        elif name not in self._told:
-            self._told.add(name)
+        elif name not in self._noted:
+            self._noted.add(name)
             self._say(f"{text} {waited:.0f} s")
 
-    def _who_is_absent(self, name: str) -> str:
-        """Return "ranks 2-3 on node02 have", "" when all have come as far as is known."""
+    def _describe_absent(self, name: str) -> str:
+        """Return "ranks 2-3 on node02 have" for the ranks not known to be in MPI_Init, or ""."""
         absent = []
         for rank in self._ranks.of_world(name):
             node = self._ranks.place(rank).node
@@ -317,17 +312,6 @@ class MpiServices:
         numbers = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {fold_numbers(absent)}"
         nodes = fold(dict.fromkeys(self._ranks.node_name(rank) for rank in absent))
         return f"{numbers} on {nodes} {'has' if len(absent) == 1 else 'have'}"
-
-
-_HANDLERS = {
-    "answer": "_take_modex",
-    "ask": "_ask",
-    "collective": "_collect",
-    "joined": "_join",
-    "singleton": "_warn_of_singleton",
-    "waiting": "_take_absent",
-}
-"""The method for each message of `DAEMON_SAYS` that is for these services."""
 
 
 def _check_base64(data: Any) -> None:

@@ -1,1 +1,1 @@
-"""The nodes as the head sees them: starting daemons, the link to each, and what is sent there."""
+"""The head's side of the nodes: starting daemons, the link to each of them, and the messages between."""

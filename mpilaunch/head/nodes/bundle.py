@@ -1,7 +1,7 @@
-"""The bundle: the modules that the head sends to a node, and the line that runs them there.
+"""The bundle: the modules that the head sends to a node, and the command that runs them there.
 
 It contains `mpilaunch.wire` and `mpilaunch.daemon` as data: the head never imports the daemon. Packing takes tenths of a
-second, so a bundle is kept in the user's cache until a source changes; without a cache, each launch packs its own.
+second, so the bundle is cached until a source changes; without a cache, each launch packs its own.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from mpilaunch.agent import CHECK_PYTHON
 from mpilaunch.head.nodes import cache
 
 NO_BUNDLE = "mpilaunch: the bundle broke off"
-"""What BOOT says when stdin ends too early: most agents that lose it never had it."""
+"""Message of BOOT when stdin ends too early; usually the agent does not forward stdin at all."""
 
 BUNDLE_SILENCE = 60
-"""Seconds without a byte of the bundle after which a node waits for no more."""
+"""Seconds without a byte of the bundle after which a node gives up."""
 
 BOOT = (
     "import os,sys\n"
     + CHECK_PYTHON
     + "import zlib,_signal as alarm\n"
-    # A connection that dies while the bundle is on its way leaves nobody who waits for the rest.
+    # SIGALRM ends a node whose connection dies while the bundle is sent.
     "alarm.signal(alarm.SIGALRM,alarm.SIG_DFL)\n"
     "left=int(sys.argv[1]);unpack=zlib.decompressobj()\n"
     "try:bundle=os.memfd_create('mpilaunch')\n"
-    # Python was built for a C library without it, glibc before 2.27.
+    # Python has no memfd_create when it was built with glibc before 2.27.
     "except AttributeError:import tempfile;bundle=os.dup(tempfile.TemporaryFile().fileno())\n"
     "while left:\n"
     f" alarm.alarm({BUNDLE_SILENCE})\n"
@@ -39,51 +39,51 @@ BOOT = (
     "from mpilaunch.daemon.main import main\n"
     "main()"
 )
-"""Run by `python3 -I -S -B -c`, with the bundle's length as argument, STANDBY behind it or not, and the bundle on stdin."""
+"""Run by `python3 -I -S -B -c` with the bundle's length and optionally STANDBY as arguments, and the bundle on stdin."""
 
 LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main import main;main()"
-"""The same without a bundle; our folder goes behind the standard library, whose names others there may bear too."""
+"""The same without a bundle. The folder is appended, so that other packages in it cannot hide the standard library."""
 
 LOCAL = "local"
-"""The agent of this machine: there the daemon runs from the files that are installed, and nothing is sent."""
+"""The agent of this machine, where the daemon runs from the installed files and no bundle is sent."""
 
 
 def boot_command(python: str, bundle: bytes) -> list[str]:
-    """Return the argument list that starts the daemon; the caller sends `bundle` on its stdin."""
+    """Return the command that starts the daemon on a node; the caller sends `bundle` on its stdin."""
     return [python, "-I", "-S", "-B", "-c", BOOT, str(len(bundle))]
 
 
 def local_command() -> list[str]:
-    """Return the argument list that starts the daemon on the head's own machine, from the files that are there."""
+    """Return the command that starts the daemon on this machine, from the installed files."""
     folder = os.path.dirname(os.path.dirname(os.path.abspath(mpilaunch.__file__)))
     return [sys.executable, "-I", "-S", "-c", LOCAL_BOOT, folder]
 
 
 @lru_cache(None)
 def load() -> bytes:
-    """Return the bundle: that of an earlier launch while its sources are the same, else a new one."""
-    import hashlib  # a launch on this machine has no bundle
+    """Return the bundle, from the cache when it was made from the same sources."""
+    import hashlib  # a local launch has no bundle
 
     top = os.path.dirname(os.path.abspath(mpilaunch.__file__))
     files = _travelling(top)
-    # Contents, not times: an image that is rebuilt may have new sources with the times of the old ones.
+    # Contents, not modification times: a rebuilt container image may have new sources with old times.
     sources = hashlib.blake2b(f"{mpilaunch.__version__}\0{sys.version}\0{top}".encode("utf-8", "surrogateescape"))
     for name in (*files, "head/nodes/bundle.py", "head/nodes/pack.py"):
         with open(os.path.join(top, name), "rb") as file:
             sources.update(name.encode() + b"\0" + hashlib.blake2b(file.read()).digest())
-    place = hashlib.blake2b(top.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-    kept = f"bundle-{sys.implementation.cache_tag}-{place}"
-    packed = cache.read(kept, sources.digest())
+    installation = hashlib.blake2b(top.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    cached_name = f"bundle-{sys.implementation.cache_tag}-{installation}"
+    packed = cache.read(cached_name, sources.digest())
     if packed is None:
-        from mpilaunch.head.nodes.pack import pack  # few launches come here
+        from mpilaunch.head.nodes.pack import pack  # most launches use the cache
 
         packed = pack(("mpilaunch/" + name, os.path.join(top, name)) for name in files)
-        cache.write(kept, sources.digest(), packed)
+        cache.write(cached_name, sources.digest(), packed)
     return packed
 
 
 def _travelling(top: str) -> list[str]:
-    """Return the files of the modules that travel, relative to our package: the folders wire/ and daemon/, whole."""
+    """Return the files that are sent to nodes, relative to the package: all of wire/ and daemon/."""
     files = [
         os.path.relpath(os.path.join(folder, name), top)
         for root in ("wire", "daemon")

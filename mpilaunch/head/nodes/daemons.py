@@ -1,24 +1,25 @@
-"""Start a daemon on every node: all nodes or none.
+"""Start a daemon on every node, or fail with one error for all nodes that did not start.
 
-Every node is tried, so that one launch tells everything that is wrong. Contacts are bounded in number (`fanout`), and all of
-them together by the start deadline. A connection that closed before the hello is tried again: limits such as sshd's
-MaxStartups drop connections at random under load. So is a pod that is not there yet. A connection that is lost later, while
-ranks run, is made again.
+Every node is tried, so one launch reports everything that is wrong. `fanout` bounds the number of concurrent contacts, and the
+start deadline all of them together. A connection that closed before the hello is tried again, since limits such as sshd's
+MaxStartups drop connections at random under load; so is a pod that does not run yet. A connection that is lost while ranks run
+is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
-from mpilaunch.head.nodes.link import LinkEvents, NodeLink
-from mpilaunch.head.nodes.preparation import silences
+from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
+from mpilaunch.head.nodes.preparation import silence_limits
+from mpilaunch.head.tasks import cancel_all
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
@@ -28,29 +29,25 @@ if TYPE_CHECKING:
 
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
 PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
-"""Causes for which a node is tried again; in a pod the launcher comes before the workers, their names and their sshd."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before a dropped connection is tried again; doubled each time, with jitter."""
-NEWS = 5.0
-"""Seconds between two words about the nodes that are awaited."""
+"""Causes for which a node is tried again. In a cluster of pods the launcher may start before the workers and their sshd."""
+PROGRESS_SECONDS = 5.0
+"""Longest time between two progress reports."""
 STANDBY_PATIENCE = 3.0
-"""Seconds that a daemon that stood by has to report, before one is started in its place."""
+"""Seconds in which a standby daemon must report; then another daemon is started in its place."""
 ENDING = 5.0
-"""Seconds that a released daemon has to go before its channel is cut."""
-CANCEL_AGAIN = 1.0
-"""Seconds that a task has to end, once it is cancelled, before it is cancelled again."""
+"""Seconds in which a released daemon must end; then its channel is cut."""
 
 
 class Daemons:
     """The daemons of one job.
 
     Args:
-        job: says how.
+        job: its deadlines, fanout, Python and agent options are used.
         nodes: the nodes to start.
-        agents: by name, the agents of all these nodes, and of those that join.
-        events: gets everything that the links have to tell.
-        say: tells the user something.
-        standby: a daemon that stands by may be taken.
+        agents: the agents of these nodes and of those that join, by name.
+        events: receives the events of all links.
+        say: prints a note.
+        standby: whether a standby daemon may be used.
     """
 
     def __init__(
@@ -85,15 +82,16 @@ class Daemons:
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
         """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
 
-        `progress` is told the names of the nodes that are still awaited, whenever they change and every NEWS seconds.
+        Args:
+            progress: called with the names of the nodes still awaited, on each change and every PROGRESS_SECONDS.
         """
         await self._start(list(self.links), self._began + deadline, progress)
 
     async def join(self, nodes: Sequence[Node], deadline: float) -> None:
-        """Start daemons on further nodes, as `start` does; raises UsageError too. Nodes that have one are left alone."""
+        """Start daemons on further nodes, as `start` does, except where one runs already; raises UsageError too."""
         new = [node for node in nodes if node.index not in self.links]
         for name in {node.agent for node in new}:
-            self._agents[name]  # one that cannot be loaded is one error, and not one for each node
+            self._agents[name]  # load it here: one error for an agent, not one for each node
         self.links.update({node.index: self.make_link(node) for node in new})
         if not new:
             return
@@ -102,12 +100,12 @@ class Daemons:
         finally:
             for node in new:
                 if not self.links[node.index].reported:
-                    # The job goes on without it, and may try it again.
+                    # The job continues without this node and may try it again.
                     self.links.pop(node.index).give_up("it had not reported")
 
     async def _start(self, indexes: list[int], until: float, progress: Callable[[Collection[str]], None]) -> None:
         waiting = {index: self.links[index].node.name for index in indexes}
-        if self._heartbeat is None:  # from the first contact on: a daemon whose head is silent goes
+        if self._heartbeat is None:  # a daemon ends when it hears nothing of the head, so this begins with the first contact
             self._heartbeat = asyncio.ensure_future(self.beat())
 
         async def start_node(index: int) -> NodeFailure | None:
@@ -121,7 +119,7 @@ class Daemons:
         try:
             pending = set(tasks.values())
             while pending and (left := until - time.monotonic()) > 0:
-                _, pending = await asyncio.wait(pending, timeout=min(left, NEWS))
+                _, pending = await asyncio.wait(pending, timeout=min(left, PROGRESS_SECONDS))
                 if pending:
                     progress(waiting.values())
         finally:
@@ -135,18 +133,18 @@ class Daemons:
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
 
     async def beat(self) -> None:
-        """Ask every node for a sign of life, and give up the silent ones; does not return."""
+        """Ping every node and lose the links of silent ones; does not return."""
         silence = self._deadlines.heartbeat
         pause = silence / 4
         while True:
             slept_at = time.monotonic()
             await asyncio.sleep(pause)
             now = time.monotonic()
-            overslept = now - slept_at > 2 * pause  # it was us who were silent: stopped, or a machine at its limit
+            overslept = now - slept_at > 2 * pause  # this process was stopped or starved, so the nodes are not to blame
             for link in list(self.links.values()):
                 if not link.living:
                     continue
-                if overslept or not link.reported:  # `start` has a deadline of its own
+                if overslept or not link.reported:  # the start has its own deadline
                     link.last_heard = now
                 if now - link.last_heard > silence:
                     link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
@@ -154,7 +152,7 @@ class Daemons:
                     link.ping()
 
     async def end(self) -> None:
-        """Release every daemon that has reported, wait until its channel has ended, cut what does not end."""
+        """Release every daemon, wait until the channels have ended, and cut those that do not end."""
         await cancel_all(self._reconnecting)
         for link in self.links.values():
             if not link.reported:
@@ -173,7 +171,7 @@ class Daemons:
             await cancel_all([self._heartbeat])
 
     async def _start_node(self, index: int) -> NodeFailure | None:
-        """Start one node; return why it did not start."""
+        """Start one node, with retries; return why it did not start, or None."""
         pause = FIRST_PAUSE
         while True:
             cause, detail = await self._try_node(index)
@@ -182,7 +180,7 @@ class Daemons:
             if cause not in self._again:
                 return self._failure(index, cause, detail)
             self._refused[index] = cause, detail
-            from random import uniform  # few connections are dropped
+            from random import uniform  # only a dropped connection needs it
 
             await asyncio.sleep(pause * uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -207,20 +205,20 @@ class Daemons:
         return _why_no_hello(link)
 
     def greet(self, link: NodeLink) -> None:
-        """Say what comes first to a daemon."""
-        link.send({"type": "limits", **silences(self._deadlines)})
+        """Send the first message to a daemon."""
+        link.send({"type": "limits", **silence_limits(self._deadlines)})
 
     def boot(self) -> tuple[list[str], bytes]:
-        """Return the argument list that starts a daemon, and the bundle that it is to be sent."""
+        """Return the command that starts a daemon, and the bundle to send."""
         payload = bundle.load()
         return bundle.boot_command(self._python, payload), payload
 
     def make_link(self, node: Node) -> NodeLink:
-        """Return the link of a node that is to be contacted."""
+        """Return a new link for a node."""
         return NodeLink(node, self._events, self._deadlines.reconnect_time(node.agent), self._lost)
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
-        """Return the channel to a daemon, and what it is to be sent first; raises AgentFailure."""
+        """Return a channel to a daemon and the first bytes to send; raises AgentFailure."""
         node = link.node
         if node.agent == bundle.LOCAL:
             return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
@@ -232,8 +230,8 @@ class Daemons:
         return await self._agents[node.agent].open(node, command, link), payload
 
     def _lost(self, link: NodeLink, why: str) -> None:
-        """The channel of a node whose ranks run is lost."""
-        from mpilaunch.head.nodes.reconnect import reconnect  # most launches lose nothing
+        """Replace the lost channel of a node whose ranks run."""
+        from mpilaunch.head.nodes.reconnect import reconnect  # most launches lose no channel
 
         agent = self._agents[link.node.agent]
         task = asyncio.ensure_future(reconnect(link, why, agent, self._python, self._contacts, self._say))
@@ -242,7 +240,7 @@ class Daemons:
         def done(task: asyncio.Task[None]) -> None:
             self._reconnecting.discard(task)
             error = None if task.cancelled() else task.exception()
-            if error is not None:  # an agent of somebody else's, perhaps
+            if error is not None:  # an agent may be third-party code
                 link.give_up(f"its connection was lost, and could not be made again: {error!r}")
 
         task.add_done_callback(done)
@@ -252,7 +250,7 @@ class Daemons:
 
 
 def _why_no_hello(link: NodeLink) -> tuple[str, str]:
-    """Say why a channel that was opened ended without a hello, from its exit code and its last words."""
+    """Return (cause, detail) for a channel that ended without a hello, from its exit code and last output."""
     words = link.last_words
     if link.broke:
         return "protocol", link.broke
@@ -267,16 +265,7 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return "no-stdin", words
     if "mpilaunch" in words and "Traceback" in words:
         return "daemon-failed", words
-    # kubectl exits with 0, and says nothing, when its stream is lost.
+    # kubectl exits with 0 and without a message when its stream is lost.
     if code in (255, None) or (code == 0 and not words):
         return "connection-closed", words or (link.end.error if link.end is not None else "")
     return "agent-failed", words or f"exit code {code}"
-
-
-async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and return when they have ended; before Python 3.12, asyncio.wait_for may keep a cancellation to itself."""
-    pending = set(tasks)
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN)

@@ -1,6 +1,6 @@
-"""Why nodes did not start, folded: one line per cause with the names of its nodes, and what to do.
+"""Fold the failures of nodes that did not start into one LaunchError: a line per cause with its nodes, and hints.
 
-Pure: failures in, one LaunchError out.
+Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -58,22 +58,29 @@ WORDS = {
     "pmix-missing": "no PMIx there",
     "file-limit": "limit of open files too low",
 }
-"""What stands for each cause in a message."""
+"""Cause -> its description in a message."""
 
 DETAILS_SHOWN = 3
-LONGEST_WORDS = 200
-"""Characters of a line of a node's words: some agents give back the whole command that they were to run."""
+LONGEST_LINE = 200
+"""Characters of a node's output line that are shown: some agents repeat the whole command that they were to run."""
 CONFIGURED = (
     *("program-missing", "program-not-executable", "interpreter-missing", "directory-missing"),
     *("pmix-missing", "file-limit", "protocol"),
 )
-"""Causes whose detail says more than the cause does: it stands in the message itself."""
+"""Causes whose detail is shown in the message itself, since it says more than the cause."""
 
 
 @dataclass(frozen=True)
 class NodeFailure:
-    """One node that did not start: its name, a key of WORDS, the node's or agent's own words, seconds since the start, and its
-    place in the allocation."""
+    """One node that did not start.
+
+    Attributes:
+        name: the node's name.
+        cause: a key of WORDS.
+        detail: output of the node or the agent.
+        seconds: since the start of the launch.
+        index: of the node in the allocation.
+    """
 
     name: str
     cause: str
@@ -83,7 +90,7 @@ class NodeFailure:
 
 
 def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
-    """Return the one error for all nodes that did not start, of `nodes` in all: most frequent cause first."""
+    """Return one error for all nodes that did not start, of `nodes` in all; the most frequent cause comes first."""
     groups: dict[tuple[str, str], list[NodeFailure]] = {}
     for failure in failures:
         shown = failure.detail if failure.cause in CONFIGURED else ""
@@ -92,8 +99,8 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
     lines, details = [], []
     for (cause, shown), members in ordered:
         longest = max(member.seconds for member in members)
-        what = f"{WORDS[cause]}: {shown}" if shown else f"{WORDS[cause]} after {longest:.1f} s"
-        lines.append(f"{fold([member.name for member in members])}: {what}")
+        description = f"{WORDS[cause]}: {shown}" if shown else f"{WORDS[cause]} after {longest:.1f} s"
+        lines.append(f"{fold([member.name for member in members])}: {description}")
         details += _details(members) if not shown else []
     first_cause = ordered[0][0][0]
     details.append("no rank was started anywhere")
@@ -108,10 +115,12 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
 
 
 def _details(members: Sequence[NodeFailure]) -> list[str]:
-    """Return the nodes' own words, equal ones once, a few of them."""
-    words: dict[str, list[str]] = {}
+    """Return some of the nodes' own output lines; nodes with equal output share them."""
+    names_of: dict[str, list[str]] = {}
     for member in members:
         if member.detail.strip():
-            words.setdefault(member.detail.strip(), []).append(member.name)
-    shown = [f"{fold(names)} said: {line[:LONGEST_WORDS]}" for text, names in words.items() for line in text.splitlines()[-4:]]
+            names_of.setdefault(member.detail.strip(), []).append(member.name)
+    shown = [
+        f"{fold(names)} said: {line[:LONGEST_LINE]}" for text, names in names_of.items() for line in text.splitlines()[-4:]
+    ]
     return shown[: DETAILS_SHOWN * 4]

@@ -1,8 +1,8 @@
-"""The link to one node's daemon: channel below, session in the middle, events for the launch above.
+"""The link to one node's daemon: a channel below, a wire session, and events for the launch above.
 
-A link knows the wire and nothing of ranks' meaning, mapping or output. It keeps the facts, the clock offset and the last words
-of its node, and it tells exactly once that the node is gone. A channel that is lost while ranks run may be made again: then the
-session goes on where it stopped, and nobody above learns of it.
+A link knows the wire protocol and nothing of mapping or output. It holds the node's facts, clock offset and last stderr output,
+and reports exactly once that the node is gone. A channel that is lost while ranks run may be replaced: then the session
+continues where it stopped, and the launch does not notice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from math import isfinite
 from typing import Any, Protocol
 
 from mpilaunch.agent import Channel, ChannelEnd
-from mpilaunch.head.nodes.messages import DAEMON_SAYS
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
+from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, GO, MARKER, PONG, WireError
@@ -23,61 +24,63 @@ from mpilaunch.wire.messages import handler_of
 from mpilaunch.wire.session import Session
 
 LOST = "its connection was lost"
-LOSING = 10.0
-"""Seconds in which a channel that was aborted must have ended."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Pause before the first and before later retries of a connection; it doubles each time."""
+ABORT_SECONDS = 10.0
+"""Time in which an aborted channel must end."""
 LAST_WORDS = 4096
-"""Bytes of banner and of stderr that are kept to explain a failure."""
+"""Bytes of the banner and of stderr that are kept to explain a failure."""
 LONGEST_ATTACH_PATH = 107
-"""Bytes that the path of a socket may have (unix(7))."""
+"""Bytes in the path of a socket (unix(7))."""
 MOST_NOTES, LONGEST_NOTE = 200, 1000
-"""Notes of one node that are taken, and characters of each text of a node: neither has credit."""
+"""Notes accepted from one node, and characters of each text from it; flow control does not bound these."""
 MOST_VALUES = 1 << 20
-"""Values in one control message of a node."""
+"""Values in one control message from a node."""
 MOST_UNREAD = 192 << 20
-"""Bytes that wait for a node that does not read, or does not acknowledge; three of the longest control messages."""
+"""Bytes queued for a node that does not read or acknowledge: three control messages of the greatest length."""
 BROKE = "broke the protocol"
 
 
 class LinkEvents(Protocol):
-    """What the launch does with a link's news."""
+    """Events of a link, implemented by the launch."""
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Take a control message other than hello, which the state of the link allows."""
+        """Handle a valid control message other than hello."""
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        """Take bytes of a rank's output; they must be granted again with `NodeLink.grant` once they are used."""
+        """Handle bytes of a rank's output, and grant them again with `NodeLink.grant` once they are written."""
 
     def end(self, link: NodeLink, channel: int) -> None:
-        """Be told that a rank's output is at its end."""
+        """Handle the end of a rank's stdout or stderr."""
 
     def credit(self, link: NodeLink, channel: int) -> None:
-        """Be told that more of stdin may be sent on a channel."""
+        """Send more stdin: a channel has new credit."""
 
     def gone(self, link: NodeLink, reason: str) -> None:
-        """Be told once that the node cannot be heard any more, whatever the reason."""
+        """Handle the end of the link, for any reason; called once."""
 
 
 class NodeLink:
-    """One node's daemon as the head sees it. It is the `ChannelEvents` of its own channel.
+    """One node's daemon as the head sees it, and the `ChannelEvents` of its channel.
 
     Attributes:
         node: the node.
-        state: what the node may send now, as in `DAEMON_SAYS`.
-        broke: how it broke the protocol, "" where it did not.
-        facts: what the daemon found there, None before its hello.
-        end: how the channel ended, None while it has not.
+        state: the node's state, as in `DAEMON_MESSAGES`.
+        broke: how it broke the protocol, or "".
+        facts: the facts from the daemon's hello, None before it.
+        end: how the channel ended, None while it is open.
         last_heard: the head's monotonic time of the last byte.
-        first_news: done when the daemon has reported, or can no more.
+        first_news: done when the daemon has reported, or can no longer report.
         ended: done when the channel has ended.
-        reconnect_time: seconds that a lost channel has to be made again, 0 for none.
-        attach_secret: proves to the daemon, and the daemon to us, that a new channel is the job's.
-        attach_path: of the socket at which the daemon waits then, "" where it cannot.
-        why_no_attach: the reason.
-        lost_at: when the channel was lost, of those that were lost one after the other and brought nothing the first.
+        reconnect_time: seconds within which a lost channel may be replaced, 0 for not at all.
+        attach_secret: with it, head and daemon prove to each other that a new channel belongs to the job.
+        attach_path: path of the socket where the daemon waits for a new channel, or "".
+        why_no_attach: why there is no such socket.
+        lost_at: when the channel was lost; with several losses and no byte in between, the time of the first.
 
     Args:
-        reconnect: has the channel made again, and is told why it was lost, "" where only its exit code may tell; one that
-            cannot be made is given up.
+        reconnect: replaces the channel or gives the link up; called with the reason of the loss, "" when only the exit code
+            may tell it.
     """
 
     def __init__(
@@ -117,10 +120,10 @@ class NodeLink:
         self._round_trip = float("inf")
         self._offset = 0.0
 
-    # What the launch asks for
+    # Requests of the launch
 
     def opened(self, channel: Channel, first: bytes) -> None:
-        """Send what comes first: the bundle that the daemon is made of, or the word that calls one that stood by."""
+        """Take over an open channel and send its first bytes: the daemon's bundle, or GO for a standby daemon."""
         self._channel = channel
         self._stood_by = first == GO
         if first:
@@ -137,15 +140,15 @@ class NodeLink:
         self.flush()
 
     def open_output(self, channel: int, window: int) -> None:
-        """Expect a rank's stdout or stderr."""
+        """Allow a rank's stdout or stderr to be received."""
         self._session.open_receiving(channel, window)
 
     def open_input(self, channel: int, window: int) -> None:
-        """Be ready to send a rank's stdin."""
+        """Allow a rank's stdin to be sent."""
         self._session.open_sending(channel, window)
 
     def input_credit(self, channel: int) -> int:
-        """Return how many bytes of stdin may be sent to the rank of this channel now."""
+        """Return how many bytes of stdin may be sent on a channel now."""
         return self._session.credit(channel)
 
     def send_input(self, channel: int, data: bytes) -> None:
@@ -161,7 +164,7 @@ class NodeLink:
         self._session.grant(channel, size)
 
     def flush(self) -> None:
-        """Write what the session has to say."""
+        """Write the session's pending bytes to the channel."""
         data = self._session.data_to_send()
         if data and self._channel is not None and self.end is None:
             self._channel.write(data)
@@ -173,25 +176,25 @@ class NodeLink:
 
     @property
     def attach(self) -> dict[str, Any] | None:
-        """What `prepare` says about a lost channel."""
+        """The member of `prepare` that lets a daemon accept a new channel; None when it must not."""
         return {"secret": self.attach_secret.hex(), "seconds": self.reconnect_time} if self.reconnect_time else None
 
     def keep(self) -> None:
-        """Ranks run from now on: a lost channel is worth being made again."""
+        """Replace a lost channel from now on, since ranks run."""
         self._keeps = self.reconnect_time > 0 and self._reconnect is not None
         if self._keeps:
             self._session.keep()
 
     @property
     def received(self) -> int:
-        """Bytes of the daemon's frames that have come."""
+        """Number of bytes of the daemon's frames that were received."""
         return self._session.received
 
     def resume(self, channel: Channel, count: int) -> None:
-        """Go on over another channel, when the daemon has received `count` bytes; raises WireError."""
+        """Continue over a new channel, after the daemon has received `count` bytes; raises WireError."""
         unacknowledged = self._session.resend(count)
         self._resumed_at = self._session.received
-        self._stood_by = False  # the channel is our own: nobody else sees to its end
+        self._stood_by = False  # the keeper does not own the new channel
         self._channel, self.end, self._unread = channel, None, None
         self.ended = asyncio.get_running_loop().create_future()
         self.last_heard = time.monotonic()
@@ -200,13 +203,13 @@ class NodeLink:
         self.ping()
 
     def head_clock(self, node_clock: float) -> float:
-        """Map the node's monotonic clock to the head's; right to half the round trip of the quickest ping."""
+        """Map a time of the node's monotonic clock to the head's, accurate to half the fastest round trip."""
         return node_clock + self._offset
 
     def release(self) -> None:
-        """Let the daemon go: the end of its stdin ends its lifeline; one that would wait for us, or stood by, is told.
+        """Let the daemon end, by the end of its stdin; one that may wait for a new channel or stood by gets a message too.
 
-        How one that stood by goes is for whoever keeps it to see: for us, it has gone.
+        The keeper sees to the end of a standby daemon; for this link it has ended.
         """
         keeps, self._keeps = self._keeps, False
         if self._channel is None or self.end is not None:
@@ -218,11 +221,11 @@ class NodeLink:
             self._end_as(ChannelEnd(0))
 
     def lose(self, reason: str) -> None:
-        """End the channel, which does not answer any more; another may answer."""
+        """Abort a channel that no longer answers; it is replaced where that is allowed, else the node is gone."""
         if self._keeps and self._channel is not None:
             self._why_lost = reason
             self._channel.abort()
-            asyncio.get_running_loop().call_later(LOSING, self._give_up_stuck, self._channel, reason)
+            asyncio.get_running_loop().call_later(ABORT_SECONDS, self._give_up_stuck, self._channel, reason)
         else:
             self.give_up(reason)
 
@@ -231,41 +234,41 @@ class NodeLink:
             self.give_up(reason)
 
     def give_up(self, reason: str) -> None:
-        """Count the node as gone and end the channel at once."""
+        """Report the node as gone and abort the channel."""
         self._go(reason)
         if self._channel is not None:
             self._channel.abort()
 
     @property
     def reported(self) -> bool:
-        """The daemon is there."""
+        """Whether the daemon has sent its hello."""
         return self.facts is not None
 
     @property
     def living(self) -> bool:
-        """The channel was opened and has not ended."""
+        """Whether the channel is open."""
         return self._channel is not None and self.end is None
 
     @property
     def given_up(self) -> bool:
-        """It is gone for good."""
+        """Whether the node was reported as gone."""
         return self._gone
 
     @property
     def last_words(self) -> str:
-        """The last that the node or its agent wrote on stderr, else the banner, as text without terminal escapes."""
+        """The last output of the node or its agent on stderr, else the banner."""
         return (self.stderr.strip() or self.banner.strip()).decode("utf-8", "replace")
 
     @property
     def how_ended(self) -> str:
-        """How the channel ended, as far as its exit code tells. kubectl says 0 when its stream is lost."""
+        """How the channel ended, judged by its exit code; kubectl exits with 0 when its stream is lost."""
         code = None if self.end is None or self._resumed_at is not None else self.end.exit_code
         return f"its daemon ended with code {code}" if code else LOST
 
     # ChannelEvents
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of the wire; what stands before the marker is banner."""
+        """Decode bytes from the daemon; everything before the marker is the login banner."""
         now = self.last_heard = time.monotonic()
         if not self._in_frames:
             self.banner += data
@@ -286,8 +289,8 @@ class NodeLink:
                         else:
                             self._events.end(self, channel)
                     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-                        what = repr(value["type"]) if kind == CONTROL else f"the end of channel {channel}"
-                        raise WireError(f"{what} does not fit: {str(error)[:LONGEST_NOTE]}") from error
+                        subject = repr(value["type"]) if kind == CONTROL else f"the end of channel {channel}"
+                        raise WireError(f"{subject} does not fit: {str(error)[:LONGEST_NOTE]}") from error
                 elif kind == CREDIT:
                     self._events.credit(self, channel)
                 elif kind == PONG:
@@ -298,28 +301,28 @@ class NodeLink:
         self.flush()
 
     def stderr_received(self, data: bytes) -> None:
-        """Keep the node's or the agent's last words."""
+        """Keep the last stderr output of the node or the agent."""
         self.stderr = (self.stderr + data)[-LAST_WORDS:]
 
     def pause_writing(self) -> None:
-        """Count what is sent from now on: credits bound streams, and nothing else bounds answers."""
+        """Count the bytes sent from now on: credits bound streams, but nothing else bounds control messages."""
         self._unread = self._unread or 0
 
     def resume_writing(self) -> None:
-        """The node has read."""
+        """Stop counting."""
         self._unread = None
 
     def closed(self, end: ChannelEnd) -> None:
-        """The channel has ended."""
+        """Handle the end of the channel."""
         if self.end is None:
             self._end_as(end)
 
-    # Own affairs
+    # Internals
 
     def _end_as(self, end: ChannelEnd) -> None:
-        """Have no more to do with the channel."""
+        """Record the end of the channel, then replace it or report the node as gone."""
         self.end = end
-        settle(self.ended)
+        settle(self.ended, None)
         why, self._why_lost = self._why_lost or end.error, ""
         if self._keeps and not self._gone and self._reconnect is not None:
             if self._session.received != self._resumed_at:
@@ -329,25 +332,28 @@ class NodeLink:
             self._go(why or self.how_ended)
 
     def _take_message(self, message: dict[str, Any], now: float) -> None:
-        if not handler_of(message, DAEMON_SAYS, self.state, strict=True):
-            return
+        handler = handler_of(message, DAEMON_MESSAGES, self.state, strict=True)
         if message["type"] == "note":
             self._notes += 1
             message["text"] = message["text"][:LONGEST_NOTE]
             if self._notes > MOST_NOTES:
                 return
-        if message["type"] == "listening":
-            if len(os.fsencode(message["path"])) <= LONGEST_ATTACH_PATH:
-                self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
-        elif message["type"] != "hello":
+        if message["type"] in ("hello", "listening"):
+            getattr(self, handler)(message, now)
+        elif handler:
             self._events.message(self, message)
-        else:
-            self.facts = NodeFacts.from_message(message["facts"])
-            self.state = "reported"
-            # Late by the way of one message; the pong that follows tells how long that is.
-            self._offset = now - message["clock"]
-            self.ping()
-            settle(self.first_news)
+
+    def _take_hello(self, message: dict[str, Any], now: float) -> None:
+        self.facts = NodeFacts.from_message(message["facts"])
+        self.state = "reported"
+        # Too large by the time the message took; the answer to the ping corrects it.
+        self._offset = now - message["clock"]
+        self.ping()
+        settle(self.first_news, None)
+
+    def _take_listening(self, message: dict[str, Any], now: float) -> None:
+        if len(os.fsencode(message["path"])) <= LONGEST_ATTACH_PATH:
+            self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
 
     def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
         if 0 <= now - sent < self._round_trip and isfinite(node_clock):
@@ -357,11 +363,5 @@ class NodeLink:
     def _go(self, reason: str) -> None:
         if not self._gone:
             self._gone = True
-            settle(self.first_news)
+            settle(self.first_news, None)
             self._events.gone(self, reason)
-
-
-def settle(future: asyncio.Future[None]) -> None:
-    """Have a future done, if it is not."""
-    if not future.done():
-        future.set_result(None)

@@ -1,6 +1,7 @@
-"""What a daemon may send to the head: a row for each message, of the shape that `mpilaunch.wire.messages` describes.
+"""The control messages that the head accepts from daemons, one row each, of the shape described in `mpilaunch.wire.messages`.
 
-No I/O; no message is acted on here.
+No I/O, and no message is acted on here. A handler is a method of `NodeLink` (`_take_hello`, `_take_listening`), of `Launch`,
+or, written `_mpi.NAME`, of its `MpiServices`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     from mpilaunch.wire.messages import Check, Table
 
 LONGEST_PATH = 4096
-"""Characters of a host name, an address or a path among the facts of a node."""
+"""Characters in a host name, an address or a path among the facts of a node."""
 MAX_CPU = 65_535
 """Highest number of a CPU."""
 MAX_PORT = 65_535
 
 
 def path(value: Any) -> bool:
-    """A host name, an address or a path, as a node tells it."""
+    """A host name, an address or a path."""
     return without_nul(value) and len(value) <= LONGEST_PATH
 
 
@@ -55,22 +56,22 @@ def port(value: Any) -> bool:
 
 
 def count(value: Any) -> bool:
-    """A number that a rank chose."""
+    """Any integer: ranks choose it."""
     return type(value) is int
 
 
 def scalar(value: Any) -> bool:
-    """A text, a number or a truth value."""
+    """A string, a number or a boolean."""
     return type(value) in (str, int, float, bool)
 
 
 def one_of(*values: str) -> Check:
-    """One of these texts."""
+    """One of these strings."""
     return lambda value: type(value) is str and value in values
 
 
 def either(*checks: Check) -> Check:
-    """What one of these takes."""
+    """A value that one of these checks accepts."""
     return lambda value: any(check(value) for check in checks)
 
 
@@ -87,7 +88,7 @@ _problem = having(
     detail=text,
 )  # fmt: skip
 
-DAEMON_SAYS: Table = {
+DAEMON_MESSAGES: Table = {
     "hello": ("contacted", having(version=text, clock=seconds, facts=_facts), "_take_hello"),
     "listening": ("preparing running", having(path=without_nul, why_not=text), "_take_listening"),
     "terminated": ("preparing running finished", having(), "_terminated"),
@@ -107,29 +108,30 @@ DAEMON_SAYS: Table = {
         "_rank_exited",
     ),
     "collective": (
-        "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_serve"
+        "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_mpi.collect"
     ),
-    "ask": ("preparing running finished", having(id=whole, what=text), "_serve"),
-    "answer": ("preparing running finished", having(id=whole, error=text), "_serve"),
-    "joined": ("running finished", having(world=text), "_serve"),
-    "waiting": ("running finished", having(world=text, absent=listed(whole)), "_serve"),
+    "ask": ("preparing running finished", having(id=whole, what=text), "_mpi.ask"),
+    "answer": ("preparing running finished", having(id=whole, error=text), "_mpi.take_modex"),
+    "joined": ("running finished", having(world=text), "_mpi.join"),
+    "waiting": ("running finished", having(world=text, absent=listed(whole)), "_mpi.take_absent"),
     "singleton": (
-        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), why_no_pmix=text), "_serve"
+        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), why_no_pmix=text),
+        "_mpi.warn_of_singleton",
     ),
     "broken": ("preparing running finished", having(text=text), "_pmix_broken"),
     "note": ("reported preparing running finished", having(text=text), "_noted"),
     "finished": ("preparing running finished", having(worlds=whole, swept=listed(row(whole, text))), "_node_finished"),
 }  # fmt: skip
-"""What the head takes, by the state of the node that sends it: `contacted`, `reported` after its hello, `preparing` from the
-first `prepare` to the first `launch`, `running`, and `finished`. In any other state the message breaks the protocol."""
+"""Message -> states of the sending node, schema, handler. A node is `contacted`, `reported` after its hello, `preparing` from
+the first `prepare` to the first `launch`, `running`, or `finished`. In any other state the message breaks the protocol."""
 
 _spawned = having(program=listed(text), count=count, environment=named(text), info=named(maybe(text)))
 _pmix_value = row(text, place, row(whole, scalar))
-DAEMON_ASKS: Table = {
+DAEMON_REQUESTS: Table = {
     "publish": ("pmi pmix", having(space=text, values=named(either(text, _pmix_value))), "_publish"),
     "unpublish": ("pmi pmix", having(space=text, names=listed(text)), "_unpublish"),
     "lookup": ("pmi pmix", having(space=text, names=listed(text), wait=flag), "_look_up"),
     "spawn": ("pmi pmix", having(world=text, rank=whole, apps=listed(_spawned), pairs=named(text)), "_spawn"),
     "modex": ("pmix", having(world=text, rank=place), "_find_modex"),
 }
-"""What a daemon asks for by `ask`: in place of a state, what the job offers its ranks."""
+"""Requests that a daemon makes by `ask`, with the protocols that must be on offer in place of states."""

@@ -1,9 +1,9 @@
-"""Pack modules for the nodes: a compressed zip file of their source and byte code, without what no node reads.
+"""Pack modules for the nodes: a compressed zip file of their source and byte code.
 
-Docstrings, lines of comment, annotations and blocks for the type checker are left out; every line keeps its number, so that a
-traceback from a node has the right lines. The byte code is for the head's version of Python and saves a node of the same
-version the compiling; another version ignores it and compiles the source. The archive is compressed as a whole, not file by
-file: modules have much in common, and Python reads an uncompressed archive faster.
+Docstrings, comment lines, annotations and TYPE_CHECKING blocks are removed; every line keeps its number, so a traceback from a
+node is correct. The byte code is for the head's version of Python and spares a node of that version the compilation; other
+versions compile the source. The archive is compressed as a whole: modules have much in common, and Python imports faster from
+an uncompressed archive.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 
-Place = tuple[int, int]
-"""A line, from 1, and bytes into it."""
+Position = tuple[int, int]
+"""A line number, from 1, and a byte offset in the line."""
 
 
 def pack(modules: Iterable[tuple[str, str]]) -> bytes:
-    """Return modules as a zip file, compressed by zlib; each is given as its path in there and its file."""
+    """Return modules, each a path in the archive and a file, as a zip file compressed by zlib."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as opened:
         for name, path in modules:
@@ -34,7 +34,7 @@ def pack(modules: Iterable[tuple[str, str]]) -> bytes:
 
 
 def compiled(name: str, source: bytes) -> bytes:
-    """Return the content of a `.pyc` file that Python uses without a look at the source (PEP 552)."""
+    """Return the content of a `.pyc` file that Python uses without checking the source (PEP 552)."""
     with tempfile.TemporaryDirectory(prefix="mpilaunch-") as folder:
         path = os.path.join(folder, "module.py")
         with open(path, "wb") as file:
@@ -46,25 +46,22 @@ def compiled(name: str, source: bytes) -> bytes:
 
 
 def strip(source: bytes) -> bytes:
-    """Return source without docstrings, comment lines, annotations and their `__future__`, `if TYPE_CHECKING:` blocks.
-
-    All else stays on its line.
-    """
+    """Return source without docstrings, comment lines, annotations and TYPE_CHECKING blocks; the rest keeps its line."""
     lines = source.split(b"\n")
-    cuts = sorted(_unread(ast.parse(source), lines))
-    for (first, start), (last, end), instead in reversed(cuts):
+    cuts = sorted(_unneeded(ast.parse(source), lines))
+    for (first, start), (last, end), replacement in reversed(cuts):
         rest = lines[last - 1][end:]
-        lines[first - 1 : last] = [lines[first - 1][:start] + instead + rest, *[b""] * (last - first)]
+        lines[first - 1 : last] = [lines[first - 1][:start] + replacement + rest, *[b""] * (last - first)]
     return b"\n".join(b"" if line.lstrip().startswith(b"#") else line for line in lines)
 
 
-def _unread(tree: ast.Module, lines: list[bytes]) -> Iterator[tuple[Place, Place, bytes]]:
-    """Yield what is in the syntax and of no use on a node, as start, end and what stands there instead."""
+def _unneeded(tree: ast.Module, lines: list[bytes]) -> Iterator[tuple[Position, Position, bytes]]:
+    """Yield start, end and replacement of every part of the source that a node does not need."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             yield _start(node), _end(node), b"pass"
         elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
-            yield _start(node), _end(node), b"pass"  # how annotations are read, of which none is left
+            yield _start(node), _end(node), b"pass"  # `annotations`: none is left
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield _start(node), _end(node), b"''"
         elif isinstance(node, ast.AnnAssign):
@@ -80,10 +77,10 @@ def _unread(tree: ast.Module, lines: list[bytes]) -> Iterator[tuple[Place, Place
             yield (line, lines[line - 1].rindex(b"->", 0, column)), _end(node.returns), b""
 
 
-def _start(node: ast.stmt | ast.expr | ast.arg) -> Place:
+def _start(node: ast.stmt | ast.expr | ast.arg) -> Position:
     return node.lineno, node.col_offset
 
 
-def _end(node: ast.stmt | ast.expr | ast.arg) -> Place:
+def _end(node: ast.stmt | ast.expr | ast.arg) -> Position:
     assert node.end_lineno is not None and node.end_col_offset is not None
     return node.end_lineno, node.end_col_offset

@@ -1,7 +1,7 @@
-"""The `prepare` messages: the program, the environment in its layers, and the ranks of each node.
+"""The `prepare` messages: programs, layers of the environment, and the ranks of each node.
 
-Pure: the job, its surroundings and the bindings give one message per node (docs/wire.md), and what is the same in all of them.
-`--show-env` prints what a node would make of its message.
+Pure: one message per node (docs/wire.md) and a common part are computed from the job, the nodes' facts and the bindings.
+`--show-env` prints the environment that a node would make from its message.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
 
 FALLBACK_PORT = 29500
-"""MASTER_PORT where a node found no free one, or rather could not try: torch's own default."""
-TELL_AFTER = 30.0
-"""Seconds of waiting in MPI_Init that need no explanation."""
+"""MASTER_PORT when a node reports no free port: torch's default."""
+NOTICE_SECONDS = 30.0
+"""Longest wait in MPI_Init before the user is told which ranks are absent."""
 NODE_SILENCE = 4
-"""A daemon waits this many heartbeat limits for a byte before it takes the head for dead: the head notices first."""
+"""Heartbeat limits without a byte after which a daemon takes the head for dead; the head must notice first."""
 FROZEN = 1.5
-"""After so many heartbeat limits a guard kills a daemon that does not move: when the head has noticed, with its own words."""
+"""Heartbeat limits after which a guard kills a daemon that hangs; the head must notice and report it first."""
 
 
 AT_LAUNCH = "<chosen at launch>"
 OF_THE_NODE = "<the node's>"
-"""What `--show-env` prints for values that are not known before a launch."""
+"""Printed by `--show-env` for values that are not known before a launch."""
 
 UNBOUND = RankBinding()
 
 
-def silences(deadlines: Deadlines) -> dict[str, float]:
-    """Return how long a node may hear nothing of the head, and its daemon may not move."""
+def silence_limits(deadlines: Deadlines) -> dict[str, float]:
+    """Return how long a daemon waits for a byte of the head, and a guard for a sign of life of its daemon."""
     return {"silence": deadlines.heartbeat * NODE_SILENCE, "pulse": deadlines.heartbeat * FROZEN}
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What only the nodes can tell before a world is prepared.
+class WorldFacts:
+    """Facts of a world that are known only when its nodes have reported.
 
     Attributes:
         master_addr, master_port: where rank 0 listens, as text.
@@ -63,19 +63,19 @@ class Surroundings:
     crowded: frozenset[int] = frozenset()
 
 
-def surroundings(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Surroundings:
-    """Return what the facts of a world's nodes mean for its ranks."""
+def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> WorldFacts:
+    """Return the facts of a world, derived from those of its nodes."""
     address, port = master(job, world, facts)
     ranks_on = Counter(facts[place.node].hostname for place in world.job_map.placements)
     crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
-    return Surroundings(address, str(port), len(ranks_on) < len(world.job_map.nodes), frozenset(crowded))
+    return WorldFacts(address, str(port), len(ranks_on) < len(world.job_map.nodes), frozenset(crowded))
 
 
-def preparation_of_all(job: JobSpec, world: World, around: Surroundings, window: int) -> dict[str, Any]:
+def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: int) -> dict[str, Any]:
     """Return the members of `prepare` that are the same for each node of a world.
 
     Args:
-        window: credit that every stream begins with, in bytes.
+        window: initial credit of every stream, in bytes.
     """
     return {
         "job": job.job_id,
@@ -85,18 +85,18 @@ def preparation_of_all(job: JobSpec, world: World, around: Surroundings, window:
         "merge_stderr": job.output.merge_stderr,
         "window": window,
         "drain": job.deadlines.drain,
-        **silences(job.deadlines),
-        "mpi": mpi_description(job, world, around.one_machine),
+        **silence_limits(job.deadlines),
+        "mpi": mpi_description(job, world, known.one_machine),
     }
 
 
 def preparations(
-    job: JobSpec, world: World, around: Surroundings, bindings: Mapping[int, RankBinding]
+    job: JobSpec, world: World, known: WorldFacts, bindings: Mapping[int, RankBinding]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the index of each node of a world and the `prepare` message for it, without what is the same for all.
+    """Yield the index of each node of a world and its `prepare` message without the common part.
 
     Args:
-        bindings: of each rank, by its number in the world; a rank without one is not bound.
+        bindings: rank's number in the world -> binding; a rank without one is not bound.
     """
     job_map = world.job_map
     job_facts = JobFacts(
@@ -105,8 +105,8 @@ def preparations(
         size=world.size,
         node_count=len(job_map.nodes),
         universe_size=job.universe,
-        master_addr=around.master_addr,
-        master_port=around.master_port,
+        master_addr=known.master_addr,
+        master_port=known.master_port,
         restart_count=job.restart,
         max_restarts=job.restarts.limit,
         mpi=job.mpi,
@@ -119,7 +119,7 @@ def preparations(
     for place in job_map.placements:
         places_of[place.node].append(place)
     for node_rank, (index, places) in enumerate(places_of.items()):
-        node = NodePlace(node_rank, len(places), crowded=index in around.crowded)
+        node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
         ranks = []
         for place in places:
             variables = contracts.rank_environment(
@@ -148,25 +148,25 @@ def preparations(
 def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     """Return the environment that a rank will get, in name order, for `--show-env`.
 
-    What only a launch decides reads AT_LAUNCH, and a node's own value that an edit keeps reads OF_THE_NODE. The node's other
-    variables, those of a binding and those that libpmix makes are left out.
+    Values that only a launch decides are AT_LAUNCH, and a node's own value that an edit extends is OF_THE_NODE. The node's
+    other variables, those of a binding and those that libpmix sets are left out.
     """
     world = first_world(job)
-    around = Surroundings(job.master_addr or AT_LAUNCH, str(job.master_port or AT_LAUNCH))
+    known = WorldFacts(job.master_addr or AT_LAUNCH, str(job.master_port or AT_LAUNCH))
     place = job.job_map.placements[rank]
     shown = replace(job, job_id=AT_LAUNCH)
     own = {encode(name): encode(OF_THE_NODE) for verb, name, _, _ in world.apps[place.app].edits if verb != "unset"}
-    message = dict(preparations(shown, world, around, {}))[place.node]
-    variables = rank_environment({**message, **preparation_of_all(shown, world, around, window=0)}, rank, own)
+    message = dict(preparations(shown, world, known, {}))[place.node]
+    variables = rank_environment({**message, **common_preparation(shown, world, known, window=0)}, rank, own)
     if job.pmi_port and PMI in mpi_offer(job.mpi):
         variables |= {b"PMI_PORT": encode(AT_LAUNCH), b"PMI_ID": encode(AT_LAUNCH)}
-    for name, value in pmix_defaults(job.mpi, around.one_machine).items():
+    for name, value in pmix_defaults(job.mpi, known.one_machine).items():
         variables.setdefault(encode(name), encode(value))
     return {decode(name): decode(variables[name]) for name in sorted(variables)}
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
-    """Return what every node is told of a world for the sake of MPI, with ranks of it or without; None for nothing.
+    """Return the description of a world that every node gets for MPI; None when the job offers no MPI protocol.
 
     Args:
         one_machine: several nodes of the world are one machine.
@@ -192,27 +192,27 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "pmix_defaults": pmix_defaults(job.mpi, one_machine),
         "descriptor": PMI_DESCRIPTOR if PMI in offer and not job.pmi_port else None,
         "port": PMI in offer and job.pmi_port,
-        "tell_after": tell_after(job.deadlines),
+        "tell_after": mpi_init_notice(job.deadlines),
     }
 
 
 def _host_names(names: list[str]) -> list[str]:
-    """Return a name for each node that no other has; PMIx separates them by commas."""
+    """Return the nodes' names, made unique where needed: PMIx identifies nodes by name."""
     if len(set(names)) == len(names):
         return names
     return [f"{name}-{place}" for place, name in enumerate(names)]
 
 
-def tell_after(deadlines: Deadlines) -> float:
-    """Return the seconds after which a node tells which of its ranks keep others waiting in MPI_Init."""
-    return min(TELL_AFTER, deadlines.mpi_init / 2) if deadlines.mpi_init else TELL_AFTER
+def mpi_init_notice(deadlines: Deadlines) -> float:
+    """Return the seconds after which a node reports which of its ranks others wait for in MPI_Init."""
+    return min(NOTICE_SECONDS, deadlines.mpi_init / 2) if deadlines.mpi_init else NOTICE_SECONDS
 
 
 def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
-    """Return MASTER_ADDR and MASTER_PORT: what the user said, else an address that the nodes reach and a free port there.
+    """Return MASTER_ADDR and MASTER_PORT: the user's choice, else an address that the nodes reach and a free port there.
 
-    A spawned world must not meet the first one at its port: it has the next numbers. Nor must an attempt meet a rank of the one
-    before it that a lost node still runs.
+    Each spawned world has a port of its own. An attempt does not use the port of the attempt before it, since a lost node may
+    still run a rank that listens there.
     """
     index = world.job_map.placements[0].node
     node = job.allocation.nodes[index]
@@ -228,7 +228,7 @@ def _app(job: JobSpec, app: App) -> dict[str, Any]:
     here = _current_directory()
     return {
         "program": list(app.program),
-        # A relative one is as seen from here, as for mpirun.
+        # Relative to the head's directory, as for mpirun.
         "directory": here if directory is None else os.path.join(here, directory),
         "directory_required": directory is not None,
         "environment": dict(app.environment),
@@ -237,7 +237,7 @@ def _app(job: JobSpec, app: App) -> dict[str, Any]:
 
 
 def _current_directory() -> str:
-    """Return this process's directory, by its last name when it is gone: no node has it then, and the home serves."""
+    """Return this process's directory; when it was removed, its last name, and nodes then fall back to the home directory."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -245,7 +245,7 @@ def _current_directory() -> str:
 
 
 def _pythons(job: JobSpec) -> list[str]:
-    """Return the interpreters to try for scripts: the user's choice alone, else the head's `python3`, else the node's own."""
+    """Return the interpreters to try for scripts: only the user's choice, else the head's `python3`, then the node's own."""
     if job.python is not None:
         return [job.python]
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)

@@ -1,6 +1,6 @@
-"""A lost channel made again: what runs on the node to reach its daemon, and the channel until it is the link's own.
+"""Replace a lost channel: run ATTACH on the node to reach its daemon, and prove both sides before the link uses the channel.
 
-The daemon goes on meanwhile, and so do its ranks (docs/wire.md). What cannot be reached within the node's time is lost.
+Meanwhile the daemon and its ranks continue (docs/wire.md). A node that is not reached within its reconnect time is lost.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
-from mpilaunch.head.nodes.daemons import FIRST_PAUSE, LONGEST_PAUSE
-from mpilaunch.head.nodes.link import LAST_WORDS, LOST, NodeLink
+from mpilaunch.head.nodes.link import FIRST_PAUSE, LAST_WORDS, LONGEST_PAUSE, LOST, NodeLink
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
 
 NO_DAEMON = 96
-"""Exit code of ATTACH when there is no daemon, or none any more."""
+"""Exit code of ATTACH when no daemon answers."""
 RELAY_SECONDS = 20
-"""Seconds in which ATTACH gives up a daemon, or a head, that does not prove itself."""
+"""Seconds after which ATTACH gives up a daemon or a head that does not prove itself."""
 ATTACH = (
     "import array,os,select,signal,socket,struct,sys\n"
     "for name in 'HUP INT QUIT USR1 USR2 ALRM TERM TSTP XCPU'.split():\n"
     " signal.signal(getattr(signal,'SIG'+name),signal.SIG_IGN)\n"
-    "way=socket.socket(socket.AF_UNIX)\n"
-    f"way.settimeout({RELAY_SECONDS})\n"
+    "daemon=socket.socket(socket.AF_UNIX)\n"
+    f"daemon.settimeout({RELAY_SECONDS})\n"
     "def exactly(read,size):\n"
     " data=b''\n"
     " while len(data)<size:\n"
@@ -38,38 +37,38 @@ ATTACH = (
     " return os.read(0,size)\n"
     "try:\n"
     " os.chdir(os.path.dirname(sys.argv[1]))\n"  # the path may be longer than the address of a socket
-    " way.connect(os.path.basename(sys.argv[1]))\n"
-    " _,user,_=struct.unpack('3i',way.getsockopt(socket.SOL_SOCKET,socket.SO_PEERCRED,12))\n"
+    " daemon.connect(os.path.basename(sys.argv[1]))\n"
+    " _,user,_=struct.unpack('3i',daemon.getsockopt(socket.SOL_SOCKET,socket.SO_PEERCRED,12))\n"
     " if user==os.geteuid():\n"
-    f"  os.write(1,{MARKER!r}+exactly(way.recv,{NONCE_SIZE}))\n"
-    f"  way.sendall(exactly(head,{ANSWER_SIZE}))\n"
-    f"  os.write(1,exactly(way.recv,{PROOF_SIZE}))\n"
-    "  way.sendmsg([b'.'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0,1,2]))])\n"
-    "  way.settimeout(None)\n"
-    "  way.recv(1)\n"
+    f"  os.write(1,{MARKER!r}+exactly(daemon.recv,{NONCE_SIZE}))\n"
+    f"  daemon.sendall(exactly(head,{ANSWER_SIZE}))\n"
+    f"  os.write(1,exactly(daemon.recv,{PROOF_SIZE}))\n"
+    "  daemon.sendmsg([b'.'],[(socket.SOL_SOCKET,socket.SCM_RIGHTS,array.array('i',[0,1,2]))])\n"
+    "  daemon.settimeout(None)\n"
+    "  daemon.recv(1)\n"
     "except OSError:pass\n"
     f"sys.exit({NO_DAEMON})"
 )
-"""Run by `python3 -I -S -B -c` with the path of the daemon's socket. It carries what daemon and head prove to each other,
-which it cannot prove itself, and then gives the daemon its own stdin, stdout and stderr: who listens there without the secret
-gets a channel that the head does not use. Signals that a batch system sends to every process do not end it."""
+"""Run by `python3 -I -S -B -c` with the path of the daemon's socket. It relays the proofs between daemon and head, and then
+passes its stdin, stdout and stderr to the daemon. A process that listens there without the secret only gets a channel that the
+head does not use. Signals that a batch system sends to every process do not end it."""
 HOPELESS = ("pod-unknown", "pod-completed", "container-unknown", "python-missing")
-"""Causes that say that the node's daemon is no more. Twice: an agent may need the first to look for a pod by other means, and
-an attempt that was given up may take the place of the next."""
+"""Causes that mean that the node's daemon no longer exists. They must occur twice in a row: after the first an agent may look
+for a pod in another way, or the result may belong to an abandoned attempt."""
 GONE = "its daemon is gone"
 ATTEMPTS, SHORTEST_ATTEMPT = 3, 2.0
-"""How many attempts that hang a node's time has room for, and the least seconds of one: what was sent to a link that is down is
-sent again when it has long come back."""
+"""Number of hanging attempts that fit into a node's reconnect time, and the shortest time of one. A new attempt may succeed
+where the old one still waits for a retransmission over a network that was down."""
 
 
 async def reconnect(
     link: NodeLink, why_lost: str, agent: Agent, python: str, contacts: asyncio.Semaphore, say: Callable[[str], None]
 ) -> None:
-    """Make the channel of a node again, or give the node up.
+    """Replace the channel of a node, or give the node up.
 
     Args:
-        why_lost: what is known of it, "" for nothing but the exit code.
-        contacts: bounds how many nodes are contacted at a time.
+        why_lost: why the channel was lost, "" when only the exit code is known.
+        contacts: bounds the number of nodes contacted at a time.
     """
     if not link.attach_path:
         why = link.why_no_attach or "it did not say where it can be reached again"
@@ -81,7 +80,7 @@ async def reconnect(
     ended = why_lost or link.how_ended
     pause, why, hopeless = FIRST_PAUSE, "", 0
     if time.monotonic() - link.lost_at > pause:
-        await asyncio.sleep(pause)  # it was lost again before anything came
+        await asyncio.sleep(pause)  # the last replacement was lost before it carried anything
     while True:
         try:
             await asyncio.wait_for(contacts.acquire(), max(0.0, until - time.monotonic()))
@@ -93,7 +92,7 @@ async def reconnect(
         except asyncio.TimeoutError:
             why, is_hopeless = why or "no answer", False
         if not why:
-            # It lives, so what the exit code said was not of the daemon.
+            # The daemon lives, so the exit code was not the daemon's.
             say(f"{link.node.name}: {why_lost or LOST}; connected again after {time.monotonic() - link.lost_at:.1f} s")
             return
         hopeless = hopeless + 1 if is_hopeless else 0
@@ -108,7 +107,7 @@ async def reconnect(
 
 
 async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, bool]:
-    """Try once; return why the channel was not made, "" when it was, and whether that says that it never will be."""
+    """Try once; return why it failed, or "", and whether that means that the daemon no longer exists."""
     attachment = Attachment(link)
     try:
         channel = await agent.open(link.node, command, attachment)
@@ -133,10 +132,10 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
 
 
 class Attachment:
-    """A channel that is to take the place of a link's lost one. It is the `ChannelEvents` of that channel.
+    """A channel that shall replace a link's lost one, and the `ChannelEvents` of that channel.
 
     Attributes:
-        taken: it is the link's own now.
+        taken: the link uses the channel now.
     """
 
     def __init__(self, link: NodeLink) -> None:
@@ -149,7 +148,7 @@ class Attachment:
         self.taken = False
 
     async def read(self, size: int) -> bytes:
-        """Return so many bytes that came behind the marker; raises ConnectionError when the channel ends before."""
+        """Return the next `size` bytes after the marker; raises ConnectionError when the channel ends before them."""
         while not self._marked or len(self._data) < size:
             if self._end is not None:
                 raise ConnectionError
@@ -159,7 +158,7 @@ class Attachment:
         return data
 
     def why_not(self) -> tuple[str, bool]:
-        """Return why the channel has ended, as `_try`."""
+        """Return why the channel has ended, like `_try`."""
         end = self._end
         if end is None or end.exit_code == NO_DAEMON:
             return GONE, True
@@ -167,7 +166,7 @@ class Attachment:
         return words or end.error or f"exit code {end.exit_code}", end.cause in HOPELESS
 
     def take(self, channel: Channel, count: int) -> None:
-        """Make the channel the link's, of which the daemon has received `count` bytes; raises WireError."""
+        """Give the channel to the link, of whose bytes the daemon has received `count`; raises WireError."""
         self._link.resume(channel, count)
         self.taken = True
         if self._data:
@@ -178,7 +177,7 @@ class Attachment:
     # ChannelEvents
 
     def data_received(self, data: bytes) -> None:
-        """Take the daemon's answer, and keep what comes behind it."""
+        """Buffer the daemon's answer, or pass data on to the link."""
         if self.taken:
             self._link.data_received(data)
             return
@@ -190,20 +189,20 @@ class Attachment:
         self._news.set()
 
     def stderr_received(self, data: bytes) -> None:
-        """Keep the last words."""
+        """Keep the last stderr output."""
         if self.taken:
             self._link.stderr_received(data)
         else:
             self._words = (self._words + data)[-LAST_WORDS:]
 
     def pause_writing(self) -> None:
-        """As for a link: credits bound what is on its way to a node."""
+        """Do nothing: an attempt sends only a few bytes."""
 
     def resume_writing(self) -> None:
-        """As in `pause_writing`."""
+        """Do nothing, as in `pause_writing`."""
 
     def closed(self, end: ChannelEnd) -> None:
-        """The channel has ended."""
+        """Record the end of the channel."""
         self._end = end
         self._news.set()
         if self.taken:

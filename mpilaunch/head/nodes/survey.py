@@ -1,7 +1,7 @@
-"""A short round before a launch: ask every node of the allocation what it is made of, and map the ranks by that.
+"""Ask every node of the allocation for its topology before a launch, and map the ranks by it.
 
-Only for the few policies whose number of ranks on a node depends on its topology (`MappingPolicy.needs_topology`). The daemons
-that answer run nothing and are gone before the launch begins: a job that needs no such round pays nothing for it.
+Only policies whose number of ranks per node depends on the topology need this (`MappingPolicy.needs_topology`). The daemons
+that answer run no rank and end before the launch begins.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mpilaunch.head.begin import Agents
 from mpilaunch.head.limits import raise_file_limit
+from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.observe.observer import Observer
@@ -22,9 +22,9 @@ from mpilaunch.placement.program_shares import map_apps
 
 
 def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
-    """Return a job with its map, which was pending; raises LaunchError when a node does not answer or the ranks do not fit."""
+    """Return the job with its pending map made; raises LaunchError when a node does not answer or the ranks do not fit."""
     facts = asyncio.run(_ask(job, observer))
-    job_map = map_apps(job.allocation, job.pending, {index: found.cpus for index, found in facts.items()})
+    job_map = map_apps(job.allocation, job.pending, {index: node.cpus for index, node in facts.items()})
     if job.stdin.isdecimal():
         check_stdin_rank(job.stdin, len(job_map.placements))
     return replace(job, job_map=job_map, pending=())
@@ -34,7 +34,7 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     nodes = [node for node in job.allocation.nodes if node.slots]
     raise_file_limit(job, nodes)
     agents = Agents(job, [node.index for node in nodes])
-    daemons = Daemons(job, nodes, agents, Silence())
+    daemons = Daemons(job, nodes, agents, IgnoreEvents())
 
     def progress(waiting: Collection[str]) -> None:
         observer.progress(len(nodes) - len(waiting), len(nodes), waiting)
@@ -44,24 +44,16 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
         return {index: link.facts for index, link in daemons.links.items() if link.facts is not None}
     finally:
         await daemons.end()
-        for one in agents.values():
-            await one.close()
+        await agents.close()
 
 
-class Silence:
-    """The `LinkEvents` of daemons that are asked for their facts only: there is nothing else to hear."""
-
-    def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        pass
-
-    def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        pass
-
-    def end(self, link: NodeLink, channel: int) -> None:
-        pass
-
-    def credit(self, link: NodeLink, channel: int) -> None:
-        pass
+class IgnoreEvents:
+    """Link events that ignore everything: the daemons are asked for their facts only."""
 
     def gone(self, link: NodeLink, reason: str) -> None:
+        """Do nothing; the start itself reports a node that fails."""
+
+    def _ignore(self, link: NodeLink, *values: Any) -> None:
         pass
+
+    message = data = end = credit = _ignore

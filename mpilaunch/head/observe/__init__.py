@@ -1,1 +1,1 @@
-"""Observers of a launch. They record and print; they never change what a launch does."""
+"""What a launch reports: progress, timeline, explanation of a failure, JSON report. Nothing here changes what a launch does."""

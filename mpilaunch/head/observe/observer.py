@@ -1,4 +1,4 @@
-"""Who is told what goes on in a launch; it writes for the user, and nothing else of a launch does."""
+"""The interface through which a launch reports to the user; the command line implements it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Protocol
 
 
 class Observer(Protocol):
-    """The user's side of a launch."""
+    """Receives progress, warnings and notes of a launch."""
 
     def progress(self, done: int, total: int, waiting: Collection[str]) -> None:
-        """So many of `total` nodes have reported; `waiting` are the names of the others."""
+        """Report that `done` of `total` nodes have started; `waiting` holds the names of the others."""
 
     def started(self) -> None:
-        """The ranks are about to run: the terminal is theirs."""
+        """Leave the terminal to the ranks, which are about to run."""
 
     def remark(self, text: str) -> None:
-        """Say something at once: no rank runs."""
+        """Print a message at once; called only while no rank runs."""
 
     def warned(self, text: str) -> str:
         """Return a warning as a line for stderr, with its newline."""
 
     def note(self, text: str) -> str:
-        """Return a note as a line for stderr, with its newline; empty when notes are not wanted."""
+        """Return a note as a line for stderr, with its newline; empty when the user has turned notes off."""

@@ -1,6 +1,6 @@
 """The timeline of a launch: when its phases began, and when each rank started.
 
-It only notes; `report` tells. One look at the wall clock maps all times, so that they keep their order when that clock is set.
+All times are monotonic and mapped to wall-clock time by a single offset, so they keep their order when the clock is set.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class Timeline:
-    """When what happened, in seconds of the head's monotonic clock, with one look at the wall clock for all of them."""
+    """Times of phases and rank starts, in seconds of the head's monotonic clock."""
 
     def __init__(self) -> None:
         self._wall = time.time() - time.monotonic()
@@ -18,25 +18,25 @@ class Timeline:
         self._rank_starts: dict[int, float] = {}
 
     def begin(self, phase: str) -> None:
-        """A phase begins and the one before it ends; the name "" ends the last."""
+        """End the current phase and begin the next; the name "" only ends."""
         self._phases.append((phase, time.monotonic()))
 
     def rank_started(self, rank: int, clock: float) -> None:
-        """Note the start of a rank."""
+        """Record the start of a rank."""
         self._rank_starts[rank] = clock
 
     def phases(self) -> dict[str, float]:
-        """Return the seconds of each phase that has ended, in order."""
+        """Return the duration of each phase that has ended, in order."""
         pairs = zip(self._phases, self._phases[1:], strict=False)
         return {name: round(after - begun, 6) for (name, begun), (_, after) in pairs}
 
     def seconds_to(self, ends: Iterable[float]) -> float:
-        """Return the seconds from the first start of a rank to the latest of these monotonic times, now if there is none."""
+        """Return the seconds from the first rank's start to the latest of `ends`, or to now when there is none."""
         now = time.monotonic()
         return round(max(0.0, max(ends, default=now) - min(self._rank_starts.values(), default=now)), 6)
 
     def started_at(self, rank: int) -> float | None:
-        """Return when a rank started, as seconds since 1970; None when it did not."""
+        """Return when a rank started, in seconds since 1970; None when it did not."""
         return self.wall(self._rank_starts.get(rank))
 
     def wall(self, clock: float | None) -> float | None:

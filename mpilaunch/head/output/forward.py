@@ -14,13 +14,13 @@ from collections.abc import Callable
 from functools import partial
 
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.output.files import STREAMS, RankFile, is_printed, open_files
 from mpilaunch.head.output.live import LiveLine
+from mpilaunch.head.output.rank_files import STREAMS, RankFile, is_printed, open_files
 from mpilaunch.head.output.writer import Writer
 from mpilaunch.hosts.nodeset import fold, fold_numbers
-from mpilaunch.job.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.job.output.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.tags import BoundTag, Tag, parse_tag
 from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 

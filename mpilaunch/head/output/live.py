@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from mpilaunch.job.lines import as_shown
+from mpilaunch.job.output.lines import as_shown
 
 ERASE = b"\r\x1b[K"
 PAUSE = 0.1

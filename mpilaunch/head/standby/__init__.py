@@ -1,1 +1,1 @@
-"""Daemons that stand by between launches: the process that keeps them, and its client."""
+"""Standby daemons (`mpilaunch --up`): the keeper process that holds them between launches, and its clients."""

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from mpilaunch.agent import AgentOptions, ChannelEvents
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.standby.record import Record, read_records, remove_record
+from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.relay import AskingChannel, Frames
+from mpilaunch.relay import FrameProtocol, RequestChannel
 from mpilaunch.wire.challenge import Caller
 
 TAKE, DOWN = 1, 2
@@ -37,7 +38,7 @@ DOWN_PATIENCE = 15.0
 """Seconds in which it has to end what stands by."""
 
 
-class _Proving(Frames):
+class _Proving(FrameProtocol):
     """The side of a launch, which proves itself first, and goes on only with a keeper that has done so too.
 
     Attributes:
@@ -49,26 +50,25 @@ class _Proving(Frames):
         self._caller: Caller | None = Caller(secret)
         self.proved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take the keeper's part, and then what the connection is for."""
         if self._caller is None:
-            super().frame(kind, data)
+            super().frame_received(kind, data)
         elif kind == NONCE:
-            self.tell(PROOF, self._caller.answer(data))
+            self.send_frame(PROOF, self._caller.answer(data))
         elif kind == PROOF and self._caller.check(data):
             self._caller = None
-            self.proved.set_result(True)
+            settle(self.proved, True)
         else:
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell who waits."""
-        if not self.proved.done():
-            self.proved.set_result(False)
+        settle(self.proved, False)
         super().connection_lost(error)
 
 
-class _DaemonChannel(_Proving, AskingChannel):
+class _DaemonChannel(_Proving, RequestChannel):
     """The channel to a daemon that stands by."""
 
 
@@ -76,7 +76,7 @@ async def _connect(channel: _Proving, record: Record) -> None:
     """Connect to the keeper; raises OSError, and asyncio.TimeoutError, where it is not there or does not prove itself."""
     channel.prove_with(record.secret)
     await asyncio.get_running_loop().create_unix_connection(lambda: channel, record.socket)
-    _, user, _ = channel.peer
+    _, user, _ = channel.peer_credentials
     if user != os.geteuid() or not await asyncio.wait_for(channel.proved, TAKE_PATIENCE):
         channel.transport.abort()
         raise ConnectionRefusedError("what answers there is not this user's keeper")
@@ -129,21 +129,21 @@ class Standby:
                 return cls(record, Requests(options, command, bundle))
         return None
 
-    async def take(self, node: Node, events: ChannelEvents) -> AskingChannel | None:
+    async def take(self, node: Node, events: ChannelEvents) -> RequestChannel | None:
         """Return the channel to a daemon that stands by on a node, None when there is none."""
         if self._lost:
             return None
         try:
             channel = _DaemonChannel(events, YES, "the process that kept its daemon has gone")
             await _connect(channel, self._record)
-            answer, _ = await asyncio.wait_for(channel.ask(TAKE, self._requests.of(node)), TAKE_PATIENCE)
+            answer, _ = await asyncio.wait_for(channel.request(TAKE, self._requests.of(node)), TAKE_PATIENCE)
         except (OSError, asyncio.TimeoutError):
             self._lost = True
             return None
         return channel if answer == YES else None
 
 
-class _Goodbye(Frames):
+class _Goodbye(FrameProtocol):
     """A connection that waits for its end.
 
     Attributes:
@@ -156,7 +156,7 @@ class _Goodbye(Frames):
         self.granted = False
         self.ended = asyncio.Event()
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take the answer."""
         self.granted = kind == YES
 
@@ -183,15 +183,15 @@ async def _take_down(record: Record) -> bool:
     try:
         await _connect(farewell, record)
     except asyncio.TimeoutError:
-        raise _silent(farewell.peer[0]) from None
+        raise _silent(farewell.peer_credentials[0]) from None
     except OSError:
         remove_record(record)  # its keeper was killed
         return False
-    farewell.tell(DOWN)
+    farewell.send_frame(DOWN)
     try:
         await asyncio.wait_for(farewell.ended.wait(), DOWN_PATIENCE)
     except asyncio.TimeoutError:
-        raise _silent(farewell.peer[0]) from None
+        raise _silent(farewell.peer_credentials[0]) from None
     return farewell.granted
 
 

@@ -11,21 +11,21 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
-from mpilaunch.agent import Agent
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.head.begin import Agents
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes import bundle
-from mpilaunch.head.nodes.daemons import ENDING, cancel_all
+from mpilaunch.head.nodes.agents import Agents
+from mpilaunch.head.nodes.daemons import ENDING
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.nodes.survey import Silence
+from mpilaunch.head.nodes.survey import IgnoreEvents
 from mpilaunch.head.standby.client import YES, Requests, take_down
-from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink, Taker
+from mpilaunch.head.standby.pool import StandbyClient, StandbyDaemons, StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
+from mpilaunch.head.tasks import cancel_all
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 
@@ -97,7 +97,7 @@ def _be_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, to
             os._exit(0)
 
 
-class Keeper(Silence):
+class Keeper(IgnoreEvents):
     """What is kept, until it is time to go.
 
     Args:
@@ -110,17 +110,17 @@ class Keeper(Silence):
     def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float, folder: str) -> None:
         self._folder = folder
         self.secret = b""
-        self._takers: list[Taker] = []
+        self._unproved: list[StandbyClient] = []
         self._job, self._nodes, self._idle = job, nodes, idle
         self._daemons: StandbyDaemons
-        self._agents: Mapping[str, Agent] = {}
+        self._agents = Agents(job, [node.index for node in nodes])
         self._requests: dict[bytes, list[int]] = {}
         self._soon: set[int] = set()
         self._renewals: dict[int, asyncio.Task[None]] = {}
         self._renewed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._all_told = False
-        self._told: list[Taker] = []
+        self._told: list[StandbyClient] = []
         self._used = 0.0
 
     async def run(self, telling: IO[bytes]) -> None:
@@ -129,7 +129,6 @@ class Keeper(Silence):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         raise_file_limit(self._job, self._nodes)
-        self._agents = Agents(self._job, [node.index for node in self._nodes])
         self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self)
         try:
             if not await self._started():
@@ -141,7 +140,7 @@ class Keeper(Silence):
             self.secret = record.secret
             mask = os.umask(0o077)
             try:
-                server = await loop.create_unix_server(lambda: Taker(self), record.socket)
+                server = await loop.create_unix_server(lambda: StandbyClient(self), record.socket)
             finally:
                 os.umask(mask)
             write_record(record)
@@ -155,8 +154,7 @@ class Keeper(Silence):
             await self._finish()
         finally:
             await self._daemons.end()
-            for agent in self._agents.values():
-                await agent.close()
+            await self._agents.close()
 
     async def _started(self) -> bool:
         """Start all; False when somebody does not want it any more."""
@@ -175,17 +173,17 @@ class Keeper(Silence):
         """Let the daemons that stand by go, say so to who asked for it, and serve the launches under way to their end."""
         self._stopping.set()
         await cancel_all(self._renewals.values())
-        standing = [link for link in self._links() if link.taker is None and link.living]
+        standing = [link for link in self._links() if link.client is None and link.living]
         for link in standing:
             link.release()
         if standing:
             await asyncio.wait([link.ended for link in standing], timeout=ENDING)
-        serving = [link.ended for link in self._links() if link.taker is not None and link.living]
+        serving = [link.ended for link in self._links() if link.client is not None and link.living]
         self._all_told = True
-        for taker in self._told:
-            taker.tell(YES)
+        for client in self._told:
+            client.send_frame(YES)
             if serving:
-                taker.transport.close()  # otherwise the end of this process does it
+                client.transport.close()  # otherwise the end of this process does it
         if serving:
             await asyncio.wait(serving)
 
@@ -193,7 +191,7 @@ class Keeper(Silence):
         """Wait until it is time to go."""
         self._used = loop.time()
         while not self._stopping.is_set():
-            if any(link.taker is not None for link in self._links()):
+            if any(link.client is not None for link in self._links()):
                 self._used = loop.time()
             left = self._used + self._idle - loop.time()
             if left <= 0:
@@ -201,26 +199,26 @@ class Keeper(Silence):
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
 
-    def came(self, taker: Taker) -> None:
+    def connected(self, client: StandbyClient) -> None:
         """A connection has come, which must prove itself; of too many that have not, the oldest goes."""
-        self._takers.append(taker)
-        if len(self._takers) > MOST_UNPROVED:
-            self._takers[0].transport.abort()
+        self._unproved.append(client)
+        if len(self._unproved) > MOST_UNPROVED:
+            self._unproved[0].transport.abort()
 
-    def decided(self, taker: Taker) -> None:
+    def decided(self, client: StandbyClient) -> None:
         """It has proved itself, or has gone."""
-        if taker in self._takers:
-            self._takers.remove(taker)
+        if client in self._unproved:
+            self._unproved.remove(client)
 
-    def stop(self, taker: Taker) -> None:
+    def stop(self, client: StandbyClient) -> None:
         """A user says that it is enough; told when all has gone."""
         if self._all_told:
-            taker.tell(YES)
-            taker.transport.close()
-        self._told.append(taker)
+            client.send_frame(YES)
+            client.transport.close()
+        self._told.append(client)
         self._stopping.set()
 
-    async def hand_out(self, request: bytes, taker: Taker) -> StandbyLink | None:
+    async def hand_out(self, request: bytes, client: StandbyClient) -> StandbyLink | None:
         """Return a daemon that stands by and is what was asked for, or will in a moment; None when there is none."""
         loop = asyncio.get_running_loop()
         indexes = self._requests.get(request, [])
@@ -230,7 +228,7 @@ class Keeper(Silence):
             asked = self._links(indexes)
             for link in asked:
                 if link.free:
-                    link.taker, link.banner = taker, b""
+                    link.client, link.banner = client, b""
                     return link
             soon = any(link.leaving for link in asked) or not self._soon.isdisjoint(indexes)
             if not soon or loop.time() >= until:
@@ -248,19 +246,19 @@ class Keeper(Silence):
 
     # What the links tell
 
-    def served(self) -> None:
+    def released(self) -> None:
         """A daemon stands by again, perhaps."""
         self._renewed.set()
         if self._stopping.is_set():
             for link in self._links():
-                if link.taker is None and link.living:
+                if link.client is None and link.living:
                     link.release()
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """A daemon was lost: another takes its place."""
         assert isinstance(link, StandbyLink)
         if link.stands_by and not self._stopping.is_set():
-            if link.taker is not None or link.leaving:
+            if link.client is not None or link.leaving:
                 self._soon.add(link.node.index)
             self._renewals[link.node.index] = asyncio.ensure_future(self._renew(link.node))
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mpilaunch.agent import Agent, Channel, ChannelEnd
 from mpilaunch.head.nodes.daemons import ENDING, Daemons
-from mpilaunch.head.nodes.link import LAST_WORDS, NodeLink, settle
+from mpilaunch.head.nodes.link import LAST_WORDS, LinkEvents, NodeLink
 from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES
+from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.relay import MOST_DATA, STDERR, STDIN, STDOUT, Frames
+from mpilaunch.relay import MAX_DATA, STDERR, STDIN, STDOUT, FrameProtocol
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import KEEP, MARKER, STANDBY
-
-if TYPE_CHECKING:
-    from mpilaunch.head.standby.keeper import Keeper
-
 
 PROOF_SECONDS = 5.0
 """Seconds in which a connection must prove that it knows the keeper's secret."""
@@ -27,20 +24,45 @@ KEEP_PAUSE = 30.0
 """Seconds between two signs of life for daemons that stand by, which wait four times as long for one."""
 
 
+class PoolEvents(LinkEvents, Protocol):
+    """The keeper, as its links and clients see it.
+
+    Attributes:
+        secret: the secret that a client must prove to know.
+    """
+
+    secret: bytes
+
+    def connected(self, client: StandbyClient) -> None:
+        """A client has connected and must prove itself."""
+
+    def decided(self, client: StandbyClient) -> None:
+        """A client has proved itself, was refused, or has gone."""
+
+    def stop(self, client: StandbyClient) -> None:
+        """A client asks the keeper to end; it is answered when all daemons in the pool have ended."""
+
+    async def hand_out(self, request: bytes, client: StandbyClient) -> StandbyLink | None:
+        """Return an idle daemon that fits the request, waiting a moment for one that is about to be; None without one."""
+
+    def released(self) -> None:
+        """A daemon may be idle again."""
+
+
 class StandbyLink(NodeLink):
     """A daemon that stands by, and whoever has taken it.
 
     Attributes:
-        taker: the launch that it serves.
+        client: the launch that it serves.
         stands_by: it is there, or serves.
         leaving: its launch wants no more of it, and it has not said yet that it stands by again.
     """
 
-    taker: Taker | None = None
+    client: StandbyClient | None = None
     stands_by = leaving = False
     _overdue: asyncio.TimerHandle | None = None
 
-    def __init__(self, node: Node, keeper: Keeper) -> None:
+    def __init__(self, node: Node, keeper: PoolEvents) -> None:
         super().__init__(node, keeper)
         self._keeper = keeper
 
@@ -52,28 +74,28 @@ class StandbyLink(NodeLink):
     @property
     def free(self) -> bool:
         """It stands by now."""
-        return self.stands_by and self.living and self.taker is None and not self.leaving
+        return self.stands_by and self.living and self.client is None and not self.leaving
 
     def data_received(self, data: bytes) -> None:
         """Hand on what the daemon says, or wait for it to stand by."""
-        if self.taker is not None:
+        if self.client is not None:
             self.banner = (self.banner + data[-len(MARKER) :])[-len(MARKER) :]
-            self.taker.tell(STDOUT, data)
+            self.client.send_frame(STDOUT, data)
         else:
             self.banner = (self.banner + data)[-LAST_WORDS:]
             self._stand_by()
 
     def stderr_received(self, data: bytes) -> None:
         """Keep the last words, or hand them on."""
-        if self.taker is not None:
-            self.taker.tell(STDERR, data)
+        if self.client is not None:
+            self.client.send_frame(STDERR, data)
         else:
             super().stderr_received(data)
 
     def closed(self, end: ChannelEnd) -> None:
         """Tell the launch, and the keeper."""
-        if self.taker is not None:
-            self.taker.end(end)
+        if self.client is not None:
+            self.client.end(end)
         super().closed(end)
 
     def keep_waiting(self) -> None:
@@ -85,10 +107,10 @@ class StandbyLink(NodeLink):
         """Give the daemon what the launch says; nothing is the end, of which the launch has told the daemon itself."""
         if data and self._channel is not None and self.end is None:
             self._channel.write(data)
-        elif not data and self.taker is not None:
-            taker, self.taker, self.leaving = self.taker, None, True
+        elif not data and self.client is not None:
+            client, self.client, self.leaving = self.client, None, True
             self._overdue = asyncio.get_running_loop().call_later(ENDING, self.give_up, "its daemon did not end")
-            taker.end(ChannelEnd(0))
+            client.end(ChannelEnd(0))
             self._stand_by()  # it may have been quicker than this word
 
     def _stand_by(self) -> None:
@@ -98,14 +120,14 @@ class StandbyLink(NodeLink):
         if self._overdue is not None:
             self._overdue.cancel()
         self.stands_by, self.leaving = True, False
-        settle(self.first_news)
-        self._keeper.served()
+        settle(self.first_news, None)
+        self._keeper.released()
 
 
 class StandbyDaemons(Daemons):
     """Daemons that stand by once they are loaded."""
 
-    def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Mapping[str, Agent], keeper: Keeper) -> None:
+    def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Mapping[str, Agent], keeper: PoolEvents) -> None:
         self._keeper = keeper
         super().__init__(job, nodes, agents, keeper, standby=False)
 
@@ -130,28 +152,28 @@ class StandbyDaemons(Daemons):
         return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
 
 
-class Taker(Frames):
+class StandbyClient(FrameProtocol):
     """The connection of a launch."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: PoolEvents) -> None:
         super().__init__()
         self._keeper = keeper
         self._link: StandbyLink | None = None
         self._asking: asyncio.Task[None] | None = None
         self._listener: Listener | None = Listener(keeper.secret)
         self._deadline: asyncio.TimerHandle | None = None
-        self.most = ANSWER_SIZE
+        self.max_data = ANSWER_SIZE
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the proof that it knows the secret."""
         super().connection_made(transport)
-        _, user, _ = self.peer
+        _, user, _ = self.peer_credentials
         if self._listener is None or user != os.geteuid():
             self.transport.abort()
             return
         self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
-        self._keeper.came(self)
-        self.tell(NONCE, self._listener.nonce)
+        self._keeper.connected(self)
+        self.send_frame(NONCE, self._listener.nonce)
 
     def _check_proof(self, listener: Listener, kind: int, data: bytes) -> None:
         proof = listener.check(data) if kind == PROOF else b""
@@ -159,21 +181,21 @@ class Taker(Frames):
             self._refuse()
             return
         self._listener = None
-        self.most = MOST_DATA
+        self.max_data = MAX_DATA
         self._decided()
-        self.tell(PROOF, proof)
+        self.send_frame(PROOF, proof)
 
     def _decided(self) -> None:
         self._keeper.decided(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def frame(self, kind: int, data: bytes) -> None:
+    def frame_received(self, kind: int, data: bytes) -> None:
         """Take the proof, and the request; after that, all is for the daemon."""
         if self._listener is not None:
             self._check_proof(self._listener, kind, data)
         elif self._link is not None and kind == STDIN:
-            if self._link.taker is self:
+            if self._link.client is self:
                 self._link.hand(data)
         elif kind == DOWN:
             self._keeper.stop(self)
@@ -189,15 +211,15 @@ class Taker(Frames):
         elif self.transport.is_closing():  # while a daemon was found: see `cancel_all`
             self._link.give_up("the launch has gone")
         else:
-            self.tell(YES)
+            self.send_frame(YES)
 
     def end(self, end: ChannelEnd) -> None:
         """Its daemon has gone, or stands by again."""
-        self.tell_end(end)
-        self._keeper.served()
+        self.send_end(end)
+        self._keeper.released()
 
     def _refuse(self) -> None:
-        self.tell(NO)
+        self.send_frame(NO)
         self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -205,5 +227,5 @@ class Taker(Frames):
         self._decided()
         if self._asking is not None:
             self._asking.cancel()
-        if self._link is not None and self._link.taker is self and self._link.living:
+        if self._link is not None and self._link.client is self and self._link.living:
             self._link.give_up("the launch has gone")

@@ -1,8 +1,8 @@
 """The hosts and slots that a batch scheduler gave this job, read from its variables and the files they name.
 
 Pure: the environment and the reading of files are arguments. Each scheduler is one module with its `READERS`; to add one, write
-its module and add it to the table. The first variable that is set decides. A variable that cannot be read is an error that names
-it: a job that silently ran on one node of eight would be worse than one that does not run.
+its module and add it to the table. The first variable that is set decides. A variable that cannot be read is an error that
+names it: a job that silently ran on one node of eight would be worse than one that does not run.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class Contract:
         defaults: returns what a node sets only where neither the node nor the user does.
         chosen: names from `job` that the user may set to another value; all other names state facts of the job map.
         also_fixed: names that state such facts and are set elsewhere.
-        scrubbed: what a surrounding job leaves behind: exact names, and prefixes written `PREFIX*`. A rank that found them would
-            take itself for a part of that job.
+        scrubbed: what a surrounding job leaves behind: exact names, and prefixes written `PREFIX*`. A rank that found them
+            would take itself for a part of that job.
     """
 
     job: Callable[[JobFacts], Variables] = _nothing

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mpilaunch.errors import UsageError
 from mpilaunch.job.environment.contracts import FIXED, is_listed, is_scrubbed
 from mpilaunch.job.environment.env_file import read_env_file
-from mpilaunch.text import near
+from mpilaunch.text import closest
 
 FORWARDED_PREFIXES = (
     *("NCCL_", "RCCL_", "HCCL_", "CCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "GLOO_", "MV2_"),
@@ -126,7 +126,7 @@ def _exported(export: str, environ: Mapping[str, str]) -> dict[str, str]:
     if name not in environ:
         if name in MAY_BE_UNSET:
             return {}
-        similar = near(name, environ)
+        similar = closest(name, environ)
         hint = (f"did you mean '{similar}', or " if similar else "") + f"give it a value: -x {name}=VALUE"
         raise UsageError("export-unset", f"-x '{name}': this variable is not set", hint=hint)
     return {name: environ[name]}

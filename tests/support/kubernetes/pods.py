@@ -1,7 +1,7 @@
 """The testbed's pods: hosts without sshd whose first process reaps nothing, and a launcher pod in which kubectl works.
 
-The head is the launcher: it has a service account's files and the API server's address, and the server (`tests/support/kubernetes/podserver.py`)
-listens in its network. A pod's `cat` as first process stands for the `sleep 365d` of mpi-operator's workers.
+The head is the launcher: it has a service account's files and the API server's address, and the server, which is podserver.py
+beside this file, listens in its network. A pod's `cat` as first process stands for the `sleep 365d` of mpi-operator's workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Seeded conversations of hostile and honest ranks with the PMI of two nodes: `python -m tests.support.mpi.pmi_fuzz FIRST LAST`.
+"""Seeded conversations of hostile and honest ranks with the PMI of two nodes.
+
+    python -m tests.support.mpi.pmi_fuzz FIRST LAST        runs the conversations with these seeds
 
 Two daemons' WireUps run in one process, with the head's own bookkeeping of collectives and names between them. The ranks speak
 PMI-1, PMI-2 or PMI-1 by the port, in any order, cut anywhere, with lines that do not belong, and end or disconnect in any
@@ -25,7 +27,7 @@ from mpilaunch.daemon.mpi.wireup import WireUp
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.timers import Timers
 from mpilaunch.head.mpi.collectives import Collectives
-from mpilaunch.head.mpi.names import Names
+from mpilaunch.head.mpi.names import PublishedNames
 
 MEMORY = 256 << 20
 """Bytes of address space that the conversations may take beyond what the process has at its start."""
@@ -60,7 +62,7 @@ class Conversation:
         by_port = self.random.random() < 0.3
         self.poller, self.timers = Poller(), Timers()
         self.due: list[Callable[[], None]] = []
-        self.collectives, self.names = Collectives(lambda name: {"job": SIZE}[name]), Names()
+        self.collectives, self.names = Collectives(), PublishedNames()
         self.aborted: list[int] = []
         self.nodes = [self._node(index, by_port) for index in range(NODES)]
         self.ranks = [Rank(number, by_port, self.hostile and self.random.random() < 0.4) for number in range(SIZE)]
@@ -106,7 +108,8 @@ class Conversation:
         message = json.loads(json.dumps(message))
         kind = message["type"]
         if kind == "collective":
-            complete = self.collectives.enter(index, message)
+            size = sum(SIZE if number < 0 else 1 for _, number in message["members"])
+            complete = self.collectives.enter(index, message, size)
             if complete is not None:
                 answer = {"type": "collective", **complete.answer()}
                 if self.hostile and self.random.random() < 0.2:
@@ -114,23 +117,27 @@ class Conversation:
                 for node in complete.nodes:
                     self.due.append(lambda node=node: self.nodes[node].take(dict(answer)))  # type: ignore[misc]
         elif kind == "ask":
-            self.due.append(lambda: self.nodes[index].take({"type": "answer", "id": message["id"], **self._answer(message)}))
+            self.due.append(lambda: self._take_ask(index, message))
         elif kind == "note":
             assert len(message["text"]) <= LONGEST_NOTE, message["text"]
         else:
             assert kind in ("joined", "waiting"), message
 
-    def _answer(self, ask: dict[str, Any]) -> dict[str, Any]:
+    def _take_ask(self, index: int, ask: dict[str, Any]) -> None:
+        self.nodes[index].take({"type": "answer", "id": ask["id"], **self._answer(index, ask)})
+
+    def _answer(self, index: int, ask: dict[str, Any]) -> dict[str, Any]:
         if ask["what"] == "publish":
-            return {"error": self.names.publish(ask["space"], ask["values"])}
+            return {"error": self.names.publish(index, ask["space"], ask["values"])}
         if ask["what"] == "unpublish":
-            return {"error": self.names.unpublish(ask["space"], ask["names"])}
+            return {"error": self.names.unpublish(index, ask["space"], ask["names"])}
         if ask["what"] == "lookup":
-            values: list[dict[str, Any]] = []
-            self.names.lookup(ask["space"], ask["names"], False, values.append)
+            results: list[tuple[dict[str, Any], str]] = []
+            self.names.lookup(index, ask["space"], ask["names"], False, lambda values, error: results.append((values, error)))
             if self.hostile and self.random.random() < 0.2:
                 return self.random.choice([{"error": "too much"}, {"error": "", "values": {ask["names"][0]: 7}}])
-            return {"error": "", "values": values[0]}
+            values, error = results[0]
+            return {"error": error, "values": values}
         assert ask["what"] == "spawn" and 0 <= ask["rank"] < SIZE
         return self.random.choice([{"error": "no"}, {"error": "", "world": "job.1", "size": 2}])
 

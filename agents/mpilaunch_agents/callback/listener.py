@@ -1,0 +1,150 @@
+"""Listens for connections from nodes, and limits the connections that are not authenticated.
+
+Anybody may connect, any number of times. An unauthenticated connection costs a descriptor, and TLS buffers only once it has
+sent something; it has a deadline, and when there are too many, the peer with the most of them loses one. Nothing that a
+stranger sends is ever reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol, cast
+
+AUTHENTICATION_SECONDS = 10.0
+"""Time that a connection has to authenticate, from its start."""
+MAX_UNAUTHENTICATED = 64
+"""Maximum number of unauthenticated connections, in addition to one for each expected node."""
+BURST = 8
+"""Connections accepted before the loop handles other events."""
+NO_DESCRIPTORS_PAUSE = 0.05
+"""Seconds until the next attempt to accept when this process has no descriptor left."""
+
+
+class NodeConnection(Protocol):
+    """The listener's requirements of a connection's protocol.
+
+    Attributes:
+        authenticated: done once the connection is authenticated (True) or lost (False).
+    """
+
+    authenticated: asyncio.Future[bool]
+
+    def abort(self) -> None:
+        """Cut the connection."""
+
+
+class _Pending:
+    """A connection that is not authenticated yet."""
+
+    def __init__(self, connection: socket.socket, address: str) -> None:
+        self.connection, self.address = connection, address
+        self.has_sent = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class CallbackListener:
+    """Accepts connections until it is closed.
+
+    Args:
+        listener: the listening socket; closed by this object.
+        context: the TLS context.
+        protocol: makes the protocol of a connection.
+        expected: returns how many nodes have not connected yet.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        protocol: Callable[[], NodeConnection],
+        expected: Callable[[], int],
+    ) -> None:
+        self._listener, self._context, self._protocol, self._expected = listener, context, protocol, expected
+        self._pending: list[_Pending] = []
+        listener.setblocking(False)
+        self.port: int = listener.getsockname()[1]
+        self._accepting = asyncio.ensure_future(self._accept())
+
+    async def close(self) -> None:
+        """Stop accepting, and cut unauthenticated connections."""
+        tasks = [self._accepting, *(pending.task for pending in self._pending if pending.task is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        accepted = 0
+        while True:
+            try:
+                connection, peer = await loop.sock_accept(self._listener)
+            except OSError:
+                # No descriptor or memory is left, or the peer has disconnected.
+                self._drop_one()
+                await asyncio.sleep(NO_DESCRIPTORS_PAUSE)
+                continue
+            if len(self._pending) >= MAX_UNAUTHENTICATED + self._expected():
+                self._drop_one()
+            pending = _Pending(connection, peer[0])
+            self._pending.append(pending)
+            pending.task = asyncio.ensure_future(self._admit(pending))
+            pending.task.add_done_callback(partial(self._forget, pending))
+            accepted += 1
+            if accepted % BURST == 0:
+                await asyncio.sleep(0)
+
+    def _drop_one(self) -> None:
+        """Cut one connection of the peer with the most: its oldest that sent nothing, or its oldest."""
+        if not self._pending:
+            return
+        (address, _), *_ = Counter(pending.address for pending in self._pending).most_common(1)
+        candidates = [pending for pending in self._pending if pending.address == address]
+        dropped = next((pending for pending in candidates if not pending.has_sent), candidates[0])
+        self._pending.remove(dropped)
+        if dropped.task is not None:
+            dropped.task.cancel()
+
+    def _forget(self, pending: _Pending, task: asyncio.Task[None]) -> None:
+        if pending in self._pending:
+            self._pending.remove(pending)
+        # After the first byte, its TLS transport closes it.
+        if not pending.has_sent:
+            pending.connection.close()
+
+    async def _admit(self, pending: _Pending) -> None:
+        """Wait until a connection is authenticated; cut it at its deadline."""
+        with suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._authenticate(pending), AUTHENTICATION_SECONDS)
+
+    async def _authenticate(self, pending: _Pending) -> None:
+        loop = asyncio.get_running_loop()
+        await _readable(pending.connection)
+        pending.has_sent = True
+        factory = cast(Callable[[], asyncio.BaseProtocol], self._protocol)
+        _, protocol = await loop.connect_accepted_socket(
+            factory, pending.connection, ssl=self._context, ssl_handshake_timeout=AUTHENTICATION_SECONDS
+        )
+        connection = cast(NodeConnection, protocol)
+        authenticated = False
+        try:
+            authenticated = await asyncio.shield(connection.authenticated)
+        finally:
+            if not authenticated:
+                connection.abort()
+
+
+async def _readable(connection: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(connection, ready.set_result, None)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(connection)

@@ -1,0 +1,296 @@
+"""From settings to a JobSpec: which nodes, which ranks where, what each of them is given.
+
+Reads the files that the user named and starts nothing. The pure modules decide; this one gives them the settings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+
+from mpilaunch.agent import AgentOptions
+from mpilaunch.cli.files import read_text
+from mpilaunch.cli.options import OPTIONS, RESTARTS
+from mpilaunch.cli.select_nodes import choose_nodes, found_agent, listed, local_names, own_values, rankfile_of
+from mpilaunch.errors import UsageError, reason_of
+from mpilaunch.hosts import kubernetes
+from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.job import checkpoints
+from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
+from mpilaunch.job.output.tags import parse_tag, tag_template
+from mpilaunch.job.settings import Section, Settings, merge_program_settings
+from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
+from mpilaunch.placement.binding import GpuPolicy
+from mpilaunch.placement.map_by import PlacementOptions, placement_policies
+from mpilaunch.placement.mapping import JobMap
+from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.program_shares import Share, map_apps
+from mpilaunch.text import did_you_mean, is_whole_number
+
+START_IN_POD = 300.0
+"""Seconds of --start-timeout where it is not set, and this is a pod."""
+
+MOST_OPEN_PODS = 32
+"""Pods whose kubectl stays open by default: each takes 50 MB of the launcher's memory."""
+
+
+def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, str]) -> JobSpec:
+    """Return the job of one program that the settings ask for; raises UsageError."""
+    return make_job_of_sections(settings, [Section(list(program))], environ)
+
+
+def make_job_of_sections(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
+    """Return the job that the settings of the job and of each program ask for; raises UsageError."""
+    of_each = [Settings(merge_program_settings(settings.by_name, section.settings)) for section in sections]
+    mapping, cpu = placement_policies(placement_options(settings))
+    lines = rankfile_of(mapping)
+    agent = found_agent(settings, environ)
+    nodes, own_slots = choose_nodes(settings, sections, mapping, lines, environ, agent)
+    mapping, cpu = listed(mapping, cpu, lines, settings, nodes)
+    shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
+    if len(sections) > 1:
+        policies = [placement_policies(placement_options(own))[0] for own in of_each]
+        shares = tuple(map(_share, range(1, len(sections) + 1), sections, policies, own_slots))
+    # A map that depends on what the nodes are made of is made when they have been asked.
+    pending = shares if any(share.policy.needs_topology for share in shares) else ()
+    restarts = _restarts(settings, nodes, mapping, environ)
+    if restarts.reserves_nodes:
+        if pending or len(shares) > 1:
+            message = "--spares and --nnodes need the map of one program, made before the nodes are asked"
+            raise UsageError("option-conflict", message, hint="say one program, and --map-by slot, node or ppr:N:node")
+        from mpilaunch.job.restarts import first_lineup
+
+        lineup = first_lineup(restarts, nodes, mapping)
+        nodes, job_map = lineup.allocation, lineup.job_map
+    else:
+        job_map = JobMap((), ()) if pending else map_apps(nodes, shares)
+    forwarded, of_apps = _environments(settings, sections, of_each, environ)
+    apps = tuple(
+        App(
+            tuple(section.program),
+            variables,
+            own["wdir"] if "wdir" in section.settings else None,
+            environment_edits(own["unset-env"], own["prepend-env"], own["append-env"]),
+        )
+        for section, own, variables in zip(sections, of_each, of_apps, strict=True)
+    )
+    return JobSpec(
+        job_id=os.urandom(8).hex(),
+        apps=apps,
+        allocation=nodes,
+        job_map=job_map,
+        pending=pending,
+        environment=forwarded,
+        python=settings["python"],
+        wdir=settings["wdir"],
+        stdin=_stdin(settings, None if pending else len(job_map.placements)),
+        continue_on_error=settings["continue-on-error"],
+        master_addr=settings["master-addr"],
+        master_port=settings["master-port"],
+        gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"]),
+        cpu=cpu,
+        output=OutputPolicy(
+            tag=tag_template(settings["tag"], timestamp=settings["timestamp-output"]),
+            directory=_directory(settings["output-filename"])[0],
+            stdout_file=_file_template(settings, "output-file"),
+            stderr_file=_file_template(settings, "error-file"),
+            copy=_directory(settings["output-filename"])[1] if settings["copy"] is None else settings["copy"],
+            merge_stderr=settings["merge-stderr-to-stdout"],
+            fold=settings["fold"],
+            quiet=settings["quiet"],
+            verbose=settings["verbose"],
+        ),
+        deadlines=Deadlines(
+            timeout=settings["timeout"],
+            mpi_init=settings["mpi-init-timeout"],
+            grace=settings["grace"],
+            start=_start_timeout(settings, environ),
+            heartbeat=settings["heartbeat"],
+            reconnect=settings["reconnect-timeout"],
+        ),
+        fanout=settings["fanout"],
+        patient=kubernetes.in_pod(environ),
+        agent=AgentOptions(
+            ssh_options=_ssh_options(settings) + (agent.ssh_options if agent else ()),
+            insecure_host_keys=settings["insecure-host-keys"],
+            namespace=settings["namespace"],
+            container=settings["container"] or (agent.container if agent else None),
+            context=settings["context"],
+            call_back=_called_back(settings["call-back"], nodes, environ),
+            connectors=settings["connectors"],
+        ),
+        mpi=settings["mpi"],
+        pmi_port=settings["pmi-port"],
+        pmix_library=settings["pmix-library"],
+        universe_size=settings["universe-size"],
+        checkpoints=_checkpoints(settings),
+        report_file=settings["report"],
+        report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
+        show_secrets=settings["show-secrets"],
+        restarts=restarts,
+    )
+
+
+# Ranks
+
+
+def placement_options(settings: Settings) -> PlacementOptions:
+    """Return the options that place and bind ranks."""
+    return PlacementOptions(
+        np=settings["np"],
+        npernode=settings["npernode"],
+        npersocket=settings["npersocket"],
+        map_by=settings.given("map-by"),
+        rank_by=settings["rank-by"],
+        bind_to=settings.given("bind-to"),
+        rankfile=settings["rankfile"],
+        oversubscribe=settings["oversubscribe"],
+        nolocal=settings["nolocal"],
+        cpu_set=settings["cpu-set"],
+        cpu_set_source=settings.source("cpu-set"),
+        use_hwthread_cpus=settings["use-hwthread-cpus"],
+        cpus_per_rank=settings["cpus-per-rank"],
+    )
+
+
+def _restarts(
+    settings: Settings, nodes: Allocation, mapping: MappingPolicy, environ: Mapping[str, str]
+) -> RestartPolicy:
+    if not any(settings.layer(option.key) for option in OPTIONS if option.group == RESTARTS):
+        return RestartPolicy()
+    from mpilaunch.job.restarts import RestartOptions, restart_policy  # most jobs are not started again
+
+    options = RestartOptions(
+        max_restarts=settings["max-restarts"],
+        no_restart_codes=settings["no-restart-codes"],
+        spares=settings["spares"],
+        nnodes=settings["nnodes"],
+        node_unit=settings["node-unit"],
+        host_discovery_script=settings["host-discovery-script"],
+        agent=settings["agent"],
+        remote_agent=settings["remote-agent"],
+    )
+    return restart_policy(options, nodes, mapping, local_names(environ))
+
+
+def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int, int] | None) -> Share:
+    name = section.program[0]
+    if policy.ranks is None and policy.per_node is None:
+        if slots is None:
+            message = f"program {number} ({name}): it is not said how many ranks it has, and the job has other programs too"
+            hint = "say -np for each program, or '--' before a program that has ':' among its arguments"
+            raise UsageError("rank-count", message, hint=hint)
+        policy = policy._replace(ranks=sum(slots.values()))
+    return Share(name, policy, slots)
+
+
+def _stdin(settings: Settings, ranks: int | None) -> str:
+    """Return the rank that reads stdin; a terminal only when --stdin is set, or a job in the background would stop.
+
+    `ranks` is None when their number is not known yet.
+    """
+    target: str = settings["stdin"]
+    if settings.layer("stdin") == 0 and os.isatty(0):
+        return "none"
+    if target in ("all", "none"):
+        return target
+    if not is_whole_number(target, 9):
+        guess = did_you_mean(target, ("all", "none"))
+        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{guess}")
+    if ranks is not None:
+        check_stdin_rank(target, ranks)
+    return str(int(target))
+
+
+# What the ranks and the agents are given
+
+
+def _environments(
+    settings: Settings, sections: Sequence[Section], of_each: Sequence[Settings], environ: Mapping[str, str]
+) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Return what is forwarded to every rank, and what to those of each program."""
+    # Where a program has its own --forward, each gets its variables by itself.
+    apart = any("forward" in section.settings for section in sections)
+    files = [(path, read_text(path, "env file")) for path in settings["env-file"]]
+    exports = [*_parameters(settings["mca"], settings.source("mca")), *settings["export"]]
+    forwarded = forwarded_environment(environ, exports, files, forward="none" if apart else settings["forward"])
+    of_apps = []
+    for section, own in zip(sections, of_each, strict=True):
+        files = [(path, read_text(path, "env file")) for path in own_values(section, "env-file")]
+        usual = {} if not apart else forwarded_environment(environ, [], forward=own["forward"])
+        named = forwarded_environment(environ, own_values(section, "export"), files, forward="none")
+        of_apps.append({**{name: value for name, value in usual.items() if name not in forwarded}, **named})
+    return forwarded, of_apps
+
+
+def _parameters(items: Sequence[str], source: str) -> list[str]:
+    """Return the MCA parameters of a config file or of the environment as exports."""
+    if items:
+        from mpilaunch.cli.dialects import mca
+
+        for item in items:
+            if mca.acts(item.partition("=")[0]):
+                message = f"{source}: mca parameter '{item}' steers mpirun, and does so only on the command line"
+                raise UsageError("mca-parameter", message, hint="say it with an option of mpilaunch, see docs/dialects.md")
+    return [f"OMPI_MCA_{item}" for item in items]
+
+
+def _directory(text: str | None) -> tuple[str | None, bool | None]:
+    """Return the directory of --output-filename, and whether mpirun's DIR:nocopy or DIR:copy prints it."""
+    path, colon, modifiers = (text or "").partition(":")
+    words = set(modifiers.lower().replace(":", ",").split(","))
+    if not colon or words - {"nocopy", "copy", "nojobid", "raw"}:
+        return text, None
+    return path, True if "copy" in words else False if "nocopy" in words else None
+
+
+def _file_template(settings: Settings, name: str) -> str | None:
+    """Return the template of --output-file or --error-file; raises UsageError unless it can name files."""
+    text: str | None = settings[name]
+    if text is not None:
+        fields = {field for field, _ in parse_tag(text, f"--{name}").pieces if field}
+        if fields & {"time", "stream"}:
+            message = f"--{name}: '{text}': a file's name cannot change with the time, and a file has one stream"
+            raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
+    return text
+
+
+def _called_back(choice: str, nodes: Allocation, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the agents behind which the daemons call back."""
+    agents = [node.agent for node in nodes.nodes]
+    if choice == "always":
+        return tuple(sorted({*agents} - {"local"}))
+    # From outside the cluster, pods that reach this machine are the exception.
+    many = choice == "auto" and kubernetes.in_pod(environ) and agents.count("kubectl") > MOST_OPEN_PODS
+    return ("kubectl",) if many else ()
+
+
+def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
+    prefix, interval = settings["checkpoint-prefix"], settings["checkpoint-interval"]
+    if prefix is None:
+        if interval is not None:
+            message = "--checkpoint-interval says when, but nothing says where the ranks save"
+            raise UsageError("option-conflict", message, hint="add --checkpoint-prefix DIR, a directory that all nodes see")
+        return None
+    prefix = os.path.abspath(prefix)
+    try:
+        restart = checkpoints.find_set(prefix)
+    except OSError as error:
+        raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason_of(error)}") from error
+    return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])
+
+
+def _start_timeout(settings: Settings, environ: Mapping[str, str]) -> float:
+    """Return how long nodes are awaited; a pod whose image is still being fetched takes longer than any machine."""
+    seconds: float = settings["start-timeout"]
+    return START_IN_POD if kubernetes.in_pod(environ) and settings.layer("start-timeout") == 0 else seconds
+
+
+def _ssh_options(settings: Settings) -> tuple[str, ...]:
+    options: tuple[str, ...] = settings["ssh-option"]
+    for option in options:
+        if not re.match("[A-Za-z][A-Za-z0-9]*=", option):
+            message = f"--ssh-option: '{option}' is not NAME=VALUE"
+            raise UsageError("ssh-option", message, hint="like --ssh-option ProxyJump=login, see ssh_config(5)")
+    return options

@@ -1,0 +1,302 @@
+"""The renderer: errors, notes, the progress of a start and the report at the end, on stderr; results on stdout.
+
+While a job runs, stdout belongs to its ranks; only what the user asked to look at (--dry-run, --help) is printed there. The
+only importer of rich, and only on a terminal; without one the words are the same. Whatever came from elsewhere (ranks, banners,
+files) is escaped, so that no terminal sequence in it can forge a report.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, TextIO
+
+from mpilaunch.errors import ExitCode, LaunchError
+
+if TYPE_CHECKING:
+    import rich.console
+    import rich.live
+
+    from mpilaunch.job.state import Verdict
+
+PROGRESS_AFTER = 0.5
+"""Seconds that a start may take before a progress line is shown."""
+LOG_SECONDS = 10.0
+"""Seconds between two lines of progress where there is no terminal."""
+PROGRESS_NAMES = 3
+"""Nodes that the progress line names; the others are a count."""
+NOBODY_READS = 128 + signal.SIGPIPE
+"""Exit code of a job whose reader has gone: as for any filter, that is no error."""
+
+# Controls, bytes that are no UTF-8 (as lone surrogates), and what turns or hides text.
+_UNPRINTABLE = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "hint": "bold cyan"}
+
+
+def printable(text: str | bytes) -> str:
+    r"""Return text in which everything that is not plain text is written out, like \x1b."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    return re.sub(_UNPRINTABLE, _written_out, text)
+
+
+def _written_out(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
+    """Decide by NO_COLOR, FORCE_COLOR, TERM and the terminal, in this order."""
+    if environ.get("NO_COLOR"):
+        return False
+    return bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
+
+
+def print_result(text: str) -> int:
+    """Print what was asked for on stdout, where it can be piped; return the exit code. A reader that leaves is no fault."""
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names may be in any script
+    try:
+        print("\n".join(printable(line) for line in text.splitlines()), flush=True)
+    except BrokenPipeError:
+        # Python flushes stdout again at its exit: let that find an open descriptor.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        message = f"what was asked for cannot be written to stdout: {error.strerror}"
+        raise LaunchError("output-lost", message, exit_code=ExitCode.OUTPUT_LOST) from error
+    return ExitCode.OK
+
+
+class Console:
+    """Write to the user; the `Observer` of a launch.
+
+    Args:
+        stream: stderr, unless a test listens.
+        environ: for NO_COLOR, FORCE_COLOR and TERM.
+        quiet: write errors and warnings only.
+        verbose: 0, 1 or 2.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        environ: Mapping[str, str] = os.environ,
+        *,
+        quiet: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        # Started with `2>&-`, Python has no stderr at all.
+        self._stream = stream or sys.stderr or io.StringIO()
+        self._environ = environ
+        self._terminal = self._stream.isatty()
+        self._colour = wants_colour(environ, terminal=self._terminal)
+        self._progress: ProgressLine | None = None
+        self._last_news = time.monotonic()
+        self.quiet = quiet
+        self.verbose = verbose
+
+    def error(self, error: LaunchError) -> None:
+        """Write an error: what happened, the lines that show it, what to do."""
+        self._message("error", f"[{error.reference}]: {error.message}", error.context, error.hint)
+
+    def warning(self, text: str, context: Sequence[str] = ()) -> None:
+        """Write what is likely wrong but ends nothing."""
+        self._message("warning", f": {text}", context)
+
+    def remark(self, text: str, *, level: int = 0) -> None:
+        """Write a note; `level` 1 only with -v, 2 only with -vv."""
+        if not self.quiet and level <= self.verbose:
+            self._message("note", f": {text}")
+
+    def note(self, text: str) -> str:
+        """Return a remark as a line: while ranks run, what they print and what we say goes through one writer."""
+        self._last_news = time.monotonic()  # a later attempt may begin with it: its progress is no news yet
+        return "" if self.quiet else f"note: {printable(text)}\n"
+
+    def warned(self, text: str) -> str:
+        """Return a warning as a line, as `note` does."""
+        return f"mpilaunch: warning: {printable(text)}\n"
+
+    def started(self) -> None:
+        """The terminal is the ranks' from here on."""
+        self.end_progress()
+
+    def verdict(self, verdict: Verdict) -> None:
+        """Write how the job ended, the first failure first; nothing for a job that succeeded."""
+        if verdict.unread:
+            if not self._is_read():
+                return
+            self.warning("output that nobody read was not printed")
+        if verdict.cause == "ok":
+            self.remark(f"all ranks ended well after {verdict.seconds:.1f} s", level=1)
+        elif (verdict.cause, verdict.exit_code) != ("interrupted", NOBODY_READS):
+            self.error(verdict_error(verdict))
+        for host, process, command in verdict.swept:
+            self.warning(f"{host}: ended process {process} ({command}), which its rank had left behind")
+
+    def lines(self, lines: Sequence[str]) -> None:
+        """Write lines as they are, with control characters escaped: a map, a table."""
+        self._write([("", printable(line)) for line in lines])
+
+    def progress(self, done: int, total: int, waiting: Collection[str]) -> None:
+        """Show how many of the nodes are there, once the start takes long; in a log rarely, as a line for each time."""
+        if done == total:
+            self.end_progress()
+        elif self._terminal and not self.quiet and self._environ.get("TERM") != "dumb":
+            if self._progress is None:
+                self._progress = ProgressLine(self._rich)
+            self._progress.show(progress_text(done, total, waiting))
+        elif not self._terminal and time.monotonic() - self._last_news >= LOG_SECONDS:
+            self._last_news = time.monotonic()
+            self.remark(progress_text(done, total, waiting))
+
+    def end_progress(self) -> None:
+        """Take the progress line away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _message(self, kind: str, text: str, context: Sequence[str] = (), hint: str | None = None) -> None:
+        lines = [(kind, kind + printable(text)), *(("", "    " + printable(line)) for line in context)]
+        if hint:
+            lines.append(("hint", "hint: " + printable(hint)))
+        self.end_progress()
+        self._write(lines)
+
+    def _write(self, lines: Sequence[tuple[str, str]]) -> None:
+        """Write lines; the first word of a line that has a kind is coloured."""
+        # A stderr that is gone or full cannot carry an error about itself: the exit code still tells how the job ended.
+        with suppress(OSError):
+            if self._colour and any(kind for kind, _ in lines):
+                from rich.text import Text
+
+                console = self._rich()
+                for kind, line in lines:
+                    text = Text(line)
+                    text.stylize(_STYLES.get(kind, ""), 0, len(kind))
+                    console.print(text, soft_wrap=True)
+            else:
+                self._stream.write("".join(f"{line}\n" for _, line in lines))
+            self._stream.flush()
+
+    def _is_read(self) -> bool:
+        """Return whether stderr can be written to without waiting for a reader."""
+        import select
+
+        with suppress(OSError, ValueError):  # it is no file
+            return bool(select.select([], [self._stream.fileno()], [], 0)[1])
+        return True
+
+    def _rich(self) -> rich.console.Console:
+        from rich.console import Console as RichConsole
+
+        # Our own rule has decided; rich's would read the environment in its own way.
+        return RichConsole(
+            file=self._stream,
+            force_terminal=True,
+            color_system="standard" if self._colour else None,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            _environ={},
+        )
+
+
+class ProgressLine:
+    """One line that is drawn over, from PROGRESS_AFTER on: a quick start shows nothing and does not even import rich.
+
+    A timer draws it first, for a start that hangs has no news to draw it with.
+    """
+
+    def __init__(self, make_console: Callable[[], rich.console.Console]) -> None:
+        import threading  # asyncio loads it too, and our daemon has been started by then
+
+        self._make_console = make_console
+        self._text = ""
+        self._live: rich.live.Live | None = None
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._timer = threading.Timer(PROGRESS_AFTER, self._draw)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def show(self, text: str) -> None:
+        """Change the text."""
+        with self._lock:
+            self._text = printable(text)
+            if self._live is not None:
+                self._live.update(self._text, refresh=True)
+
+    def stop(self) -> None:
+        """Take the line away; it does not come again."""
+        self._timer.cancel()
+        with self._lock:
+            self._stopped = True
+            if self._live is not None:
+                self._live.stop()
+
+    def _draw(self) -> None:
+        from rich.live import Live
+
+        with self._lock:
+            if not self._stopped:
+                self._live = Live(
+                    self._text,
+                    console=self._make_console(),
+                    transient=True,
+                    auto_refresh=False,
+                    # The head writes to the descriptors itself, so rich must not replace sys.stdout and sys.stderr.
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
+                self._live.start(refresh=True)
+
+
+def progress_text(done: int, total: int, waiting: Collection[str]) -> str:
+    """Return "launched 30/32, waiting for node07, node19"."""
+    named = list(islice(waiting, PROGRESS_NAMES))
+    more = total - done - len(named)
+    return f"launched {done}/{total}, waiting for {', '.join(named)}" + (f" and {more} more" if more > 0 else "")
+
+
+# The report at the end
+
+def verdict_error(verdict: Verdict) -> LaunchError:
+    """Return the error of a failed job: the first failure with its last lines, then the other ranks as counts."""
+    context = verdict.detail.splitlines()[1:]
+    if verdict.last_lines:
+        context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
+    context += [*_other_ranks(verdict), *verdict.earlier]
+    return LaunchError(verdict.cause, verdict.headline, context=context, hint=verdict.hint, exit_code=verdict.exit_code)
+
+
+def _other_ranks(verdict: Verdict) -> list[str]:
+    from mpilaunch.hosts.nodeset import fold
+
+    by_end: dict[str, list[tuple[int, str]]] = {}
+    for end, host in zip(verdict.failed_after, verdict.hosts, strict=True):
+        by_end.setdefault(end.description, []).append((end.rank, host))
+    lines = []
+    for how, ends in by_end.items():
+        hosts = fold(host for _, host in ends)
+        lines.append(f"{_ranks([rank for rank, _ in ends])} on {hosts} failed too: {how}")
+    if verdict.stopped:
+        lines.append(f"{_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
+    if verdict.finished:
+        lines.append(f"{_ranks(verdict.finished)} had ended well")
+    return lines
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    from mpilaunch.hosts.nodeset import fold_numbers
+
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {fold_numbers(numbers)}"

@@ -1,0 +1,120 @@
+"""Open MPI's MCA parameters: those that steer mpirun itself act here, all others reach the ranks as OMPI_MCA_name.
+
+Pure. The same table serves -mca on the command line, the lines of --tune and -am files, and OMPI_MCA_* in our own environment.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from mpilaunch.cli.dialects.rows import ReadFile, Translation, Wrong, words_of
+
+ACTING = (
+    # names of Open MPI 1.x to 5, words of ours
+    ("rmaps_base_mapping_policy rmaps_default_mapping_policy", "--map-by $1"),
+    ("rmaps_base_ranking_policy rmaps_default_ranking_policy", "--rank-by $1"),
+    ("hwloc_base_binding_policy hwloc_default_binding_policy", "--bind-to $1"),
+    ("hwloc_base_cpu_set hwloc_base_cpu_list hwloc_default_cpu_list", "--cpu-set $1"),
+    ("hwloc_base_use_hwthreads_as_cpus", "?--map-by :HWTCPUS"),
+    ("hwloc_base_report_bindings orte_report_bindings", "--report-bindings=$1"),
+    ("rmaps_base_oversubscribe", "--oversubscribe=$1"),
+    ("rmaps_base_no_oversubscribe", "?--nooversubscribe"),
+    ("rmaps_base_cpus_per_rank rmaps_base_cpus_per_proc", "--cpus-per-rank $1"),
+    ("rmaps_base_n_pernode rmaps_ppr_n_pernode", "--npernode $1"),
+    ("rmaps_base_pernode rmaps_ppr_pernode", "?--npernode 1"),
+    ("rmaps_ppr_pattern", "--map-by ppr:$1"),
+    ("rmaps_rank_file_path orte_rankfile", "--rankfile $1"),
+    ("rmaps_base_display_map", "--display-map=$1"),
+    ("ras_base_display_alloc", "--display-allocation=$1"),
+    ("orte_tag_output", "?--tag-output"),
+    ("orte_timestamp_output", "--timestamp-output=$1"),
+    ("orte_output_filename", "--output-filename $1"),
+    ("odls_base_sigkill_timeout", "--grace $1"),
+    ("plm_rsh_num_concurrent plm_ssh_num_concurrent", "--fanout $1"),
+)
+"""What steers mpirun, and the words of ours; those behind "?" are used when the value is true."""
+
+WEAK = "orte_default_hostfile prte_default_hostfile"
+"""Names a hostfile for those who name no hosts."""
+AGENT = "plm_rsh_agent plm_ssh_agent orte_rsh_agent pls_rsh_agent"
+AGENT_ARGUMENTS = "plm_rsh_args plm_ssh_args"
+VARIABLES = "mca_base_env_list"
+FILES = "mca_base_param_files"
+
+_WORDS = {name: words for names, words in ACTING for name in names.split()}
+
+
+def parameter(values: Sequence[str], read_file: ReadFile) -> Translation:
+    """-mca KEY VALUE: act, or give it to the ranks."""
+    acting = _acting(values[0], values[1], read_file)
+    return Translation(("--export", f"OMPI_MCA_{values[0]}={values[1]}")) if acting is None else acting
+
+
+def prrte_parameter(values: Sequence[str], read_file: ReadFile) -> Translation:
+    """--prtemca KEY VALUE: act, or nothing: no daemon of PRRTE's reads it."""
+    acting = _acting(values[0], values[1], read_file)
+    note = (f"--prtemca {values[0]} changes nothing: no daemon of PRRTE's runs", 0)
+    return Translation(notes=(note,)) if acting is None else acting
+
+
+def acts(name: str) -> bool:
+    """Tell whether a parameter steers mpirun and not the ranks."""
+    return name in _WORDS or name in f"{WEAK} {AGENT} {AGENT_ARGUMENTS} {VARIABLES} {FILES}".split()
+
+
+def _acting(name: str, value: str, read_file: ReadFile) -> Translation | None:
+    """Return what a parameter that steers mpirun means, None for any other."""
+    if name in WEAK.split():
+        return Translation(("--hostfile", value), weak=frozenset({"--hostfile"}))
+    if name in AGENT.split():
+        # A list of programs to try: the first is the one that its user has.
+        return Translation(agent={"program": value.split(":")[0].strip(), "flags": ""})
+    if name in AGENT_ARGUMENTS.split():
+        return Translation(agent={"arguments": value})
+    if name in VARIABLES.split():
+        return Translation(tuple(word for item in value.split(";") if item.strip() for word in ("--export", item.strip())))
+    if name in FILES.split():
+        return tune([value], read_file)
+    if name == "rmaps" and value == "seq":
+        return Translation(("--map-by", "seq"))
+    if name == "orte_abort_on_non_zero_status" and value.lower() in ("0", "false", "no"):
+        raise Wrong("a rank that exits with a failure ends the job", "'sh -c \"./a || true\"' never fails")
+    if name not in _WORDS:
+        return None
+    words = _WORDS[name]
+    if words.startswith("?"):
+        return words_of(words[1:]) if value.lower() not in ("0", "false", "no", "off") else Translation()
+    return words_of(words, [value])
+
+
+def tune(values: Sequence[str], read_file: ReadFile) -> Translation:
+    """--tune FILES: the options of files, small command lines or `key = value` lines, as if they stood here."""
+    result = Translation()
+    for path in values[0].split(","):
+        for number, line in enumerate(read_file(path, "parameter file").splitlines(), start=1):
+            text = line.partition("#")[0].strip()
+            if text.startswith("-"):
+                result += _options_of(text, f"{path}:{number}", read_file)
+            elif text:
+                key, equals, value = (part.strip() for part in text.partition("="))
+                if not equals or not key:
+                    raise Wrong(f"{path}:{number}: '{text}' is neither 'key = value' nor an option", "write -mca KEY VALUE")
+                result += parameter([key, value], read_file)
+    return result
+
+
+def _options_of(text: str, where: str, read_file: ReadFile) -> Translation:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise Wrong(f"{where}: {str(error).lower()}", "quote words as for a shell") from None
+    result = Translation()
+    while words:
+        flag = "-" + words.pop(0).lstrip("-")
+        count = {"-x": 1, "-mca": 2, "-gmca": 2, "-omca": 2}.get(flag)
+        if count is None or len(words) < count:
+            raise Wrong(f"{where}: '{flag}' cannot stand here", "such a file has -x NAME=VALUE and -mca KEY VALUE")
+        taken = [words.pop(0) for _ in range(count)]
+        result += Translation(("--export", taken[0])) if count == 1 else parameter(taken, read_file)
+    return result

@@ -1,0 +1,132 @@
+"""The table of all options of other launchers, and how one is looked up and translated.
+
+Pure, and loaded only when a command line needs it. A row names an option, its arguments and what it means here: words of ours,
+a function that makes them, nothing (because it is so anyway, or is not to be had), or a refusal with what to use instead.
+docs/dialects.md is made from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+
+from mpilaunch.cli.dialects import NAMES
+from mpilaunch.cli.dialects.rows import ACTS, IGNORED, NEEDLESS, REFUSED, Dialect, ReadFile, Row, Translation, Wrong, words_of
+from mpilaunch.errors import UsageError
+
+DIALECTS: tuple[Dialect, ...] = tuple(import_module(f"{__package__}.{name}").DIALECT for name in NAMES)
+
+
+def _merged() -> tuple[Row, ...]:
+    """Return each row once, with the names of the dialects that have it."""
+    owners: dict[Row, frozenset[str]] = {}
+    for dialect in DIALECTS:
+        for row in dialect.rows:
+            owners[row] = owners.get(row, frozenset()) | {dialect.name}
+    return tuple(replace(row, dialects=names) for row, names in owners.items())
+
+
+def _index() -> Mapping[str, tuple[Row, ...]]:
+    index: dict[str, tuple[Row, ...]] = {}
+    for row in ROWS:
+        for name in row.names:
+            for flag in ("-" + name, "--" + name) if len(name) > 1 else ("-" + name,):
+                index[flag] = (*index.get(flag, ()), row)
+    return index
+
+
+ROWS = _merged()
+_BY_FLAG = _index()
+
+
+def of_command(name: str) -> str | None:
+    """Return the dialect of a name that mpilaunch was started under; `mpirun` and `mpiexec` may be anybody's."""
+    return next((dialect.name for dialect in DIALECTS if name in dialect.commands), None)
+
+
+def of_mark(flag: str) -> frozenset[str]:
+    """Return the dialects that a flag of ours tells a command line for `mpirun` or `mpiexec` to be in; all if none."""
+    return frozenset(dialect.name for dialect in DIALECTS if flag in dialect.marks) or frozenset(NAMES)
+
+
+def defaults(dialects: frozenset[str]) -> dict[str, tuple[str, str]]:
+    """Return the defaults that all of these dialects have in common: option, value and source."""
+    common = [dialect.defaults.items() for dialect in DIALECTS if dialect.name in dialects]
+    return {name: setting for name, setting in common[0] if all((name, setting) in items for items in common)}
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return the options that variables of other launchers set: the text of the value, and the variable."""
+    result: dict[str, tuple[str, str]] = {}
+    for dialect in DIALECTS:
+        for variable, name in dialect.variables.items():
+            if text := environ.get(variable, ""):
+                result.setdefault(name, (text, variable))
+    return result
+
+
+def flags(dialects: frozenset[str]) -> list[str]:
+    """Return the long flags that the dialects know beside ours."""
+    return [flag for flag, rows in _BY_FLAG.items() if flag.startswith("--") and any(row.dialects & dialects for row in rows)]
+
+
+def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
+    """Return the row of a flag, None when no launcher has it; raises UsageError when its meaning depends on the launcher.
+
+    Args:
+        dialects: those that are possible after what has been read.
+        named: the user has named the dialect, so that options of others are none of it.
+    """
+    rows = _BY_FLAG.get(flag, ())
+    possible = [row for row in rows if row.dialects & dialects]
+    if rows and not possible and named:
+        message = f"option {flag} is {_owners(rows)}, and --dialect names another launcher"
+        raise UsageError("option-dialect", message, hint="leave --dialect out to use options of all launchers")
+    possible = possible or list(rows)
+    if len(possible) > 1 and flag.startswith("--"):
+        # Two dashes are how Open MPI's documents spell an option, and no other launcher's.
+        possible = [row for row in possible if "openmpi" in row.dialects] or possible
+    if len(possible) > 1:
+        readings = [f"{_owners([row])}: {flag} {row.metavar}".rstrip() for row in possible]
+        message = f"option {flag} means different things to different launchers"
+        hint = "say whose it is before it: --dialect openmpi, hydra or intel"
+        raise UsageError("option-dialect", message, context=readings, hint=hint)
+    return possible[0] if possible else None
+
+
+def _owners(rows: Sequence[Row]) -> str:
+    return " or ".join(dialect.owner for dialect in DIALECTS if any(dialect.name in row.dialects for row in rows))
+
+
+def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -> Translation:
+    """Return the words of ours that an option with its arguments means; raises UsageError."""
+    if row.joined and len(values) < row.words:
+        values = values[0].split("=", 1)
+    if row.kind == REFUSED:
+        raise UsageError("option-refused", f"option {flag} is not supported", hint=row.text)
+    if row.kind in (NEEDLESS, IGNORED):
+        return Translation(notes=((f"{flag} changes nothing: {row.text}", 1 if row.kind == NEEDLESS else 0),))
+    if isinstance(row.means, str):
+        return words_of(row.means, values)
+    try:
+        return row.means(values, read_file)
+    except Wrong as error:
+        raise UsageError("option-value", f"{flag}: {error}", hint=error.hint) from None
+
+
+def spelling(row: Row) -> str:
+    """Return an option with its arguments, as for a help: "-genv NAME VALUE"."""
+    return f"{' '.join('-' + name for name in row.names)} {row.metavar}".rstrip()
+
+
+def meaning(row: Row) -> str:
+    """Return what an option does here, as one line."""
+    if row.kind == ACTS:
+        words = row.means if isinstance(row.means, str) else ""
+        for place, name in enumerate(row.metavar.split(), start=1):
+            words = words.replace(f"${place}", name)
+        shown = f"`{words}`" if words else ""
+        everywhere = "for all programs" if row.everywhere and words else ""
+        return ", ".join(part for part in (shown, row.text, everywhere) if part)
+    return {NEEDLESS: "not needed: ", IGNORED: "does nothing: ", REFUSED: "not supported: "}[row.kind] + row.text

@@ -1,0 +1,152 @@
+"""Files that the user names, or that the environment names: read as text or as YAML, and whether to trust them.
+
+The only importer of yaml, and only when there is a file to read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mpilaunch.errors import UsageError, reason_of
+from mpilaunch.job import trust
+from mpilaunch.text import closest
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_BYTES = 1 << 20
+MAX_ITEMS = 100_000
+
+Position = tuple[int, int]
+"""Line and column, from 1."""
+Positions = Mapping[tuple[str | int, ...], Position]
+"""Where each key and each list item stands in the file, by the keys and indices that lead to it."""
+
+
+def check_trusted(where: str, status: os.stat_result, *, named: bool) -> None:
+    """Raise UsageError "file-untrusted" for a file whose commands another user may have written.
+
+    Args:
+        where: names the file in the message.
+        named: the command line names the file. A file that HOME or another variable leads to may be anybody's (`sudo -E`).
+    """
+    reason = trust.why_config_untrusted(status, named=named)
+    if reason is not None:
+        hint = "make it yours and writable by you only (chown, chmod go-w)"
+        hint += "" if named else ", or name it on the command line if you trust its owner"
+        raise UsageError("file-untrusted", f"{where}: the file is not trusted: {reason}", hint=hint)
+
+
+def read_text(path: str, purpose: str) -> str:
+    """Return the text of a file that the user named; raises UsageError "file-unreadable"."""
+    return text_and_status(path, purpose)[0]
+
+
+def text_and_status(
+    path: str, purpose: str, check: Callable[[os.stat_result], None] | None = None
+) -> tuple[str, os.stat_result]:
+    """Return the text of a file and the status of the very file that was read; raises UsageError "file-unreadable".
+
+    Args:
+        check: called with the status before anything is read; nothing blocks before, even if the file is another user's pipe.
+    """
+    try:
+        with open(path, encoding="utf-8", opener=None if check is None else _open_without_blocking) as file:
+            status = os.fstat(file.fileno())
+            if check is not None:
+                check(status)
+                os.set_blocking(file.fileno(), True)
+            return file.read().removeprefix("\ufeff"), status  # some editors begin a file with a byte order mark
+    except OSError as error:
+        message = f"cannot read {purpose} '{path}': {reason_of(error)}"
+        raise UsageError("file-unreadable", message, hint=_nearest_file(path)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': it is not UTF-8 text") from error
+    except ValueError as error:
+        raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': no file has such a name") from error
+
+
+def _open_without_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _nearest_file(path: str) -> str | None:
+    """Return a hint: the name of an existing file that was probably meant, or the part of the path that is missing."""
+    folder, name = os.path.split(path)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return f"there is no directory '{folder}'" if not os.path.lexists(folder) else None
+    guess = closest(name, (os.path.join(folder, other) for other in names if other != name))
+    return f"did you mean {guess}" if guess else None
+
+
+def load_yaml(path: str) -> tuple[Any, Positions]:
+    """Return the data of a YAML file and where each part of it stands; raises UsageError with file:line:column.
+
+    Only plain data is read (no Python objects), a key that stands twice is an error, and so is a file over MAX_BYTES or with
+    more than MAX_ITEMS items.
+    """
+    return parse_yaml(path, read_text(path, "YAML file"))
+
+
+def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
+    """Return the same of a YAML file's text; `path` is for the messages."""
+    if len(text) > MAX_BYTES:
+        raise UsageError("yaml-size", f"'{path}' has more than {MAX_BYTES >> 20} MiB")
+    import yaml  # 15 ms, and only where a file is used
+
+    positions: dict[tuple[str | int, ...], Position] = {}
+    try:
+        # Made inside the try: the reader refuses control characters at once.
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, positions
+        _note_positions(path, root, (), positions, loader.construct_object)
+        return loader.construct_document(root), positions
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
+        context = text.splitlines()[mark.line : mark.line + 1] if mark else ()
+        raise UsageError("yaml-syntax", f"{where}: {error.problem or error.context}", context=context) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError("yaml-syntax", f"{path}: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise UsageError("yaml-size", f"'{path}' is nested too deeply") from None
+
+
+def _note_positions(
+    path: str,
+    node: yaml.Node,
+    trail: tuple[str | int, ...],
+    positions: dict[tuple[str | int, ...], Position],
+    construct: Callable[[yaml.Node], Any],
+) -> None:
+    import yaml
+
+    # Aliases let a small file unfold to a huge one: what is counted is what is walked.
+    if len(positions) > MAX_ITEMS:
+        raise UsageError("yaml-size", f"'{path}' has more than {MAX_ITEMS:,} items")
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            here = trail + (index,)
+            positions[here] = _position(item)
+            _note_positions(path, item, here, positions, construct)
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            line, column = _position(key)
+            if not isinstance(key, yaml.ScalarNode):
+                raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a key must be one word")
+            here = trail + (construct(key),)
+            if here in positions:
+                message = f"{path}:{line}:{column}: '{key.value}' stands twice"
+                raise UsageError("yaml-duplicate", message, hint=f"it stands in line {positions[here][0]} already")
+            positions[here] = line, column
+            _note_positions(path, value, here, positions, construct)
+
+
+def _position(node: yaml.Node) -> Position:
+    return node.start_mark.line + 1, node.start_mark.column + 1

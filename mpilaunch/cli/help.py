@@ -1,0 +1,135 @@
+"""The help: one screen for most jobs, and topics for the rest; written with click's formatter from the table of options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from mpilaunch.cli import dialects, verbs
+from mpilaunch.cli.options import GROUPS, OPTIONS
+from mpilaunch.cli.types import Option
+
+EXAMPLES = (
+    ("mpilaunch -np 4 train.py", "4 ranks on this machine"),
+    ("mpilaunch -H node01:8,node02:8 train.py --lr 0.1", "16 ranks on two nodes"),
+    ("mpilaunch --hostfile hosts.txt --dry-run train.py", "where each rank would go"),
+    ("mpilaunch -N 1 -H node[01-32] --tag host uptime", "one command on 32 nodes"),
+)
+WIDTH = 100
+LEFT_COLUMN = 34
+SUMMARY = "mpilaunch starts one program as N ranks on many nodes and brings everything back."
+MORE = (
+    f"--help TOPIC prints all options of a topic: {', '.join(GROUPS)}; --help all prints them all. The options of other "
+    f"launchers are understood too: --help {', '.join(dialects.NAMES)}."
+)
+REST = (
+    "Long options may have one dash, as mpirun's: -np 4, -hostfile FILE. TIME is seconds, or a number with s, m, h or d: 90, "
+    "5m, 1h. --no-NAME takes back a flag. Each option but those that only look can also stand in a config file (np: 4) or in "
+    "the environment (MPILAUNCH_NP=4); the command line wins, then the environment, then --config FILE or "
+    "~/.config/mpilaunch/config.yaml. Several programs in one job: -np 1 ./a : -np 2 ./b. The options of other launchers are "
+    f"understood too: --help {', '.join(dialects.NAMES)}."
+)
+
+
+def text(topic: str = "", verb: str = "run") -> str:
+    """Return the help of a topic: "all", a group of options, a dialect; or that of a verb."""
+    if topic in dialects.NAMES:
+        return _dialect(topic)
+    if topic in GROUPS:
+        return _of_groups([topic])
+    return _of_groups(list(GROUPS), complete=True) if topic == "all" else _verb(verb)
+
+
+def short() -> str:
+    """Return what `mpilaunch` alone prints."""
+    formatter = click.HelpFormatter(max_width=WIDTH)
+    formatter.write(f"{SUMMARY}\n")
+    _write_examples(formatter)
+    formatter.write("\nmpilaunch --help lists the usual options; --dry-run shows what a command would do.\n")
+    return formatter.getvalue()
+
+
+def _verb(name: str) -> str:
+    """Return the help of a verb; that of `run` is the help of mpilaunch."""
+    module = verbs.module_of(name)
+    formatter = click.HelpFormatter(max_width=WIDTH)
+    if name == "run":
+        formatter.write(f"{SUMMARY}\n\n")
+        formatter.write(f"Usage: {module.USAGE}\n")
+        for other in verbs.NAMES:
+            if other != "run":
+                formatter.write(f"       {verbs.module_of(other).USAGE}: {verbs.summary_of(other)}\n")
+        _write_examples(formatter)
+        _write_options(formatter, "Options", [option for option in OPTIONS if option.basic], brief=True)
+    else:
+        formatter.write(f"{module.USAGE}: {module.SUMMARY}\n")
+        for topic in module.TOPICS:
+            _write_options(formatter, GROUPS[topic], _of_group(topic))
+    formatter.write_paragraph()
+    formatter.write_text(MORE)
+    return formatter.getvalue().rstrip()
+
+
+def _of_groups(topics: Sequence[str], *, complete: bool = False) -> str:
+    formatter = click.HelpFormatter(max_width=WIDTH)
+    if complete:
+        formatter.write(f"{SUMMARY}\n\n")
+        formatter.write_usage("mpilaunch", "[OPTIONS] PROGRAM [ARGUMENTS...]")
+        _write_examples(formatter)
+    for topic in topics:
+        _write_options(formatter, GROUPS[topic], _of_group(topic))
+    if complete:
+        formatter.write_paragraph()
+        formatter.write_text(REST)
+    return formatter.getvalue().strip()
+
+
+def _dialect(name: str) -> str:
+    """Return what the options of another launcher mean that are not spelled as ours."""
+    from mpilaunch.cli.dialects.table import DIALECTS, ROWS, meaning, spelling
+
+    title = next(dialect.title for dialect in DIALECTS if dialect.name == name)
+    formatter = click.HelpFormatter(max_width=WIDTH)
+    formatter.write(f"Options of {title} that mpilaunch spells otherwise; all others are in mpilaunch --help all.\n\n")
+    formatter.write_dl(
+        [(spelling(row), meaning(row).replace("`", "")) for row in ROWS if name in row.dialects], col_max=LEFT_COLUMN
+    )
+    formatter.write_paragraph()
+    formatter.write_text("Each may have one dash or two. docs/dialects.md has more.")
+    return formatter.getvalue().rstrip()
+
+
+def _write_examples(formatter: click.HelpFormatter) -> None:
+    with formatter.section("Examples"):
+        formatter.write_dl(EXAMPLES, col_max=60)
+
+
+def _of_group(topic: str) -> list[Option]:
+    return [option for option in OPTIONS if option.group == topic]
+
+
+def _write_options(
+    formatter: click.HelpFormatter, title: str, options: Sequence[Option], *, brief: bool = False
+) -> None:
+    with formatter.section(title):
+        formatter.write_dl([(_spelling(option, brief), _description(option, brief)) for option in options], col_max=LEFT_COLUMN)
+
+
+def _spelling(option: Option, brief: bool) -> str:
+    takes_value = option.fixed_value(option.flag) is None
+    flags = [flag for flag in option.flags if not takes_value or flag not in option.shorthands]
+    if brief:
+        flags = [*[flag for flag in flags if not flag.startswith("--")][:1], option.flag]
+    return ", ".join(flags) + (f" {option.metavar or '|'.join(option.choices)}" if takes_value else "")
+
+
+def _description(option: Option, brief: bool) -> str:
+    if brief:
+        return option.basic
+    notes = [] if option.fixed_value(option.flag) else [f"{flag} is {value}" for flag, value in option.shorthands.items()]
+    if option.multiple:
+        notes.append("may be repeated")
+    if option.default not in (None, False, 0, ()):
+        notes.append(f"default {option.default:g}" if isinstance(option.default, float) else f"default {option.default}")
+    return str(option.help) + (f" [{'; '.join(notes)}]" if notes else "")

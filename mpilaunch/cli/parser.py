@@ -1,0 +1,381 @@
+"""The words of a command line, before click sees them: which program and which launcher they belong to.
+
+A command line of ours is not one that click can take apart: long options have one dash, options of other launchers stand for
+several of ours, each program of several has its own, and the dialect is decided by what stands before. Click's parser has no
+public place for that, so this pass walks the words by the table of options, translates the others by `dialects`, and hands over
+one plain list of `--name=value` for the job and one for each program. It checks no value: click does.
+
+Pure: the files that options name are read by the function that it is given. All that follows a program's name belongs to the
+program, up to a word ":" as for mpirun and mpiexec; behind "--" not even that ends it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from mpilaunch.cli import dialects
+from mpilaunch.cli.options import BY_FLAG, BY_NAME, GROUPS
+from mpilaunch.cli.types import Option
+from mpilaunch.errors import UsageError
+from mpilaunch.text import closest
+
+if TYPE_CHECKING:
+    from mpilaunch.cli.dialects.rows import Row, Translation
+
+ReadFile = Callable[[str, str], str]
+"""Path, and what the file is for the user, to its text; raises UsageError."""
+
+TRANSLATED = frozenset({"mca"})
+"""Options of ours that `dialects` reads, as some of their values steer mpirun itself."""
+AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
+"""Names of the command that every MPI has."""
+TOPICS = ("all", *GROUPS, *dialects.NAMES)
+"""What may follow --help."""
+
+
+@dataclass
+class Words:
+    """Options of ours with their values, in order, and the flag that each was written as."""
+
+    pairs: list[tuple[Option, str]] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)
+
+    def add(self, option: Option, value: str, flag: str) -> None:
+        """Add one option."""
+        earlier = self.last(option.key) if option.joins else None
+        if earlier is not None:
+            # Modifiers are appended to a policy, whichever comes first: mpirun has them as options of their own.
+            joined = earlier + value if value.startswith(":") else value + earlier if earlier.startswith(":") else value
+            self.pairs = [pair for pair in self.pairs if pair[0] is not option]
+            value = joined
+        self.pairs.append((option, value))
+        self.flags[option.key] = flag
+
+    def __add__(self, other: Words) -> Words:
+        both = Words(list(self.pairs), {**self.flags, **other.flags})
+        for option, value in other.pairs:
+            both.add(option, value, other.flags[option.key])
+        return both
+
+    def last(self, key: str) -> str | None:
+        """Return the last value of an option."""
+        return next((value for option, value in reversed(self.pairs) if option.key == key), None)
+
+    def source(self, option: Option) -> str:
+        """Return the flag that an error or --show-config names: that of another launcher as it was written."""
+        flag = self.flags[option.key]
+        return option.flag if BY_FLAG.get(flag) is option else flag
+
+    @property
+    def argv(self) -> list[str]:
+        """The words for click."""
+        words = []
+        for option, value in self.pairs:
+            if option.is_flag:
+                words.append(option.secondary_opts[0] if _is_no(option, value) else option.flag)
+            else:
+                words.append(f"{option.flag}={value}")
+        return words
+
+
+def _is_no(option: Option, value: str) -> bool:
+    return not option.type.convert(value, option, None)
+
+
+@dataclass
+class Program:
+    """One program of a command line.
+
+    Attributes:
+        words: the program and its arguments; may be empty.
+        own: the options for it alone.
+        job: the options for the whole job that stand before it.
+        place: where it stands, for errors; empty for the only one.
+    """
+
+    words: list[str]
+    own: Words
+    job: Words = field(default_factory=Words)
+    place: str = ""
+
+
+@dataclass
+class CommandLine:
+    """A command line.
+
+    Attributes:
+        job: the options for the whole job.
+        programs: its programs, at least one.
+        weak: options that give way to every other setting.
+        defaults: options with the default of another launcher: the value, and its source.
+        notes: texts for the user, each with a level of verbosity.
+        wants: "help" or "version" where the user asked for that; what stands behind it has not been read.
+        topic: of the help.
+    """
+
+    job: Words
+    programs: list[Program]
+    weak: Words = field(default_factory=Words)
+    defaults: dict[str, tuple[str, str]] = field(default_factory=dict)
+    notes: tuple[tuple[str, int], ...] = ()
+    wants: str = ""
+    topic: str = ""
+
+
+def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadFile | None = None) -> CommandLine:
+    """Take a command line apart; raises UsageError.
+
+    Args:
+        name: the command that mpilaunch was started as.
+        read_file: for the options that name a file with more options; without it they are an error.
+    """
+    reader = _Reader(name, read_file)
+    rest = list(words)
+    programs = [reader.program(rest)]
+    while reader.goes_on:
+        programs.append(reader.program(rest, f"program {len(programs) + 1}"))
+    if reader.wants:
+        return CommandLine(reader.job, programs, wants=reader.wants, topic=reader.topic)
+    if reader.job.last("app") is not None:
+        programs = _programs_of_file(reader, programs)
+    job = reader.finished_job()
+    if len(programs) == 1:
+        job += programs[0].own
+        programs = [Program(programs[0].words, Words())]
+    for number, program in enumerate(programs, start=1):
+        if len(programs) > 1 and not program.words:
+            message = f"program {number} of {len(programs)} has no name"
+            raise UsageError("no-program", message, hint="each ':' stands between two programs: -np 1 ./a : -np 2 ./b")
+    return CommandLine(job, programs, reader.weak, reader.defaults(), tuple(reader.notes.items()))
+
+
+def _programs_of_file(reader: _Reader, before: list[Program]) -> list[Program]:
+    """Return the programs in the file of --app; the options before it are for all of them."""
+    path = str(reader.job.last("app"))
+    if len(before) > 1 or before[0].words:
+        message = f"--app {path} names the programs, and so does the command line"
+        raise UsageError("option-conflict", message, hint="leave the one or the other out")
+    reader.job += before[0].own
+    programs: list[Program] = []
+    pending = Words()
+    for place, words in lines_of(reader.read_file(path, "app file"), path):
+        rest = list(words)
+        while rest or reader.goes_on:
+            program = reader.program(rest, place, pending)
+            pending = Words() if program.words else program.own
+            if program.words:
+                programs.append(program)
+    if pending.pairs or not programs:
+        raise UsageError("no-program", f"{path}: no program behind the last options", hint="write a line like: -np 2 ./a")
+    return programs
+
+
+def lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
+    """Return the words of each line of an app file that has any, and where it begins ("apps.txt:3"); raises UsageError.
+
+    Words may be quoted as for a shell, "#" begins a comment, and a line that ends in a backslash goes on in the next.
+    """
+    pending, begin = "", 0
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        begin = begin if pending else number
+        pending += line.rstrip()
+        if pending.endswith("\\"):
+            pending = pending[:-1] + " "
+            continue
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError as error:
+            message = f"{source}:{begin}: {str(error).lower()}"
+            raise UsageError("app-file", message, context=[pending], hint="quote words as for a shell") from None
+        pending = ""
+        if words:
+            yield f"{source}:{begin}", words
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The option of another launcher that stands for an option of ours: the flag as written, and its row's attributes."""
+
+    flag: str
+    everywhere: bool = False
+    weak: bool = False
+
+
+class _Reader:
+    """Reads program after program; options for the whole job gather in `job`."""
+
+    def __init__(self, name: str, read_file: ReadFile | None) -> None:
+        self.job = Words()
+        self.weak = Words()
+        self.notes: dict[str, int] = {}
+        self.goes_on = False
+        self.wants = ""
+        self.topic = ""
+        self._own = Words()
+        self._agent: dict[str, str] = {}
+        self._agent_flag = ""
+        self._read_file = read_file
+        self._dialects = frozenset(dialects.NAMES)
+        self._named = False
+        self._ambiguous = name in AMBIGUOUS
+        if name != "mpilaunch" and not self._ambiguous:
+            from mpilaunch.cli.dialects.table import of_command
+
+            self._narrow({dialect for dialect in [of_command(name)] if dialect})
+
+    # Results
+
+    def finished_job(self) -> Words:
+        """Return the options for the whole job, with the agent that several options of other launchers name together."""
+        if self._agent and self.job.last("remote-agent") is None:
+            from mpilaunch.cli.dialects.hydra import agent_template
+
+            template = agent_template(self._agent)
+            if template is not None:
+                self.job.add(BY_NAME["remote-agent"], template, self._agent_flag)
+        return self.job
+
+    def defaults(self) -> dict[str, tuple[str, str]]:
+        """Return the defaults that differ under the launcher in use."""
+        if self._dialects == frozenset(dialects.NAMES):
+            return {}
+        from mpilaunch.cli.dialects.table import defaults
+
+        return defaults(self._dialects)
+
+    def read_file(self, path: str, purpose: str) -> str:
+        """Return the text of a file that an option names."""
+        if self._read_file is None:
+            raise UsageError("file-unreadable", f"no {purpose} can be read here")
+        return self._read_file(path, purpose)
+
+    # Programs
+
+    def program(self, rest: list[str], place: str = "", pending: Words | None = None) -> Program:
+        """Take the words of one program off `rest`; `goes_on` is whether a ':' follows."""
+        self._own = (pending or Words()) + Words()
+        before = self.job
+        self.job = Words()
+        try:
+            whole = self._options(rest)
+        except UsageError as error:
+            raise error.within(place) if place else error from None
+        added, self.job = self.job, before + self.job
+        end = rest.index(":") if ":" in rest and not whole else len(rest)
+        words = rest[:end]
+        self.goes_on = end < len(rest)
+        del rest[: end + 1]
+        return Program(words, self._own, added, place)
+
+    def _options(self, rest: list[str]) -> bool:
+        """Take the options off `rest`; return whether "--" ended them."""
+        while rest and rest[0].startswith("-") and rest[0] != "-" and not self.wants:
+            word = rest.pop(0)
+            if word == "--":
+                return True
+            flag, equals, text = word.partition("=")
+            values = [text] if equals else []
+            option = BY_FLAG.get(flag)
+            if option is None or option.key in TRANSLATED:
+                self._translate(flag, values, rest)
+            elif option.key == "help":
+                self.wants = option.key
+                self.topic = next((topic for topic in (values or rest)[:1] if topic in TOPICS), "")
+            else:
+                if self._ambiguous:
+                    from mpilaunch.cli.dialects.table import of_mark
+
+                    self._narrow(of_mark(_table_spelling(option, flag)))
+                self._take(option, flag, values, rest)
+        if self.wants:
+            rest.clear()
+        return False
+
+    def _narrow(self, names: Iterable[str]) -> None:
+        """Only these dialects have an option that was used; ignored where that leaves none."""
+        self._dialects = self._dialects & frozenset(names) or self._dialects
+
+    def _take(self, option: Option, flag: str, values: list[str], rest: list[str], origin: _Origin | None = None) -> None:
+        """Take the value of one option: the one that its flag stands for, or the next words."""
+        fixed = option.fixed_value(flag)
+        spelled = _table_spelling(option, flag)
+        if values and fixed is not None and spelled != option.flag:
+            raise UsageError("option-value", f"option {spelled} takes no value")
+        if not values and fixed is not None:
+            self._add(option, fixed, spelled, origin)
+            return
+        while len(values) < option.words and rest:
+            values.append(rest.pop(0))
+        if len(values) < option.words:
+            needs = f"option {origin.flag if origin else flag} needs {option.metavar or 'a value'}"
+            raise UsageError("option-value", needs, hint=option.value_hint)
+        self._add(option, "=".join(values), spelled, origin)
+
+    def _add(self, option: Option, value: str, flag: str, origin: _Origin | None) -> None:
+        written = origin.flag if origin else flag
+        if option.key == "version":
+            self.wants = option.key
+        if option.is_flag:
+            try:
+                _is_no(option, value)
+            except click.BadParameter as error:
+                raise UsageError("option-value", f"{written}: {error.message}", hint=option.value_hint) from None
+        elif option.key == "dialect" and value in dialects.NAMES:
+            self._dialects, self._named = frozenset({value}), True
+        where = self._own if option.local else self.job
+        if origin is not None and (origin.everywhere or origin.weak):
+            where = self.weak if origin.weak else self.job
+        where.add(option, value, written)
+
+    # Options of other launchers
+
+    def _translate(self, flag: str, values: list[str], rest: list[str]) -> None:
+        """Take an option of another launcher with its arguments, and the words of ours that it means."""
+        from mpilaunch.cli.dialects import table
+
+        row = table.find(flag, self._dialects, named=self._named)
+        if row is None:
+            raise _unknown(flag, table.flags(self._dialects))
+        if values and not row.words:
+            raise UsageError("option-value", f"option {flag} takes no value")
+        while len(values) < row.words and rest and not (row.joined and values and "=" in values[0]):
+            values.append(rest.pop(0))
+        if len(values) < row.words and not (row.joined and values and "=" in values[0]):
+            raise UsageError("option-value", f"option {flag} needs {row.metavar}")
+        self._narrow(row.dialects)
+        self._follow(row, flag, table.translate(row, flag, values, self.read_file))
+
+    def _follow(self, row: Row, flag: str, translation: Translation) -> None:
+        words = list(translation.words)
+        while words:
+            own, equals, text = words.pop(0).partition("=")
+            option = BY_FLAG.get(own)
+            if option is None:
+                raise _unknown(own, ())
+            origin = _Origin(flag, row.everywhere, row.weak or own in translation.weak)
+            self._take(option, own, [text] if equals else [], words, origin)
+        for text, level in translation.notes:
+            self.notes.setdefault(text, level)
+        if translation.agent:
+            self._agent |= translation.agent
+            self._agent_flag = flag
+
+
+def _table_spelling(option: Option, flag: str) -> str:
+    """Return a flag as the table has it: a long one with two dashes."""
+    return flag if flag.startswith("--") or f"-{flag}" not in (*option.opts, *option.secondary_opts) else f"-{flag}"
+
+
+def _unknown(word: str, foreign: Iterable[str]) -> UsageError:
+    digits = len(word) - len(word.rstrip("0123456789"))
+    if digits and not word.startswith("--") and (glued := word[:-digits]) in BY_FLAG:
+        return UsageError("option-unknown", f"unknown option {word}", hint=f"write {glued} {word[-digits:]}")
+    long = [flag for flag in BY_FLAG if flag.startswith("--") or len(flag) == 2]
+    guess = closest("--" + word.lstrip("-"), (*long, *foreign)) if len(word) > 2 else None
+    suggestion = f"; did you mean {guess if word.startswith('--') else guess[1:]}?" if guess else ""
+    return UsageError("option-unknown", f"unknown option {word}{suggestion}", hint="mpilaunch --help all lists all options")

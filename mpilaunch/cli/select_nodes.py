@@ -1,0 +1,219 @@
+"""The nodes of a job, and which of their slots each program may have: from hostfiles, lists, schedulers, slot maps, rankfiles.
+
+Reads the files that the user named; `build_job` makes the job of these nodes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mpilaunch.agent import is_template
+from mpilaunch.cli.files import check_trusted, load_yaml, read_text, text_and_status
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts import allocation, kubernetes, schedulers, slot_map
+from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
+from mpilaunch.job.settings import Layer, Section, Settings
+from mpilaunch.placement.cpu_binding import CpuPolicy
+from mpilaunch.placement.policy import MappingPolicy
+
+if TYPE_CHECKING:
+    from mpilaunch.placement.rankfile import RankLine
+
+
+def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
+    """Return the lines of the rankfile that a policy names, None when it names none; raises UsageError."""
+    if mapping.map_by != "rankfile" or mapping.file is None:
+        return None
+    from mpilaunch.placement.rankfile import parse_rankfile  # few jobs have one
+
+    return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
+
+
+def _read_hostfile(path: str, *, named: bool) -> list[HostEntry]:
+    """Return the entries of a hostfile; `named`: the command line names it."""
+    text, status = text_and_status(path, "hostfile")
+    entries = parse_hostfile(text, path)
+    _check_agents(entries, status, named=named)
+    return entries
+
+
+def _check_agents(entries: Sequence[HostEntry], status: os.stat_result, *, named: bool) -> None:
+    """Raise UsageError for commands in a file that another user may have written."""
+    for entry in entries:
+        if entry.agent is not None and is_template(entry.agent):
+            check_trusted(f"{entry.origin}: agent", status, named=named)
+
+
+def _discover(environ: Mapping[str, str]) -> tuple[list[HostEntry], str] | None:
+    """Return the hosts that a scheduler or an operator names, and its name; the environment says which files list them."""
+    read: list[os.stat_result] = []
+
+    def read_noted(path: str) -> str:
+        with open(path, encoding="utf-8") as file:
+            read.append(os.fstat(file.fileno()))
+            return file.read()
+
+    found = schedulers.discover(environ, read_noted) or kubernetes.find_hosts(environ, read_noted, os.listdir)
+    for status in read:
+        _check_agents(found[0] if found is not None else (), status, named=False)
+    return found
+
+
+def choose_nodes(
+    settings: Settings,
+    sections: Sequence[Section],
+    mapping: MappingPolicy,
+    lines: Sequence[RankLine] | None,
+    environ: Mapping[str, str],
+    agent: kubernetes.FoundAgent | None,
+) -> tuple[Allocation, list[dict[int, int] | None]]:
+    """Return the allocation, and for each program the slots that it may have of which nodes, None for all of them.
+
+    Args:
+        mapping: of the whole job.
+        lines: of a rankfile, which names the nodes where nothing else does.
+        agent: how an operator wants nodes to be reached for which the user names no agent.
+    """
+    hostfiles, host_lists = _named_hosts(settings)
+    own_files = [path for section in sections for path in own_values(section, "hostfile")]
+    own_lists = [text for section in sections for text in own_values(section, "host")]
+    if own_files or own_lists:
+        hostfiles, host_lists = tuple(dict.fromkeys(own_files)), () if own_files else tuple(own_lists)
+    source = "--host" if own_lists else settings.source("host")
+    on_command_line = bool(own_files) or settings.layer("hostfile") == Layer.COMMAND_LINE
+    entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
+    named = [entry for text in host_lists for entry in parse_host_list(text, source)]
+    slot_map_file = settings["slot-map"]
+    data, positions = load_yaml(slot_map_file) if slot_map_file else (None, {})
+    discovered = None
+    if not (hostfiles or host_lists) or allocation.has_relative_names([*entries, *named]):
+        from_slot_map = (slot_map.hosts(data, slot_map_file, positions), slot_map_file) if slot_map_file else None
+        discovered = _discover(environ) or from_slot_map
+        if discovered is None and lines is not None and not any(line.host.startswith("+") for line in lines):
+            discovered = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
+        if discovered is None and mapping.map_by == "seq" and mapping.file is not None:
+            discovered = _read_hostfile(mapping.file, named=settings.layer("map-by") == Layer.COMMAND_LINE), mapping.file
+    per_node = mapping.per_node
+    # The user's setting is stronger than what an operator has put into the environment.
+    inherited = agent if settings.layer("remote-agent") < 2 else None
+    nodes = allocation.from_sources(
+        entries,
+        named,
+        discovered,
+        hostfile_source=", ".join(hostfiles),
+        agent=settings["agent"],
+        remote_agent=inherited.name if inherited else settings["remote-agent"],
+        per_node=per_node if len(sections) == 1 or per_node is None else per_node * len(sections),
+        local_names=local_names(environ),
+        local_slots=len(os.sched_getaffinity(0)),
+    )
+    if inherited and any(node.agent == inherited.name for node in nodes.nodes):
+        nodes = nodes._replace(agent_source=inherited.source)
+    if slot_map_file:
+        nodes = slot_map.apply_slot_map(nodes, data, slot_map_file, positions)
+    if order := settings["order-nodes"]:
+        if order.lower() not in ("ascending", "descending"):
+            raise UsageError("option-value", f"--order-nodes: '{order}' is neither ascending nor descending")
+        nodes = allocation.order_nodes(nodes, descending=order.lower() == "descending")
+    own_slots = []
+    for number, section in enumerate(sections, start=1):
+        try:
+            own_slots.append(_own_slots(nodes, section, bool(hostfiles)))
+        except UsageError as error:
+            raise error.within(f"program {number} ({section.program[0]})") from None
+    return nodes, own_slots
+
+
+def listed(
+    mapping: MappingPolicy, cpu: CpuPolicy, lines: Sequence[RankLine] | None, settings: Settings, nodes: Allocation
+) -> tuple[MappingPolicy, CpuPolicy]:
+    """Return the policies with what the rankfile lists, --rankmap, or the hostfile that `--map-by seq` takes line by line."""
+    if settings["rankmap"] is not None:
+        if mapping.map_by != "slot":
+            raise UsageError("option-conflict", "--rankmap says where each rank goes", hint=f"leave {mapping.map_by} out")
+        from mpilaunch.placement.process_map import read_rankmap
+
+        # Whoever names the node of each rank means it, also where a node has fewer slots.
+        return mapping._replace(listed=read_rankmap(settings["rankmap"], len(nodes.nodes)), oversubscribe=True), cpu
+    if lines is not None:
+        entries = [HostEntry(line.host, origin=line.origin) for line in lines]
+        chosen = tuple(line.cores for line in lines)
+        return mapping._replace(listed=allocation.node_indices(entries, nodes)), cpu._replace(chosen=chosen)
+    if mapping.map_by == "seq":
+        hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
+        by = "map-by" if mapping.file else "hostfile"
+        on_command_line = settings.layer(by) == Layer.COMMAND_LINE
+        entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
+        entries = entries or [entry for text in host_lists for entry in parse_host_list(text)]
+        if not entries:
+            hint = "say --hostfile FILE, --host LIST, or --map-by seq:file=FILE"
+            raise UsageError("map-by", "--map-by seq: nothing lists the hosts of the ranks", hint=hint)
+        return mapping._replace(listed=allocation.node_indices(entries, nodes)), cpu
+    return mapping, cpu
+
+
+def own_values(section: Section, name: str) -> tuple[str, ...]:
+    """Return a program's own values of an option that may be repeated."""
+    value = section.settings[name].value if name in section.settings else ()
+    return value if isinstance(value, tuple) else ()
+
+
+def _own_slots(nodes: Allocation, section: Section, of_file: bool) -> dict[int, int] | None:
+    """Return the slots that a program may have of which nodes, by index; None for all.
+
+    Args:
+        of_file: the nodes are those of hostfiles, among whose slots a host list chooses; else they are the sum of the lists.
+    """
+    entries = [entry for text in own_values(section, "host") for entry in parse_host_list(text)]
+    if entries and of_file:
+        chosen = {node.name: len(node.slots) for node in allocation.filter_by_host_list(nodes, entries).nodes}
+        return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
+    paths = own_values(section, "hostfile")
+    entries += [entry for path in paths for entry in _read_hostfile(path, named=True)]
+    if not entries:
+        return None
+    slots: dict[str, int] = {}
+    for entry in entries:
+        slots[entry.name] = slots.get(entry.name, 0) + (1 if entry.slots is None else entry.slots)
+    return {node.index: slots[node.name] for node in nodes.nodes if node.name in slots}
+
+
+def _named_hosts(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the hostfiles and the host lists that count: those of the strongest layer that names hosts.
+
+    So `--host` filters a `--hostfile` beside it, and replaces a hostfile that a profile or MPILAUNCH_HOSTFILE names.
+    """
+    strongest = max(settings.layer("hostfile"), settings.layer("host"))
+    hostfiles, host_lists = (settings[name] if settings.layer(name) == strongest else () for name in ("hostfile", "host"))
+    return hostfiles, host_lists
+
+
+def local_names(environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of this machine that are certain without asking a name server."""
+    own = os.uname().nodename
+    names = frozenset({"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]})
+    if kubernetes.in_pod(environ):
+        with suppress(OSError):
+            names |= kubernetes.own_names(own, plain_text("/etc/hosts"))
+    return names
+
+
+def found_agent(settings: Settings, environ: Mapping[str, str]) -> kubernetes.FoundAgent | None:
+    """Return how an operator wants nodes to be reached, None where the user names an agent or there is no operator."""
+    return None if settings["agent"] else kubernetes.find_agent(environ, plain_text, _is_program)
+
+
+def _is_program(word: str) -> bool:
+    import shutil  # 3 ms, and needed only where a variable names an agent
+
+    return shutil.which(word) is not None
+
+
+def plain_text(path: str) -> str:
+    """Return the text of a file; raises OSError, UnicodeDecodeError."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()

@@ -1,0 +1,29 @@
+"""The agents of a job, loaded by name when a node needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mpilaunch import agent
+from mpilaunch.job.spec import JobSpec
+
+
+class Agents(dict[str, "agent.Agent"]):
+    """Agents by name: those of the given nodes are loaded at once, others (for spawned ranks) on first look-up.
+
+    Both raise UsageError when there is no such agent.
+    """
+
+    def __init__(self, job: JobSpec, indexes: Iterable[int]) -> None:
+        self._options = job.agent
+        names = [job.allocation.nodes[index].agent for index in indexes]
+        super().__init__((name, agent.load(name, job.agent, names.count(name))) for name in dict.fromkeys(names))
+
+    def __missing__(self, name: str) -> agent.Agent:
+        self[name] = loaded = agent.load(name, self._options)
+        return loaded
+
+    async def close(self) -> None:
+        """Close every agent that was loaded."""
+        for one in self.values():
+            await one.close()

@@ -1,0 +1,102 @@
+"""The report of a launch as JSON, documented in docs/report.md.
+
+It is written once, at the end, to a new file that replaces an old one, so a reader never sees half a report. A pipe or a device
+such as /dev/null is written to directly.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import mpilaunch
+from mpilaunch.errors import LaunchError
+from mpilaunch.head import safe_files
+from mpilaunch.head.observe.timeline import Timeline
+from mpilaunch.head.ranks import Ranks
+from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.job.plan import plan_as_json
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.state import JobState, Verdict
+from mpilaunch.placement.binding import RankBinding
+
+SCHEMA = "mpilaunch.report/1"
+
+
+def write_report(path: str, data: Mapping[str, Any]) -> None:
+    """Write a report to a file; raises LaunchError."""
+    try:
+        safe_files.write_file(path, (json.dumps(data, indent=2) + "\n").encode())
+    except OSError as error:
+        raise LaunchError("report-file", f"--report {path}: {error.strerror}", hint=safe_files.hint_of(error)) from error
+
+
+def report(
+    job: JobSpec,
+    facts: Mapping[int, NodeFacts],
+    ranks: Ranks,
+    state: JobState,
+    timeline: Timeline,
+    verdict: Verdict,
+) -> dict[str, Any]:
+    """Return the report as data; docs/report.md describes every member."""
+    return {
+        "schema": SCHEMA,
+        "mpilaunch": mpilaunch.__version__,
+        "job_id": job.job_id,
+        "plan": plan_as_json(job),
+        "phases": timeline.phases(),
+        "verdict": {
+            **summary_of(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
+            "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
+            "hint": verdict.hint,
+            "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
+        },
+        "nodes": [_node(job, index, facts.get(index)) for index in job.job_map.nodes],
+        "ranks": [_rank(rank, ranks, state, timeline) for rank in state.states],
+    }
+
+
+def summary_of(verdict: Verdict, detail: str) -> dict[str, Any]:
+    """Return the members that the verdict of a job and that of each attempt have in common."""
+    return {
+        "exit_code": int(verdict.exit_code),
+        "cause": verdict.cause,
+        "first_rank": None if verdict.first is None else verdict.first.rank,
+        "host": verdict.host or None,
+        "detail": detail or None,
+        "seconds": verdict.seconds,
+    }
+
+
+def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"index": index, "name": job.allocation.nodes[index].name}
+    if facts is not None:
+        data |= {
+            "hostname": facts.hostname,
+            "python": facts.python,
+            "addresses": list(facts.addresses),
+            "cpus": len(facts.cpus),
+            "gpus": [asdict(gpu) for gpu in facts.gpus],
+        }
+    return data
+
+
+def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[str, Any]:
+    place = ranks.place(rank)
+    binding = ranks.bindings.get(rank, RankBinding())
+    end = state.ends.get(rank)
+    return {
+        "rank": rank,
+        "node": place.node,
+        "cpus": None if binding.cpus is None else list(binding.cpus),
+        "gpus": list(binding.gpus),
+        "started": timeline.started_at(rank),
+        "ended": None if end is None else timeline.wall(end.clock),
+        "exit_code": None if end is None else end.code,
+        "signal": None if end is None else end.signal,
+        "stopped": end is None or end.stopped,
+        "how": "lost with its node" if end is None else end.description,
+    }

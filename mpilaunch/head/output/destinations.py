@@ -1,0 +1,28 @@
+"""Prepare the places a job writes to (output directory, checkpoint directory, report) before anything is started.
+
+A bad path must fail here, with the option that named it, and not after hours of computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mpilaunch.errors import UsageError
+from mpilaunch.head import safe_files
+from mpilaunch.job.spec import JobSpec
+
+
+def prepare_destinations(job: JobSpec) -> None:
+    """Make the directories a job writes to and check that its report can be written; raises UsageError."""
+    _prepare(safe_files.make_directory, job.output.directory, "--output-filename", "output-directory")
+    _prepare(safe_files.make_new_directory, job.checkpoint_directory, "--checkpoint-prefix", "checkpoint-prefix")
+    _prepare(safe_files.check_file, job.report_file, "--report", "report-file")
+
+
+def _prepare(action: Callable[[str], None], path: str | None, option: str, reference: str) -> None:
+    if path is None:
+        return
+    try:
+        action(path)
+    except OSError as error:
+        raise UsageError(reference, f"{option} {path}: {error.strerror}", hint=safe_files.hint_of(error)) from error

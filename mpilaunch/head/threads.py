@@ -1,0 +1,52 @@
+"""An executor of daemon threads for blocking calls, above all host name look-ups; nothing waits for them at exit.
+
+Python joins the threads of the standard library's executor at exit, however long a name server takes to answer.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+MOST_THREADS = 64
+"""The default of --fanout: the number of nodes contacted at a time."""
+
+
+class DaemonThreadExecutor(ThreadPoolExecutor):
+    """An executor of daemon threads; a ThreadPoolExecutor because asyncio accepts no other default executor."""
+
+    def __init__(self) -> None:
+        super().__init__(MOST_THREADS)
+        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._started = 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run a function in a thread."""
+        future: Future[Any] = Future()
+        self._calls.put((future, lambda: fn(*args, **kwargs)))
+        if self._started < MOST_THREADS:
+            self._started += 1
+            threading.Thread(target=_serve, args=(self._calls,), name="wait", daemon=True).start()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Return at once; the threads end with the process."""
+
+
+Call = tuple["Future[Any]", Callable[[], Any]]
+
+
+def _serve(calls: queue.SimpleQueue[Call]) -> None:
+    while True:
+        future, call = calls.get()
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            result = call()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)

@@ -1,0 +1,84 @@
+"""Verbs: what counts as one, and what they refuse. What `up` and `down` do is in test_standby."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpilaunch.cli import verbs
+from mpilaunch.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The verbs that were called, in the place of what they do."""
+    called: list[str] = []
+
+    def main_of(name: str):
+        return lambda request: called.append(" ".join([name, *request.sections[0].program])) or 0
+
+    monkeypatch.setattr(verbs, "main_of", main_of)
+    monkeypatch.setattr(sys, "argv", ["mpilaunch"])
+    return called
+
+
+@pytest.mark.parametrize(
+    ("words", "called"),
+    [
+        ("prog", "run prog"),
+        ("-np 2 prog up", "run prog up"),
+        ("run -np 2 prog", "run prog"),
+        ("run up", "run up"),
+        ("up -H a", "up"),
+        ("down", "down"),
+        ("-- up", "run up"),
+        ("./up", "run ./up"),
+        ("-np 2 up", "run up"),
+        ("-H a : up", "run"),
+    ],
+)
+def test_a_verb_stands_in_the_first_place_only(named: list[str], words: str, called: str) -> None:
+    code = main(words.split())
+    assert (code, named) == ((2, []) if ":" in words else (0, [called]))
+
+
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "orterun"])
+def test_there_are_no_verbs_under_the_name_of_another_launcher(
+    named: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{name}"])
+    assert main(["up"]) == 0
+    assert named == ["run up"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("up -H a prog", "error[option-conflict]: mpilaunch up runs no program, and here is prog"),
+        ("--up -H a prog", "error[option-conflict]: --up runs no program, and here is prog"),
+        ("down prog", "error[option-conflict]: mpilaunch down runs no program, and here is prog"),
+        ("up -H a --dry-run", "error[option-conflict]: mpilaunch up and --dry-run cannot be used together"),
+        ("--up --down", "error[option-conflict]: --up and --down cannot be used together"),
+        ("up --hostfil h", "error[option-unknown]: unknown option --hostfil; did you mean --hostfile?"),
+        ("down --np two", "error[option-value]: --np: 'two' is not a whole number"),
+    ],
+)
+def test_what_a_verb_refuses(capsys: pytest.CaptureFixture[str], words: str, error: str) -> None:
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err.splitlines()[0] == error
+
+
+@pytest.mark.parametrize("name", verbs.NAMES)
+def test_a_verb_is_one_file_with_its_help(name: str) -> None:
+    module = verbs.module_of(name)
+    assert module.SUMMARY and module.USAGE.startswith("mpilaunch") and callable(module.main)
+    assert isinstance(module.TOPICS, tuple)

@@ -1,0 +1,59 @@
+"""Agents for real hosts, called in a Python of their own on the head of the testbed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from mpilaunch.agent import AgentFailure, AgentOptions, load
+from mpilaunch.hosts.allocation import Node
+from mpilaunch_agents.conformance import Recorder
+from tests.support.hosts import Hosts
+
+AGENTS = ("ssh", "openssh", "ssh -o BatchMode=yes -o ConnectTimeout=2 -p {port} -l {user} {host} {command}")
+
+
+async def reach(
+    agent_name: str, options: dict[str, Any], nodes: Sequence[dict[str, Any]], command: Sequence[str]
+) -> list[list[Any]]:
+    """Run a command on nodes at once; return for each the cause, the words or the output, and the exit code."""
+    options["ssh_options"] = tuple(options.get("ssh_options", ()))
+    agent = load(agent_name, AgentOptions(**options))
+
+    async def one(index: int, node: dict[str, Any]) -> list[Any]:
+        recorder = Recorder()
+        try:
+            channel = await agent.open(Node(index, slots=(), agent=agent_name, **node), command, recorder)
+        except AgentFailure as error:
+            return [error.cause, error.detail, None]
+        channel.write_eof()
+        end = await recorder.ended()
+        return [end.cause, end.error or recorder.stdout.decode().strip(), end.exit_code]
+
+    try:
+        return await asyncio.gather(*(one(index, node) for index, node in enumerate(nodes)))
+    finally:
+        await agent.close()
+
+
+def ask(
+    hosts: Hosts,
+    agent: str,
+    node: str | dict[str, Any] | list[dict[str, Any]],
+    command: Sequence[str] = ("hostname",),
+    **options: Any,
+) -> list[list[Any]]:
+    """Call `reach` on the head."""
+    nodes = [{"name": node}] if isinstance(node, str) else [node] if isinstance(node, dict) else node
+    script = (
+        "import asyncio, json, sys; from tests.support.agents.ssh import reach; "
+        "print(json.dumps(asyncio.run(reach(*json.loads(sys.argv[1])))))"
+    )
+    call = json.dumps([agent, {"connect_timeout": 10, **options}, nodes, list(command)])
+    done = hosts.run([sys.executable, "-W", "error", "-c", script, call])
+    assert (done.returncode, done.stderr) == (0, "")
+    answers: list[list[Any]] = json.loads(done.stdout)
+    return answers
