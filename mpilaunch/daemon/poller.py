@@ -32,9 +32,7 @@ class Poller:
         """Return the descriptor of the selector."""
         return self._selector.fileno()
 
-    def watch(
-        self, file: Union[int, File], ready: Callable[[], None], *, reading: bool = True, writing: bool = False
-    ) -> None:
+    def watch(self, file: Union[int, File], ready: Callable[[], None], *, reading: bool = True, writing: bool = False) -> None:
         """Call `ready` whenever `file` can be read, or written to; raises OSError for a regular file."""
         events = (selectors.EVENT_READ if reading else 0) | (selectors.EVENT_WRITE if writing else 0)
         if file in self:

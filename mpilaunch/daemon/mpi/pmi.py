@@ -1,9 +1,9 @@
-"""What PMI gives the ranks of one node, whichever of its protocols they speak: one world's key-value space, barriers, names.
+"""One world's key-value space, barriers and names on one node, for both PMI protocols.
 
-No I/O: the protocols (pmi1, pmi2) call the methods; what concerns other nodes goes to the head through the functions that the
-caller gives. Puts stay here until every living rank of the node is in a barrier; then one message goes to the head, and one
-comes back with what all nodes put. So a barrier costs one message per node, and every get is answered here. A rank that has
-ended is not waited for here: the head knows that it will never come, and ends the job.
+No I/O: the protocols (pmi1, pmi2) call the methods; requests to other nodes go to the head through the functions of `Upward`.
+Puts stay here until every living rank of the node is in a barrier; then one message goes to the head, and one comes back with
+the puts of all nodes. So a barrier costs one message per node, and every get is answered here. Barriers do not wait for ended
+ranks: the head knows that such a barrier cannot complete, and ends the job.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
-"""Bytes that a name, a key and a value may have; told to every rank, and held."""
+"""Longest name, key and value in bytes; sent to every rank, and enforced."""
 MAX_PORT = 2048
-"""Bytes of a published name and its port together."""
+"""Longest published name and port together, in bytes."""
 MAX_PUTS = 256 << 10
 """Bytes of keys and values that one rank may put; MPICH puts some hundreds."""
 MAX_PAIRS = 8192
-"""Puts of one rank: a pair of two bytes costs some hundred bytes of memory."""
+"""Puts of one rank: a short pair costs some hundred bytes of memory."""
 MAX_NODE_ATTRIBUTES = 1024
 MAX_COUNT = 1 << 20
 """Ranks, arguments or pairs that one MPI_Comm_spawn may name."""
 MAX_PENDING = 64
-"""Requests of one rank that are not answered yet; a rank has one for each of its threads that is in a call."""
+"""Unanswered requests of one rank; it has one for each thread that is in a call."""
 MAPPING_KEY = "PMI_process_mapping"
 LONGEST_MAPPING = 1023
-"""Bytes of a map that surely fits the libraries' buffers of 1024; a longer one is left out: the ranks compare host names."""
+"""Longest mapping that fits the libraries' buffers of 1024 bytes. Without a mapping the ranks compare host names."""
 
 ABSENT, CONNECTED, FINALIZED, ABORTED = "absent", "connected", "finalized", "aborted"
-"""How far a rank came: it never spoke PMI, it did and has not finalized, it has finalized, it called MPI_Abort."""
+"""PMI states of a rank: never connected, connected and not finalized, finalized, called MPI_Abort."""
 
 WORLD, NODE = "WORLD", "NODE"
-"""The groups that have names: every rank of the world, every rank of the world on this node."""
+"""Groups with names: all ranks of the world, and those on this node."""
 
 
 class ProtocolError(Exception):
-    """A rank broke the protocol; the text says how."""
+    """A rank broke the protocol; the text describes the fault."""
 
 
 class Upward:
-    """What a world asks of others, as functions.
+    """The functions by which a world reaches the daemon and the head.
 
     Attributes:
-        collective: (kind, members, local ranks that wait, data, done): all members, pairs [world, rank or -1 for all], come
-            together; done gets the answer: what each node gave as `parts`, and a `number` that no other collective has.
-        ask: (what, details, done): a service of the head; done gets its answer.
+        collective: (kind, members, waiting local ranks, data, done): join all members, pairs [world, rank or -1 for all];
+            done gets the answer: the data of each node as `parts`, and a unique `number`.
+        ask: (what, details, done): request a service of the head; done gets its answer.
         abort: (rank, code): a rank called MPI_Abort; the library waits to be killed.
         connected: (rank): a rank has called MPI_Init.
     """
@@ -63,11 +63,11 @@ class Upward:
 
 
 class _Barrier:
-    """One barrier of one group, as far as this node sees it."""
+    """The ranks of this node in one barrier of a group."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, Callable[[], None]] = {}
-        self.told = False
+        self.sent = False
 
 
 class PmiWorld:
@@ -76,7 +76,7 @@ class PmiWorld:
     Args:
         description: the `mpi` member of `prepare`.
         ranks: the world's ranks on this node, and the app of each.
-        upward: to the head.
+        upward: functions to reach the daemon and the head.
     """
 
     def __init__(self, description: dict[str, Any], ranks: dict[int, int], upward: Upward) -> None:
@@ -103,22 +103,22 @@ class PmiWorld:
     # The life of a rank
 
     def connect(self, rank: int) -> None:
-        """A rank has called MPI_Init."""
+        """Handle MPI_Init of a rank."""
         first, self.states[rank] = self.states[rank] == ABSENT, CONNECTED
         if first:
             self._upward.connected(rank)
 
     def finalize(self, rank: int) -> None:
-        """A rank has called MPI_Finalize."""
+        """Handle MPI_Finalize of a rank."""
         self.states[rank] = FINALIZED
 
     def abort(self, rank: int, code: int) -> None:
-        """A rank has called MPI_Abort."""
+        """Handle MPI_Abort of a rank."""
         self.states[rank] = ABORTED
         self._upward.abort(rank, code & 255)
 
     def end(self, rank: int) -> None:
-        """A rank has exited: nobody here waits for it."""
+        """Handle the exit of a rank: barriers here do not wait for it."""
         self._living.discard(rank)
         for key, barriers in list(self._barriers.items()):
             for barrier in barriers:
@@ -126,7 +126,7 @@ class PmiWorld:
             self._check(key)
 
     def _pend(self, rank: int, done: Callable[..., None]) -> Callable[..., None]:
-        """Count a request until it is answered by what is returned; raises ProtocolError when the rank has too many."""
+        """Count a request until the returned function answers it; raises ProtocolError when the rank has too many."""
         if self._pending[rank] >= MAX_PENDING:
             raise ProtocolError("more than %d requests that are not answered yet" % MAX_PENDING)
         self._pending[rank] += 1
@@ -140,7 +140,7 @@ class PmiWorld:
     # The key-value space
 
     def put(self, rank: int, key: str, value: str) -> str:
-        """Keep a pair until the next barrier; return why not, "" when it is kept."""
+        """Keep a pair until the next barrier; return the reason if it is refused, else ""."""
         if len(key) > MAX_KEY or len(value) > MAX_VALUE:
             return "key_or_value_too_long"
         if not _fits_a_line(key + value):
@@ -153,51 +153,47 @@ class PmiWorld:
         return ""
 
     def get(self, key: str) -> str | None:
-        """Return a value, None when nobody has put it yet."""
+        """Return a value, None if no rank has put it yet."""
         return self.attributes.get(key, self._new.get(key, self._known.get(key)))
 
     def _learn(self, pairs: Any) -> None:
-        """Take the pairs of other ranks; their node may have sent anything, so what no rank here could have put is left out."""
+        """Add the pairs of other nodes, which are not trusted: skip pairs that `put` would refuse."""
         if isinstance(pairs, dict):
             self._known.update(
                 (key, value)
                 for key, value in pairs.items()
-                if isinstance(value, str)
-                and len(key) <= MAX_KEY
-                and len(value) <= MAX_VALUE
-                and _fits_a_line(key + value)
+                if isinstance(value, str) and len(key) <= MAX_KEY and len(value) <= MAX_VALUE and _fits_a_line(key + value)
             )
 
     def put_on_node(self, key: str, value: str) -> None:
-        """Keep an attribute of this node, and tell the ranks that wait for it."""
+        """Keep an attribute of this node, and answer the ranks that wait for it."""
         if key not in self._node_attributes and len(self._node_attributes) >= MAX_NODE_ATTRIBUTES:
             raise ProtocolError("more than %d attributes of a node" % MAX_NODE_ATTRIBUTES)
         self._node_attributes[key] = value
-        for found in self._waiting_for.pop(key, ()):
-            found(value)
+        for done in self._waiting_for.pop(key, ()):
+            done(value)
 
-    def get_on_node(self, rank: int, key: str, wait: bool, found: Callable[[str | None], None]) -> None:
-        """Hand over an attribute of this node, None when there is none and the rank does not wait for it."""
+    def get_on_node(self, rank: int, key: str, wait: bool, done: Callable[[str | None], None]) -> None:
+        """Call `done` with an attribute of this node, at once (None if missing) or when it exists (`wait`)."""
         if key in self._node_attributes or not wait:
-            found(self._node_attributes.get(key))
+            done(self._node_attributes.get(key))
         else:
-            found = self._pend(rank, found)
-            self._waiting_for.setdefault(key, []).append(found)
+            self._waiting_for.setdefault(key, []).append(self._pend(rank, done))
 
     # Barriers
 
     def barrier(self, rank: int, group: str, tag: str, done: Callable[[], None]) -> None:
-        """A rank waits for its group: WORLD, NODE or numbers like "0,2,5"; raises ProtocolError.
+        """Enter a rank into a barrier of its group: WORLD, NODE or numbers like "0,2,5"; raises ProtocolError.
 
-        Barriers of one group with different tags know nothing of each other.
+        Barriers of one group with different tags are independent.
         """
         if group not in (WORLD, NODE):
-            group = ",".join(map(str, sorted(self._numbers(group))))  # the order of the numbers makes no other group
+            group = ",".join(map(str, sorted(self._numbers(group))))  # the order does not matter
         if rank not in self._members(group):
             raise ProtocolError("rank %d is not in the group %r of its barrier" % (rank, group[:80]))
         done = self._pend(rank, done)
         barriers = self._barriers.setdefault((group, tag), [])
-        # A quick rank may be in the group's next barrier while the head's word for this one is on its way.
+        # A quick rank may enter the group's next barrier while the head's answer for this one is on its way.
         barrier = next((one for one in barriers if rank not in one.waiting), None)
         if barrier is None:
             barrier = _Barrier()
@@ -206,7 +202,7 @@ class PmiWorld:
         self._check((group, tag))
 
     def _members(self, group: str) -> set[int]:
-        """Return the members of a group that this node has."""
+        """Return the members of a group on this node."""
         if group in (WORLD, NODE):
             return set(self.states)
         return self._numbers(group) & set(self.states)
@@ -221,18 +217,18 @@ class PmiWorld:
         return numbers
 
     def _check(self, key: tuple[str, str]) -> None:
-        """Once all living ranks of the node that belong to a barrier are in it: go on when they are all, else tell the head.
+        """Once all living members on this node wait: release them if no others exist, else send the barrier to the head.
 
-        The head is told of a barrier of this node alone too, when one of its ranks has ended: it ends the job, as it does for
-        every barrier that cannot be complete any more.
+        A barrier of this node alone goes to the head too when one of its ranks has ended: the head ends the job, as for every
+        barrier that cannot complete.
         """
         barriers, (group, tag) = self._barriers.get(key), key
         if not barriers:
             return
         barrier, members = barriers[0], self._members(group)
-        if barrier.told or not barrier.waiting or set(barrier.waiting) != members & self._living:
+        if barrier.sent or not barrier.waiting or set(barrier.waiting) != members & self._living:
             return
-        barrier.told = True
+        barrier.sent = True
         numbers = None if group == WORLD else members if group == NODE else self._numbers(group)
         if len(barrier.waiting) == (self.size if numbers is None else len(numbers)):
             self._release(key, [])
@@ -240,7 +236,7 @@ class PmiWorld:
         names = [[self.name, number] for number in ([-1] if numbers is None else sorted(numbers))]
         pairs = {} if group == NODE else self._new
         if group == WORLD:
-            # A smaller group tells its own nodes only: the others get these pairs with the next barrier of all.
+            # After a barrier of a smaller group, the other nodes still need these pairs.
             self._known.update(pairs)
             self._new = {}
 
@@ -263,47 +259,48 @@ class PmiWorld:
     # Services of the head
 
     def publish(self, rank: int, name: str, port: str, done: Callable[[bool], None]) -> None:
-        """Publish a port under a service's name; done gets False when the name is taken."""
+        """Publish a port under a service name; done gets False if the name is taken."""
         self._ask_of_name(rank, "publish", {"values": {name: port}}, name + port, lambda answer: done(not answer["error"]))
 
     def unpublish(self, rank: int, name: str, done: Callable[[bool], None]) -> None:
-        """Take a published name back; done gets False when there was none."""
+        """Remove a published name; done gets False if there was none."""
         self._ask_of_name(rank, "unpublish", {"names": [name]}, name, lambda answer: done(not answer["error"]))
 
     def lookup(self, rank: int, name: str, done: Callable[[str | None], None]) -> None:
-        """Look a name up; done gets None when there is none, or one that no rank here could have published."""
+        """Look a name up; done gets None if there is none, or its port is invalid."""
 
-        def found(answer: dict[str, Any]) -> None:
+        def answered(answer: dict[str, Any]) -> None:
             port = (answer.get("values") or {}).get(name)
             done(port if isinstance(port, str) and len(port) <= MAX_PORT and _fits_a_line(port) else None)
 
-        self._ask_of_name(rank, "lookup", {"names": [name], "wait": False}, name, found)
+        self._ask_of_name(rank, "lookup", {"names": [name], "wait": False}, name, answered)
 
-    def _ask_of_name(
-        self, rank: int, what: str, details: dict[str, Any], text: str, done: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def _ask_of_name(self, rank: int, what: str, details: dict[str, Any], text: str, done: Callable[[Any], None]) -> None:
         if len(text) > MAX_PORT or not _fits_a_line(text):
             raise ProtocolError("%s of a name and port of more than %d bytes, or with a newline" % (what, MAX_PORT))
         self._upward.ask(what, {"space": "pmi", **details}, self._pend(rank, done))
 
-    def spawn(
-        self, rank: int, apps: list[dict[str, Any]], pairs: dict[str, str], done: Callable[[dict[str, Any]], None]
-    ) -> None:
-        """Start a new world of these apps (`ask`, docs/wire.md), whose key-value space begins with `pairs`."""
+    def spawn(self, rank: int, apps: list[dict[str, Any]], pairs: dict[str, str], done: Callable[[Any], None]) -> None:
+        """Start a new world of these apps (`ask`, docs/wire.md), with `pairs` in its key-value space."""
         self._upward.ask("spawn", {"world": self.name, "rank": rank, "apps": apps, "pairs": pairs}, self._pend(rank, done))
 
 
 def _fits_a_line(text: str) -> bool:
-    """Say whether a text is bytes as the ranks wrote them (latin-1), without what would end a line or a string of C."""
+    """Return whether a text is latin-1, as the ranks' bytes are decoded, without newline and NUL."""
     return "\n" not in text and "\0" not in text and (text.isascii() or max(text) <= "\xff")
 
 
 def mapping_text(blocks: list[list[int]]) -> str:
-    """Return which ranks share a node in the words of PMI: `(vector,(first node,nodes,ranks on each),...)`, in rank order.
+    """Return which ranks share a node as `(vector,(first node,nodes,ranks on each),...)`, in rank order.
 
     The format is MPICH's (src/pmi/src/pmi_util.c); Flux RFC 13 describes it.
     """
     return "(vector,%s)" % ",".join("(%d,%d,%d)" % tuple(block) for block in blocks)
+
+
+def numbered_pairs(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
+    """Return the numbered pairs of a message, by the patterns of their names; raises ValueError and KeyError."""
+    return {words[key % number]: words[value % number] for number in range(small_number(words.get(count, "0")))}
 
 
 def app_of_spawn(program: list[str], count: str, info: dict[str, str]) -> dict[str, Any]:
@@ -312,7 +309,7 @@ def app_of_spawn(program: list[str], count: str, info: dict[str, str]) -> dict[s
 
 
 def small_number(text: str) -> int:
-    """Return a count that a rank sent; raises ValueError, before a long text costs time."""
+    """Return a count that a rank sent; raises ValueError, without parsing a long text."""
     number = int(text) if len(text) <= 20 else -1
     if not 0 <= number <= MAX_COUNT:
         raise ValueError("%r is not a number from 0 to %d" % (text[:20], MAX_COUNT))

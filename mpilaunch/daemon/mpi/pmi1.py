@@ -1,7 +1,7 @@
 """PMI-1, the wire protocol of MPICH, Intel MPI and their relatives, on the connection of one rank.
 
-No I/O: bytes of the rank come in, answers go out through a function. A rank that breaks the protocol is cut off; it cannot
-harm the others or this process. A rank that says it speaks PMI-2 is served by `pmi2` from there on.
+No I/O: the caller passes in the rank's bytes, and replies go out through a function. A rank that breaks the protocol is cut off
+without harm to other ranks or this process. `pmi2` takes over for a rank that announces PMI-2.
 
 The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13.
 """
@@ -20,6 +20,7 @@ from mpilaunch.daemon.mpi.pmi import (
     PmiWorld,
     ProtocolError,
     app_of_spawn,
+    numbered_pairs,
     small_number,
 )
 from mpilaunch.daemon.mpi.pmi2 import Pmi2
@@ -37,8 +38,8 @@ class Pmi1:
     """One rank's connection.
 
     Args:
-        world: what the rank is served from.
-        rank: its place in that world.
+        world: the rank's world.
+        rank: its number in that world.
         send: sends bytes to the rank.
     """
 
@@ -68,7 +69,7 @@ class Pmi1:
             line, start = data[start:end], end + 1
             if b"\0" in line:
                 raise ProtocolError("a NUL byte in a line")
-            self._take(line.decode("latin-1"))  # a character for each byte, whatever the bytes are
+            self._take(line.decode("latin-1"))  # one character for each byte
         self._unread = b""
         self._successor.receive(data[start:])
 
@@ -87,14 +88,14 @@ class Pmi1:
             raise ProtocolError("%s without %s" % (command, error)) from None
 
     def _check_order(self, command: str) -> None:
-        """Raise ProtocolError unless a rank may say this now: first `init`, once, and nothing while it waits but `abort`."""
+        """Raise ProtocolError unless the command is allowed now: `init` first and once, only `abort` in a barrier."""
         state = self._world.states[self._rank]
         if state != (ABSENT if command == "init" else CONNECTED):
             raise ProtocolError("%s from a rank that is %s" % (command, state))
         if self._in_barrier and command != "abort":
             raise ProtocolError("%s from a rank that is in the barrier" % command)
 
-    def _say(self, command: str, **words: object) -> None:
+    def _reply(self, command: str, **words: object) -> None:
         text = " ".join(["cmd=" + command] + ["%s=%s" % pair for pair in words.items()])
         self._send(text.encode("latin-1") + b"\n")
 
@@ -103,27 +104,27 @@ class Pmi1:
     def _init(self, words: dict[str, str]) -> None:
         self._world.connect(self._rank)
         if words.get("pmi_version") == "2":
-            self._say("response_to_init", rc=0, pmi_version=2, pmi_subversion=0)
+            self._reply("response_to_init", rc=0, pmi_version=2, pmi_subversion=0)
             self._successor = Pmi2(self._world, self._rank, self._send)
         else:
-            # Version 1.2 is 1.1 and groups in barriers; a library takes the lower of its own and ours.
-            self._say("response_to_init", rc=0, pmi_version=1, pmi_subversion=2)
+            # Version 1.2 is 1.1 with groups in barriers; a library uses the lower of its version and ours.
+            self._reply("response_to_init", rc=0, pmi_version=1, pmi_subversion=2)
 
     def _get_maxes(self, words: dict[str, str]) -> None:
-        self._say("maxes", rc=0, kvsname_max=MAX_NAME, keylen_max=MAX_KEY, vallen_max=MAX_VALUE)
+        self._reply("maxes", rc=0, kvsname_max=MAX_NAME, keylen_max=MAX_KEY, vallen_max=MAX_VALUE)
 
     def _get_appnum(self, words: dict[str, str]) -> None:
-        self._say("appnum", rc=0, appnum=self._world.apps[self._rank])
+        self._reply("appnum", rc=0, appnum=self._world.apps[self._rank])
 
     def _get_my_kvsname(self, words: dict[str, str]) -> None:
-        self._say("my_kvsname", rc=0, kvsname=self._world.name)
+        self._reply("my_kvsname", rc=0, kvsname=self._world.name)
 
     def _get_universe_size(self, words: dict[str, str]) -> None:
-        self._say("universe_size", rc=0, size=self._world.universe_size)
+        self._reply("universe_size", rc=0, size=self._world.universe_size)
 
     def _finalize(self, words: dict[str, str]) -> None:
         self._world.finalize(self._rank)
-        self._say("finalize_ack", rc=0)
+        self._reply("finalize_ack", rc=0)
 
     def _abort(self, words: dict[str, str]) -> None:
         try:
@@ -136,62 +137,57 @@ class Pmi1:
 
     def _put(self, words: dict[str, str]) -> None:
         if self._is_of_another_world(words):
-            why_not = "no_such_kvs"
+            refusal = "no_such_kvs"
         else:
-            why_not = self._world.put(self._rank, words["key"], words["value"])
-        self._say("put_result", rc=-1 if why_not else 0, msg=why_not or "success")
+            refusal = self._world.put(self._rank, words["key"], words["value"])
+        self._reply("put_result", rc=-1 if refusal else 0, msg=refusal or "success")
 
     def _get(self, words: dict[str, str]) -> None:
         value = self._world.get(words["key"])
         if self._is_of_another_world(words):
-            self._say("get_result", rc=-1, msg="no_such_kvs", value="unknown")
+            self._reply("get_result", rc=-1, msg="no_such_kvs", value="unknown")
         elif value is None:
-            self._say("get_result", rc=-1, msg="key_not_found", value="unknown")
+            self._reply("get_result", rc=-1, msg="key_not_found", value="unknown")
         else:
-            self._say("get_result", rc=0, msg="success", value=value)
+            self._reply("get_result", rc=0, msg="success", value=value)
 
     def _is_of_another_world(self, words: dict[str, str]) -> bool:
         return words.get("kvsname", self._world.name) != self._world.name
 
     def _barrier_in(self, words: dict[str, str]) -> None:
-        # A tag tells the barriers of several threads of a rank apart, and is given back; without one a rank has one thread.
+        # The tag, returned in the reply, distinguishes the barriers of a rank's threads; without it a rank has one thread.
         group, colon, tag = words.get("group", WORLD).partition(":")
         self._in_barrier = self._in_barrier or not colon
 
         def out() -> None:
             self._in_barrier = self._in_barrier and bool(colon)
-            self._say("barrier_out", rc=0, **({"tag": tag} if colon else {}))
+            self._reply("barrier_out", rc=0, **({"tag": tag} if colon else {}))
 
         self._world.barrier(self._rank, group, tag, out)
 
     # Names and new worlds
 
     def _publish_name(self, words: dict[str, str]) -> None:
-        def published(done: bool) -> None:
-            self._result("publish_result", done, "name_is_taken")
-
-        self._world.publish(self._rank, words["service"], words["port"], published)
+        done = self._replier("publish_result", "name_is_taken")
+        self._world.publish(self._rank, words["service"], words["port"], done)
 
     def _unpublish_name(self, words: dict[str, str]) -> None:
-        def unpublished(done: bool) -> None:
-            self._result("unpublish_result", done, "no_such_name")
-
-        self._world.unpublish(self._rank, words["service"], unpublished)
+        self._world.unpublish(self._rank, words["service"], self._replier("unpublish_result", "no_such_name"))
 
     def _lookup_name(self, words: dict[str, str]) -> None:
-        def found(port: str | None) -> None:
+        def answered(port: str | None) -> None:
             if port is None:
-                self._result("lookup_result", False, "no_such_name")
+                self._reply("lookup_result", rc=1, msg="no_such_name")
             else:
-                self._say("lookup_result", rc=0, msg="success", port=port)
+                self._reply("lookup_result", rc=0, msg="success", port=port)
 
-        self._world.lookup(self._rank, words["service"], found)
+        self._world.lookup(self._rank, words["service"], answered)
 
-    def _result(self, command: str, done: bool, why_not: str) -> None:
-        self._say(command, rc=0 if done else 1, msg="success" if done else why_not)
+    def _replier(self, command: str, failure: str) -> Callable[[bool], None]:
+        return lambda done: self._reply(command, rc=0 if done else 1, msg="success" if done else failure)
 
     def _take_spawn_line(self, line: str) -> None:
-        """Take one line of `mcmd=spawn ... endcmd`, which comes as often as `totspawns` says."""
+        """Handle one line of `mcmd=spawn ... endcmd`; `totspawns` such blocks make one spawn."""
         name, _, value = line.partition("=")
         if name == "mcmd":
             self._check_order("spawn")
@@ -213,7 +209,7 @@ class Pmi1:
             if len(self._spawning) < small_number(self._spawning[0]["totspawns"]):
                 return
             apps = [_app(words) for words in self._spawning]
-            pairs = _pairs(self._spawning[0], "preput_num", "preput_key_%d", "preput_val_%d")
+            pairs = numbered_pairs(self._spawning[0], "preput_num", "preput_key_%d", "preput_val_%d")
         except (KeyError, ValueError) as error:
             raise ProtocolError("a spawn that does not fit: %r" % error) from None
         self._spawning, self._spawn_lines, self._spawn_bytes = None, 0, 0
@@ -221,9 +217,9 @@ class Pmi1:
 
     def _spawned(self, answer: dict[str, Any]) -> None:
         if answer["error"]:
-            self._say("spawn_result", rc=-1, msg="could_not_spawn", errcodes="1")
+            self._reply("spawn_result", rc=-1, msg="could_not_spawn", errcodes="1")
         else:
-            self._say("spawn_result", rc=0, msg="success", errcodes=",".join(["0"] * answer["size"]))
+            self._reply("spawn_result", rc=0, msg="success", errcodes=",".join(["0"] * answer["size"]))
 
 
 _COMMANDS = {
@@ -241,7 +237,7 @@ _COMMANDS = {
     "unpublish_name": Pmi1._unpublish_name,
     "lookup_name": Pmi1._lookup_name,
 }
-"""What a rank may say; `mcmd=spawn` has lines of its own."""
+"""The commands of a rank, besides `mcmd=spawn` with its lines."""
 
 
 def _pair(word: str) -> tuple[str, str]:
@@ -254,9 +250,5 @@ def _pair(word: str) -> tuple[str, str]:
 def _app(words: dict[str, str]) -> dict[str, Any]:
     """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
     arguments = [words["arg%d" % number] for number in range(1, small_number(words["argcnt"]) + 1)]
-    info = _pairs(words, "info_num", "info_key_%d", "info_val_%d")
+    info = numbered_pairs(words, "info_num", "info_key_%d", "info_val_%d")
     return app_of_spawn([words["execname"], *arguments], words["nprocs"], info)
-
-
-def _pairs(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
-    return {words[key % number]: words[value % number] for number in range(small_number(words.get(count, "0")))}

@@ -1,14 +1,24 @@
 """PMI-2 on the connection of one rank: the protocol of Slurm's and Cray's libpmi2, over the same world as PMI-1.
 
-No I/O. A message is six digits, the length of the rest, and `cmd=NAME;key=value;...;` where a doubled semicolon is one in a
-value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/mpi/pmi2.
+No I/O. A message is the length of the rest in six digits, and `cmd=NAME;key=value;...;` where a doubled semicolon stands for
+one in a value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/mpi/pmi2.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mpilaunch.daemon.mpi.pmi import CONNECTED, MAX_KEY, MAX_VALUE, WORLD, PmiWorld, ProtocolError, app_of_spawn, small_number
+from mpilaunch.daemon.mpi.pmi import (
+    CONNECTED,
+    MAX_KEY,
+    MAX_VALUE,
+    WORLD,
+    PmiWorld,
+    ProtocolError,
+    app_of_spawn,
+    numbered_pairs,
+    small_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +27,11 @@ PREFIX = 6
 """Digits of the length."""
 LONGEST_MESSAGE = 256 << 10
 LONGEST_THREAD = 64
-"""Bytes by which a message names the asking thread: they are kept until the answer."""
+"""Bytes of the name of the asking thread, which is kept until the reply."""
 
 
 class Pmi2:
-    """One rank's connection, from its `fullinit` on; the arguments are those of `Pmi1`."""
+    """One rank's connection from `fullinit` on; arguments as for `Pmi1`."""
 
     def __init__(self, world: PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
         self._world = world
@@ -65,8 +75,8 @@ class Pmi2:
         except (KeyError, ValueError) as error:
             raise ProtocolError("%s does not fit: %r" % (command, error)) from None
 
-    def _say(self, words: dict[str, str], command: str, **answer: object) -> None:
-        """Answer a message; what names the asking thread is given back."""
+    def _reply(self, words: dict[str, str], command: str, **answer: object) -> None:
+        """Reply to a message, with the name of the asking thread."""
         pairs = {"thrid": words["thrid"]} if "thrid" in words else {}
         pairs.update((name.replace("_", "-"), str(value)) for name, value in answer.items())
         text = "cmd=%s;" % command + "".join("%s=%s;" % (key, value.replace(";", ";;")) for key, value in pairs.items())
@@ -76,7 +86,7 @@ class Pmi2:
 
     def _fullinit(self, words: dict[str, str]) -> None:
         spawner = {"spawner_jobid": self._world.parent} if self._world.parent else {}
-        self._say(
+        self._reply(
             words,
             "fullinit-response",
             rc=0,
@@ -92,86 +102,80 @@ class Pmi2:
 
     def _finalize(self, words: dict[str, str]) -> None:
         self._world.finalize(self._rank)
-        self._say(words, "finalize-response", rc=0)
+        self._reply(words, "finalize-response", rc=0)
 
     def _abort(self, words: dict[str, str]) -> None:
-        self._world.abort(self._rank, 1)  # PMI-2 has no place for a code
+        self._world.abort(self._rank, 1)  # PMI-2 has no exit code
 
     # Keys, barriers, attributes
 
     def _job_getid(self, words: dict[str, str]) -> None:
-        self._say(words, "job-getid-response", rc=0, jobid=self._world.name)
+        self._reply(words, "job-getid-response", rc=0, jobid=self._world.name)
 
     def _kvs_put(self, words: dict[str, str]) -> None:
-        why_not = self._world.put(self._rank, words["key"], words.get("value", ""))
-        self._say(words, "kvs-put-response", rc=1 if why_not else 0, **({"errmsg": why_not} if why_not else {}))
+        refusal = self._world.put(self._rank, words["key"], words.get("value", ""))
+        self._reply(words, "kvs-put-response", rc=1 if refusal else 0, **({"errmsg": refusal} if refusal else {}))
 
     def _kvs_get(self, words: dict[str, str]) -> None:
-        of_another_world = words.get("jobid") not in (None, "", self._world.name)
-        self._found(words, "kvs-get-response", None if of_another_world else self._world.get(words["key"]))
+        is_of_another_world = words.get("jobid") not in (None, "", self._world.name)
+        self._reply_value(words, "kvs-get-response", None if is_of_another_world else self._world.get(words["key"]))
 
     def _kvs_fence(self, words: dict[str, str]) -> None:
-        self._world.barrier(self._rank, WORLD, "", lambda: self._say(words, "kvs-fence-response", rc=0))
+        self._world.barrier(self._rank, WORLD, "", lambda: self._reply(words, "kvs-fence-response", rc=0))
 
     def _info_getjobattr(self, words: dict[str, str]) -> None:
         attributes = {**self._world.attributes, "universeSize": str(self._world.universe_size)}
-        self._found(words, "info-getjobattr-response", attributes.get(words["key"]))
+        self._reply_value(words, "info-getjobattr-response", attributes.get(words["key"]))
 
     def _info_putnodeattr(self, words: dict[str, str]) -> None:
         key, value = words["key"], words["value"]
         if len(key) > MAX_KEY or len(value) > MAX_VALUE:
-            self._say(words, "info-putnodeattr-response", rc=1, errmsg="key_or_value_too_long")
+            self._reply(words, "info-putnodeattr-response", rc=1, errmsg="key_or_value_too_long")
         else:
             self._world.put_on_node(key, value)
-            self._say(words, "info-putnodeattr-response", rc=0)
+            self._reply(words, "info-putnodeattr-response", rc=0)
 
     def _info_getnodeattr(self, words: dict[str, str]) -> None:
-        def found(value: str | None) -> None:
-            self._found(words, "info-getnodeattr-response", value)
+        def done(value: str | None) -> None:
+            self._reply_value(words, "info-getnodeattr-response", value)
 
-        self._world.get_on_node(self._rank, words["key"], words.get("wait") == "TRUE", found)
+        self._world.get_on_node(self._rank, words["key"], words.get("wait") == "TRUE", done)
 
-    def _found(self, words: dict[str, str], command: str, value: str | None) -> None:
+    def _reply_value(self, words: dict[str, str], command: str, value: str | None) -> None:
         if value is None:
-            self._say(words, command, rc=0, found="FALSE")
+            self._reply(words, command, rc=0, found="FALSE")
         else:
-            self._say(words, command, rc=0, found="TRUE", value=value)
+            self._reply(words, command, rc=0, found="TRUE", value=value)
 
     # Names and new worlds
 
     def _name_publish(self, words: dict[str, str]) -> None:
-        def published(done: bool) -> None:
-            self._done(words, "name-publish-response", done)
-
-        self._world.publish(self._rank, words["name"], words["port"], published)
+        self._world.publish(self._rank, words["name"], words["port"], self._replier(words, "name-publish-response"))
 
     def _name_unpublish(self, words: dict[str, str]) -> None:
-        def unpublished(done: bool) -> None:
-            self._done(words, "name-unpublish-response", done)
-
-        self._world.unpublish(self._rank, words["name"], unpublished)
+        self._world.unpublish(self._rank, words["name"], self._replier(words, "name-unpublish-response"))
 
     def _name_lookup(self, words: dict[str, str]) -> None:
-        def found(port: str | None) -> None:
+        def answered(port: str | None) -> None:
             if port is None:
-                self._done(words, "name-lookup-response", False)
+                self._reply(words, "name-lookup-response", rc=1)
             else:
                 # MPICH reads `port`, Slurm's library `value`.
-                self._say(words, "name-lookup-response", rc=0, port=port, value=port)
+                self._reply(words, "name-lookup-response", rc=0, port=port, value=port)
 
-        self._world.lookup(self._rank, words["name"], found)
+        self._world.lookup(self._rank, words["name"], answered)
 
-    def _done(self, words: dict[str, str], command: str, done: bool) -> None:
-        self._say(words, command, rc=0 if done else 1)
+    def _replier(self, words: dict[str, str], command: str) -> Callable[[bool], None]:
+        return lambda done: self._reply(words, command, rc=0 if done else 1)
 
     def _spawn(self, words: dict[str, str], apps: list[dict[str, str]]) -> None:
-        pairs = _numbered(words, "preputcount", "ppkey%d", "ppval%d")
+        pairs = numbered_pairs(words, "preputcount", "ppkey%d", "ppval%d")
 
         def spawned(answer: dict[str, Any]) -> None:
             if answer["error"]:
-                self._say(words, "spawn-response", rc=1, errmsg="could_not_spawn")
+                self._reply(words, "spawn-response", rc=1, errmsg="could_not_spawn")
             else:
-                self._say(words, "spawn-response", rc=0, jobid=answer["world"], nerrs=0)
+                self._reply(words, "spawn-response", rc=0, jobid=answer["world"], nerrs=0)
 
         self._world.spawn(self._rank, [_app(app) for app in apps], pairs, spawned)
 
@@ -192,11 +196,11 @@ _COMMANDS: dict[str, Callable[[Pmi2, dict[str, str]], None]] = {
     "name-lookup": Pmi2._name_lookup,
     "spawn": lambda connection, words: None,
 }
-"""What a rank may say."""
+"""The commands of a rank."""
 
 
 def _words(message: str) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Return the pairs of a message, and those of each `subcmd` in it; raises ProtocolError."""
+    """Return the pairs of a message, and separately those of each `subcmd` in it; raises ProtocolError."""
     words: dict[str, str] = {}
     apps: list[dict[str, str]] = []
     for text in message.replace(";;", "\0").split(";"):
@@ -214,9 +218,5 @@ def _words(message: str) -> tuple[dict[str, str], list[dict[str, str]]]:
 def _app(words: dict[str, str]) -> dict[str, Any]:
     """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
     arguments = [words["argv%d" % number] for number in range(small_number(words.get("argc", "0")))]
-    info = _numbered(words, "infokeycount", "infokey%d", "infoval%d")
+    info = numbered_pairs(words, "infokeycount", "infokey%d", "infoval%d")
     return app_of_spawn([words["subcmd"], *arguments], words["maxprocs"], info)
-
-
-def _numbered(words: dict[str, str], count: str, key: str, value: str) -> dict[str, str]:
-    return {words[key % number]: words[value % number] for number in range(small_number(words.get(count, "0")))}

@@ -1,15 +1,14 @@
-"""PMI by a port on the loopback interface, for ranks whose descriptors do not survive the way to the program.
+"""PMI by a port on the loopback interface, for ranks whose program is started without their descriptors.
 
-Every user of the machine can connect to such a port. A connection is served only if both hold:
+Every user of the machine can connect to the port. A connection is served only if both conditions hold:
 
-- Its other end is a live socket of our own user, as the kernel reports in /proc/net/tcp. A closed socket has no owner there
-  (its row shows uid 0 and inode 0), so such a row never counts as anybody's.
-- Its first line has the PMI_ID of a rank that has started and has not connected before. The ID is a random number, which only
-  the rank's environment holds. The libraries read it by atoi(3) and send it as `%d`, so it has 31 bits and no more; therefore
-  the port closes after MOST_WRONG wrong IDs.
+- Its other end is a live socket of the same user, by /proc/net/tcp. A closed socket has no owner there (its row shows uid 0
+  and inode 0), so such a row never counts.
+- Its first line has the PMI_ID of a started rank that has not connected before. The ID is a random number in the rank's
+  environment. Libraries read it by atoi(3) and send it as `%d`, so it has only 31 bits; therefore the port closes after
+  MOST_WRONG wrong IDs.
 
-This module must never serve a connection on the strength of one of the two alone, and never wait for a connection without a
-deadline.
+This module must never serve a connection on one of the conditions alone, and never wait for a connection without a deadline.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
     from mpilaunch.daemon.poller import Poller
 
 MOST_UNNAMED = 64
-"""Connections that have not sent their first line; one more, and the oldest of them is closed."""
+"""Connections without a first line; one more, and the oldest is closed."""
 FIRST_LINE_SECONDS = 5.0
-"""A connection is closed when it has not sent its first line by then; a library sends it at once."""
+"""Deadline of the first line; a library sends it at once."""
 MOST_WRONG = 32
-"""Wrong IDs until the port closes: with 1,000 ranks on the node the chance that one is guessed is below 1 in 60,000."""
+"""Wrong IDs until the port closes: with 1,000 ranks on the node a guess succeeds with a chance below 1 in 60,000."""
 PAUSE_SECONDS = 0.5
-"""How long no connection is accepted after an accept has failed, as when no descriptor is free."""
+"""Pause after a failed accept, as when no descriptor is free."""
 LONGEST_LINE = 256
 ID_BITS = 31
 ESTABLISHED = "01"
-"""The state in /proc/net/tcp of a connection that both ends have open."""
+"""State of an open connection in /proc/net/tcp."""
 
 
 class PmiPort:
@@ -47,9 +46,8 @@ class PmiPort:
 
     Args:
         name: the name of the world.
-        size: ranks of the world, told to each.
-        poller, set_timer: the loop's.
-        opened: takes (number of the rank in its world, connection, bytes that came after its first line).
+        size: number of ranks of the world, sent to each.
+        opened: called with (number of the rank in its world, connection, bytes after its first line).
         note: sends a text to the user.
     """
 
@@ -64,7 +62,7 @@ class PmiPort:
     ) -> None:
         self._name, self._size, self._poller, self._set_timer = name, size, poller, set_timer
         self._opened, self._note = opened, note
-        self._unnamed: dict[socket.socket, tuple[float, bytes]] = {}  # when it is closed, and what it has sent so far
+        self._unnamed: dict[socket.socket, tuple[float, bytes]] = {}  # its deadline, and the bytes so far
         self._sweeping = False
         self._expected: dict[int, int] = {}
         self._served: set[int] = set()
@@ -75,7 +73,7 @@ class PmiPort:
         poller.watch(self._listener, self._accept)
 
     def expect(self, rank: int) -> str:
-        """Serve a rank that is about to start; return its PMI_ID, which is good for one connection."""
+        """Expect a rank that is about to start; return its PMI_ID, which is valid for one connection."""
         self.refuse(rank)
         number = 0
         while not number or number in self._expected or number in self._served:
@@ -84,13 +82,13 @@ class PmiPort:
         return str(number)
 
     def refuse(self, rank: int) -> None:
-        """Do not serve a rank any more: it has ended."""
+        """Refuse connections of an ended rank."""
         for number in [number for number, known in self._expected.items() if known == rank]:
             del self._expected[number]
             self._served.add(number)
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Close the port and its unserved connections."""
         for connection in list(self._unnamed):
             self._drop(connection)
         if self._listener is not None:
@@ -108,7 +106,7 @@ class PmiPort:
         except (BlockingIOError, ConnectionError):
             return  # it has gone again
         except OSError:
-            # No descriptor is free, perhaps. The connection stays in the queue, so the listener would be ready at once again.
+            # Perhaps no descriptor is free. The connection stays queued, so the listener would be ready again at once.
             self._poller.forget(self._listener)
             self._set_timer("pmi port " + self._name, PAUSE_SECONDS, self._resume)
             return
@@ -123,7 +121,7 @@ class PmiPort:
         self._wait_for_lines()
 
     def _wait_for_lines(self) -> None:
-        """Set the timer for the oldest connection, unless it runs."""
+        """Set the timer of the oldest connection unless it runs."""
         if self._unnamed and not self._sweeping:
             self._sweeping = True
             oldest, _ = next(iter(self._unnamed.values()))
@@ -161,7 +159,7 @@ class PmiPort:
         if command != b"cmd=initack" or not digits.isdigit() or len(digits) > 10:
             self._drop(connection)
             return
-        # A look-up by a number takes the same time for every wrong number: no digit is compared with a digit of the right one.
+        # The time of a look-up by number does not depend on how similar a wrong number is.
         number = int(digits)
         rank = self._expected.pop(number, None)
         if rank is None:
@@ -181,7 +179,7 @@ class PmiPort:
         self._opened(rank, connection, rest)
 
     def _count_wrong(self) -> None:
-        """Note the first wrong ID; close the port when there have been too many."""
+        """Report the first wrong ID; close the port after too many."""
         self._wrong += 1
         if self._wrong == 1:
             self._note("a connection to the PMI port of world %s gave a wrong PMI_ID, and was closed" % self._name)
@@ -196,10 +194,10 @@ class PmiPort:
 
 
 def live_owner(connection: socket.socket) -> int | None:
-    """Return the uid of the other end of a connection within this machine, None when that end is closed, or not to be found.
+    """Return the uid of the other end of a connection within this machine, None if that end is closed or not found.
 
-    The kernel reads the uid and the inode of a row one after the other, and the other end may be closed between the two: then
-    the row shows uid 0 with an inode. A second row that still has its inode shows that the uid of the first one is true.
+    The kernel reads uid and inode of a row one after the other; if the other end is closed between the two, the row shows
+    uid 0 with an inode. A second row that still has its inode proves the uid of the first.
     """
     try:
         first, second = _live_row(connection), _live_row(connection)
@@ -209,7 +207,7 @@ def live_owner(connection: socket.socket) -> int | None:
 
 
 def _live_row(connection: socket.socket) -> list[str] | None:
-    """Return the words of /proc/net/tcp (proc(5)) for the other end, None unless it is open and belongs to a process."""
+    """Return the row of the other end in /proc/net/tcp (proc(5)), None unless it is open and belongs to a process."""
     ends = [_hexadecimal(*connection.getpeername()), _hexadecimal(*connection.getsockname())]
     with open("/proc/net/tcp", encoding="ascii", errors="replace") as file:
         for line in file:
@@ -220,6 +218,6 @@ def _live_row(connection: socket.socket) -> list[str] | None:
 
 
 def _hexadecimal(address: str, port: int) -> str:
-    """Return an address as /proc/net/tcp writes it: the four bytes as one number of this machine."""
+    """Return an address in the notation of /proc/net/tcp: four bytes as one number in native order."""
     number = int.from_bytes(socket.inet_aton(address), sys.byteorder)
     return "%08X:%04X" % (number, port)

@@ -1,7 +1,7 @@
-"""MPI programs that have not found each other: each takes itself for a world of one, and nobody would notice.
+"""Detection of singletons: MPI programs whose ranks did not connect, so that each runs as a world of one.
 
-A library that is built for another launcher, or that finds nothing of what it needs, starts as a singleton, without a word. So
-the ranks that have not come some time after their start are looked at: is an MPI library mapped there? The head warns once.
+A library that is built for another launcher, or does not find its launcher, silently starts as a singleton. So ranks that have
+not connected some time after their start are checked for a mapped MPI library. The head warns once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mpilaunch.daemon.ranks import reaper
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOOKS = (2.0, 6.0, 14.0, 30.0, 62.0)
-"""Seconds after the start of the ranks at which they are looked at: a script may load its MPI late."""
+CHECKS = (2.0, 6.0, 14.0, 30.0, 62.0)
+"""Seconds after the start of the ranks at which they are checked: a script may load MPI late."""
 MOST_RANKS = 16
-"""Ranks that are looked at; the others of a node will be like them."""
+"""Ranks of a node that are checked; the others will be like them."""
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
-"""The families of MPI libraries, by what they ask of a launcher: PMIx, and PMI."""
+"""Families of MPI libraries, which need PMIx and PMI."""
 
 _LIBRARY = re.compile(rb"(?:^|/)(libmpi(?:ch|_abi)?\.so[.0-9]*)$")
 _OF_OPEN_MPI = (b"/libopen-pal", b"/libopen-rte")
@@ -33,9 +33,8 @@ class SingletonWatch:
     Args:
         pids: the process of each rank, by its number in the job.
         program: path of the program that they run.
-        set_timer: (name, seconds, action) of the loop.
-        came: says whether a rank has come to PMI or PMIx.
-        tell: is called once with (rank, library, family).
+        has_connected: returns whether a rank has connected to PMI or PMIx.
+        report: called once with (rank, library, family).
     """
 
     def __init__(
@@ -44,46 +43,46 @@ class SingletonWatch:
         pids: dict[int, int],
         program: bytes,
         set_timer: Callable[[str, float, Callable[[], None]], None],
-        came: Callable[[int], bool],
-        tell: Callable[[int, str, str], None],
+        has_connected: Callable[[int], bool],
+        report: Callable[[int, str, str], None],
     ) -> None:
         self._pids = dict(sorted(pids.items())[:MOST_RANKS])
-        self._set_timer, self._came, self._tell = set_timer, came, tell
+        self._set_timer, self._has_connected, self._report = set_timer, has_connected, report
         self._name = "singletons " + name
-        self._found = linked_library(program)
-        self._looks = list(LOOKS)
-        self._told = False
-        self._next_look(0.0)
+        self._library = linked_library(program)
+        self._checks = list(CHECKS)
+        self._reported = False
+        self._schedule(0.0)
 
     def ended(self, rank: int) -> None:
-        """A rank has ended, and never came."""
-        if self._pids.pop(rank, None) is not None and self._found is not None:
-            self._tell_once(rank)
+        """Handle the end of a rank that never connected."""
+        if self._pids.pop(rank, None) is not None:
+            self._report_once(rank)
 
-    def _next_look(self, before: float) -> None:
-        if self._looks and not self._told:
-            at = self._looks.pop(0)
-            self._set_timer(self._name, at - before, lambda: self._look(at))
+    def _schedule(self, before: float) -> None:
+        if self._checks and not self._reported:
+            at = self._checks.pop(0)
+            self._set_timer(self._name, at - before, lambda: self._check(at))
 
-    def _look(self, at: float) -> None:
-        waiting = {rank: pid for rank, pid in self._pids.items() if not self._came(rank)}
+    def _check(self, at: float) -> None:
+        waiting = {rank: pid for rank, pid in self._pids.items() if not self._has_connected(rank)}
         for rank, pid in waiting.items():
             library = mapped_library([pid, *reaper.descendants_of(pid)])
             if library is not None:
-                self._found = library
-                self._tell_once(rank)
+                self._library = library
+                self._report_once(rank)
                 return
         if waiting:
-            self._next_look(at)
+            self._schedule(at)
 
-    def _tell_once(self, rank: int) -> None:
-        if not self._told and self._found is not None:
-            self._told = True
-            self._tell(rank, *self._found)
+    def _report_once(self, rank: int) -> None:
+        if not self._reported and self._library is not None:
+            self._reported = True
+            self._report(rank, *self._library)
 
 
 def mapped_library(pids: list[int]) -> tuple[str, str] | None:
-    """Return the MPI library that one of these processes has mapped, as (file name, family); None when there is none."""
+    """Return the MPI library that one of these processes has mapped, as (file name, family), or None."""
     for pid in pids:
         try:
             with open("/proc/%d/maps" % pid, "rb") as file:
@@ -100,14 +99,14 @@ def mapped_library(pids: list[int]) -> tuple[str, str] | None:
 
 
 def linked_library(program: bytes) -> tuple[str, str] | None:
-    """Return the MPI library that a program is linked with, as (name, family); None for none, and for a script."""
+    """Return the MPI library that a program is linked with, as (name, family), or None."""
     try:
         needed = read_elf(program).needed
     except ElfError:
         return None
     for name in needed:
         if _LIBRARY.search(name) is not None:
-            # MPICH and those that share its ABI are at 12 since 2013, Open MPI beyond that since 2016.
+            # MPICH and its ABI family have had number 12 since 2013, Open MPI higher ones since 2016.
             number = int((re.findall(rb"[0-9]+", name) or [b"0"])[0])
             family = OPEN_MPI if name.startswith(b"libmpi.so") and number > 12 else MPICH
             return name.decode("ascii"), family

@@ -1,8 +1,8 @@
-"""MPI wire-up on the node: what the ranks of every world here ask of PMI and PMIx, and the way to the head.
+"""MPI wire-up on the node: serves PMI and PMIx to the ranks of every world, and exchanges their requests with the head.
 
-For PMI a rank finds its end of a socket pair at a fixed descriptor, served in the daemon's loop; for PMIx there is a helper
-process, where a program may need it. Programs that are not MPI look at neither. What ranks ask of other nodes goes to the head
-as one `collective` message for each node, or as an `ask` that it answers.
+PMI is a socket pair at a fixed descriptor of the rank, served in the daemon's loop; PMIx is served by a helper process, which
+runs where a program may need it. Requests to other nodes go to the head as one `collective` message for each node, or as an
+`ask` that the head answers.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 
 READ_SIZE = 64 << 10
 PMI, PMIX = "pmi", "pmix"
-"""What the ranks of a world may be offered."""
+"""The offers to the ranks of a world."""
 
 
 class WireUp:
-    """All worlds, as far as this node has to do with them. Ranks are named by their number in the job.
+    """This node's part of all worlds. Ranks have their number in the job.
 
     Args:
-        poller: the loop's.
         send: sends a control message to the head.
-        abort: ends a rank that called MPI_Abort with this code.
+        abort: (rank, code): ends a rank that called MPI_Abort.
         set_timer: (name, seconds, action) of the loop.
-        directory: where PMIx and the MPI libraries may put files.
+        directory: for files of PMIx and the MPI libraries.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class WireUp:
         self._world_of: dict[int, str] = {}
         self._connections: dict[int, tuple[socket.socket, Pmi1]] = {}
         self._pmix: PmixRanks | None = None
-        self._why_no_pmix = ""
+        self._no_pmix_reason = ""
         self._collectives: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
         self._asked: dict[int, Callable[[dict[str, Any]], None]] = {}
         self._last_ask = 0
@@ -70,7 +69,7 @@ class WireUp:
     # Worlds
 
     def open_world(self, description: dict[str, Any], specs: list[dict[str, Any]]) -> None:
-        """Make a world known: the `mpi` member of `prepare` with its `node`, and those of its ranks that are here."""
+        """Add a world: the `mpi` member of `prepare` with its `node`, and its ranks on this node."""
         name, first = description["world"], description["first"]
         self._descriptions[name] = description
         upward = Upward(
@@ -89,20 +88,20 @@ class WireUp:
                 description["size"],
                 self._poller,
                 self._set_timer,
-                lambda number, connection, data: self._came_by_port(first + number, connection, data),
+                lambda number, connection, data: self._opened_by_port(first + number, connection, data),
                 self._note,
             )
         if self._pmix is not None:
             self._pmix.know(description)
 
     def load(self) -> None:
-        """Load what most programs are looked at with."""
+        """Load the modules that most programs need."""
         import mpilaunch.daemon.pmix.search  # noqa: F401
 
     def offer_pmix(self, description: dict[str, Any], apps: list[App], ready: Callable[[str], None]) -> None:
-        """Offer PMIx to the ranks of a world that run these apps; call `ready` when they can start.
+        """Start PMIx for the ranks of a world that run these apps; call `ready` when they can start.
 
-        `ready` gets the reason why they cannot: there is no PMIx, and nothing else was to be offered.
+        `ready` gets a reason when they cannot: there is no PMIx, and it is the only offer. Else it gets "".
         """
         if PMIX not in description["offer"]:
             ready("")
@@ -111,9 +110,7 @@ class WireUp:
 
         self._harmless.update(app.path for app in apps if cannot_use_mpi(app.path, app.environment))
         users = [
-            Program(app.path, app.arguments, app.environment, app.directory)
-            for app in apps
-            if app.path not in self._harmless
+            Program(app.path, app.arguments, app.environment, app.directory) for app in apps if app.path not in self._harmless
         ]
         if PMI in description["offer"]:
             users = [program for program in users if not program.takes_pmi()]
@@ -122,17 +119,13 @@ class WireUp:
             return
         libpmix = users[0].libpmix(description["library"])
         only_pmix = PMI not in description["offer"]
-        hostname = description["hosts"][description["node"]]
-
-        def start() -> None:
-            pmix = self._pmix = self._pmix or self._make_pmix()
-            pmix.start(description["world"], libpmix, hostname, lambda: ready(pmix.reason if only_pmix else ""))
-
         if not libpmix.libraries:
-            self._why_no_pmix = "no libpmix is installed"
-            ready(self._why_no_pmix if only_pmix else "")
+            self._no_pmix_reason = "no libpmix is installed"
+            ready(self._no_pmix_reason if only_pmix else "")
             return
-        start()
+        pmix = self._pmix = self._pmix or self._make_pmix()
+        hostname = description["hosts"][description["node"]]
+        pmix.start(description["world"], libpmix, hostname, lambda: ready(pmix.reason if only_pmix else ""))
 
     def _make_pmix(self) -> PmixRanks:
         from mpilaunch.daemon.pmix.ranks import PmixRanks
@@ -145,23 +138,22 @@ class WireUp:
             self._send,
             lambda name, rank, code: self._abort_rank(self._descriptions[name]["first"] + rank, code),
             self._connected,
-            self._broken,
+            self._pmix_broken,
         )
         for description in self._descriptions.values():
             pmix.know(description)
         return pmix
 
-    def _broken(self, reason: str) -> None:
+    def _pmix_broken(self, reason: str) -> None:
         self.note_memory(reaper.descendants())
         self._send({"type": "broken", "text": reason})
 
     # Ranks
 
     def open_rank(self, rank: int, descriptor: int) -> int:
-        """Make the PMI connection of a rank; return the descriptor that becomes its end, which the caller closes.
+        """Make the PMI connection of a rank; return the descriptor of its end, which the caller closes.
 
-        It is above `descriptor`, so that it is never the number under which the rank gets it: a copy onto itself would be
-        closed at exec.
+        The number is above `descriptor`, under which the rank gets it: a copy onto itself would be closed at exec.
         """
         ours, theirs = socket.socketpair()
         self._serve(rank, ours)
@@ -169,8 +161,8 @@ class WireUp:
         theirs.close()
         return int(number)
 
-    def _came_by_port(self, rank: int, connection: socket.socket, data: bytes) -> None:
-        """A rank has connected by its world's port; `data` came behind its first line."""
+    def _opened_by_port(self, rank: int, connection: socket.socket, data: bytes) -> None:
+        """Serve a rank that has connected by its world's port, and sent `data` after its first line."""
         self._serve(rank, connection)
         self._receive(rank, data)
 
@@ -181,36 +173,36 @@ class WireUp:
         self._poller.watch(connection, lambda: self._read_ready(rank))
 
     def watch(self, pids: dict[int, int], program: bytes) -> None:
-        """Look after ranks of one world that run this program: if it is an MPI program, they must come."""
+        """Watch the ranks of one world that run this program: if it is an MPI program, they must connect."""
         name = self._world_of.get(next(iter(pids), -1))
         if name is not None and self._descriptions[name]["size"] > 1 and program not in self._harmless:
             from mpilaunch.daemon.mpi.singletons import SingletonWatch
 
             key = "%s %d" % (name, len(self._watches))
-            self._watches.append(SingletonWatch(key, pids, program, self._set_timer, self._came, self._tell_singleton))
+            self._watches.append(SingletonWatch(key, pids, program, self._set_timer, self._has_connected, self._send_singleton))
 
     def environment(self, rank: int, app: App) -> dict[str, str]:
-        """Return the variables by which a rank finds what is only known here: PMIx, and the port of PMI."""
+        """Return the variables of a rank that are known on this node only: PMIx, and the port of PMI."""
         name = self._world_of.get(rank)
         if name is None:
             return {}
-        found = {} if self._pmix is None else dict(self._pmix.environment(name, self._number(rank)))
-        if found:
+        variables = {} if self._pmix is None else dict(self._pmix.environment(name, self._number(rank)))
+        if variables:
             defaults = self._descriptions[name]["pmix_defaults"].items()
-            found.update((key, value) for key, value in defaults if key.encode() not in app.environment)
+            variables.update((key, value) for key, value in defaults if key.encode() not in app.environment)
         if name in self._ports:
-            found.update(PMI_PORT=self._ports[name].address, PMI_ID=self._ports[name].expect(self._number(rank)))
-        return found
+            variables.update(PMI_PORT=self._ports[name].address, PMI_ID=self._ports[name].expect(self._number(rank)))
+        return variables
 
     def close_rank(self, rank: int) -> str:
-        """A rank has exited: close its connection; return how far it came (`pmi`)."""
+        """Close the connection of an exited rank; return its PMI state."""
         name = self._world_of.get(rank)
         if name is None:
             return ABSENT
         if name in self._ports:
             self._ports[name].refuse(self._number(rank))
         if rank in self._connections:
-            self._read_ready(rank)  # its last words, MPI_Abort perhaps; once, for a child of its may go on writing for ever
+            self._read_ready(rank)  # perhaps MPI_Abort; once, since a child of it may write for ever
             self._close(rank)
         self._worlds[name].end(self._number(rank))
         states = self._states(rank)
@@ -220,28 +212,28 @@ class WireUp:
         return next(state for state in (ABORTED, CONNECTED, FINALIZED, ABSENT) if state in states)
 
     def _states(self, rank: int) -> set[str]:
-        """Return how far a rank has come by PMI, and by PMIx."""
+        """Return the states of a rank in PMI and PMIx."""
         name, number = self._world_of[rank], self._number(rank)
         pmix = ABSENT if self._pmix is None else self._pmix.states.get((name, number), ABSENT)
         return {self._worlds[name].states[number], pmix}
 
-    def _came(self, rank: int) -> bool:
+    def _has_connected(self, rank: int) -> bool:
         return self._states(rank) != {ABSENT}
 
     def child_ended(self, pid: int, status: int) -> None:
-        """A child of the daemon's that is no rank has ended."""
+        """Handle the end of a child of the daemon that is no rank."""
         if self._pmix is not None:
             self._pmix.child_ended(pid, status)
 
     def note_memory(self, pids: list[int]) -> None:
-        """Processes are about to be killed, and cannot remove the shared memory that MPI has made for them."""
+        """Record the shared memory of processes that are about to be killed, and cannot remove it."""
         if self._descriptions:
             from mpilaunch.daemon.mpi import segments
 
             self._memory |= segments.mapped_by(pids)
 
     def close(self) -> None:
-        """No rank runs here."""
+        """Clean up after the last rank of this node."""
         if self._memory:
             from mpilaunch.daemon.mpi import segments
 
@@ -260,7 +252,7 @@ class WireUp:
     # From the head
 
     def take(self, message: dict[str, Any]) -> None:
-        """Take `collective`, `answer` or `ask`."""
+        """Handle `collective`, `answer` or `ask`."""
         if message["type"] == "answer":
             self._asked.pop(message["id"])(message)
         elif message["type"] == "collective":
@@ -268,7 +260,7 @@ class WireUp:
             waiting = self._collectives[key]
             done = waiting.pop(0)
             if not waiting:
-                del self._collectives[key]  # tags and groups may differ from one barrier to the next
+                del self._collectives[key]  # each barrier may have a new tag and group
             done(message)
         elif self._pmix is not None:
             self._pmix.give_modex(message)
@@ -277,9 +269,7 @@ class WireUp:
 
     # To the head
 
-    def _collective(
-        self, kind: str, members: list[Any], ranks: int, data: Any, done: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def _collective(self, kind: str, members: list[Any], ranks: int, data: Any, done: Callable[[dict[str, Any]], None]) -> None:
         message = {"type": "collective", "kind": kind, "members": members, "ranks": ranks, "data": data}
         self._collectives.setdefault(_key(message), []).append(done)
         self._send(message)
@@ -290,33 +280,33 @@ class WireUp:
         self._send({"type": "ask", "id": self._last_ask, "what": what, **details})
 
     def _connected(self, name: str) -> None:
-        """A rank of a world has called MPI_Init: the others must come too, or it waits for ever."""
+        """Report the first MPI_Init of a world; the other ranks must follow, or this one waits for ever."""
         if name not in self._joined:
             self._joined.add(name)
             self._send({"type": "joined", "world": name})
             after = self._descriptions[name]["tell_after"]
-            self._set_timer("waiting " + name, after, lambda: self._tell_waiting(name))
+            self._set_timer("waiting " + name, after, lambda: self._send_waiting(name))
         elif name in self._late:
-            self._tell_waiting(name)
+            self._send_waiting(name)
 
-    def _tell_waiting(self, name: str) -> None:
-        come = () if self._pmix is None else self._pmix.states
+    def _send_waiting(self, name: str) -> None:
+        connected = () if self._pmix is None else self._pmix.states
         states = self._worlds[name].states.items()
-        absent = [number for number, state in states if state == ABSENT and (name, number) not in come]
+        absent = [number for number, state in states if state == ABSENT and (name, number) not in connected]
         if absent or name in self._late:
             self._late.add(name)
             self._send({"type": "waiting", "world": name, "absent": absent})
 
-    def _tell_singleton(self, rank: int, library: str, family: str) -> None:
+    def _send_singleton(self, rank: int, library: str, family: str) -> None:
         offer = self._descriptions[self._world_of[rank]]["offer"]
-        why_no_pmix = self._why_no_pmix if self._pmix is None else self._pmix.reason
+        reason = self._no_pmix_reason if self._pmix is None else self._pmix.reason
         message = {"type": "singleton", "rank": rank, "library": library, "family": family}
-        self._send({**message, "offer": offer, "why_no_pmix": why_no_pmix})
+        self._send({**message, "offer": offer, "why_no_pmix": reason})
 
     # PMI connections
 
     def _read_ready(self, rank: int) -> None:
-        """Serve what a rank has asked."""
+        """Read and serve requests of a rank."""
         try:
             data = self._connections[rank][0].recv(READ_SIZE, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -332,15 +322,14 @@ class WireUp:
         try:
             self._connections[rank][1].receive(data)
         except ProtocolError as error:
-            text = "rank %d broke the PMI protocol and was cut off from it: %s" % (rank, error)
-            self._note(text)
+            self._note("rank %d broke the PMI protocol and was cut off from it: %s" % (rank, error))
             self._close(rank)
 
     def _note(self, text: str) -> None:
         self._send({"type": "note", "text": text})
 
     def _answer(self, rank: int, data: bytes) -> None:
-        # Answers are short, and a rank waits for each: one that lets them pile up is one that has broken off.
+        # Answers are short, and a rank waits for each: one that does not read them is cut off.
         if rank not in self._connections:
             return  # cut off, or ended
         try:

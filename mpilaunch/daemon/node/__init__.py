@@ -1,1 +1,1 @@
-"""What this node is made of. Travels to every node."""
+"""The hardware and network of this node. Travels to every node."""

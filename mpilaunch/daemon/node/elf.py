@@ -1,7 +1,6 @@
-"""ELF, the format of Linux programs and libraries: which libraries a file asks the loader for, and where it lets it look.
+"""A reader of ELF files: the libraries that a program or library needs, and the folders in which the loader searches them.
 
-Bytes in, facts out; nothing is loaded and nothing is run. The bytes come from users' files: whatever they are, the answer is
-facts or ElfError, in bounded time and memory.
+It loads and runs nothing. Files are not trusted: any content gives a result or ElfError, in bounded time and memory.
 
 The format: System V ABI, chapters 4 and 5; DT_GNU_HASH: glibc's elf/dl-lookup.c.
 """
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Read = Callable[[int, int], bytes]
-    """Give at most `size` bytes at `offset`, fewer at the end of the file."""
+    """(offset, size) -> at most `size` bytes, fewer at the end of the file."""
 
 MAX_TABLE = 16 << 20
-"""Bytes of one table (strings, symbols) that are read; libraries of a hundred megabytes have tables of some."""
+"""Largest table of strings or symbols, in bytes."""
 LONGEST_CHAIN = 64 << 10
-"""Bytes that are read for the end of one chain of a hash table; real ones end after a few words."""
+"""Bytes that are searched for the end of a chain of a hash table; real chains have a few words."""
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
 _DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 0, 1, 4, 5, 6, 10, 14, 15
@@ -30,11 +29,11 @@ _DT_RUNPATH, _DT_GNU_HASH = 29, 0x6FFFFEF5
 
 
 class ElfError(Exception):
-    """Not an ELF file, or one that is broken; the text says how."""
+    """Not an ELF file, or a broken one; the text describes the fault."""
 
 
 class _Layout:
-    """How wide things are: struct formats without their byte order, and where in a program header its fields stand."""
+    """Struct formats without byte order, and the positions of fields in a program header."""
 
     def __init__(self, header: str, segment: str, fields: tuple[int, int, int], entry: str, symbol: str, word: int) -> None:
         self.header, self.segment, self.fields = header, segment, fields
@@ -45,19 +44,19 @@ _LAYOUTS = {
     1: _Layout("HHIIIIIHHH", "IIIIIIII", (1, 2, 4), "iI", "I8x2xH", 4),
     2: _Layout("HHIQQQIHHH", "IIQQQQQQ", (2, 3, 5), "qQ", "I2xH16x", 8),
 }
-"""By the class of the file: 32 and 64 bits. `fields` are the offset, the address and the size of a segment."""
+"""By the class of the file, 32 and 64 bits. `fields` are the offset, address and size of a segment."""
 
 
 class Elf:
-    """What an ELF file asks of the loader.
+    """The requests of an ELF file to the loader.
 
     Attributes:
-        kind: (class, byte order, machine); a program only takes libraries of its own kind.
-        is_program: names a dynamic loader.
+        kind: (class, byte order, machine); a program loads libraries of its own kind only.
+        is_program: whether it names a dynamic loader.
         needed: the libraries that it is linked with, in order.
-        soname: the name that it has as a library, b"" for none.
-        rpath, runpath: directories to look in, as written; an empty one says nothing.
-        imports: the names of the symbols that others must give it.
+        soname: its name as a library, b"" for none.
+        rpath, runpath: folders to search, as written; empty ones are ignored.
+        imports: the names of its undefined symbols.
     """
 
     def __init__(self, kind: tuple[int, int, int]) -> None:
@@ -71,16 +70,16 @@ class Elf:
 
 
 def read_elf(path: bytes, with_imports: bool = False) -> Elf:
-    """Read a file; raises ElfError, also when there is none that can be read."""
+    """Read a file; raises ElfError, also when it cannot be opened."""
     try:
-        # Without waiting: it may be a named pipe.
+        # Non-blocking: it may be a named pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise ElfError(str(error)) from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ElfError("not a file")
-        # pread and not mmap: a file that shrinks under a map would kill this process.
+        # pread, because a file that shrinks while mapped would kill this process.
         return parse(lambda offset, size: os.pread(descriptor, size, offset), with_imports)
     except OSError as error:
         raise ElfError(str(error)) from None
@@ -92,7 +91,7 @@ def parse(read: Read, with_imports: bool = False) -> Elf:
     """Read an ELF file through a function; raises ElfError.
 
     Args:
-        with_imports: fill `imports` too, which costs most.
+        with_imports: read `imports` too, which takes longest.
     """
     try:
         return _parse(read, with_imports)
@@ -133,7 +132,7 @@ def _parse(read: Read, with_imports: bool) -> Elf:
         entries.setdefault(tag, []).append(value)
 
     def place(tag: int) -> int:
-        """Return where in the file a table is whose address in memory the dynamic section gives."""
+        """Return the offset in the file of a table of the dynamic section."""
         for offset, address, length in loaded:
             if address <= entries[tag][0] < address + length:
                 return entries[tag][0] - address + offset
@@ -163,7 +162,7 @@ def _parse(read: Read, with_imports: bool) -> Elf:
 
 
 def _symbol_count(read: Read, place: Callable[[int], int], tags: set[int], order: str, word: int) -> int:
-    """Return how many symbols there are: nothing says so but the tables by which the loader finds them."""
+    """Return the number of symbols, which only the hash tables show."""
     if _DT_HASH in tags:
         return int(struct.unpack(order + "II", _exactly(read, place(_DT_HASH), 8))[1])
     if _DT_GNU_HASH not in tags:
@@ -174,7 +173,7 @@ def _symbol_count(read: Read, place: Callable[[int], int], tags: set[int], order
     last = max(struct.unpack("%s%dI" % (order, buckets), _exactly(read, start, buckets * 4)), default=0)
     if last < first:
         return int(first)
-    # The hashed symbols stand last, in chains; an odd number ends a chain, and with the last chain the table.
+    # The hashed symbols are last, in chains; an odd number ends a chain, and the last chain ends the table.
     start += buckets * 4 + (last - first) * 4
     for (value,) in struct.iter_unpack(order + "I", _whole_words(read(start, LONGEST_CHAIN))):
         last += 1

@@ -1,9 +1,8 @@
-"""Which GPUs this process may use, found from /proc, /sys and /dev, without any vendor's framework.
+"""The GPUs that this process may use, from /proc, /sys and /dev, without a vendor's framework.
 
-An inherited mask (CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, ...) is applied, never widened: a mask that cannot be understood
-hides. NVIDIA_VISIBLE_DEVICES is a request to a container runtime, not a fact, and is never read. A sick driver tree never
-raises: that GPU is left out and a note tells. NVML (`nvml`) is asked only for what /proc does not say: the UUIDs of MIG
-instances.
+An inherited mask (CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, ...) is applied and never widened: an invalid mask hides GPUs.
+NVIDIA_VISIBLE_DEVICES is a request to a container runtime, and is never read. A broken driver tree never raises: the GPU is
+left out, with a note. NVML (`nvml`) is called only for UUIDs that /proc does not show, as those of MIG instances.
 """
 
 from __future__ import annotations
@@ -47,30 +46,30 @@ def find_gpus(
     machine's eight GPUs has 0 and 1.
 
     Args:
-        root: where /proc, /sys and /dev are.
+        root: the directory of /proc, /sys and /dev.
         environ: the inherited environment, os.environ when None.
-        notes: gets a line for each thing that was left out or may surprise.
-        ask: answers for NVML; `ask_nvml` when None.
+        notes: gets a line for each GPU that is left out, and each surprise.
+        ask: replaces `ask_nvml`.
     """
     environ = os.environ if environ is None else environ
     notes = [] if notes is None else notes
-    found: list[Gpu] = []
-    # Intel last: its integrated GPU must not stand before the GPU that a workstation computes on.
+    usable: list[Gpu] = []
+    # Intel last: an integrated GPU must not precede the GPU that a workstation computes on.
     nvidia = _numbered(_nvidia(root, notes, ask or ask_nvml))
     if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({gpu.name for gpu in nvidia}) > 1:
         if any(entry.strip().isdigit() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")):
             notes.append("CUDA_VISIBLE_DEVICES is read in PCI bus order, though this node has several models of GPU")
-    found += _masked(nvidia, "CUDA_VISIBLE_DEVICES", environ, notes)
+    usable += _masked(nvidia, "CUDA_VISIBLE_DEVICES", environ, notes)
     amd = _masked(_numbered(_amd(root, notes)), "ROCR_VISIBLE_DEVICES", environ, notes)
     # HIP counts within what ROCR left, and reads CUDA's variable where its own is not set.
     hip = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
-    found += _masked(amd, hip, environ, notes)
-    found += _masked(_numbered(_ascend(root)), "ASCEND_RT_VISIBLE_DEVICES", environ, notes)
-    found += _intel_masked(_numbered(_intel(root, notes)), root, environ, notes)
-    return [{name: getattr(gpu, name) for name in Gpu.__slots__} for gpu in found]
+    usable += _masked(amd, hip, environ, notes)
+    usable += _masked(_numbered(_ascend(root)), "ASCEND_RT_VISIBLE_DEVICES", environ, notes)
+    usable += _intel_masked(_numbered(_intel(root, notes)), root, environ, notes)
+    return [{name: getattr(gpu, name) for name in Gpu.__slots__} for gpu in usable]
 
 
-# The vendors: each function lists the GPUs that this process may open, in the vendor's order.
+# Vendors: each function lists the GPUs that this process may open, in the vendor's order.
 
 
 def _nvidia(root: str, notes: list[str], ask: Callable[[list[str]], NvmlAnswer]) -> list[Gpu]:
@@ -91,7 +90,7 @@ def _nvidia(root: str, notes: list[str], ask: Callable[[list[str]], NvmlAnswer])
         except (OSError, ValueError, KeyError) as error:
             notes.append(_left_out(name, error))
             continue
-        # A container's /proc may list all GPUs of the machine; /dev has ours.
+        # A container's /proc may list all GPUs of the machine, but its /dev does not.
         if facts.get("GPU Excluded") == "Yes" or not _may_open(os.path.join(root, "dev/nvidia%d" % minor)):
             continue
         uuid = facts.get("GPU UUID", "")
@@ -106,7 +105,7 @@ def _nvidia(root: str, notes: list[str], ask: Callable[[list[str]], NvmlAnswer])
 
 
 def _with_nvml(gpus: list[Gpu], split: list[Gpu], answer: NvmlAnswer, notes: list[str]) -> list[Gpu]:
-    """Fill in missing UUIDs, and put the MIG instances in the place of each GPU that is split."""
+    """Add missing UUIDs, and replace each split GPU by its MIG instances."""
     result = []
     for gpu in gpus:
         uuid, instances = answer.get(gpu.bus_id, ("", []))
@@ -144,20 +143,18 @@ def _amd(root: str, notes: list[str]) -> list[Gpu]:
     uuids = [gpu.uuid for gpu in gpus]
     for gpu in gpus:
         if uuids.count(gpu.uuid) > 1:
-            gpu.uuid = ""  # partitions of one GPU bear one name, which then names none of them
+            gpu.uuid = ""  # partitions of a GPU share its UUID, which identifies none of them
     return gpus
 
 
 def _ascend(root: str) -> list[Gpu]:
     dev = os.path.join(root, "dev")
-    return [
-        Gpu("ascend") for number in _numbers_after(dev, "davinci") if _may_open(os.path.join(dev, "davinci%d" % number))
-    ]
+    return [Gpu("ascend") for number in _numbers_after(dev, "davinci") if _may_open(os.path.join(dev, "davinci%d" % number))]
 
 
 def _intel(root: str, notes: list[str]) -> list[Gpu]:
-    """Discrete and integrated ones, as Level Zero counts both: PCI class 0x0380 (data centre) or 0x0300 (Arc, integrated)
-    with a render node. Anything of another class (a neural processor, an FPGA) is no GPU to Level Zero's mask."""
+    """List discrete and integrated GPUs, as Level Zero: PCI class 0x0380 (data centre) or 0x0300 (Arc, integrated) with a
+    render node. Level Zero's mask does not count other classes (neural processors, FPGAs)."""
     drm = os.path.join(root, "sys/class/drm")
     gpus = []
     for number in _numbers_after(drm, "renderD"):
@@ -178,7 +175,7 @@ def _intel(root: str, notes: list[str]) -> list[Gpu]:
     return sorted(gpus, key=lambda gpu: _pci_order(gpu.bus_id))
 
 
-# The inherited masks.
+# Inherited masks.
 
 
 def _masked(gpus: list[Gpu], variable: str, environ: Mapping[str, str], notes: list[str]) -> list[Gpu]:
@@ -210,7 +207,7 @@ def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
 
 
 def _intel_masked(gpus: list[Gpu], root: str, environ: Mapping[str, str], notes: list[str]) -> list[Gpu]:
-    """Apply ZE_AFFINITY_MASK as Level Zero does: a set, not an order; wrong entries are passed over; empty is no mask."""
+    """Apply ZE_AFFINITY_MASK as Level Zero does: a set without order; invalid entries are ignored; empty is no mask."""
     mask = environ.get("ZE_AFFINITY_MASK", "")
     if mask in ("", "default") or not gpus:
         return gpus
@@ -221,23 +218,20 @@ def _intel_masked(gpus: list[Gpu], root: str, environ: Mapping[str, str], notes:
     order = gpus
     if environ.get("ZE_ENABLE_PCI_ID_DEVICE_ORDER") != "1":
         order = sorted(gpus, key=lambda gpu: gpu.bus_id.startswith("0000:00:"))  # integrated ones count last
-    wanted = {entry.strip() for entry in mask.split(",")}
-    chosen = [gpu for number, gpu in enumerate(order) if str(number) in wanted]
+    entries = {entry.strip() for entry in mask.split(",")}
+    chosen = [gpu for number, gpu in enumerate(order) if str(number) in entries]
     return [gpu for gpu in gpus if gpu in chosen]
 
 
 def _tiles(root: str, gpu: Gpu) -> int:
-    """Count a GPU's tiles, which are devices of their own under Level Zero's usual hierarchy (drivers xe, i915)."""
+    """Count a GPU's tiles, which Level Zero usually treats as devices (drivers xe, i915)."""
     device = os.path.join(root, "sys/bus/pci/devices", gpu.bus_id)
     cards = ["drm/card%d/gt" % number for number in _numbers_after(os.path.join(device, "drm"), "card")]
     i915 = [len(_numbers_after(os.path.join(device, card), "gt")) for card in cards]
     return max([len(_numbers_after(device, "tile")), *i915])
 
 
-# NVML.
-
-
-# Small things.
+# Helpers.
 
 
 def _numbered(gpus: list[Gpu]) -> list[Gpu]:
@@ -247,7 +241,7 @@ def _numbered(gpus: list[Gpu]) -> list[Gpu]:
 
 
 def _may_open(path: str) -> bool:
-    """Ask access(2): it also asks the device cgroup, and unlike open(2) does not wake the GPU, which can take seconds."""
+    """Return the result of access(2), which checks the device cgroup, and unlike open(2) does not wake the GPU for seconds."""
     return os.access(path, os.R_OK | os.W_OK)
 
 
@@ -260,7 +254,7 @@ def _opens(path: str) -> bool:
 
 
 def _numbers_after(directory: str, prefix: str) -> list[int]:
-    """List the numbers N, ascending, of the names "<prefix>N" in a directory; none where there is no directory."""
+    """List the numbers N of the names "<prefix>N" in a directory, ascending; empty without a directory."""
     try:
         names = os.listdir(directory)
     except OSError:
@@ -274,7 +268,7 @@ def _pairs(text: str, separator: str) -> dict[str, str]:
 
 
 def _pci_order(bus_id: str) -> tuple[int, ...]:
-    """Make "0000:3b:00.0" a sort key; raises ValueError."""
+    """Return a sort key for "0000:3b:00.0"; raises ValueError."""
     domain, bus, rest = bus_id.split(":")
     device, function = rest.split(".")
     return int(domain, 16), int(bus, 16), int(device, 16), int(function, 16)

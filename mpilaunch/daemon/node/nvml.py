@@ -1,4 +1,4 @@
-"""Ask NVML, in a child with a deadline: the vendor's library can crash or hang on a sick GPU, and the daemon must not."""
+"""Calls of NVML in a child process with a deadline: the library can crash or hang on a broken GPU, and the daemon must not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 NVML_SECONDS = 5.0
 KILL_SECONDS = 1.0
-"""How long the library may take, and how long a killed child may take to go."""
+"""Limits for the library, and for the end of a killed child."""
 
 
 def ask_nvml(bus_ids: list[str]) -> NvmlAnswer:
-    """Ask NVML for the UUID and the MIG instances (UUID, name) of each GPU; what it does not know is not in the answer."""
+    """Return the UUID and the MIG instances (UUID, name) of each GPU that NVML knows."""
 
     def read() -> NvmlAnswer:
         import ctypes
@@ -52,7 +52,7 @@ def read_nvml(library: Any, bus_ids: Iterable[str]) -> NvmlAnswer:
 
 
 def run_in_child(call: Callable[[], Any], seconds: float) -> Any:
-    """Return what `call` returns (as JSON has it), or None if it raises, crashes its process or takes too long."""
+    """Return the result of `call` by way of JSON, None if it raises, crashes or takes too long."""
     import json
     import signal
 
@@ -69,7 +69,7 @@ def run_in_child(call: Callable[[], Any], seconds: float) -> Any:
         if answer is None:
             os.kill(child, signal.SIGKILL)
             if _read_to_end(reader, KILL_SECONDS) is None:
-                return None  # stuck in the kernel, where no signal reaches it; the daemon's reaper buries it when it ends
+                return None  # stuck in the kernel; the daemon's reaper will collect it
         os.waitpid(child, 0)
         return json.loads(answer) if answer else None
     finally:
@@ -77,7 +77,7 @@ def run_in_child(call: Callable[[], Any], seconds: float) -> Any:
 
 
 def _read_to_end(reader: int, seconds: float) -> bytes | None:
-    """Read until the other side has closed; None if that takes longer."""
+    """Read until end of file; return None at the deadline."""
     import select
     import time
 

@@ -1,6 +1,6 @@
-"""What this node is: the facts of the daemon's HELLO, in a few milliseconds and without a child process or a packet.
+"""The facts about this node in the daemon's `hello`, found in milliseconds, mostly without a child process or a packet.
 
-It reads and tries, never sets. Each fact has a value that means "not known"; nothing here raises for a strange machine.
+This module changes nothing. Each fact has a value for "unknown"; nothing here raises on an unusual machine.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ DEFAULT_LOCAL_PORTS = (32768, 60999)  # the kernel's own default
 def probe(
     root: str = "/", environ: Mapping[str, str] | None = None, hardware: dict[str, Any] | None = None
 ) -> dict[str, object]:
-    """Return the facts as docs/wire.md lists them, and `notes`: what was left out or may surprise, a line each.
+    """Return the facts as docs/wire.md lists them, and `notes`, a line for each omission or surprise.
 
     Args:
-        hardware: what `probe_hardware` has returned before; it is asked again if we may not use the same CPUs any more.
+        hardware: an earlier result of `probe_hardware`; not used if the usable CPUs have changed.
     """
     environ = os.environ if environ is None else environ
     notes: list[str] = []
@@ -48,7 +48,7 @@ def probe(
 
 
 def probe_hardware(root: str = "/") -> dict[str, Any]:
-    """Return `cpus` and `caches`, which take longer than all other facts, and change only with the CPUs that we may use."""
+    """Return `cpus` and `caches`, which take longest, and change only with the usable CPUs."""
     cpus = usable_cpus(root)
     return {"cpus": cpus, "caches": shared_caches(cpus, root)}
 
@@ -60,8 +60,8 @@ def find_addresses(root: str = "/") -> list[str]:
     default = min(defaults)[1] if defaults else ""
 
     def distance(address: int) -> int:
-        # fib_trie does not name interfaces: an address belongs to the one whose network it is in. One that is in no
-        # network (clouds give out /32 addresses) is likelier to be reached than one on a bridge for containers.
+        # fib_trie does not name interfaces: an address belongs to the interface whose network contains it. An address in
+        # no network (/32 addresses of clouds) is more likely reachable than one on a bridge for containers.
         names = {name for name, network, mask, _ in routes if mask and address & mask == network}
         return 0 if default in names else 2 if names else 1
 
@@ -73,12 +73,12 @@ def find_addresses(root: str = "/") -> list[str]:
 def find_free_port(root: str = "/", draw: Callable[[int], int] | None = None) -> int:
     """Return a TCP port that is free on all addresses, or 0 if none was found.
 
-    It lies outside the kernel's range for outgoing connections, so that none takes it before the job listens on it; it is
-    drawn at random, so that two jobs on one node seldom try the same.
+    It is outside the kernel's range for outgoing connections, so that none takes it before the job listens, and random, so
+    that two jobs on one node rarely choose the same.
 
     Args:
-        root: where /proc is.
-        draw: gives a number from 0 up to below its argument.
+        root: the directory of /proc.
+        draw: returns a random number below its argument.
     """
     draw = draw or (lambda count: int.from_bytes(os.urandom(4), "big") % count)
     ports = _ports_to_try(root)
@@ -96,13 +96,13 @@ def _ports_to_try(root: str) -> range:
         low, high = DEFAULT_LOCAL_PORTS
     below = range(LOWEST_PORT, min(low, DEFAULT_LOCAL_PORTS[0]))
     above = range(high + 1, 65536)
-    # A kernel that was given every port for outgoing connections leaves no better choice than the usual range.
+    # If the kernel uses every port for outgoing connections, the usual range is still the best choice.
     usual = range(LOWEST_PORT, DEFAULT_LOCAL_PORTS[0])
     return next((ports for ports in (below, above) if len(ports) >= PORT_TRIES), usual)
 
 
 def _binds(port: int) -> bool:
-    """Try all IPv6 and IPv4 addresses at once, or IPv4 alone where there is no IPv6."""
+    """Return whether a port is free on all IPv6 and IPv4 addresses, or on IPv4 alone without IPv6."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             trial = socket.socket(family, socket.SOCK_STREAM)
@@ -132,12 +132,12 @@ def _ipv4_routes(root: str) -> list[tuple[str, int, int, int]]:
 
 
 def _kernel_hex(text: str) -> int:
-    """Read an IPv4 address as /proc/net/route prints it: its bytes as the machine's own integer."""
+    """Parse an IPv4 address of /proc/net/route, whose bytes are a native integer."""
     return int.from_bytes(int(text, 16).to_bytes(4, sys.byteorder), "big")
 
 
 def _ipv4_addresses(root: str) -> list[int]:
-    """List the local host addresses of /proc/net/fib_trie, which names each on the line before its "/32 host LOCAL"."""
+    """List the local addresses of /proc/net/fib_trie, each on the line before its "/32 host LOCAL"."""
     addresses: list[int] = []
     named = ""
     for line in _lines(root, "proc/net/fib_trie"):
@@ -153,7 +153,7 @@ def _ipv4_addresses(root: str) -> list[int]:
 
 
 def _ipv6_addresses(root: str) -> list[tuple[str, str]]:
-    """List (address, interface) of /proc/net/if_inet6 that are global and proven not to be another machine's."""
+    """List (address, interface) of the global, unique addresses in /proc/net/if_inet6."""
     addresses = []
     for line in _lines(root, "proc/net/if_inet6"):
         try:

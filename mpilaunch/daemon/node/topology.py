@@ -1,8 +1,7 @@
-"""Which hardware threads this process may use, and the core, socket, NUMA node and caches of each, from /sys.
+"""The hardware threads that this process may use, and the core, socket, NUMA node and caches of each, from /sys.
 
-It reads, never sets. One file per core, two per socket and one per cache that several cores share are read, not seven per
-thread: a node with 256 threads answers in about a millisecond. A missing /sys makes each thread its own core on one socket,
-without caches: less is known, nothing fails.
+This module changes nothing. It reads one file per core, two per socket and one per shared cache, instead of seven per thread:
+256 threads take about a millisecond. Without /sys each thread counts as a core of one socket, without caches.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ _NODES = "sys/devices/system/node"
 def usable_cpus(root: str = "/", affinity: set[int] | None = None) -> list[list[int]]:
     """List `[number, core, socket, numa]` of every hardware thread in the affinity, in the order of their numbers.
 
-    A core is named by its lowest thread, as the kernel's `core_id` repeats on each socket. A cgroup's CPU quota is time, not
-    a set of CPUs, and plays no part.
+    A core is identified by its lowest thread, as the kernel's `core_id` repeats on each socket. A cgroup's CPU quota limits
+    time, not the set of CPUs, and is not considered.
     """
     numbers = sorted(os.sched_getaffinity(0) if affinity is None else affinity)
-    # The second name of each is the one that kernels before 5.2 know.
+    # The second names are those of kernels before 5.2.
     cores = _lowest_siblings(root, numbers, ("core_cpus_list", "thread_siblings_list"))
     packages = _lowest_siblings(root, numbers, ("package_cpus_list", "core_siblings_list"))
     sockets = {lowest: _socket_number(root, lowest) for lowest in set(packages.values())}
@@ -29,10 +28,10 @@ def usable_cpus(root: str = "/", affinity: set[int] | None = None) -> list[list[
 
 
 def shared_caches(cpus: list[list[int]], root: str = "/") -> dict[str, object]:
-    """Tell for the levels "1" to "3" which of the CPUs that `usable_cpus` listed share a data cache.
+    """Return for the levels "1" to "3" which of the CPUs of `usable_cpus` share a data cache.
 
-    That is "core" or "socket" where each core or socket has one of its own, else the kernel's lists ("0-7,64-71") of all of
-    them: a node tells it in a few bytes. A level that the node does not have, or does not tell, is left out.
+    The value is "core" or "socket" where each core or socket has its own cache, else the kernel's lists ("0-7,64-71") of
+    all caches. Levels that do not exist, or that /sys does not show, are left out.
     """
     if not cpus:
         return {}
@@ -41,28 +40,28 @@ def shared_caches(cpus: list[list[int]], root: str = "/") -> dict[str, object]:
     caches: dict[str, object] = {}
     for level, index in _cache_indices(root, cpus[0][0]).items():
         try:
-            # Chips with two kinds of core number one kind first and the other last: if both have their own, all have.
+            # Chips with two kinds of core number one kind first: if the first and the last core have their own, all have.
             ends = (cores[0], cores[-1])
             if all(usable & _sharers(root, min(core), index)[0] == core for core in ends):
                 caches[level] = "core"
                 continue
-            found: dict[str, set[int]] = {}
-            told: set[int] = set()
+            members_of: dict[str, set[int]] = {}
+            seen: set[int] = set()
             for number in sorted(usable):
-                if number not in told:
+                if number not in seen:
                     members, text = _sharers(root, number, index)
-                    found[text] = usable & members
-                    told |= members | {number}
-            groups = sorted(map(sorted, found.values()))
+                    members_of[text] = usable & members
+                    seen |= members | {number}
+            groups = sorted(map(sorted, members_of.values()))
             same = [name for name, own in (("core", cores), ("socket", sockets)) if sorted(map(sorted, own)) == groups]
-            caches[level] = same[0] if same else list(found)
+            caches[level] = same[0] if same else list(members_of)
         except (OSError, ValueError):
-            continue  # a level that is not told whole is not told
+            continue  # leave out an incomplete level
     return caches
 
 
 def read_text(path: str) -> str:
-    """Read a small file of /proc or /sys whole; raises OSError."""
+    """Read a small file of /proc or /sys; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts: list[bytes] = []
@@ -76,7 +75,7 @@ def read_text(path: str) -> str:
 
 
 def parse_cpu_list(text: str) -> list[int]:
-    """Turn the kernel's "0-3,8" into numbers; raises ValueError."""
+    """Parse a list of the kernel, like "0-3,8"; raises ValueError."""
     numbers: list[int] = []
     for part in text.strip().split(","):
         if part:
@@ -113,7 +112,7 @@ def _groups(cpus: list[list[int]], column: int) -> list[set[int]]:
 
 
 def _cache_indices(root: str, number: int) -> dict[str, str]:
-    """Map "1", "2" and "3" to the directory in which a CPU tells of that level, instruction caches left out."""
+    """Map the levels "1", "2" and "3" to the names of their folders for a CPU, without instruction caches."""
     indices: dict[str, str] = {}
     try:
         names = sorted(os.listdir(os.path.join(root, "%s/cpu%d/cache" % (_CPUS, number))))

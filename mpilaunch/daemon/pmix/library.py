@@ -1,11 +1,11 @@
-"""libpmix, as ctypes sees it: its structures and functions, and who owns which memory. Only the PMIx helper loads this.
+"""ctypes bindings of libpmix: structures, functions, and ownership of memory. Only the PMIx helper loads this module.
 
-A wrong layout would be a crash far away, so the sizes are asserted when the module is loaded. They are those of the headers of
-PMIx 4.1, 4.2.2, 5.0.9 and 6.1.0 on 64-bit machines (pmix_common.h, pmix_server.h); `pmix_server_module_t` has grown at its end
-only, so a longer array of zeros behind it serves all. A server of PMIx 3 lacks what is used here and is refused.
+A wrong layout would crash elsewhere, so the sizes are asserted on import. They are those of the headers of PMIx 4.1, 4.2.2,
+5.0.9 and 6.1.0 on 64-bit machines (pmix_common.h, pmix_server.h). `pmix_server_module_t` has only grown at its end, so an array
+padded with zeros serves all versions. Servers of PMIx 3 lack functions that are used here, and are refused.
 
-Memory: what is handed to libpmix stays ours and must live until it says so (`release`), with one exception, the endpoints of
-a group, which it frees itself. What it hands to us is its own, and is gone when the call returns.
+Memory that is passed to libpmix stays ours and must live until libpmix calls `release`, except for the endpoints of a group,
+which libpmix frees. Memory that libpmix passes to us is its own, and valid during the call only.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OLDEST = 4
-"""The first major version of libpmix that can be the server here."""
+"""The oldest usable major version of libpmix."""
 
 # pmix_status_t
 SUCCESS, ERROR, TIMEOUT, BAD_PARAMETER, OUT_OF_RESOURCE = 0, -1, -24, -27, -29
 NOT_FOUND, NOT_SUPPORTED, DUPLICATE_KEY, OPERATION_SUCCEEDED, FAILED_TO_LAUNCH = -46, -47, -53, -157, -181
-"""OPERATION_SUCCEEDED: done at once, and no answer will follow."""
+"""OPERATION_SUCCEEDED: done at once, without a later answer."""
 
 # pmix_data_type_t
 BOOL, STRING, SIZE, PROC, INFO, UINT16, UINT32, BYTE_OBJECT, DATA_ARRAY, PROC_RANK = 1, 3, 4, 22, 24, 13, 14, 27, 39, 40
 OWNED_BYTES = "bytes that libpmix will free"
-"""Not a type of PMIx: a BYTE_OBJECT that it takes over."""
+"""Not a type of PMIx: a BYTE_OBJECT whose bytes libpmix will own."""
 
 WILDCARD, LOCAL_NODE, LARGEST_RANK = 0xFFFFFFFE, 0xFFFFFFFD, 0x7FFFFFFF
-"""Ranks that stand for all of a namespace, and for those of it on this node; anything else above the largest is no rank."""
+"""Ranks that mean all of a namespace, and those on this node; other numbers above the largest are invalid."""
 LONGEST_NAMESPACE, LONGEST_KEY = 255, 511
 
 
@@ -51,7 +51,7 @@ class DataArray(Structure):
 
 
 class Value(Structure):
-    """`data` is a union; what it holds is read and written by its address, as `type` says."""
+    """`data` is a union, which is read and written by its address, depending on `type`."""
 
     _fields_ = [("type", c_uint16), ("data", ctypes.c_uint64 * 3)]
 
@@ -102,7 +102,7 @@ SCALARS: dict[int, Any] = {
 }
 """Types that are one C value."""
 
-# Functions of libpmix by which an upcall is answered; void pointers are given back as they came.
+# Functions of libpmix that answer an upcall; void pointers are returned unchanged.
 Release = CFUNCTYPE(None, c_void_p)
 OperationDone = CFUNCTYPE(None, c_int, c_void_p)
 ModexDone = CFUNCTYPE(None, c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)
@@ -110,7 +110,7 @@ LookupDone = CFUNCTYPE(None, c_int, c_void_p, c_size_t, c_void_p)
 SpawnDone = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 InfoDone = CFUNCTYPE(None, c_int, c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)
 ModexReady = CFUNCTYPE(None, c_int, c_void_p, c_size_t, c_void_p)
-"""Ours: libpmix calls it with what PMIx_server_dmodex_request asked for."""
+"""Our callback of PMIx_server_dmodex_request."""
 
 _PROCS, _INFOS, _ANSWER = (POINTER(Proc), c_size_t), (POINTER(Info), c_size_t), (c_void_p, c_void_p)
 UPCALLS = {
@@ -143,9 +143,9 @@ UPCALLS = {
     "fabric": None,
     "client_connected2": CFUNCTYPE(c_int, POINTER(Proc), c_void_p, *_INFOS, *_ANSWER),
 }
-"""The members of pmix_server_module_t in their order; None where libpmix does without us."""
+"""The members of pmix_server_module_t in order; None for those that are not provided."""
 MODULE_POINTERS = 64
-"""Pointers that a module is given; PMIx 6.1 has 32."""
+"""Size of the padded module in pointers; PMIx 6.1 has 32."""
 
 _libc = ctypes.CDLL(None)
 _libc.malloc.restype, _libc.malloc.argtypes = c_void_p, (c_size_t,)
@@ -153,14 +153,14 @@ _libc.free.restype, _libc.free.argtypes = None, (c_void_p,)
 
 
 class UnusableLibrary(Exception):
-    """A library cannot be the server; the text says why."""
+    """A library cannot be the server; the text is the reason."""
 
 
 def load(name: str, folders: Sequence[str] = ()) -> ctypes.CDLL:
     """Load a libpmix; raises UnusableLibrary.
 
     Args:
-        folders: where libraries stand that it needs: the ranks' LD_LIBRARY_PATH, of which this process's loader knows nothing.
+        folders: the ranks' LD_LIBRARY_PATH, for libraries that it needs and this process's loader does not find.
     """
     try:
         version = _open(name, folders, set()).PMIx_Get_version
@@ -168,16 +168,18 @@ def load(name: str, folders: Sequence[str] = ()) -> ctypes.CDLL:
         reason = str(error)
         raise UnusableLibrary(reason[len(name) + 2 :] if reason.startswith(name + ": ") else reason) from None
     version.restype = c_char_p
-    words = (version() or b"").decode("utf-8", "replace")
-    number = re.search(r"\d+", words)
+    description = (version() or b"").decode("utf-8", "replace")
+    number = re.search(r"\d+", description)
     if number is None or int(number.group()) < OLDEST:
-        raise UnusableLibrary("it is %s, and %d.0 or newer is needed" % (words.partition(" (")[0] or "of no version", OLDEST))
-    # Its components are libraries that look for its symbols among everybody's; a refused library must not be among these.
+        raise UnusableLibrary(
+            "it is %s, and %d.0 or newer is needed" % (description.partition(" (")[0] or "of no version", OLDEST)
+        )
+    # Its components search its symbols in the global scope, where a refused library must not be.
     return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
 
 
 def _open(name: str, folders: Sequence[str], tried: set[str]) -> ctypes.CDLL:
-    """Load a library, and before it those that it misses; raises OSError."""
+    """Load a library and, before it, missing libraries that it needs; raises OSError."""
     while True:
         try:
             return ctypes.CDLL(name)
@@ -191,7 +193,7 @@ def _open(name: str, folders: Sequence[str], tried: set[str]) -> ctypes.CDLL:
 
 
 class Infos:
-    """An array of pmix_info_t, with all that it points at.
+    """An array of pmix_info_t, and the memory that it points at.
 
     Args:
         items: (key, type, value): a text for STRING, a list of such items for DATA_ARRAY, a list of (namespace, rank) for PROC,
@@ -208,7 +210,7 @@ class Infos:
 
 
 def set_value(place: Value, kind: Any, value: Any, kept: list[Any]) -> None:
-    """Set a value; what it points at goes to `kept`, which must live as long."""
+    """Set a value; memory that it points at is added to `kept`, which must live as long."""
     address = _data(place)
     if kind == STRING:
         place.type = STRING
@@ -244,7 +246,7 @@ def set_value(place: Value, kind: Any, value: Any, kept: list[Any]) -> None:
 
 
 def get_value(place: Value) -> tuple[int, Any] | None:
-    """Return type and value of a pmix_value_t as JSON can carry them (bytes as base 64), None when it cannot."""
+    """Return type and value of a pmix_value_t for JSON (bytes as base 64), None for other types."""
     if place.type in SCALARS:
         value = SCALARS[place.type].from_address(_data(place)).value
         return place.type, text(value) if place.type == STRING else value
@@ -254,11 +256,11 @@ def get_value(place: Value) -> tuple[int, Any] | None:
 
 
 def bytes_of(place: Value) -> tuple[int, int]:
-    """Return address and size of the bytes of a BYTE_OBJECT; raises ValueError when it is none."""
+    """Return address and size of the bytes of a BYTE_OBJECT; raises ValueError for another type."""
     if place.type != BYTE_OBJECT:
         raise ValueError("a value of type %d instead of bytes" % place.type)
-    found = ByteObject.from_address(_data(place))
-    return (found.bytes, found.size) if found.bytes else (addressof(place), 0)
+    content = ByteObject.from_address(_data(place))
+    return (content.bytes, content.size) if content.bytes else (addressof(place), 0)
 
 
 def _data(place: Value) -> int:
@@ -271,11 +273,11 @@ def text(value: bytes | None) -> str:
 
 
 def texts(array: Any) -> list[str]:
-    """Return the strings of an array that ends with NULL, itself perhaps NULL."""
-    found: list[str] = []
-    while array and array[len(found)] is not None:
-        found.append(text(array[len(found)]))
-    return found
+    """Return the strings of an array that ends with NULL, or is NULL."""
+    strings: list[str] = []
+    while array and array[len(strings)] is not None:
+        strings.append(text(array[len(strings)]))
+    return strings
 
 
 def environment_for(library: ctypes.CDLL, proc: Proc) -> tuple[int, dict[str, str]]:

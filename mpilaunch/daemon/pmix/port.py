@@ -1,7 +1,7 @@
-"""The TCP port by which ranks reach libpmix: that only this machine can reach it, and that no silent connection blocks it.
+"""The TCP port of libpmix: checks that only this machine can reach it, and ends silent connections that block it.
 
 Every user of the node can connect to the port. libpmix serves new connections one after the other on its only thread, and waits
-for what each must send first without a limit. This looks at the sockets of the helper from outside, and never reads from one.
+for their first message without a limit. This module only inspects the sockets of the helper, and never reads from them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOOK_SECONDS = 2.0
-"""A connection that is being served and sends nothing between two looks, so far apart, is shut down."""
+"""Interval of checks. A connection that is served and silent at two checks is shut down."""
 
 
 class Port:
-    """What the helper's process listens on, once libpmix has started its server."""
+    """The addresses on which the helper's process listens, once libpmix has started its server."""
 
     def __init__(self) -> None:
         self._listening = {listener.getsockname()[:2] for listener in _sockets() if _listens(listener)}
@@ -35,7 +35,7 @@ class Port:
         return ""
 
     def drop_silent(self) -> None:
-        """Shut down the connections that have been silent since the last look; to be called every LOOK_SECONDS."""
+        """Shut down connections that have been silent since the last check; to be called every LOOK_SECONDS."""
         silent = set()
         for connection in _sockets():
             if _listens(connection) or connection.getsockname()[:2] not in self._listening or not _is_silent(connection):
@@ -47,35 +47,35 @@ class Port:
             try:
                 connection.shutdown(socket.SHUT_RDWR)  # libpmix reads end of file
             except OSError:
-                pass  # it has just gone
+                pass  # it has just ended
         self._silent = silent
 
 
 def _sockets() -> Iterator[socket.socket]:
-    """Yield a copy of each TCP socket of this process, for as long as the caller looks at it."""
+    """Yield a copy of each TCP socket of this process, closed when the next is yielded."""
     for name in os.listdir("/proc/self/fd"):
         try:
             copy = os.dup(int(name))
         except OSError:
-            continue  # the one that the list was read by, or one that libpmix has just closed
+            continue  # the descriptor of the listing, or one that libpmix has just closed
         try:
-            found = socket.socket(fileno=copy)
+            candidate = socket.socket(fileno=copy)
         except OSError:
             os.close(copy)
             continue
-        with found:
-            if found.family in (socket.AF_INET, socket.AF_INET6):
-                yield found
+        with candidate:
+            if candidate.family in (socket.AF_INET, socket.AF_INET6):
+                yield candidate
 
 
-def _listens(found: socket.socket) -> bool:
-    return bool(found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+def _listens(candidate: socket.socket) -> bool:
+    return bool(candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 
 def _is_silent(connection: socket.socket) -> bool:
-    """Tell whether libpmix may be waiting for this connection: it has blocking mode, and nothing to be read.
+    """Return whether libpmix may be waiting for this connection: it is in blocking mode and has nothing to read.
 
-    libpmix sets blocking mode for the first exchange only. One that waits for its turn has sent that already.
+    libpmix sets blocking mode for the first exchange only; a queued connection has sent its part of that already.
     """
     if fcntl.fcntl(connection, fcntl.F_GETFL) & os.O_NONBLOCK:
         return False

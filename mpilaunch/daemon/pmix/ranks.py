@@ -1,7 +1,7 @@
-"""The ranks of this node that speak PMIx: what their helper process tells, handed on to the head, and its answers handed back.
+"""The ranks of this node that use PMIx: passes requests of the PMIx helper to the head, and the answers back.
 
-The helper is started with the first world that may need it, and again when a later one comes after its end. All worlds of the
-job are known to it, those without ranks here too: a rank may ask for any of them.
+The helper starts with the first world that may need it, and again for a later world after its end. Every world of the job is
+registered with it, also those without ranks here: a rank may ask for any of them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ if TYPE_CHECKING:
     from mpilaunch.daemon.private_directory import PrivateDirectory
 
 START_SECONDS = 10.0
-"""How long the helper may take to load libpmix and to register a world before the ranks start without it."""
+"""Limit for loading libpmix and registering a world; then the ranks start without it."""
 
 
 class PmixRanks:
-    """See the module; it is the `PmixEvents` of the helper.
+    """The `PmixEvents` of the helper.
 
     Attributes:
-        states: how far each rank that has come has got, by its world's name and its number there.
+        states: PMI states of the ranks that have connected, by (world, number in it).
         reason: why there is no PMIx here, "" when there is.
 
     Args:
-        poller, set_timer: the loop's.
         directory: for the helper's files.
-        upward: to the head; ranks are named by (world, number).
-        broken: called when ranks that need the helper have lost it, with the reason.
+        upward: functions to reach the head.
+        broken: called with the reason when connected ranks have lost the helper.
     """
 
     def __init__(
@@ -64,14 +63,14 @@ class PmixRanks:
     # From the wire-up
 
     def know(self, description: dict[str, Any]) -> None:
-        """Make a world known, with or without ranks here: the `mpi` member of `prepare`."""
+        """Register a world, the `mpi` member of `prepare`, with or without ranks here."""
         world = _registration(description)
         self._worlds.append(world)
         if self._server is not None:
             self._server.register(world)
 
     def start(self, world: str, libpmix: Libpmix, hostname: str, ready: Callable[[], None]) -> None:
-        """Call `ready` when the ranks of a world that is known can be started, with PMIx or, for a `reason`, without."""
+        """Call `ready` when the ranks of a registered world can start, with PMIx or, for a `reason`, without."""
         self._ready[world] = ready
         if self._server is None:
             self.reason = ""
@@ -83,14 +82,14 @@ class PmixRanks:
                 return
             for known in self._worlds:
                 self._server.register(known)
-        self._set_timer("pmix", START_SECONDS, self._late)
+        self._set_timer("pmix", START_SECONDS, self._start_timed_out)
 
     def environment(self, world: str, rank: int) -> dict[str, str]:
-        """Return the variables by which a rank finds its server; none where there is no server."""
+        """Return the variables by which a rank finds its server; empty without a server."""
         return self._environments.get(world, {}).get(rank, {})
 
     def give_modex(self, ask: dict[str, Any]) -> None:
-        """A rank elsewhere asks, through the head, for what a rank here has put."""
+        """Answer the head's request for the data of a rank here."""
         if self._server is None:
             self._send({"type": "answer", "id": ask["id"], "error": "not-found"})
             return
@@ -99,45 +98,40 @@ class PmixRanks:
         self._server.modex_request(ask["world"], ask["rank"], self._tokens)
 
     def child_ended(self, pid: int, status: int) -> None:
-        """A child of the daemon's that is no rank has ended."""
+        """Handle the end of a child of the daemon that is no rank."""
         if self._server is not None:
             self._server.child_ended(pid, status)
 
     def close(self) -> None:
-        """All ranks here have ended: end the helper, which removes what they left in shared memory."""
+        """End the helper after the last rank; it removes the shared memory that ranks left."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
 
-    # PmixEvents
+    # The methods of `PmixEvents`, which documents them
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
-        """The ranks of a world can be started."""
         self._environments[world] = environments
         ready = self._ready.pop(world, None)
         if ready is not None:
             ready()
 
     def connected(self, world: str, rank: int) -> None:
-        """A rank has come."""
         self.states[world, rank] = CONNECTED
         self._connected(world)
 
     def finalized(self, world: str, rank: int) -> None:
-        """A rank has gone as it should."""
         self.states[world, rank] = FINALIZED
 
     def abort(self, world: str, rank: int, code: int) -> None:
-        """A rank has called MPI_Abort."""
         self.states[world, rank] = ABORTED
         self._abort(world, rank, code & 255)
 
     def collective(self, kind: str, members: list[tuple[str, int]], ranks: int, data: bytes, token: int) -> None:
-        """All members here wait; nodes together make the collective. A rank may name members that there are not."""
         sizes = {world["name"]: world["size"] for world in self._worlds}
         whole = {name for name, number in members if number < 0}
-        known = all(-1 <= number < sizes.get(name, -1) and (number < 0 or name not in whole) for name, number in members)
-        if not known or len({(name, number) for name, number in members}) < len(members):
+        valid = all(-1 <= number < sizes.get(name, -1) and (number < 0 or name not in whole) for name, number in members)
+        if not valid or len(set(members)) < len(members):
             self._answer(token, error="not-found")
             return
 
@@ -145,50 +139,42 @@ class PmixRanks:
             parts = b"".join(base64.b64decode(part) for part in answer["parts"])
             self._answer(token, parts, context=answer["number"])
 
-        self._upward.collective("pmix " + kind, [list(member) for member in members], ranks, _text(data), done)
+        self._upward.collective("pmix " + kind, [list(member) for member in members], ranks, _base64(data), done)
 
     def modex(self, world: str, rank: int, token: int) -> None:
-        """A rank asks for what a rank elsewhere has put."""
-
         def done(answer: dict[str, Any]) -> None:
             self._answer(token, base64.b64decode(answer.get("data", "")), answer["error"])
 
         if not -1 <= rank < max((known["size"] for known in self._worlds if known["name"] == world), default=0):
-            self._answer(token, error="not-found")  # it may ask for any
+            self._answer(token, error="not-found")  # a rank may name any
             return
         self._upward.ask("modex", {"world": world, "rank": rank}, done)
 
     def modex_ready(self, token: int, found: bool, data: bytes) -> None:
-        """What a rank elsewhere asked for is there."""
         error = "" if found else "not-found"
-        self._send({"type": "answer", "id": self._modex.pop(token), "error": error, "data": _text(data)})
+        self._send({"type": "answer", "id": self._modex.pop(token), "error": error, "data": _base64(data)})
 
     def publish(self, world: str, rank: int, values: dict[str, list[Any]], token: int) -> None:
-        """Keep values under names."""
         self._published.setdefault((world, rank), []).extend(values)
         details = {"space": "pmix", "values": {key: [world, rank, value] for key, value in values.items()}}
         self._upward.ask("publish", details, lambda answer: self._answer(token, error="exists" if answer["error"] else ""))
 
     def lookup(self, world: str, rank: int, keys: list[str], wait: bool, token: int) -> None:
-        """Find names."""
         details = {"space": "pmix", "names": keys, "wait": wait}
         self._upward.ask("lookup", details, lambda answer: self._answer(token, found=answer["values"]))
 
     def unpublish(self, world: str, rank: int, keys: list[str], token: int) -> None:
-        """Forget names."""
         details = {"space": "pmix", "names": keys or self._published.pop((world, rank), [])}
         self._upward.ask("unpublish", details, lambda answer: self._answer(token))
 
     def spawn(self, world: str, rank: int, apps: list[dict[str, Any]], token: int) -> None:
-        """Start a new world."""
-
         def done(answer: dict[str, Any]) -> None:
             if answer["error"]:
                 self._answer(token, error="not-started")
             else:
                 self._answer(token, world=answer["world"])
 
-        wanted = [
+        programs = [
             {
                 "program": [app["program"], *app["arguments"]],
                 "count": app["count"],
@@ -197,23 +183,20 @@ class PmixRanks:
             }
             for app in apps
         ]
-        self._upward.ask("spawn", {"world": world, "rank": rank, "apps": wanted, "pairs": {}}, done)
+        self._upward.ask("spawn", {"world": world, "rank": rank, "apps": programs, "pairs": {}}, done)
 
     def failed(self, reason: str) -> None:
-        """There is no PMIx here, now or any more."""
         self._server = None
         self.reason = reason
         if CONNECTED in self.states.values():
             self._broken(reason)
         self._all_ready()
 
-    # Own affairs
-
-    def _answer(self, token: int, data: bytes = b"", error: str = "", **words: Any) -> None:
+    def _answer(self, token: int, data: bytes = b"", error: str = "", **members: Any) -> None:
         if self._server is not None:
-            self._server.answer(token, data, error, **words)
+            self._server.answer(token, data, error, **members)
 
-    def _late(self) -> None:
+    def _start_timed_out(self) -> None:
         if self._ready:
             self.reason = "libpmix was not ready within %g s" % START_SECONDS
             self._all_ready()
@@ -225,7 +208,7 @@ class PmixRanks:
 
 
 def _registration(description: dict[str, Any]) -> dict[str, Any]:
-    """Return what `PmixServer.register` takes."""
+    """Return the argument of `PmixServer.register`."""
     ranks_by_node: list[list[int]] = [[] for _ in description["hosts"]]
     rank = 0
     for first, nodes, each in description["blocks"]:
@@ -245,5 +228,5 @@ def _registration(description: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(data: bytes) -> str:
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")

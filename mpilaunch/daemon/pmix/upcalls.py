@@ -1,14 +1,12 @@
-"""What libpmix asks its host, which is us: the functions of pmix_server_module_t.
+"""Upcalls of libpmix: the functions of pmix_server_module_t, which are documented in pmix_server.h of OpenPMIx.
 
-libpmix calls on a thread of its own. There, arguments are checked and copied, and the loop is told; every answer is given from
-the loop. What only concerns ranks of this node is answered here, all else goes to the daemon. The ranks behind it are not
-trusted: what they ask is bounded, and what cannot be carried is refused.
+libpmix calls them on its own thread. They check and copy the arguments there, and post a call to the loop, which gives every
+answer. Requests among ranks of this node are answered here, all others go to the daemon. Ranks are not trusted: the size of
+requests is limited, and values that JSON cannot carry are refused.
 
-libpmix listens on a TCP port of the loopback device, where every user of the node can connect. It takes for a rank whoever
-knows the rank's namespace, which is therefore a secret, and serves whoever says that it is a tool unless its host refuses.
-Messages name a world by its public name and never by its namespace.
-
-What each function means: pmix_server.h of OpenPMIx.
+libpmix listens on a TCP port of the loopback device, where every user of the node can connect. It takes any process that knows
+a rank's namespace for the rank, so the namespace is a secret, and it serves any tool unless its host refuses. Messages name a
+world by its public name and never by its namespace.
 """
 
 from __future__ import annotations
@@ -27,48 +25,48 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Answer = Callable[[int, dict[str, Any], bytes], None]
-    """Answer a rank with a status, and with the words and the bytes that the daemon has for it."""
+    """Answer a rank: (status, message of the daemon, its data)."""
 
 LONGEST_BLOB = 64 << 20
-"""Bytes that the ranks of one node may exchange at once."""
+"""Bytes that the ranks of one node may exchange in one collective."""
 ALL, HERE = -1, -2
-"""Ranks that stand for all of a world, and for those of it on this node."""
+"""Ranks that mean all of a world, and those on this node."""
 _CONSTRUCT = 0
-"""pmix_group_operation_t: the other one is to destruct."""
+"""The value of pmix_group_operation_t for construction; the other one is for destruction."""
 
 
 class World:
-    """A world as far as this node must know it: its name in libpmix, its size, and its ranks here."""
+    """A world: its name in libpmix, its size, and its ranks on this node."""
 
     def __init__(self, namespace: str, size: int, local: list[int]) -> None:
         self.namespace, self.size, self.local = namespace.encode("ascii"), size, frozenset(local)
 
 
 class Upcalls:
-    """The functions, in the order and under the names of pmix_library.UPCALLS, and the half of each that runs in the loop.
+    """The functions of `library.UPCALLS`, and the part of each that runs in the loop.
 
     Attributes:
-        module: what PMIx_server_init takes; this object must live as long as the library.
-        worlds: by their names; only the loop adds to them, by `add_world`.
+        module: the argument of PMIx_server_init; this object must live as long as the library.
+        worlds: by name; only the loop adds worlds, by `add_world`.
 
     Args:
-        post: has the loop call a function, from any thread; false when too much waits there already.
-        tell: sends the daemon a message; in the loop.
-        ask: sends one that it will answer, with the seconds after which a timeout is the answer, 0 for never; in the loop.
+        post: calls a function in the loop, from any thread; returns False when too many calls wait.
+        send: sends a message to the daemon; in the loop.
+        ask: sends a message that the daemon answers, with a timeout in seconds, 0 for none; in the loop.
     """
 
     def __init__(
         self,
         post: Callable[..., bool],
-        tell: Callable[[dict[str, Any]], object],
+        send: Callable[[dict[str, Any]], object],
         ask: Callable[[dict[str, Any], bytes, Answer, float], None],
     ) -> None:
-        self._post, self._tell, self._ask = post, tell, ask
+        self._post, self._send, self._ask = post, send, ask
         self.worlds: dict[str, World] = {}
         self._names: dict[bytes, str] = {}
         self._lent: dict[int, Any] = {}
         self._lent_count = 0
-        # libpmix knows addresses only: Python must keep what they belong to.
+        # libpmix holds addresses only: Python must keep the objects.
         self._called: list[Any] = [pmix.Release(self._take_back)]
         self._take_back_address = ctypes.cast(self._called[0], c_void_p)
         self.module = (c_void_p * pmix.MODULE_POINTERS)()
@@ -78,7 +76,7 @@ class Upcalls:
                 self.module[index] = ctypes.cast(self._called[-1], c_void_p).value
 
     def _guarded(self, method: Callable[..., int]) -> Callable[..., int]:
-        """Return a function that never raises: ctypes would drop the exception, and the rank would wait for ever."""
+        """Return a function that never raises: ctypes would drop the exception, and the rank would hang."""
 
         def call(*arguments: Any) -> int:
             try:
@@ -90,48 +88,48 @@ class Upcalls:
         return call
 
     def _later(self, function: Callable[..., object], *arguments: Any) -> int:
-        """Have the loop take over; return what tells libpmix that an answer will come."""
+        """Post a call to the loop; return the status for an answer that will follow."""
         return SUCCESS if self._post(function, *arguments) else OUT_OF_RESOURCE
 
     def add_world(self, name: str, world: World) -> None:
-        """Take note of a world before libpmix is told of it."""
+        """Add a world before it is registered with libpmix."""
         self.worlds[name] = world
         self._names[world.namespace] = name
 
     def _proc(self, proc: Any) -> dict[str, Any]:
-        """Return a process, or all of a world, as messages name it; raises KeyError and ValueError."""
+        """Return a process, or all of a world, as members of a message; raises KeyError and ValueError."""
         special = {pmix.WILDCARD: ALL, pmix.LOCAL_NODE: HERE}
         if proc.rank > pmix.LARGEST_RANK and proc.rank not in special:
             raise ValueError("rank %d" % proc.rank)
         return {"world": self._names[proc.namespace], "rank": special.get(proc.rank, proc.rank)}
 
     def _caller(self, proc: Any) -> dict[str, Any]:
-        """Return the rank that asks for something; raises KeyError and ValueError when it is none of this node's."""
-        who = self._proc(proc)
-        if who["rank"] not in self.worlds[who["world"]].local:
-            raise ValueError("rank %d is not on this node" % who["rank"])
-        return who
+        """Return the calling rank as members of a message; raises KeyError and ValueError unless it is on this node."""
+        caller = self._proc(proc)
+        if caller["rank"] not in self.worlds[caller["world"]].local:
+            raise ValueError("rank %d is not on this node" % caller["rank"])
+        return caller
 
-    # Ranks come and go
+    # Connection and end of ranks
 
     def tool_connected(self, infos: int, count: int, done: int, token: int) -> None:
-        """Refuse a process that says that it is a tool, and no rank.
+        """Refuse a tool by never answering it.
 
-        It is never answered, and so it can ask for nothing. An answer that refuses it would end the helper: libpmix 4.2 then
-        takes the tool's namespace out of a list to which it was never added (process_cbfunc, ptl_base_connection_hdlr.c).
+        An answer that refuses it would crash the helper: libpmix 4.2 then removes the tool's namespace from a list to which
+        it was never added (process_cbfunc, ptl_base_connection_hdlr.c).
         """
 
     def client_connected2(self, proc: Any, _: Any, infos: Any, count: int, done: int, token: int) -> int:
-        self._post(self._tell, {"type": "connected", **self._caller(proc[0])})
-        return OPERATION_SUCCEEDED  # libpmix waits for nothing else here
+        self._post(self._send, {"type": "connected", **self._caller(proc[0])})
+        return OPERATION_SUCCEEDED  # the rank does not wait for the daemon
 
     def client_finalized(self, proc: Any, _: Any, done: int, token: int) -> int:
-        # Answered like a question, so that the daemon knows of it before the rank can exit.
+        # The rank waits for an answer, so that the daemon knows of this before the rank can exit.
         return self._request({"type": "finalized", **self._caller(proc[0])}, done, token)
 
     def abort(self, proc: Any, _: Any, code: int, text: bytes, procs: Any, count: int, done: int, token: int) -> int:
-        # It is never answered: the rank waits here for its end, and cannot go on with a code of its own.
-        return self._later(self._tell, {"type": "abort", **self._caller(proc[0]), "code": code})
+        # Never answered: the rank waits until it is killed, and cannot exit with another code.
+        return self._later(self._send, {"type": "abort", **self._caller(proc[0]), "code": code})
 
     def register_events(self, codes: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
         return OPERATION_SUCCEEDED
@@ -140,7 +138,7 @@ class Upcalls:
         return OPERATION_SUCCEEDED
 
     def job_control(self, proc: Any, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
-        # It must be there all the same: without it libpmix will not remember which files to remove for a rank that has died.
+        # It must exist: without it libpmix does not record the files to remove after the death of a rank.
         return NOT_SUPPORTED
 
     # Collectives
@@ -149,24 +147,24 @@ class Upcalls:
         return self._collect("fence", procs, count, data, size, lambda *answer: self._give_data(done, token, *answer))
 
     def connect(self, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
-        return self._collect("connect", procs, count, 0, 0, lambda status, *_: pmix.OperationDone(done)(status, token))
+        return self._collect("connect", procs, count, 0, 0, _status_to(done, token))
 
     def disconnect(self, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
-        return self._collect("disconnect", procs, count, 0, 0, lambda status, *_: pmix.OperationDone(done)(status, token))
+        return self._collect("disconnect", procs, count, 0, 0, _status_to(done, token))
 
     def group(self, what: int, name: bytes, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
-        """MPI sessions make their communicators by this."""
-        given = {infos[index].key: infos[index].value for index in range(info_count)}
+        """Construct or destruct a group; MPI sessions make their communicators this way."""
+        values = {infos[index].key: infos[index].value for index in range(info_count)}
         if what == _CONSTRUCT:
-            data, size = pmix.bytes_of(given[b"pmix.grp.endpt"]) if b"pmix.grp.endpt" in given else (0, 0)
-            wanted = {key for key in (b"pmix.grp.actxid", b"pmix.grp.endpt") if key in given}
+            data, size = pmix.bytes_of(values[b"pmix.grp.endpt"]) if b"pmix.grp.endpt" in values else (0, 0)
+            keys = {key for key in (b"pmix.grp.actxid", b"pmix.grp.endpt") if key in values}
             members = [(procs[index].namespace.decode("ascii"), procs[index].rank) for index in range(count)]
             kind = "group-construct " + pmix.text(name)
             return self._collect(
-                kind, procs, count, data, size, lambda *answer: self._give_group(done, token, wanted, members, *answer)
+                kind, procs, count, data, size, lambda *answer: self._give_group(done, token, keys, members, *answer)
             )
-        if b"pmix.grp.lcl" in given:
-            # libpmix 5.0.11 asks twice about a group that is only on this node, and a second answer would crash it.
+        if b"pmix.grp.lcl" in values:
+            # libpmix 5.0.11 calls twice for a group of this node only, and would crash on a second answer.
             return OPERATION_SUCCEEDED
         kind = "group-destruct " + pmix.text(name)
         return self._collect(kind, procs, count, 0, 0, lambda *answer: self._give_group(done, token, set(), [], *answer))
@@ -174,12 +172,12 @@ class Upcalls:
     def _collect(self, kind: str, procs: Any, count: int, data: int, size: int, answer: Answer) -> int:
         if size > LONGEST_BLOB:
             return OUT_OF_RESOURCE
-        # Nodes name the members in different order.
+        # The order of members differs between nodes.
         members = sorted((proc["world"], proc["rank"]) for proc in (self._proc(procs[index]) for index in range(count)))
         return self._later(self._join, kind, members, ctypes.string_at(data, size) if size else b"", answer)
 
     def _join(self, kind: str, members: list[tuple[str, int]], data: bytes, answer: Answer) -> None:
-        """All members on this node are there: go on when there are no others, else tell the daemon."""
+        """Complete a collective of this node only; send any other to the daemon."""
         here, everywhere = 0, 0
         for name, rank in members:
             world = self.worlds.get(name)
@@ -191,12 +189,12 @@ class Upcalls:
             else:
                 here += rank in world.local
                 everywhere += 1
-        if here == everywhere and not kind.startswith("group-construct"):  # whose number is the head's to give
+        if here == everywhere and not kind.startswith("group-construct"):  # the head numbers those
             answer(SUCCESS, {}, data)
         else:
             self._ask({"type": "collective", "kind": kind, "members": members, "ranks": here}, data, answer, 0)
 
-    def _give_data(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
+    def _give_data(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
         buffer = ctypes.create_string_buffer(data, max(1, len(data)))
         pmix.ModexDone(done)(status, ctypes.addressof(buffer), len(data), token, self._take_back_address, self._lend(buffer))
 
@@ -204,17 +202,17 @@ class Upcalls:
         self,
         done: int,
         token: int,
-        wanted: set[bytes],
+        keys: set[bytes],
         members: list[tuple[str, int]],
         status: int,
-        words: dict[str, Any],
+        message: dict[str, Any],
         data: bytes,
     ) -> None:
         items: list[tuple[str, Any, Any]] = []
         if status == SUCCESS and members:
-            if b"pmix.grp.actxid" in wanted:
-                items.append(("pmix.grp.ctxid", pmix.SIZE, words["context"]))
-            if b"pmix.grp.endpt" in wanted:
+            if b"pmix.grp.actxid" in keys:
+                items.append(("pmix.grp.ctxid", pmix.SIZE, message["context"]))
+            if b"pmix.grp.endpt" in keys:
                 items.append(("pmix.grp.endpt", pmix.OWNED_BYTES, data))
             items.append(("pmix.grp.mbrs", pmix.PROC, members))
         infos = pmix.Infos(items)
@@ -223,7 +221,7 @@ class Upcalls:
         )
 
     def _lend(self, thing: Any) -> int:
-        """Keep something until libpmix gives it back; return the number by which it will."""
+        """Keep an object until libpmix releases it; return the number that libpmix passes to the release function."""
         self._lent_count += 1
         self._lent[self._lent_count] = thing
         return self._lent_count
@@ -246,7 +244,7 @@ class Upcalls:
         values = {}
         for index in range(count):
             key = pmix.text(infos[index].key)
-            if not key.startswith("pmix."):  # else a wish: how far, for how long
+            if not key.startswith("pmix."):  # else a directive, as range or persistence
                 values[key] = pmix.get_value(infos[index].value)
         if None in values.values():
             return NOT_SUPPORTED
@@ -259,25 +257,25 @@ class Upcalls:
         wait = any(infos[index].key == b"pmix.wait" for index in range(count))
         message = {"type": "lookup", **self._caller(proc[0]), "keys": pmix.texts(keys), "wait": wait}
         return self._later(
-            self._ask, message, b"", lambda *answer: self._give_found(done, token, *answer), _timeout(infos, count)
+            self._ask, message, b"", lambda *answer: self._give_values(done, token, *answer), _timeout(infos, count)
         )
 
     def _request(self, message: dict[str, Any], done: int, token: int) -> int:
-        """Ask what is answered by a status only."""
-        return self._later(self._ask, message, b"", lambda status, *_: pmix.OperationDone(done)(status, token), 0)
+        """Ask for an answer that is a status only."""
+        return self._later(self._ask, message, b"", _status_to(done, token), 0)
 
-    def _give_found(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
-        found = words.get("found", {})
-        array = (pmix.PublishedData * max(1, len(found)))()
+    def _give_values(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
+        published = message.get("found", {})
+        array = (pmix.PublishedData * max(1, len(published)))()
         kept: list[Any] = []
-        for place, (key, (world, rank, (kind, value))) in zip(array, found.items()):
+        for place, (key, (world, rank, (kind, value))) in zip(array, published.items()):
             place.proc.namespace, place.proc.rank = self.worlds[world].namespace, rank
             place.key = key.encode("utf-8", "surrogateescape")
             pmix.set_value(place.value, kind, base64.b64decode(value) if kind == pmix.BYTE_OBJECT else value, kept)
-        if status == SUCCESS and not found:
+        if status == SUCCESS and not published:
             status = pmix.NOT_FOUND
-        # Copied before it returns (lookup_cbfunc of OpenPMIx 4.2 and 5.0): there is no way to give it back.
-        pmix.LookupDone(done)(status, array if found else None, len(found), token)
+        # libpmix copies the array before this returns (lookup_cbfunc of OpenPMIx 4.2 and 5.0), and never releases it.
+        pmix.LookupDone(done)(status, array if published else None, len(published), token)
 
     # More ranks
 
@@ -302,18 +300,23 @@ class Upcalls:
         }
         return self._later(self._ask, message, b"", lambda *answer: self._give_world(done, token, *answer), 0)
 
-    def _give_world(self, done: int, token: int, status: int, words: dict[str, Any], data: bytes) -> None:
-        name = self.worlds[words["world"]].namespace if status == SUCCESS else b""
+    def _give_world(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
+        name = self.worlds[message["world"]].namespace if status == SUCCESS else b""
         pmix.SpawnDone(done)(status, name.ljust(pmix.LONGEST_NAMESPACE + 1, b"\0") if name else None, token)
 
 
+def _status_to(done: int, token: int) -> Answer:
+    """Return a function that answers a rank with a status only."""
+    return lambda status, *_: pmix.OperationDone(done)(status, token)
+
+
 def _plain_infos(infos: Any, count: int) -> dict[str, Any]:
-    """Return what can be said in JSON, without the types."""
+    """Return the values that JSON can carry, without their types."""
     values = ((pmix.text(infos[index].key), pmix.get_value(infos[index].value)) for index in range(count))
     return {key: value[1] for key, value in values if value is not None}
 
 
 def _timeout(infos: Any, count: int) -> float:
-    """Return the seconds that a rank is ready to wait, 0 for ever."""
+    """Return the caller's timeout in seconds, 0 for none."""
     value = _plain_infos(infos, count).get("pmix.timeout", 0)
     return value if isinstance(value, (int, float)) and value > 0 else 0

@@ -80,9 +80,7 @@ def choose_directory(requested: str, required: bool) -> tuple[bytes, str]:
     return (home if os.path.isdir(home) else b"/"), "no %s here: ranks start in the home directory" % requested
 
 
-def resolve_program(
-    program: list[str], search_path: bytes, directory: bytes, pythons: list[str]
-) -> tuple[bytes, list[bytes]]:
+def resolve_program(program: list[str], search_path: bytes, directory: bytes, pythons: list[str]) -> tuple[bytes, list[bytes]]:
     """Return the path to execute and the argument list; raises Problem.
 
     A name without a slash is searched in `search_path` and then in `directory`, as by mpirun. A `.py` file that is not
@@ -109,9 +107,7 @@ def resolve_program(
     return path, arguments
 
 
-def start(
-    app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]
-) -> int:
+def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]) -> int:
     """Start one rank; return its process id; raises OSError when it cannot be executed.
 
     Args:
