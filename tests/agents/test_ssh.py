@@ -317,7 +317,7 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
     monkeypatch.setattr(SshSettings, "of", ask_nobody)
 
     async def main() -> None:
-        connections = Connections(AgentOptions(connect_timeout=0.05), [])
+        connections = Connections(AgentOptions(connect_timeout=0.05), [], SshSettings())
         for _ in range(3):
             with pytest.raises(AgentFailure, match="timeout"):
                 await connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder())

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mpilaunch.agent import AgentFailure
+from mpilaunch.hosts.remote_names import refuse_names
 from mpilaunch_agents.child import Child
 from mpilaunch_agents.openssh import classify_ssh_message
 
@@ -109,8 +110,15 @@ class SshSettings:
     """Queries OpenSSH for the settings of hosts."""
 
     def __init__(self) -> None:
-        self._defaults: asyncio.Future[HostSettings] | None = None
+        self._defaults: asyncio.Task[HostSettings] | None = None
+        self._prefetched: dict[tuple[object, ...], asyncio.Task[HostSettings]] = {}
         self._slots = asyncio.Semaphore(MAX_QUERIES)
+
+    def prefetch(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> None:
+        """Start the query for a host; the next `of` with the same arguments returns its result."""
+        key = (host, user, port, *options)
+        if key not in self._prefetched:
+            self._prefetched[key] = asyncio.ensure_future(self._query_host(host, user, port, options))
 
     async def of(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
         """Return the settings of a host; raises AgentFailure.
@@ -119,10 +127,8 @@ class SshSettings:
             user, port: given by the user, None if not.
             options: settings that override those of the configuration files.
         """
-        argv = [word for option in options for word in ("-o", option)]
-        argv += ["-l", user] if user is not None else []
-        argv += ["-p", str(port)] if port is not None else []
-        return await self._query(host, argv)
+        prefetched = self._prefetched.pop((host, user, port, *options), None)
+        return await (prefetched or self._query_host(host, user, port, options))
 
     async def defaults(self) -> HostSettings:
         """Return OpenSSH's default settings, queried once; raises AgentFailure."""
@@ -131,10 +137,21 @@ class SshSettings:
         return await asyncio.shield(self._defaults)
 
     async def close(self) -> None:
-        """End the query for the defaults."""
-        if self._defaults is not None:
-            self._defaults.cancel()
-            await asyncio.gather(self._defaults, return_exceptions=True)
+        """End the queries that nothing waits for."""
+        queries = [*self._prefetched.values(), *([] if self._defaults is None else [self._defaults])]
+        for query in queries:
+            query.cancel()
+        await asyncio.gather(*queries, return_exceptions=True)
+        self._prefetched.clear()
+
+    async def _query_host(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
+        refused = refuse_names(host, user)
+        if refused:
+            raise AgentFailure("agent-failed", refused)
+        argv = [word for option in options for word in ("-o", option)]
+        argv += ["-l", user] if user is not None else []
+        argv += ["-p", str(port)] if port is not None else []
+        return await self._query(host, argv)
 
     async def _query(self, host: str, argv: Sequence[str]) -> HostSettings:
         async with self._slots:
@@ -149,8 +166,8 @@ class SshSettings:
         return HostSettings(host, values)
 
 
-def _succeeded(future: asyncio.Future[HostSettings]) -> bool:
-    return not future.cancelled() and future.exception() is None
+def _succeeded(task: asyncio.Task[HostSettings]) -> bool:
+    return not task.cancelled() and task.exception() is None
 
 
 async def _run(argv: Sequence[str]) -> tuple[int, str, str]:
