@@ -10,15 +10,13 @@ import asyncio
 import os
 import pwd
 import re
-import signal
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch.hosts.remote_names import refuse_names
-from mpilaunch_agents.child import Child
+from mpilaunch_agents.capture import capture
 from mpilaunch_agents.openssh import classify_ssh_message
 
 SSH_PORT = 22
@@ -155,7 +153,7 @@ class SshSettings:
 
     async def _query(self, host: str, argv: Sequence[str]) -> HostSettings:
         async with self._slots:
-            code, output, errors = await _run(["ssh", "-T", "-G", *argv, "--", host])
+            code, output, errors = await capture(["ssh", "-T", "-G", *argv, "--", host])
         if code or not output:
             lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
             raise AgentFailure(classify_ssh_message(errors) or "agent-failed", lines[0].strip())
@@ -168,41 +166,3 @@ class SshSettings:
 
 def _succeeded(task: asyncio.Task[HostSettings]) -> bool:
     return not task.cancelled() and task.exception() is None
-
-
-async def _run(argv: Sequence[str]) -> tuple[int, str, str]:
-    """Run a program without input; return its exit code, stdout and stderr. Cancelling kills it."""
-    try:
-        child = Child(argv)
-    except OSError as error:
-        raise AgentFailure("agent-missing", f"{argv[0]}: {error.strerror}") from error
-    os.close(child.stdin)
-    try:
-        output, errors = await asyncio.gather(_read(child.stdout), _read(child.stderr))
-        # Both pipes are closed, so the process is exiting.
-        return child.wait(), output, errors
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        raise
-    finally:
-        os.close(child.stdout)
-        os.close(child.stderr)
-
-
-async def _read(descriptor: int) -> str:
-    """Return all bytes of a pipe."""
-    loop = asyncio.get_running_loop()
-    data = bytearray()
-    while True:
-        ready = loop.create_future()
-        loop.add_reader(descriptor, ready.set_result, None)
-        try:
-            await ready
-        finally:
-            loop.remove_reader(descriptor)
-        block = os.read(descriptor, 1 << 16)
-        if not block:
-            return data.decode(errors="surrogateescape")
-        data += block
