@@ -14,9 +14,10 @@ import re
 import time
 from collections.abc import Sequence
 
-from mpilaunch.agent import AgentOptions, ChannelEnd, ChannelEvents
+from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents import pods
+from mpilaunch_agents.capture import capture
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 LISTING_SECONDS = 1.0
@@ -79,21 +80,12 @@ class KubectlAgent(ProcessAgent):
         return await asyncio.shield(task)
 
     async def _list(self, namespace: str | None) -> str:
-        argv = pods.list_argv(namespace=namespace, context=self.options.context)
-        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         try:
-            process = await asyncio.create_subprocess_exec(*argv, stdin=null, stdout=pipe, stderr=null)
-        except OSError:
+            argv = pods.list_argv(namespace=namespace, context=self.options.context)
+            code, output, _ = await asyncio.wait_for(capture(argv), LISTING_TIMEOUT)
+        except (AgentFailure, asyncio.TimeoutError):
             return ""  # the exec that follows reports the failure
-        try:
-            output, _ = await asyncio.wait_for(process.communicate(), LISTING_TIMEOUT)
-        except asyncio.TimeoutError:
-            return ""
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        return output.decode("utf-8", "replace") if process.returncode == 0 else ""
+        return output if code == 0 else ""
 
     def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
         """Distinguish kubectl's own failures, all of which have exit code 1, from the command's exit codes."""

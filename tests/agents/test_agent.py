@@ -53,7 +53,7 @@ def test_third_party_agent_comes_by_entry_point(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(load("third", AgentOptions()), FakeAgent)
 
 
-def test_broken_third_party_agent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_third_party_agent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     _declare(monkeypatch, "no_such_module_here:Agent")
     with pytest.raises(UsageError, match=r"agent 'third' \(no_such_module_here:Agent\) cannot be loaded"):
         load("third", AgentOptions())
@@ -108,14 +108,14 @@ def test_template_fills_in_what_the_node_does_not_say(monkeypatch: pytest.Monkey
         ("ssh {host", "expected '}' before end of string", "quote it as for a shell; a brace itself is {{ or }}"),
     ],
 )
-def test_wrong_template_is_told(template: str, message: str, hint: str) -> None:
+def test_wrong_template_is_an_error(template: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(template)
     assert caught.value.reference == "agent-template"
     assert (caught.value.message, caught.value.hint) == (f"agent template '{template}': {message}", hint)
 
 
-def test_empty_template_is_told() -> None:
+def test_empty_template_is_an_error() -> None:
     with pytest.raises(UsageError, match="template is empty"):
         load("command", AgentOptions())
 
@@ -131,7 +131,7 @@ def test_openssh_call() -> None:
     assert agent.argv(NODE, COMMAND) == [*expected, "-p", "2222", "-l", "ann", "--", "node07", JOINED]
 
 
-def test_openssh_accepts_any_host_key_when_told_to() -> None:
+def test_openssh_accepts_any_host_key_when_asked_to() -> None:
     argv = OpensshAgent(AgentOptions(insecure_host_keys=True)).argv(PLAIN, COMMAND)
     assert {"StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"} <= set(argv)
 
@@ -157,7 +157,7 @@ def test_a_user_without_a_name_needs_one_only_where_the_template_says_so(monkeyp
 
 
 @pytest.mark.parametrize(
-    ("words", "cause"),
+    ("message", "cause"),
     [
         ("ssh: Could not resolve hostname nope: Name or service not known", "host-unknown"),
         ("ssh: connect to host node01 port 22: Connection refused", "connection-refused"),
@@ -179,14 +179,14 @@ def test_a_user_without_a_name_needs_one_only_where_the_template_says_so(monkeyp
         ("", ""),
     ],
 )  # fmt: skip
-def test_words_of_ssh_have_a_cause(words: str, cause: str) -> None:
-    assert classify_ssh_message(words) == cause
+def test_messages_of_ssh_have_a_cause(message: str, cause: str) -> None:
+    assert classify_ssh_message(message) == cause
 
 
-def test_only_exit_code_255_is_read_as_words_of_ssh() -> None:
-    words = "Warning: something\nroot@node01: Permission denied (publickey).\r\n"
-    assert explain_ssh(1, words).cause == ""
-    end = explain_ssh(255, words)
+def test_only_exit_code_255_is_read_as_a_failure_of_ssh() -> None:
+    message = "Warning: something\nroot@node01: Permission denied (publickey).\r\n"
+    assert explain_ssh(1, message).cause == ""
+    end = explain_ssh(255, message)
     assert (end.exit_code, end.cause, end.error) == (255, "key-refused", "root@node01: Permission denied (publickey).")
 
 
@@ -207,7 +207,7 @@ def test_ssh_option_becomes_a_line_of_configuration(text: str, line: str) -> Non
 
 
 @pytest.mark.parametrize("text", ["", "Port", "Port=", "=22", "Port=1\nUser x", "Port=\n1"])
-def test_ssh_option_without_name_or_value_is_told(text: str) -> None:
+def test_ssh_option_without_name_or_value_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match="not of the form Name=value"):
         config_line(text)
 

@@ -44,14 +44,14 @@ def agent(tmp_path: Path) -> str:
 
 
 def relays() -> dict[int, list[bytes]]:
-    """Return the processes on nodes that have called back, each with its words; the eighth is its secret."""
-    found = {}
+    """Return the processes of nodes that have connected back, each with its arguments; the eighth is its secret."""
+    processes = {}
     for pid in everything():
         with contextlib.suppress(OSError):  # it has just ended
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if callback.node_script().encode() in words and b"python" in words[0]:
-                found[pid] = words
-    return found
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if callback.node_script().encode() in arguments and b"python" in arguments[0]:
+                processes[pid] = arguments
+    return processes
 
 
 class TestCallback(AgentConformance):
@@ -79,7 +79,7 @@ class TestCallbackWithItsSecretByStdin(AgentConformance):
             seen = Recorder()
             channel = await agent.open(self.node, [self.python, "-c", "print('up', flush=True); input()"], seen)
             await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
-            assert [words[8] for words in relays().values()] == [b"-"]
+            assert [arguments[8] for arguments in relays().values()] == [b"-"]
             channel.write(b"\n")
             assert (await seen.ended()).exit_code == 0
 
@@ -95,8 +95,8 @@ def test_an_agent_without_stdin_is_told_from_others(agent: str) -> None:
 
 def test_a_launch_whose_daemons_call_back(agent: str) -> None:
     text = b"".join(b"%07d\n" % number for number in range(100_000))
-    words = ("--agent", agent, *CALL, "-H", "a:2,b:2")
-    done = launch(*words, "--stdin", "3", *sh("cat; [ $RANK != 3 ] || exit 5"), stdin=text)
+    arguments = ("--agent", agent, *CALL, "-H", "a:2,b:2")
+    done = launch(*arguments, "--stdin", "3", *sh("cat; [ $RANK != 3 ] || exit 5"), stdin=text)
     assert done.out == text
     assert (done.code, "rank 3 on b exited with code 5" in done.words) == (5, True)
 
@@ -159,14 +159,14 @@ def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> 
         await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
         assert made._listening is not None
         port = (await made._listening)[0].port
-        (words,) = relays().values()
-        assert words[6].endswith(b":%d" % port)
-        secret = words[8]
+        (arguments,) = relays().values()
+        assert arguments[6].endswith(b":%d" % port)
+        secret = arguments[8]
         plain = await asyncio.open_connection("127.0.0.1", port)
         plain[1].close()  # a probe, which says nothing
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        for said in (
+        for data in (
             HEADER.pack(SECRET, 64) + b"0" * 64,
             HEADER.pack(SECRET, 64) + secret,
             HEADER.pack(3, 4) + b"kill",
@@ -174,8 +174,8 @@ def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> 
             b"",
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-            writer.write(said)
-            if not said:
+            writer.write(data)
+            if not data:
                 writer.close()
             with contextlib.suppress(ConnectionError):
                 assert await asyncio.wait_for(reader.read(), 5) == b""
@@ -316,8 +316,8 @@ def test_a_lost_stream_is_not_a_lost_job_where_pods_call_back(pods: Pods, tmp_pa
     go = pods.shared / "go"
     go.unlink(missing_ok=True)
     program = sh(f"echo up; while [ ! -e {go} ]; do sleep 0.05; done; echo $RANK")
-    words = ["--agent", "kubectl", *CALL, "--wdir", "/", "-H", "job-worker-[0-1]", *program]
-    with pods.popen([sys.executable, "-m", "mpilaunch", *words]) as process:
+    arguments = ["--agent", "kubectl", *CALL, "--wdir", "/", "-H", "job-worker-[0-1]", *program]
+    with pods.popen([sys.executable, "-m", "mpilaunch", *arguments]) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["up\n"] * 2
         wait_until(lambda: not kubectls(process.pid), "no kubectl is kept open")
@@ -333,19 +333,19 @@ def test_a_lost_stream_is_not_a_lost_job_where_pods_call_back(pods: Pods, tmp_pa
 def kubectls(pid: int) -> list[int]:
     """Return the kubectl processes below a process."""
     children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    found = []
+    pids = []
     for child in children:
         with contextlib.suppress(OSError):  # it has just been ended
-            found += [child] if b"kubectl" in Path(f"/proc/{child}/cmdline").read_bytes() else []
-            found += kubectls(child)
-    return found
+            pids += [child] if b"kubectl" in Path(f"/proc/{child}/cmdline").read_bytes() else []
+            pids += kubectls(child)
+    return pids
 
 
 @pytest.mark.testbed
 def test_kubectl_exec_without_stdin(pods: Pods) -> None:
     agent = f"{pods.kubectl} exec {{host}} -c main -- /bin/sh -c {{command}}"
-    words = ["--agent", agent, "-H", "job-worker-[0-1]", "--continue-on-error", *sh("echo $RANK; exit $((RANK * 3))")]
-    done = pods.launch(*words)
+    arguments = ["--agent", agent, "-H", "job-worker-[0-1]", "--continue-on-error", *sh("echo $RANK; exit $((RANK * 3))")]
+    done = pods.launch(*arguments)
     assert (done.returncode, "error[start-no-stdin]: 2 of 2 nodes" in done.stderr) == (1, True), done.stderr
-    done = pods.launch(*CALL, *words)
+    done = pods.launch(*CALL, *arguments)
     assert (done.returncode, sorted(done.stdout.split())) == (3, ["0", "1"]), done.stderr

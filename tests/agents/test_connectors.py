@@ -43,7 +43,7 @@ class TestConnectors(AgentConformance):
 
 
 @pytest.mark.parametrize(
-    ("said", "nodes", "cpus", "expected"),
+    ("setting", "nodes", "cpus", "expected"),
     [
         (None, 1000, 16, 8),
         (None, 1000, 4, 3),
@@ -54,8 +54,8 @@ class TestConnectors(AgentConformance):
         (9, 3, 2, 3),
     ],
 )
-def test_there_are_as_many_as_help(said: int | None, nodes: int, cpus: int, expected: int) -> None:
-    assert connector_count(said, nodes, cpus) == expected
+def test_number_of_connectors(setting: int | None, nodes: int, cpus: int, expected: int) -> None:
+    assert connector_count(setting, nodes, cpus) == expected
 
 
 def test_only_an_agent_that_connects_itself_has_them() -> None:
@@ -75,7 +75,7 @@ def connectors(agent: ConnectorsAgent) -> list[int]:
     return [connector.child.pid for connector in agent._connectors]
 
 
-async def hear_of(agent: ConnectorsAgent) -> None:
+async def run_echo(agent: ConnectorsAgent) -> None:
     """Run a command to its end."""
     recorder = Recorder()
     channel = await agent.open(NODE, ["echo", "here"], recorder)
@@ -84,7 +84,7 @@ async def hear_of(agent: ConnectorsAgent) -> None:
     assert recorder.stdout == b"here\n"
 
 
-def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
+def test_a_dead_connector_loses_its_nodes_only() -> None:
     async def main() -> None:
         agent = connectors_agent(2)
         recorders = [Recorder(), Recorder()]
@@ -96,7 +96,7 @@ def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
             end = await recorders[0].ended()
             assert (end.exit_code, end.error) == (None, "the process that made its connection has died")
             for _ in range(3):
-                await hear_of(agent)
+                await run_echo(agent)
             os.kill(second, signal.SIGKILL)
             await recorders[1].ended()
             with pytest.raises(AgentFailure, match="agent-failed: the processes that make the connections have died"):
@@ -107,7 +107,7 @@ def test_what_a_dead_one_had_is_lost_and_the_others_go_on() -> None:
     asyncio.run(main())
 
 
-def test_one_that_has_hung_up_and_is_not_yet_dead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_death_of_a_closed_connector_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         agent = connectors_agent(2)
         try:
@@ -116,7 +116,7 @@ def test_one_that_has_hung_up_and_is_not_yet_dead_is_waited_for(monkeypatch: pyt
             wait_until(lambda: first.child.ended, "it is dead")
             early = iter([False] * 4)  # what a busy kernel says of one whose sockets it has closed already
             monkeypatch.setattr(Child, "ended", property(lambda child: child is first.child and next(early, True)))
-            await hear_of(agent)
+            await run_echo(agent)
             assert (first.node_count, second.node_count, next(early, None)) == (1, 1, None)
         finally:
             monkeypatch.undo()
@@ -125,7 +125,7 @@ def test_one_that_has_hung_up_and_is_not_yet_dead_is_waited_for(monkeypatch: pyt
     asyncio.run(main())
 
 
-def test_one_that_hangs_up_and_lives_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_connector_that_lives_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         agent = connectors_agent(1)
         try:
@@ -140,7 +140,7 @@ def test_one_that_hangs_up_and_lives_is_a_failure(monkeypatch: pytest.MonkeyPatc
     asyncio.run(main())
 
 
-def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_connector_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpilaunch_agents.child.DISMISS_SECONDS", 0.2)
     agent = connectors_agent(1)
     (pid,) = connectors(agent)
@@ -149,19 +149,18 @@ def test_one_that_is_stuck_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch)
     assert not living(pid)
 
 
-def test_nobody_else_is_served() -> None:
+def test_only_the_head_is_served() -> None:
     agent = connectors_agent(1)
     try:
         (connector,) = agent._connectors
-        code = f"import socket; way = socket.socket(socket.AF_UNIX); way.connect({connector.address!r}); print(way.recv(1))"
-        argv = [sys.executable, "-c", code]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=False)
+        code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({connector.address!r}); print(s.recv(1))"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False)
         assert done.stdout == "b''\n" or "ConnectionResetError" in done.stderr
-        with socket.socket(socket.AF_UNIX) as way:
-            way.settimeout(0.2)
-            way.connect(connector.address)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(0.2)
+            client.connect(connector.address)
             with pytest.raises(TimeoutError):
-                way.recv(1)  # it waits for what we want
+                client.recv(1)  # it waits for the head's request
     finally:
         asyncio.run(agent.close())
 

@@ -138,10 +138,10 @@ def test_hostfile_keys() -> None:
     assert (entry.agent, entry.namespace, entry.container) == ("kubectl", "ml", "worker")
 
 
-# Words
+# Messages
 
 
-WORDS = [
+MESSAGES = [
     (
         "",
         'Error from server (Forbidden): pods "w" is forbidden: User "system:serviceaccount:a:default" cannot get',
@@ -173,10 +173,10 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize(("before", "said", "cause"), WORDS, ids=[row[1][:40] for row in WORDS])
-def test_what_kubectl_says_becomes_a_cause(before: str, said: str, cause: str) -> None:
+@pytest.mark.parametrize(("before", "message", "cause"), MESSAGES, ids=[row[1][:40] for row in MESSAGES])
+def test_messages_of_kubectl_have_a_cause(before: str, message: str, cause: str) -> None:
     agent = KubectlAgent(AgentOptions())
-    assert agent.explain(1, f"{before}{said}\n") == ChannelEnd(1, said, cause)
+    assert agent.explain(1, f"{before}{message}\n") == ChannelEnd(1, message, cause)
     assert cause in CAUSES
 
 
@@ -272,10 +272,10 @@ def test_what_time_does_not_cure_is_told_at_once(pods: Pods, wrong: str, referen
 
 
 @contextlib.contextmanager
-def launched(pods: Pods, *words: str) -> Iterator[subprocess.Popen[str]]:
-    """Launch on two pods, and wait until both ranks have said that they are up."""
+def launched(pods: Pods, *program: str) -> Iterator[subprocess.Popen[str]]:
+    """Launch on two pods, and wait until both ranks are up."""
     arguments = [sys.executable, "-m", "mpilaunch", "--agent", "kubectl", "--wdir", "/", "-H", "job-worker-0,job-worker-1"]
-    with pods.popen([*arguments, *words]) as process:
+    with pods.popen([*arguments, *program]) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
         yield process

@@ -87,7 +87,7 @@ def test_child_has_three_descriptors_a_session_and_our_environment(monkeypatch: 
     run(test)
 
 
-def test_killed_child_is_told_as_128_and_the_signal() -> None:
+def test_killed_child_is_reported_as_128_and_the_signal() -> None:
     async def test(agent: ProcessAgent) -> None:
         assert (await complete(agent, ["sh", "-c", "kill -TERM $$"])).end == ChannelEnd(128 + signal.SIGTERM)
 
@@ -118,7 +118,7 @@ def test_abort_kills_the_whole_group_even_when_it_ignores_everything() -> None:
     run(test)
 
 
-def test_a_killed_process_tells_nothing_of_what_it_ran() -> None:
+def test_a_killed_process_is_a_lost_connection() -> None:
     async def test(agent: ProcessAgent) -> None:
         end = (await complete(agent, ["sh", "-c", "kill -KILL $$"])).end
         assert end is not None
@@ -206,7 +206,7 @@ def test_only_the_first_channels_get_large_pipes(monkeypatch: pytest.MonkeyPatch
     run(test)
 
 
-def test_an_agent_waits_for_nobody_whose_last_words_were_too_much() -> None:
+def test_a_failing_callback_does_not_hold_up_the_end() -> None:
     class Choking(Recorder):
         def data_received(self, data: bytes) -> None:
             raise ValueError("what is that?")

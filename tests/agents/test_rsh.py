@@ -25,7 +25,7 @@ from tests.support.launching import ROOT, script, wait_until
 
 POD = "job-worker-0"
 
-# The call
+# The command line
 
 ORTED = """-o ConnectionAttempts=10 pi-worker-0.pi.default.svc| orted|-mca|ess|"env"|-mca|ess_base_num_procs|"3"
 |-mca|orte_hnp_uri|"548012032.0;tcp://192.0.2.2:40279"|--tree-spawn|-mca|plm_rsh_agent|"/opt/mpilaunch-rsh"|-mca|pmix|"^s1,s2"""
@@ -109,7 +109,7 @@ def test_a_tree_of_pods_is_refused_before_it_hangs() -> None:
     rewrite(call, "ssh", "vm", str)
 
 
-def test_the_way_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_route_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert route_name("/x/mpilaunch-rsh", {}) == "ssh"
     assert route_name("/etc/mpi/kubexec.sh", {}) == "kubectl"
@@ -143,13 +143,13 @@ def test_exit_code_and_output_are_the_commands(local: str) -> None:
 @pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
 @pytest.mark.parametrize("mode", ["end", "keep"])
 def test_the_script_runs_in_every_shell(tmp_path: Path, shell: str, mode: str) -> None:
-    found = shutil.which(shell)
-    assert found, f"{shell} is missing: apt-get install {shell}"
-    (tmp_path / "sh").symlink_to(found)
+    path = shutil.which(shell)
+    assert path, f"{shell} is missing: apt-get install {shell}"
+    (tmp_path / "sh").symlink_to(path)
     argv = [str(tmp_path / "sh"), "-c", NODE_SCRIPT, "sh", "TOKEN", mode, "1"]
     if mode == "keep":
-        said = b"2\necho out\necho err >&2; exit 3\n"
-        done = subprocess.run(argv, input=said, capture_output=True, timeout=30, check=False)
+        command = b"2\necho out\necho err >&2; exit 3\n"
+        done = subprocess.run(argv, input=command, capture_output=True, timeout=30, check=False)
         started, *rest = done.stdout.split(b"\n")
         assert started.startswith(b"\036TOKEN started ")
         assert rest == [b"out", b"\036TOKEN exit 3", b""]
@@ -200,28 +200,28 @@ def test_a_killed_one_takes_its_command_along(local: str) -> None:
         process.kill()
 
 
-def test_a_program_that_is_missing_is_told(local: str) -> None:
+def test_a_program_that_is_missing_is_an_error(local: str) -> None:
     code, out, err = run(local, "h", "true", env={**os.environ, "MPILAUNCH_AGENT": "no-such-agent {host}"})
     assert (code, out, err) == (255, "", "mpilaunch-rsh: h: no-such-agent: No such file or directory\n")
 
 
-def test_settings_that_make_no_sense_are_told(local: str) -> None:
-    for setting, said in (
+def test_settings_that_make_no_sense_are_errors(local: str) -> None:
+    for setting, message in (
         (
             {"MPILAUNCH_AGENT": "ssh {hots}"},
             "MPILAUNCH_AGENT: agent template 'ssh {hots}': unknown field 'hots'; did you mean {host}?",
         ),
         ({"MPILAUNCH_GRACE": "soon"}, "MPILAUNCH_GRACE: 'soon' is not a time"),
     ):
-        assert run(local, "h", "true", env={**os.environ, **setting}) == (255, "", f"mpilaunch-rsh: {said}\n")
+        assert run(local, "h", "true", env={**os.environ, **setting}) == (255, "", f"mpilaunch-rsh: {message}\n")
 
 
 def test_what_the_deadline_cuts_off_tells_less_than_the_attempt_before_it(tmp_path: Path, local: str) -> None:
     missing = 'Error from server (NotFound): pods "h" not found'
     text = f"#!/bin/sh\n[ ! -e {tmp_path}/asked ] || exec sleep 60\ntouch {tmp_path}/asked\necho '{missing}' >&2\nexit 1\n"
     kubectl = str(script(tmp_path / "kubectl", text))
-    said = {"MPILAUNCH_AGENT": "kubectl", "MPILAUNCH_KUBECTL": kubectl, "MPILAUNCH_START_TIMEOUT": "1"}
-    assert run(local, "h", "true", env={**os.environ, **said}) == (1, "", f"mpilaunch-rsh: h: {missing}\n")
+    settings = {"MPILAUNCH_AGENT": "kubectl", "MPILAUNCH_KUBECTL": kubectl, "MPILAUNCH_START_TIMEOUT": "1"}
+    assert run(local, "h", "true", env={**os.environ, **settings}) == (1, "", f"mpilaunch-rsh: h: {missing}\n")
 
 
 def test_it_starts_within_15_ms_of_a_bare_interpreter(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ def test_agents_conform_on_real_hosts(hosts: Hosts) -> None:
 
 
 def cause(hosts: Hosts, agent: str, node: str | dict[str, Any], **options: Any) -> str:
-    ((found, words, _),) = ask(hosts, agent, node, **options)
-    assert words and "\n" not in words
-    return str(found)
+    ((failure_cause, message, _),) = ask(hosts, agent, node, **options)
+    assert message and "\n" not in message
+    return str(failure_cause)
 
 
 @pytest.mark.parametrize("agent", AGENTS)
@@ -135,7 +135,7 @@ def test_host_key_that_has_changed(hosts: Hosts, agent: str, wrong_known_hosts: 
 
 
 @pytest.mark.parametrize("agent", ["ssh", "openssh"])
-def test_any_host_key_when_told_to(hosts: Hosts, agent: str, wrong_known_hosts: Path) -> None:
+def test_any_host_key_when_asked_to(hosts: Hosts, agent: str, wrong_known_hosts: Path) -> None:
     assert ask(hosts, agent, "node01", insecure_host_keys=True) == [["", "node01", 0]]
 
 
@@ -221,8 +221,8 @@ def test_ssh_agent_gives_the_key(hosts: Hosts, tmp_path: Path) -> None:
 def test_killed_command_and_lost_connection(hosts: Hosts) -> None:
     assert ask(hosts, "ssh", "node01", ["sh", "-c", "kill -9 $$"]) == [["", "", 137]]
     lose = ["sh", "-c", "kill -9 $PPID"]
-    (found, words, code), = ask(hosts, "ssh", "node01", lose)  # fmt: skip
-    assert (found, code) == ("connection-closed", None) and words
+    (cause, message, code), = ask(hosts, "ssh", "node01", lose)  # fmt: skip
+    assert (cause, code) == ("connection-closed", None) and message
 
 
 def test_sixteen_hosts_share_what_is_read(hosts: Hosts) -> None:
@@ -238,15 +238,15 @@ def test_errors_have_causes() -> None:
     assert (failure(ValueError("one\ntwo")).cause, failure(ValueError("one\ntwo")).detail) == ("agent-failed", "one two")
 
 
-def test_reading_of_an_unreadable_configuration_is_told(hosts: Hosts) -> None:
+def test_reading_of_an_unreadable_configuration_is_an_error(hosts: Hosts) -> None:
     config = hosts.ssh / "config"
     plain = config.read_text()
     config.write_text(plain + "  Port many\n")
     try:
-        ((found, words, _),) = ask(hosts, "ssh", "node01")
+        ((failure_cause, message, _),) = ask(hosts, "ssh", "node01")
     finally:
         config.write_text(plain)
-    assert (found, "config line 5" in words) == ("agent-failed", True), words
+    assert (failure_cause, "config line 5" in message) == ("agent-failed", True), message
 
 
 def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
     monkeypatch.setattr(SshSettings, "of", ask_nobody)
 
     async def main() -> None:
-        connections = Connections(AgentOptions(connect_timeout=0.05), [])
+        connections = Connections(AgentOptions(connect_timeout=0.05), [], SshSettings())
         for _ in range(3):
             with pytest.raises(AgentFailure, match="timeout"):
                 await connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder())
@@ -285,3 +285,40 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
 
     asyncio.run(main())
     assert [made.index(one) for one in used] == [1, 1, 3, 3]
+
+
+def test_settings_are_queried_while_asyncssh_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\necho $$ >>{tmp_path}/started\nexec sleep 60\n")
+    (tmp_path / "ssh").chmod(0o755)
+    code = f"""
+import asyncio, sys, time
+from pathlib import Path
+from mpilaunch.agent import AgentOptions, load
+from mpilaunch.hosts.allocation import Node
+from mpilaunch_agents.conformance import Recorder
+
+class Probe:
+    def find_spec(self, name, *_):
+        deadline = time.monotonic() + 20
+        while name == "asyncssh" and time.monotonic() < deadline:
+            started = Path("{tmp_path}/started")
+            if started.exists() and started.read_text().count("\\n") == 3:
+                print("before asyncssh")
+                break
+            time.sleep(0.01)
+
+async def main():
+    agent = load("ssh", AgentOptions(connect_timeout=0.1))
+    nodes = [Node(index, f"node{{index}}", (), "ssh") for index in range(3)]
+    opening = [agent.open(node, ["true"], Recorder()) for node in nodes]
+    print({{error.cause for error in await asyncio.gather(*opening, return_exceptions=True)}})
+    await agent.close()
+
+sys.meta_path.insert(0, Probe())
+asyncio.run(main())
+"""
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("before asyncssh\n{'timeout'}\n", "")
+    for pid in (tmp_path / "started").read_text().split():
+        assert not Path(f"/proc/{pid}").exists()

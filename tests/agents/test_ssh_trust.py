@@ -27,17 +27,17 @@ class Bed:
 
     def __init__(self, hosts: Hosts, path: Path) -> None:
         self.hosts, self.path = hosts, path
-        words = (hosts.ssh / "known_hosts").read_text().split()
+        fields = (hosts.ssh / "known_hosts").read_text().split()
         self.names = {
-            "key": " ".join(words[1:3]),
+            "key": " ".join(fields[1:3]),
             "other": " ".join((hosts.ssh / "id_ed25519.pub").read_text().split()[:2]),
             "address": hosts.address("node01"),
         }
 
     def agree(self, expected: bool, *options: str, node: str = "node01", port: int = 22, user: str = "root", **env: str) -> str:
         """Hold ssh and the agent to the same decision; return the agent's message."""
-        words = [word for option in options for word in ("-o", option)]
-        argv = ["ssh", "-T", "-o", "BatchMode=yes", *words, "-p", str(port), "-l", user, "--", node, "true"]
+        settings = [word for option in options for word in ("-o", option)]
+        argv = ["ssh", "-T", "-o", "BatchMode=yes", *settings, "-p", str(port), "-l", user, "--", node, "true"]
         done = self.hosts.run(argv, env=env)
         assert (done.returncode == 0) is expected, f"ssh itself: {done.stderr}"
         with pytest.MonkeyPatch.context() as patch:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, cast
 
+from mpilaunch_agents.capture import readable
+
 AUTHENTICATION_SECONDS = 10.0
 """Time that a connection has to authenticate, from its start."""
 MAX_UNAUTHENTICATED = 64
@@ -125,7 +127,7 @@ class CallbackListener:
 
     async def _authenticate(self, pending: _Pending) -> None:
         loop = asyncio.get_running_loop()
-        await _readable(pending.connection)
+        await readable(pending.connection)
         pending.has_sent = True
         factory = cast(Callable[[], asyncio.BaseProtocol], self._protocol)
         _, protocol = await loop.connect_accepted_socket(
@@ -138,13 +140,3 @@ class CallbackListener:
         finally:
             if not authenticated:
                 connection.abort()
-
-
-async def _readable(connection: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(connection, ready.set_result, None)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(connection)

@@ -1,1 +1,1 @@
-"""`mpilaunch-rsh`: the remote shell for the launchers of MPI libraries."""
+"""The command `mpilaunch-rsh`: a remote shell for the real mpirun and mpiexec."""

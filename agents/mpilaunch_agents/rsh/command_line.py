@@ -1,7 +1,7 @@
-"""What a launcher's call of its remote shell means: options, host, command, and what in the command must be changed.
+"""Parses a launcher's remote shell command line (options, host, command) and rewrites the command where a node needs it.
 
-Pure, and light: `mpilaunch-rsh` starts once for each node. The calls are those of Open MPI's and PRRTE's plm_rsh, Hydra, Intel
-MPI and Horovod; their words are joined by one blank and given to a shell, as ssh does.
+Pure, and cheap to import: `mpilaunch-rsh` starts once for each node. The launchers are Open MPI's and PRRTE's plm_rsh, Hydra,
+Intel MPI and Horovod; as with ssh, the words of the command are joined by blanks and run by a shell.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 WITH_VALUE = "bcDeEFiIJlLmoOpQRSwW"
-"""ssh's options that take a value, glued to them or as the next word; all others are flags, which may be glued together."""
+"""Options of ssh that take a value, attached or as the next word; all others are flags, which may be combined."""
 
 DAEMONS = ("orted", "prted", "hydra_pmi_proxy", "hydra_bstrap_proxy")
-"""Programs with a connection of their own to the launcher: they end when it does, and a lost stream need not end them."""
+"""Launchers' daemons: they have a connection to the launcher and end with it, so a lost stream need not end them."""
 
 AGENT_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 HOST_OPTIONS = ("--control-port", "--upstream-host")
-"""What Hydra and Intel MPI say before the name of the launcher's host."""
+"""Options of Hydra and Intel MPI whose value begins with the name of the launcher's host."""
 
 TREE_RADIX = 64
-"""Nodes that Open MPI starts itself; those start the others."""
+"""Number of nodes that Open MPI starts itself; these start the others."""
 
 
 class BadCall(Exception):
-    """The words cannot be followed; the text says why."""
+    """The command line or a setting is invalid; the message is for the user."""
 
 
 class Call:
-    """One call.
+    """A parsed command line.
 
     Attributes:
-        host: without user.
-        user: login name, "" when none is given.
-        options: ssh's, in order, each with its value glued to it or as the next item.
-        words: the command, at least one.
+        host: the host without the user.
+        user: login name, "" for none.
+        options: ssh options in order; a value is attached to its option or the next item.
+        words: the words of the command, at least one.
     """
 
     def __init__(self, host: str, user: str, options: list[str], words: list[str]) -> None:
@@ -47,27 +47,27 @@ class Call:
 
     @property
     def command(self) -> str:
-        """The command for a shell."""
+        """The command as a shell reads it."""
         return " ".join(self.words)
 
     @property
     def logins(self) -> list[str]:
-        """The login names that ssh's option -l gives, alone or behind flags of the same word."""
+        """The login names given by ssh's option -l, also when combined with flags."""
         names = []
-        for place, word in enumerate(self.options):
-            letter = next((at for at, letter in enumerate(word) if at and letter in WITH_VALUE), 0)
-            if word.startswith("-") and word[letter : letter + 1] == "l":
-                names.append(word[letter + 1 :] or self.options[place + 1])
+        for index, word in enumerate(self.options):
+            position = _option_with_value(word)
+            if word.startswith("-") and word[position : position + 1] == "l":
+                names.append(word[position + 1 :] or self.options[index + 1])
         return names
 
     @property
     def has_lifeline(self) -> bool:
-        """The command is a launcher's daemon, which sees by itself that the launcher has gone."""
+        """Whether the command is a launcher's daemon, which detects the end of its launcher itself."""
         return any(word.strip(" \"'").rpartition("/")[2] in DAEMONS for word in self.command.split())
 
 
 def parse(arguments: Sequence[str]) -> Call:
-    """Return what the arguments ask for; options may stand before and after the host; raises BadCall."""
+    """Parse the arguments; options may come before and after the host; raises BadCall."""
     options: list[str] = []
     rest = _take_options(list(arguments), options)
     if not rest:
@@ -88,31 +88,35 @@ def _take_options(words: list[str], options: list[str]) -> list[str]:
         if word == "--":
             break
         options.append(word)
-        place = next((place for place, letter in enumerate(word) if place and letter in WITH_VALUE), None)
-        if place == len(word) - 1:
+        if _option_with_value(word) == len(word) - 1:
             if not words:
                 raise BadCall(f"the option {word} needs a value")
             options.append(words.pop(0))
     return words
 
 
+def _option_with_value(word: str) -> int:
+    """Return the position of the first option letter in a word that takes a value, 0 for none."""
+    return next((position for position, letter in enumerate(word) if position and letter in WITH_VALUE), 0)
+
+
 def rewrite(call: Call, agent: str, own_host: str, own_address: Callable[[], str]) -> None:
-    """Change what would not work on the node; raises BadCall where nothing can be changed.
+    """Change words of the command that would fail on the node; raises BadCall when the command cannot work there.
 
     Args:
-        agent: the remote shell that a node has, for the words that name ours: a node that looks for it and finds none crashes.
-        own_host: this machine's name, which nodes need not be able to resolve.
-        own_address: returns its address, "" when it has none that others reach.
+        agent: the node's remote shell, which replaces the path of ours: Open MPI's daemon crashes if it cannot find its shell.
+        own_host: this machine's name, which nodes may be unable to resolve.
+        own_address: returns this machine's address, "" when it has none that nodes can reach.
     """
     words = call.words
-    for place in range(len(words) - 1):
-        if words[place] in AGENT_PARAMETERS:
-            words[place + 1] = f'"{agent}"'
-        elif words[place] in HOST_OPTIONS:
-            host, colon, port = words[place + 1].partition(":")
+    for index, word in enumerate(words[:-1], 1):
+        if word in AGENT_PARAMETERS:
+            words[index] = f'"{agent}"'
+        elif word in HOST_OPTIONS:
+            host, colon, port = words[index].partition(":")
             if host == own_host:
-                words[place + 1] = (own_address() or host) + colon + port
-    nodes = _after(words, "ess_base_num_procs").strip('"')
+                words[index] = (own_address() or host) + colon + port
+    nodes = _value_of(words, "ess_base_num_procs").strip('"')
     if agent == NO_AGENT and "--tree-spawn" in words and nodes.isdigit() and int(nodes) > TREE_RADIX + 1:
         raise BadCall(
             f"with more than {TREE_RADIX} nodes, nodes would start other nodes, which they cannot: "
@@ -121,8 +125,8 @@ def rewrite(call: Call, agent: str, own_host: str, own_address: Callable[[], str
 
 
 NO_AGENT = "/bin/false"
-"""Stands for the remote shell of nodes that reach no other node."""
+"""The remote shell of nodes that cannot reach other nodes."""
 
 
-def _after(words: Sequence[str], name: str) -> str:
+def _value_of(words: Sequence[str], name: str) -> str:
     return words[words.index(name) + 1] if name in words[:-1] else ""

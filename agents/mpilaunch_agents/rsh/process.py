@@ -1,7 +1,7 @@
-"""The processes of `mpilaunch-rsh`: a script on the node, the process here that leads to it, and the signals that end us.
+"""The processes of `mpilaunch-rsh`: a script on the node, the local process that connects to it, and signal handling.
 
-The script takes the command from its stdin, so that it stands in no audit log, runs it in a session of its own, and marks its
-start and its exit on both streams. Only these marks count, never the exit code of kubectl. Light, as `rsh` is.
+The script reads the command from its stdin, which keeps it out of audit logs, runs it in a session of its own, and marks its
+start and exit on both streams. Only these marks count, never the exit code of kubectl. Cheap to import, like `main`.
 """
 
 from __future__ import annotations
@@ -28,50 +28,50 @@ NODE_SCRIPT = (
     'while kill -0 -$p && [ $i -lt "$3" ]; do sleep 1; i=$((i+1)); done; kill -KILL -$p || kill -KILL $p) '
     '<&3 >/dev/null 4>&1 & w=$!; exec 3<&-; wait $p; r=$?; kill $w; wait $w; m "$1" exit $r >&4; m "$1" exit $r; exit $r'
 )
-"""Runs as `sh -c NODE_SCRIPT sh TOKEN MODE GRACE`; then its stdin is the number of lines of the command, these lines, and `end`
-to have it ended. At the end of stdin the command is ended too, unless MODE is `keep`. No newline and no `!` stands in it: a
-login shell may be a csh."""
+"""Run as `sh -c NODE_SCRIPT sh TOKEN MODE GRACE`. Its stdin is the number of lines of the command, these lines, and later `end`
+to terminate it. At the end of stdin it terminates the command too, unless MODE is `keep`. It contains no newline and no `!`,
+because the login shell may be a csh."""
 
 WATCH_SCRIPT = 'while grep -q "$1" /proc/$2/cmdline 2>/dev/null; do sleep 1; done; printf "\\036%s exit 0\\n" "$1"'
-"""Runs as `sh -c WATCH_SCRIPT sh TOKEN PID` until the script above has ended, whose arguments hold the token."""
+"""Run as `sh -c WATCH_SCRIPT sh TOKEN PID`; ends when the script above has ended, whose arguments contain the token."""
 
-LAST_WORDS = 4096
-"""Bytes that are kept of what was said before the command's start."""
+PREAMBLE_SIZE = 4096
+"""Bytes kept of the output before the command's start."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class Stream:
-    """One of a script's streams: the command's bytes between the marks are written to `target`, others are not.
+    """An output stream of the script: the command's bytes, between the marks, are written to `target`.
 
     Attributes:
-        pid: the script's process id on the node, empty before the mark of its start.
-        exit: the command's exit code, None before the mark of its exit.
-        before: the last of what came before the start: a banner, or why there was none.
+        pid: the script's process id on the node, "" before the start mark.
+        exit: the command's exit code, None before the exit mark.
+        preamble: the end of the output before the start mark: a banner, or why the command did not start.
     """
 
     def __init__(self, token: bytes, target: int) -> None:
         self.pid = ""
         self.exit: int | None = None
-        self.before = b""
+        self.preamble = b""
         self._mark = MARK.encode() + token + b" "
         self._target = target
         self._held = b""
 
     def take(self, data: bytes) -> None:
-        """Take what has come; the beginning of what may become a mark waits for the rest of it."""
+        """Process output; the possible beginning of a mark is held back until the rest of it arrives."""
         data, self._held = self._held + data, b""
         while data:
-            place = data.find(self._mark[:1])
-            self._hand_on(data if place < 0 else data[:place])
-            data = b"" if place < 0 else data[place:]
+            start = data.find(self._mark[:1])
+            self._emit(data if start < 0 else data[:start])
+            data = b"" if start < 0 else data[start:]
             if data.startswith(self._mark):
                 line, newline, rest = data[len(self._mark) :].partition(b"\n")
                 if not newline:
                     self._held, data = data, b""
                     break
-                what, _, number = line.decode("ascii", "replace").partition(" ")
-                if what == "started":
+                event, _, number = line.decode("ascii", "replace").partition(" ")
+                if event == "started":
                     self.pid = number
                 else:
                     self.exit = int(number)
@@ -79,45 +79,46 @@ class Stream:
             elif self._mark.startswith(data):
                 self._held, data = data, b""
             else:
-                self._hand_on(data[:1])
+                self._emit(data[:1])
                 data = data[1:]
 
-    def _hand_on(self, data: bytes) -> None:
+    def _emit(self, data: bytes) -> None:
         if not self.pid:
-            self.before = (self.before + data)[-LAST_WORDS:]
+            self.preamble = (self.preamble + data)[-PREAMBLE_SIZE:]
         elif self.exit is None:
             write(self._target, data)
 
 
 class Remote:
-    """A process of ours that runs a script on the node; raises OSError when it cannot be started.
+    """A local process that runs a script on the node; raises OSError when it cannot be started.
 
     Attributes:
-        stdout, stderr: the script's.
+        stdout, stderr: the script's output streams.
     """
 
-    def __init__(self, argv: Sequence[str], token: bytes, woken: int) -> None:
+    def __init__(self, argv: Sequence[str], token: bytes, wakeup_fd: int) -> None:
         self.stdout, self.stderr = Stream(token, 1), Stream(token, 2)
         self._pid, self._stdin, stdout, stderr = _spawn(argv)
         self._streams = {stdout: self.stdout, stderr: self.stderr}
-        self._woken = woken
+        self._wakeup_fd = wakeup_fd
         self._poll = select.poll()
-        for descriptor in (stdout, stderr, woken):
+        for descriptor in (stdout, stderr, wakeup_fd):
             self._poll.register(descriptor, select.POLLIN)
 
     @property
-    def words(self) -> str:
-        """What was said before the command's start."""
-        return (self.stderr.before.strip() or self.stdout.before.strip()).decode("utf-8", "replace")
+    def message(self) -> str:
+        """The output before the command's start, which explains a failure."""
+        return (self.stderr.preamble.strip() or self.stdout.preamble.strip()).decode("utf-8", "replace")
 
     def send(self, data: bytes) -> None:
         """Write to the script."""
         write(self._stdin, data)
 
     def run(self, left: Callable[[], float | None]) -> int | None:
-        """Hand on output until the process has ended; return its exit code, None when the time was over first.
+        """Relay output until the process has ended; return its exit code, None when the time is over first.
 
-        `left` is asked before each wait for the seconds that are left, None for no limit.
+        Args:
+            left: returns the seconds left, None for no limit; called before each wait.
         """
         while self._streams:
             seconds = left()
@@ -125,7 +126,7 @@ class Remote:
                 return None
             for descriptor, _ in self._poll.poll(None if seconds is None else seconds * 1000 + 1):
                 data = os.read(descriptor, 1 << 16)
-                if descriptor == self._woken:
+                if descriptor == self._wakeup_fd:
                     continue
                 if data:
                     self._streams[descriptor].take(data)
@@ -136,7 +137,7 @@ class Remote:
         return self._reap()
 
     def end(self) -> None:
-        """Kill the process if it lives, and give back all that it held."""
+        """Kill the process if it still runs, and close its pipes."""
         if self._pid:
             try:
                 os.kill(self._pid, signal.SIGKILL)
@@ -154,27 +155,27 @@ class Remote:
 
 
 class Signals:
-    """The signals that end us: each is noted, and ends a wait; what we were told to ignore stays ignored.
+    """Records the signals that end this process; each wakes a wait. Signals ignored at the start stay ignored.
 
     Attributes:
-        told: their numbers, in order.
-        woken: a descriptor that becomes readable with each.
+        received: their numbers, in order.
+        wakeup_fd: a descriptor that becomes readable with each.
     """
 
     def __init__(self) -> None:
-        self.told: list[int] = []
-        self.woken, wake = os.pipe()
+        self.received: list[int] = []
+        self.wakeup_fd, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, lambda number, frame: self.told.append(number))
+                signal.signal(number, lambda number, frame: self.received.append(number))
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would take the exit codes along
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, exit codes would be lost
 
 
 def close_leaked() -> None:
-    """Close what a launcher has leaked to us: Hydra's pipes to other nodes would be held open here."""
+    """Close descriptors inherited from the launcher: Hydra leaks its pipes to other nodes."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if int(name) > 2:
@@ -189,7 +190,7 @@ def close_leaked() -> None:
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all; a reader that has gone is no reason to end."""
+    """Write all data; ignore a reader that has gone."""
     try:
         while data:
             data = data[os.write(descriptor, data) :]
@@ -198,32 +199,32 @@ def write(descriptor: int, data: bytes) -> None:
 
 
 def _spawn(argv: Sequence[str]) -> tuple[int, int, int, int]:
-    """Start a process that dies when we do; return its id, and our ends of its stdin, stdout and stderr; raises OSError."""
-    (theirs_in, stdin), (stdout, theirs_out), (stderr, theirs_err) = os.pipe(), os.pipe(), os.pipe()
-    failed, tell = os.pipe()
-    ours = os.getpid()
+    """Start a process that dies with this one; return its id and this side's ends of its three pipes; raises OSError."""
+    (child_in, stdin), (stdout, child_out), (stderr, child_err) = os.pipe(), os.pipe(), os.pipe()
+    error_reader, error_writer = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             for number in (signal.SIGPIPE, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
-            for target, descriptor in enumerate((theirs_in, theirs_out, theirs_err)):
+            for target, descriptor in enumerate((child_in, child_out, child_err)):
                 os.dup2(descriptor, target)
-            # A signal to the launcher's group is for us: we end the command first.
+            # Signals to the launcher's group must reach only this process, which ends the command first.
             os.setpgid(0, 0)
-            import ctypes  # In the child, where it costs nothing: the start on the node takes longer.
+            import ctypes  # imported in the child: it does not delay the parent
 
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == ours:
+            if os.getppid() == parent:
                 os.execvp(argv[0], list(argv))
         except OSError as error:
-            os.write(tell, str(error.errno).encode())
+            os.write(error_writer, str(error.errno).encode())
         finally:
             os._exit(255)
-    for descriptor in (theirs_in, theirs_out, theirs_err, tell):
+    for descriptor in (child_in, child_out, child_err, error_writer):
         os.close(descriptor)
-    errno = os.read(failed, 16)
-    os.close(failed)
+    errno = os.read(error_reader, 16)
+    os.close(error_reader)
     if errno:
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The ways of `mpilaunch-rsh` to a node: each makes a command of the node one of this machine, and explains its failure."""
+"""The routes of `mpilaunch-rsh` to a node: each builds the local command line for a command there."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.remote_names import name_problem
-from mpilaunch_agents.pods import (
-    DELIVERED,
-    classify_kubectl_message,
-    exec_argv,
-    last_line,
-    list_argv,
-    pod_and_namespace,
-    pod_of_host,
-)
+from mpilaunch_agents import pods
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call
 
 if TYPE_CHECKING:
@@ -23,16 +15,16 @@ if TYPE_CHECKING:
 
 
 def route_name(program: str, environ: Mapping[str, str]) -> str:
-    """Return the name of the way: MPILAUNCH_AGENT, or what we are called by, or kubectl where an operator has put one."""
+    """Return the route's name: MPILAUNCH_AGENT, or by the program's name, or kubectl if an operator delivered it."""
     if environ.get("MPILAUNCH_AGENT"):
         return environ["MPILAUNCH_AGENT"]
     name = os.path.basename(program)
-    delivered = name not in ("ssh", "rsh") and os.access(DELIVERED, os.X_OK)
+    delivered = name not in ("ssh", "rsh") and os.access(pods.DELIVERED, os.X_OK)
     return "kubectl" if name == "kubexec.sh" or delivered else "ssh"
 
 
 def route_to(name: str, call: Call, environ: Mapping[str, str]) -> Route:
-    """Return the way of this name to the node of a call; raises BadCall for names or a template that cannot be used."""
+    """Return the named route to the node of a call; raises BadCall for an invalid name or template."""
     for user in (call.user or None, *call.logins):
         refused = name_problem(call.host, user)
         if refused:
@@ -47,31 +39,31 @@ def route_to(name: str, call: Call, environ: Mapping[str, str]) -> Route:
 
 
 class Route:
-    """The way to this machine itself, and what all ways do that do not say otherwise.
+    """The route to this machine, and the base of all others.
 
     Attributes:
-        node_shell: the remote shell that nodes have for each other.
+        node_shell: the remote shell with which nodes reach each other.
     """
 
     node_shell = NO_AGENT
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return what runs a command on the node from here."""
+        """Return the local command line that runs a command on the node."""
         return list(command)
 
-    def explain(self, code: int, words: str) -> tuple[str, str]:
-        """Return why the command was not started, as a cause of `mpilaunch.agent.CAUSES`, and the line that says so."""
+    def explain(self, code: int, message: str) -> tuple[str, str]:
+        """Return why the command did not start: a cause of `mpilaunch.agent.CAUSES`, and the line that indicates it."""
         from mpilaunch_agents.openssh import classify_ssh_message, line_with_cause
 
-        cause = classify_ssh_message(words)
-        return (cause, line_with_cause(words, cause)) if cause else ("agent-failed" if code else "", last_line(words))
+        cause = classify_ssh_message(message)
+        return (cause, line_with_cause(message, cause)) if cause else ("agent-failed" if code else "", pods.last_line(message))
 
     def search(self) -> list[str] | None:
-        """Return what prints where the node may be found, if it was not found where it should be; None where nothing does."""
+        """Return the command line that looks an unknown node up, None for none."""
         return None
 
-    def use_search_result(self, printed: str) -> None:
-        """Take what was printed."""
+    def use_search_result(self, listing: str) -> None:
+        """Use the output of the search."""
 
 
 class SshRoute(Route):
@@ -87,12 +79,12 @@ class SshRoute(Route):
         self._ssh = [_other_program("ssh"), "-T", "-o", "BatchMode=yes", *options, "--", host]
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the call of ssh, which has the node's shell read one word."""
+        """Return the ssh command line; the command is one word for the node's shell."""
         return [*self._ssh, " ".join(map(_quoted, command))]
 
 
 class CommandRoute(Route):
-    """A template, as the agent `command` has it."""
+    """A command template, as for the agent `command`."""
 
     def __init__(self, template: str, call: Call) -> None:
         from mpilaunch.agent import AgentOptions
@@ -107,38 +99,38 @@ class CommandRoute(Route):
         self._node = Node(0, call.host, (), template, user=call.user or None)
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the template's words."""
+        """Return the template's words with the fields replaced."""
         return list(self._agent.argv(self._node, command))
 
 
 class KubectlRoute(Route):
-    """`kubectl exec`. A node is called as a pod is, or, where there is none so called, as the host of one is."""
+    """`kubectl exec`. A node's name is that of a pod or, if there is no such pod, of a pod's host."""
 
     def __init__(self, call: Call, environ: Mapping[str, str]) -> None:
         self._host = call.host
-        self._pod, own = pod_and_namespace(call.host)
+        self._pod, own = pods.pod_and_namespace(call.host)
         self._namespace = own or environ.get("MPILAUNCH_NAMESPACE")
         self._container, self._context = environ.get("MPILAUNCH_CONTAINER"), environ.get("MPILAUNCH_CONTEXT")
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the call of kubectl."""
-        return exec_argv(self._pod, command, namespace=self._namespace, container=self._container, context=self._context)
+        """Return the kubectl command line."""
+        return pods.exec_argv(self._pod, command, namespace=self._namespace, container=self._container, context=self._context)
 
-    def explain(self, code: int, words: str) -> tuple[str, str]:
-        """Read kubectl's words."""
-        return (classify_kubectl_message(words) or "agent-failed") if code else "", last_line(words)
+    def explain(self, code: int, message: str) -> tuple[str, str]:
+        """Return the cause and the last line of kubectl's message."""
+        return (pods.classify_kubectl_message(message) or "agent-failed") if code else "", pods.last_line(message)
 
     def search(self) -> list[str]:
-        """Return the call of kubectl that lists the pods of the host's name."""
-        return list_argv(namespace=self._namespace, context=self._context, host=self._host)
+        """Return the kubectl command line that lists the pods with the host's name."""
+        return pods.list_argv(namespace=self._namespace, context=self._context, host=self._host)
 
-    def use_search_result(self, printed: str) -> None:
-        """Go on with the pod that was found, if one was."""
-        self._pod = pod_of_host(self._host, printed) or self._pod
+    def use_search_result(self, listing: str) -> None:
+        """Use the pod in the listing, if there is one."""
+        self._pod = pods.pod_of_host(self._host, listing) or self._pod
 
 
 def _other_program(name: str) -> str:
-    """Return the program of this name in the PATH that is not this one under another name."""
+    """Return the first program of this name in PATH that is not mpilaunch-rsh itself."""
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, name)
         if os.access(path, os.X_OK) and not (os.path.exists(sys.argv[0]) and os.path.samefile(path, sys.argv[0])):

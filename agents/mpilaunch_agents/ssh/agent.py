@@ -7,6 +7,7 @@ to import: it is imported when the first node is opened, while the first `ssh -G
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from mpilaunch.agent import AgentOptions, Channel, ChannelEvents
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.text import did_you_mean
+from mpilaunch_agents.ssh.settings import SshSettings
 
 if TYPE_CHECKING:
     from mpilaunch_agents.ssh.connection import Connections
@@ -38,22 +40,29 @@ class SshAgent:
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
-        self._settings = [line for text in options.ssh_options if (line := config_line(text))]
-        self._connections: Connections | None = None
+        self._overrides = tuple(line for text in options.ssh_options if (line := config_line(text)))
+        self._settings = SshSettings()
+        self._connections: asyncio.Task[Connections] | None = None
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Connect, log in and start the command; raises AgentFailure."""
         if self._connections is None:
-            from mpilaunch_agents.ssh.connection import Connections
-
-            self._connections = Connections(self._options, self._settings)
-        return await self._connections.open(node, command, events)
+            self._connections = asyncio.ensure_future(self._load())
+        if not self._connections.done():
+            self._settings.prefetch(node.name, node.user, node.port, self._overrides)
+        return await (await asyncio.shield(self._connections)).open(node, command, events)
 
     async def close(self) -> None:
         """Cut every connection and wait until all are closed."""
-        connections, self._connections = self._connections, None
-        if connections is not None:
-            await connections.close()
+        loading, self._connections = self._connections, None
+        if loading is not None:
+            await (await loading).close()
+
+    async def _load(self) -> Connections:
+        await asyncio.sleep(0)  # first start `ssh -G` for the nodes that are opened at the same time
+        from mpilaunch_agents.ssh.connection import Connections
+
+        return Connections(self._options, self._overrides, self._settings)
 
 
 def config_line(text: str) -> str:

@@ -68,14 +68,15 @@ class Connections:
 
     Args:
         options: the agent's options.
-        settings: lines of ssh configuration that override the user's files, except for jump hosts.
+        overrides: lines of ssh configuration that override the user's files, except for jump hosts.
+        settings: queries the settings of hosts.
     """
 
-    def __init__(self, options: AgentOptions, settings: Sequence[str]) -> None:
+    def __init__(self, options: AgentOptions, overrides: Sequence[str], settings: SshSettings) -> None:
         asyncssh.set_log_level("CRITICAL")
         self._options = options
-        self._overrides = settings
-        self._settings = SshSettings()
+        self._overrides = overrides
+        self._settings = settings
         self._keys = KeyFiles()
         self._files: dict[str, int] = {}
         self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
@@ -88,7 +89,7 @@ class Connections:
         """Connect and start the command; raises AgentFailure."""
         limit, started = self._options.connect_timeout, time.monotonic()
         try:
-            settings = await asyncio.wait_for(self._ask(node.name, node.user, node.port, self._overrides), limit)
+            settings = await asyncio.wait_for(self._settings.of(node.name, node.user, node.port, self._overrides), limit)
             limit = min(limit, float(settings.get("connecttimeout") or limit))
             try:
                 return await asyncio.wait_for(self._open(settings, command, events), started + limit - time.monotonic())
@@ -198,16 +199,8 @@ class Connections:
         if match is None:
             raise AgentFailure("agent-failed", f"ProxyJump '{hop}' is not of the form [user@]host[:port]")
         host, port = match["bracketed"] or match["host"], int(match["port"]) if match["port"] else None
-        settings = await self._ask(host, match["user"], port, ())
+        settings = await self._settings.of(host, match["user"], port, ())
         return await self._connect(settings, tunnel or await self._tunnel(settings, under_way))
-
-    # Settings
-
-    async def _ask(self, host: str, user: str | None, port: int | None, given: Sequence[str]) -> HostSettings:
-        refused = name_problem(host, user)
-        if refused:
-            raise AgentFailure("agent-failed", refused)
-        return await self._settings.of(host, user, port, given)
 
     def _file(self, text: str) -> str:
         """Return the path of an unlinked private file with this text: asyncssh reads settings only from files."""

@@ -10,14 +10,13 @@ import asyncio
 import os
 import pwd
 import re
-import signal
 import socket
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mpilaunch.agent import AgentFailure
-from mpilaunch_agents.child import Child
+from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch_agents.capture import capture
 from mpilaunch_agents.openssh import classify_ssh_message
 
 SSH_PORT = 22
@@ -109,8 +108,15 @@ class SshSettings:
     """Queries OpenSSH for the settings of hosts."""
 
     def __init__(self) -> None:
-        self._defaults: asyncio.Future[HostSettings] | None = None
+        self._defaults: asyncio.Task[HostSettings] | None = None
+        self._prefetched: dict[tuple[object, ...], asyncio.Task[HostSettings]] = {}
         self._slots = asyncio.Semaphore(MAX_QUERIES)
+
+    def prefetch(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> None:
+        """Start the query for a host; the next `of` with the same arguments returns its result."""
+        key = (host, user, port, *options)
+        if key not in self._prefetched:
+            self._prefetched[key] = asyncio.ensure_future(self._query_host(host, user, port, options))
 
     async def of(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
         """Return the settings of a host; raises AgentFailure.
@@ -119,10 +125,8 @@ class SshSettings:
             user, port: given by the user, None if not.
             options: settings that override those of the configuration files.
         """
-        argv = [word for option in options for word in ("-o", option)]
-        argv += ["-l", user] if user is not None else []
-        argv += ["-p", str(port)] if port is not None else []
-        return await self._query(host, argv)
+        prefetched = self._prefetched.pop((host, user, port, *options), None)
+        return await (prefetched or self._query_host(host, user, port, options))
 
     async def defaults(self) -> HostSettings:
         """Return OpenSSH's default settings, queried once; raises AgentFailure."""
@@ -131,14 +135,25 @@ class SshSettings:
         return await asyncio.shield(self._defaults)
 
     async def close(self) -> None:
-        """End the query for the defaults."""
-        if self._defaults is not None:
-            self._defaults.cancel()
-            await asyncio.gather(self._defaults, return_exceptions=True)
+        """End the queries that nothing waits for."""
+        queries = [*self._prefetched.values(), *([] if self._defaults is None else [self._defaults])]
+        for query in queries:
+            query.cancel()
+        await asyncio.gather(*queries, return_exceptions=True)
+        self._prefetched.clear()
+
+    async def _query_host(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
+        refused = name_problem(host, user)
+        if refused:
+            raise AgentFailure("agent-failed", refused)
+        argv = [word for option in options for word in ("-o", option)]
+        argv += ["-l", user] if user is not None else []
+        argv += ["-p", str(port)] if port is not None else []
+        return await self._query(host, argv)
 
     async def _query(self, host: str, argv: Sequence[str]) -> HostSettings:
         async with self._slots:
-            code, output, errors = await _run(["ssh", "-T", "-G", *argv, "--", host])
+            code, output, errors = await capture(["ssh", "-T", "-G", *argv, "--", host])
         if code or not output:
             lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
             raise AgentFailure(classify_ssh_message(errors) or "agent-failed", lines[0].strip())
@@ -149,43 +164,5 @@ class SshSettings:
         return HostSettings(host, values)
 
 
-def _succeeded(future: asyncio.Future[HostSettings]) -> bool:
-    return not future.cancelled() and future.exception() is None
-
-
-async def _run(argv: Sequence[str]) -> tuple[int, str, str]:
-    """Run a program without input; return its exit code, stdout and stderr. Cancelling kills it."""
-    try:
-        child = Child(argv)
-    except OSError as error:
-        raise AgentFailure("agent-missing", f"{argv[0]}: {error.strerror}") from error
-    os.close(child.stdin)
-    try:
-        output, errors = await asyncio.gather(_read(child.stdout), _read(child.stderr))
-        # Both pipes are closed, so the process is exiting.
-        return child.wait(), output, errors
-    except BaseException:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        raise
-    finally:
-        os.close(child.stdout)
-        os.close(child.stderr)
-
-
-async def _read(descriptor: int) -> str:
-    """Return all bytes of a pipe."""
-    loop = asyncio.get_running_loop()
-    data = bytearray()
-    while True:
-        ready = loop.create_future()
-        loop.add_reader(descriptor, ready.set_result, None)
-        try:
-            await ready
-        finally:
-            loop.remove_reader(descriptor)
-        block = os.read(descriptor, 1 << 16)
-        if not block:
-            return data.decode(errors="surrogateescape")
-        data += block
+def _succeeded(task: asyncio.Task[HostSettings]) -> bool:
+    return not task.cancelled() and task.exception() is None

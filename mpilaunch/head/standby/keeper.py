@@ -293,7 +293,7 @@ class StandbyClient(FrameProtocol):
         self._asking: asyncio.Task[None] | None = None
         self._listener: Listener | None = Listener(keeper.secret)
         self._deadline: asyncio.TimerHandle | None = None
-        self.most = ANSWER_SIZE
+        self.max_data = ANSWER_SIZE
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask the client to prove that it knows the secret."""
@@ -312,7 +312,7 @@ class StandbyClient(FrameProtocol):
             self._refuse()
             return
         self._listener = None
-        self.most = MAX_DATA
+        self.max_data = MAX_DATA
         self._decided()
         self.send_frame(PROOF, proof)
 

@@ -1,0 +1,56 @@
+"""Runs a program in the event loop and captures its output; never waits for a process that its caller has given up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mpilaunch.agent import AgentFailure
+from mpilaunch_agents.child import Child
+
+
+async def capture(argv: Sequence[str]) -> tuple[int, str, str]:
+    """Run a program without input; return its exit code, stdout and stderr; raises AgentFailure. Cancelling kills it."""
+    try:
+        child = Child(argv)
+    except OSError as error:
+        raise AgentFailure("agent-missing", f"{argv[0]}: {error.strerror}") from error
+    os.close(child.stdin)
+    try:
+        output, errors = await asyncio.gather(_read(child.stdout), _read(child.stderr))
+        # Both pipes are closed, so the process is exiting.
+        return child.wait(), output, errors
+    except BaseException:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        raise
+    finally:
+        os.close(child.stdout)
+        os.close(child.stderr)
+
+
+async def readable(source: int | socket.socket) -> None:
+    """Wait until a descriptor or socket is readable."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(source, ready.set_result, None)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(source)
+
+
+async def _read(descriptor: int) -> str:
+    """Return all output of a pipe."""
+    data = bytearray()
+    while True:
+        await readable(descriptor)
+        block = os.read(descriptor, 1 << 16)
+        if not block:
+            return data.decode(errors="surrogateescape")
+        data += block
