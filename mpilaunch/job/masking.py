@@ -157,7 +157,7 @@ def _is_joined(word: str, flag: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether the value of an option or a member is one, and no count, switch or method that happens to have its name."""
+    """Return whether the value of an option or member is a secret, not a count, switch or method of such a name."""
     if not value or not is_secret_name(name):
         return False
     words = [word.upper() for word in _WORDS.findall(name)]

@@ -265,7 +265,7 @@ def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, fr
 
 
 def changes(old: Lineup, new: Lineup) -> str:
-    """Describe how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" for not at all."""
+    """Describe how nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" if equal."""
     if len(old.names) != len(new.names):
         return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
     pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]

@@ -7,8 +7,8 @@ Pure: the values of these options in, the two policies out, or an error with the
     --rank-by  slot | node | fill | span | OBJECT [ ":span" ]
     --bind-to  none | OBJECT [ ":" N ] | cpu-list | rr | user:LIST  { ":" modifier }
 
-An OBJECT is one of `topology.OBJECTS`, or `package`, which is a socket. Case does not matter; Open MPI 4 also separates modifiers
-by commas. Ranks are bound only by --bind-to, or by an object or PE=N in --map-by.
+An OBJECT is one of `topology.OBJECTS`, or `package`, which is a socket. Case does not matter; Open MPI 4 also separates
+modifiers by commas. Ranks are bound only by --bind-to, or by an object or PE=N in --map-by.
 """
 
 from __future__ import annotations
