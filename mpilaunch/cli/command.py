@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import CompletionItem
 
 from mpilaunch import __version__
-from mpilaunch.cli import config, help, verbs
+from mpilaunch.cli import config, verbs
 from mpilaunch.cli.console import Console, print_result
 from mpilaunch.cli.files import read_text
 from mpilaunch.cli.options import OPTIONS
-from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, Program, Words, read_command
+from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, Words, read_command
 from mpilaunch.cli.types import VARIABLES, Option
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer, Section, Setting, Settings
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 RUN = "run"
 """The verb that need not be written."""
@@ -32,9 +34,8 @@ BEHIND_PROGRAM = f"{__name__}.behind_program"
 """Key of click's notes on a context: the word that a shell completes stands behind a program."""
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """Where a command runs: the variables, what speaks to the user, and the name that mpilaunch was started as."""
+class Surroundings(NamedTuple):
+    """Where a command runs: its environment, the user's console, and the name that mpilaunch was started as."""
 
     environ: Mapping[str, str]
     console: Console
@@ -65,6 +66,8 @@ class Launcher(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return what may stand in the first place: a verb, an option or a program."""
+        from click.shell_completion import CompletionItem
+
         items = JobCommand(RUN).shell_complete(ctx, incomplete)
         return items + [CompletionItem(verb, help=verbs.summary_of(verb)) for verb in self.verbs if verb.startswith(incomplete)]
 
@@ -85,10 +88,11 @@ class JobCommand(click.Command):
         surroundings: Surroundings = ctx.obj
         line = read_command(args, surroundings.name, read_text)
         if line.wants:
-            print_result(f"mpilaunch {__version__}" if line.wants == "version" else help.text(line.topic, str(self.name)))
+            print_result(f"mpilaunch {__version__}" if line.wants == "version" else _help(line.topic, str(self.name)))
             ctx.exit()
-        sections = tuple(section_of(program) for program in line.programs)
-        defaults = config.defaults(line.job.last("config"), surroundings.environ, _launcher_defaults(line))
+        sections = tuple(Section(program.words, given_by(program.own)) for program in line.programs)
+        config_file = line.job.last("config")
+        defaults = config.defaults(config_file.value if config_file else None, surroundings.environ, _launcher_defaults(line))
         ctx.default_map = defaults.values
         with value_errors(ctx, line.job, defaults):
             rest = super().parse_args(ctx, [*line.job.argv, "--", *line.programs[0].words])
@@ -113,8 +117,16 @@ class JobCommand(click.Command):
         return [item for item in items if item.value.startswith("--") or len(item.value) == 2 or with_one_dash]
 
 
+def _help(topic: str, verb: str) -> str:
+    from mpilaunch.cli import help
+
+    return help.text(topic, verb)
+
+
 def _files(ctx: click.Context, what: click.Parameter | click.Command, incomplete: str) -> list[CompletionItem]:
     """Let the shell complete the name of a file."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -130,32 +142,22 @@ def has_no_verbs(name: str) -> bool:
 # Values and their sources
 
 
-def section_of(program: Program) -> Section:
-    """Return a program with its own settings; raises UsageError for a wrong value of any option that stands before it."""
-    try:
-        given_by(program.job)
-        return Section(program.words, given_by(program.own))
-    except UsageError as error:
-        raise error.within(program.place) if program.place else error from None
-
-
 def given_by(words: Words) -> dict[str, Setting]:
     """Return the settings that these words give by themselves; raises UsageError for a wrong value."""
-    if not words.pairs:
+    if not words:
         return {}
-    command = click.Command("options", params=list(OPTIONS), add_help_option=False)
+    command = click.Command("options", params=list({given.option: None for given in words}), add_help_option=False)
     with value_errors(None, words):
         ctx = command.make_context("options", words.argv)
-    named = {option for option, _ in words.pairs}
-    return {option.key: setting_of(ctx, option, words) for option in OPTIONS if option in named}
+    return {option.key: setting_of(ctx, option, words) for option in OPTIONS if option in command.params}
 
 
 def setting_of(ctx: click.Context, option: Option, words: Words, defaults: config.Defaults | None = None) -> Setting:
     """Return the value of an option, and its source."""
     name = str(option.name)
     value, source = ctx.params[name], ctx.get_parameter_source(name)
-    if source == ParameterSource.COMMANDLINE:
-        return Setting(value, words.source(option), Layer.COMMAND_LINE)
+    if source == ParameterSource.COMMANDLINE and (given := words.last(option.key)):
+        return Setting(value, given.source, Layer.COMMAND_LINE)
     if source == ParameterSource.ENVIRONMENT:
         return Setting(value, option.variable, Layer.ENVIRONMENT)
     if source == ParameterSource.DEFAULT_MAP and defaults is not None:
@@ -175,7 +177,8 @@ def value_errors(ctx: click.Context | None, words: Words, defaults: config.Defau
             raise
         name = str(option.name)
         source = ctx.get_parameter_source(name) if ctx else ParameterSource.COMMANDLINE
-        place = words.flags.get(option.key, option.flag)
+        given = words.last(option.key)
+        place = option.flag if given is None else f"{given.place}: {given.flag}" if given.place else given.flag
         if source == ParameterSource.ENVIRONMENT:
             place = option.variable
         elif source == ParameterSource.DEFAULT_MAP and defaults is not None:
@@ -186,9 +189,9 @@ def value_errors(ctx: click.Context | None, words: Words, defaults: config.Defau
 def _launcher_defaults(line: CommandLine) -> dict[str, tuple[str | list[str], str]]:
     """Return what gives way to all other settings: defaults of a launcher, and options of its that are weak."""
     result: dict[str, tuple[str | list[str], str]] = {**line.defaults}
-    for option, value in line.weak.pairs:
-        values = [text for other, text in line.weak.pairs if other is option]
-        result[option.key] = (values if option.multiple else value, line.weak.source(option))
+    for option, value, flag, _ in line.weak:
+        values = [given.value for given in line.weak if given.option is option]
+        result[option.key] = (values if option.multiple else value, flag)
     return result
 
 

@@ -9,6 +9,8 @@ import click
 from mpilaunch.cli import dialects, verbs
 from mpilaunch.cli.options import GROUPS, OPTIONS
 from mpilaunch.cli.types import Option
+from mpilaunch.errors import UsageError
+from mpilaunch.text import did_you_mean
 
 EXAMPLES = (
     ("mpilaunch -np 4 train.py", "4 ranks on this machine"),
@@ -33,12 +35,21 @@ REST = (
 
 
 def text(topic: str = "", verb: str = "run") -> str:
-    """Return the help of a topic: "all", a group of options, a dialect; or that of a verb."""
+    """Return the help of a topic: "all", a group of options, a dialect, a verb; without a topic, that of `verb`.
+
+    Raises UsageError for an unknown topic.
+    """
     if topic in dialects.NAMES:
         return _dialect(topic)
     if topic in GROUPS:
         return _of_groups([topic])
-    return _of_groups(list(GROUPS), complete=True) if topic == "all" else _verb(verb)
+    if topic == "all":
+        return _of_groups(list(GROUPS), complete=True)
+    if topic and topic not in verbs.NAMES:
+        topics = ("all", *GROUPS, *dialects.NAMES, *verbs.NAMES)
+        message = f"--help: unknown topic '{topic}'{did_you_mean(topic, topics)}"
+        raise UsageError("option-value", message, hint=f"the topics are {', '.join(topics)}")
+    return _verb(topic or verb)
 
 
 def short() -> str:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from mpilaunch.cli import command, help
+from mpilaunch.cli import command
 from mpilaunch.cli.console import Console
 from mpilaunch.errors import ExitCode, LaunchError
 
@@ -47,6 +47,8 @@ def run(words: list[str], console: Console, name: str) -> int:
     if instruction := os.environ.get(variable):
         return command.complete(name, variable, instruction)
     if not words:
+        from mpilaunch.cli import help
+
         console.lines(help.short().splitlines())
         return ExitCode.USAGE
     return command.run(words, command.Surroundings(os.environ, console, name))

@@ -1,90 +1,80 @@
-"""The words of a command line, before click sees them: which program and which launcher they belong to.
+"""The words of a command line, before click sees them: which program and which launcher each belongs to.
 
-A command line of ours is not one that click can take apart: long options have one dash, options of other launchers stand for
-several of ours, each program of several has its own, and the dialect is decided by what stands before. Click's parser has no
-public place for that, so this pass walks the words by the table of options, translates the others by `dialects`, and hands over
-one plain list of `--name=value` for the job and one for each program. It checks no value: click does.
+Click's parser cannot be extended in public for what comes here: an option of another launcher stands for several of ours, each
+program of a job has options of its own, and the launcher is known only from the options read so far. So this module splits the
+words by the table of options, asks `dialects` to translate the others, and hands click one list of `--name=value` for the job
+and one for each program. It checks no value: click does.
 
-Pure: the files that options name are read by the function that it is given. All that follows a program's name belongs to the
-program, up to a word ":" as for mpirun and mpiexec; behind "--" not even that ends it.
+Pure: the function that it is given reads the files that options name. Everything after a program's name belongs to the program,
+up to a word ":" as for mpirun and mpiexec; after "--" not even ":" ends it.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from mpilaunch.cli import dialects
-from mpilaunch.cli.options import BY_FLAG, BY_NAME, GROUPS
+from mpilaunch.cli.options import BY_FLAG, BY_NAME
 from mpilaunch.cli.types import Option
 from mpilaunch.errors import UsageError
 from mpilaunch.text import closest
 
 if TYPE_CHECKING:
-    from mpilaunch.cli.dialects.rows import Row, Translation
-
-ReadFile = Callable[[str, str], str]
-"""Path, and what the file is for the user, to its text; raises UsageError."""
+    from mpilaunch.cli.dialects.rows import ReadFile, Row, Translation
 
 TRANSLATED = frozenset({"mca"})
-"""Options of ours that `dialects` reads, as some of their values steer mpirun itself."""
+"""Options of ours that `dialects` translates, because some of their values are options of mpirun itself."""
 AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
 """Names of the command that every MPI has."""
-TOPICS = ("all", *GROUPS, *dialects.NAMES)
-"""What may follow --help."""
 
 
-@dataclass
-class Words:
-    """Options of ours with their values, in order, and the flag that each was written as."""
+class Given(NamedTuple):
+    """An option on the command line: its value as text, its flag as written, and its program or line, for errors."""
 
-    pairs: list[tuple[Option, str]] = field(default_factory=list)
-    flags: dict[str, str] = field(default_factory=dict)
+    option: Option
+    value: str
+    flag: str
+    place: str = ""
 
-    def add(self, option: Option, value: str, flag: str) -> None:
-        """Add one option."""
-        earlier = self.last(option.key) if option.joins else None
+    @property
+    def source(self) -> str:
+        """The flag in --show-config: our long flag, or that of another launcher as it was written."""
+        return self.option.flag if BY_FLAG.get(self.flag) is self.option else self.flag
+
+    @property
+    def word(self) -> str:
+        """The option as click reads it."""
+        if not self.option.is_flag:
+            return f"{self.option.flag}={self.value}"
+        return self.option.flag if self.option.type.convert(self.value, self.option, None) else self.option.secondary_opts[0]
+
+
+class Words(list[Given]):
+    """Options of a job or of one program, in order."""
+
+    def add(self, given: Given) -> None:
+        """Append an option; an option that joins is merged with the one before it."""
+        earlier = self.last(given.option.key) if given.option.joins else None
         if earlier is not None:
             # Modifiers are appended to a policy, whichever comes first: mpirun has them as options of their own.
-            joined = earlier + value if value.startswith(":") else value + earlier if earlier.startswith(":") else value
-            self.pairs = [pair for pair in self.pairs if pair[0] is not option]
-            value = joined
-        self.pairs.append((option, value))
-        self.flags[option.key] = flag
+            old, new = earlier.value, given.value
+            self.remove(earlier)
+            given = given._replace(value=old + new if new.startswith(":") else new + old if old.startswith(":") else new)
+        self.append(given)
 
-    def __add__(self, other: Words) -> Words:
-        both = Words(list(self.pairs), {**self.flags, **other.flags})
-        for option, value in other.pairs:
-            both.add(option, value, other.flags[option.key])
-        return both
-
-    def last(self, key: str) -> str | None:
-        """Return the last value of an option."""
-        return next((value for option, value in reversed(self.pairs) if option.key == key), None)
-
-    def source(self, option: Option) -> str:
-        """Return the flag that an error or --show-config names: that of another launcher as it was written."""
-        flag = self.flags[option.key]
-        return option.flag if BY_FLAG.get(flag) is option else flag
+    def last(self, key: str) -> Given | None:
+        """Return the last use of an option."""
+        return next((given for given in reversed(self) if given.option.key == key), None)
 
     @property
     def argv(self) -> list[str]:
         """The words for click."""
-        words = []
-        for option, value in self.pairs:
-            if option.is_flag:
-                words.append(option.secondary_opts[0] if _is_no(option, value) else option.flag)
-            else:
-                words.append(f"{option.flag}={value}")
-        return words
-
-
-def _is_no(option: Option, value: str) -> bool:
-    return not option.type.convert(value, option, None)
+        return [given.word for given in self]
 
 
 @dataclass
@@ -94,14 +84,10 @@ class Program:
     Attributes:
         words: the program and its arguments; may be empty.
         own: the options for it alone.
-        job: the options for the whole job that stand before it.
-        place: where it stands, for errors; empty for the only one.
     """
 
     words: list[str]
     own: Words
-    job: Words = field(default_factory=Words)
-    place: str = ""
 
 
 @dataclass
@@ -114,8 +100,8 @@ class CommandLine:
         weak: options that give way to every other setting.
         defaults: options with the default of another launcher: the value, and its source.
         notes: texts for the user, each with a level of verbosity.
-        wants: "help" or "version" where the user asked for that; what stands behind it has not been read.
-        topic: of the help.
+        wants: "help" or "version" where the user asked for that; the words after it are not read.
+        topic: the word after --help.
     """
 
     job: Words
@@ -141,8 +127,8 @@ def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadF
         programs.append(reader.program(rest, f"program {len(programs) + 1}"))
     if reader.wants:
         return CommandLine(reader.job, programs, wants=reader.wants, topic=reader.topic)
-    if reader.job.last("app") is not None:
-        programs = _programs_of_file(reader, programs)
+    if (app := reader.job.last("app")) is not None:
+        programs = _programs_of_file(reader, app.value, programs)
     job = reader.finished_job()
     if len(programs) == 1:
         job += programs[0].own
@@ -151,12 +137,14 @@ def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadF
         if len(programs) > 1 and not program.words:
             message = f"program {number} of {len(programs)} has no name"
             raise UsageError("no-program", message, hint="each ':' stands between two programs: -np 1 ./a : -np 2 ./b")
+        if program.words and not program.words[0].strip():
+            message = "the name of the program is empty" + (f" (program {number})" if len(programs) > 1 else "")
+            raise UsageError("no-program", message, hint="is a shell variable in its place unset?")
     return CommandLine(job, programs, reader.weak, reader.defaults(), tuple(reader.notes.items()))
 
 
-def _programs_of_file(reader: _Reader, before: list[Program]) -> list[Program]:
+def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list[Program]:
     """Return the programs in the file of --app; the options before it are for all of them."""
-    path = str(reader.job.last("app"))
     if len(before) > 1 or before[0].words:
         message = f"--app {path} names the programs, and so does the command line"
         raise UsageError("option-conflict", message, hint="leave the one or the other out")
@@ -170,8 +158,8 @@ def _programs_of_file(reader: _Reader, before: list[Program]) -> list[Program]:
             pending = Words() if program.words else program.own
             if program.words:
                 programs.append(program)
-    if pending.pairs or not programs:
-        raise UsageError("no-program", f"{path}: no program behind the last options", hint="write a line like: -np 2 ./a")
+    if pending or not programs:
+        raise UsageError("no-program", f"{path}: no program after the last options", hint="write a line like: -np 2 ./a")
     return programs
 
 
@@ -197,8 +185,7 @@ def lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
             yield f"{source}:{begin}", words
 
 
-@dataclass(frozen=True)
-class _Origin:
+class _Origin(NamedTuple):
     """The option of another launcher that stands for an option of ours: the flag as written, and its row's attributes."""
 
     flag: str
@@ -217,6 +204,7 @@ class _Reader:
         self.wants = ""
         self.topic = ""
         self._own = Words()
+        self._place = ""
         self._agent: dict[str, str] = {}
         self._agent_flag = ""
         self._read_file = read_file
@@ -237,7 +225,7 @@ class _Reader:
 
             template = agent_template(self._agent)
             if template is not None:
-                self.job.add(BY_NAME["remote-agent"], template, self._agent_flag)
+                self.job.add(Given(BY_NAME["remote-agent"], template, self._agent_flag))
         return self.job
 
     def defaults(self) -> dict[str, tuple[str, str]]:
@@ -256,21 +244,23 @@ class _Reader:
 
     # Programs
 
-    def program(self, rest: list[str], place: str = "", pending: Words | None = None) -> Program:
-        """Take the words of one program off `rest`; `goes_on` is whether a ':' follows."""
-        self._own = (pending or Words()) + Words()
-        before = self.job
-        self.job = Words()
+    def program(self, rest: list[str], place: str = "", pending: Iterable[Given] = ()) -> Program:
+        """Take the words of one program off `rest`; `goes_on` is whether a ':' follows.
+
+        Args:
+            place: prefix of errors.
+            pending: options before this program that no program has used.
+        """
+        self._own, self._place = Words(pending), place
         try:
             whole = self._options(rest)
         except UsageError as error:
             raise error.within(place) if place else error from None
-        added, self.job = self.job, before + self.job
         end = rest.index(":") if ":" in rest and not whole else len(rest)
         words = rest[:end]
         self.goes_on = end < len(rest)
         del rest[: end + 1]
-        return Program(words, self._own, added, place)
+        return Program(words, self._own)
 
     def _options(self, rest: list[str]) -> bool:
         """Take the options off `rest`; return whether "--" ended them."""
@@ -285,7 +275,7 @@ class _Reader:
                 self._translate(flag, values, rest)
             elif option.key == "help":
                 self.wants = option.key
-                self.topic = next((topic for topic in (values or rest)[:1] if topic in TOPICS), "")
+                self.topic = next((topic for topic in (values or rest)[:1] if not topic.startswith("-")), "")
             else:
                 if self._ambiguous:
                     from mpilaunch.cli.dialects.table import of_mark
@@ -307,30 +297,30 @@ class _Reader:
         if values and fixed is not None and spelled != option.flag:
             raise UsageError("option-value", f"option {spelled} takes no value")
         if not values and fixed is not None:
-            self._add(option, fixed, spelled, origin)
-            return
-        while len(values) < option.words and rest:
-            values.append(rest.pop(0))
-        if len(values) < option.words:
-            needs = f"option {origin.flag if origin else flag} needs {option.metavar or 'a value'}"
-            raise UsageError("option-value", needs, hint=option.value_hint)
-        self._add(option, "=".join(values), spelled, origin)
+            values = [fixed]
+        elif fixed is None:
+            while len(values) < option.words and rest:
+                values.append(rest.pop(0))
+            if len(values) < option.words:
+                needs = f"option {origin.flag if origin else flag} needs {option.metavar or 'a value'}"
+                raise UsageError("option-value", needs, hint=option.value_hint)
+        self._add(Given(option, "=".join(values), origin.flag if origin else spelled, self._place), origin)
 
-    def _add(self, option: Option, value: str, flag: str, origin: _Origin | None) -> None:
-        written = origin.flag if origin else flag
+    def _add(self, given: Given, origin: _Origin | None) -> None:
+        option, value = given.option, given.value
         if option.key == "version":
             self.wants = option.key
         if option.is_flag:
             try:
-                _is_no(option, value)
+                option.type.convert(value, option, None)
             except click.BadParameter as error:
-                raise UsageError("option-value", f"{written}: {error.message}", hint=option.value_hint) from None
+                raise UsageError("option-value", f"{given.flag}: {error.message}", hint=option.value_hint) from None
         elif option.key == "dialect" and value in dialects.NAMES:
             self._dialects, self._named = frozenset({value}), True
-        where = self._own if option.local else self.job
+        target = self._own if option.local else self.job
         if origin is not None and (origin.everywhere or origin.weak):
-            where = self.weak if origin.weak else self.job
-        where.add(option, value, written)
+            target = self.weak if origin.weak else self.job
+        target.add(given)
 
     # Options of other launchers
 

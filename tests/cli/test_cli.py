@@ -202,6 +202,8 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "app-file": ("--app f", {"f": "-np 1 a\n-np 1 'b\n"}, {}),
     "no-program-app": ("--app f", {"f": "# nothing\n-np 1\n"}, {}),
     "option-unknown-app": ("--app f", {"f": "-np 1 a\n-np 2 -hostt x b\n"}, {}),
+    "option-value-app": ("--app f", {"f": "# one program\n-np x a\n"}, {}),
+    "option-value-help": ("--help outpt", {}, {}),
     "no-program-second": ("-np 1 a : -np 2", {}, {}),
     "option-unknown-second": ("-np 1 a : -npp 2 b", {}, {}),
     "rank-count-second": ("-np 1 -H a:4 prog : b", {}, {}),
@@ -314,6 +316,23 @@ def test_a_verb_has_a_help(capsys, verb: str, flags: list[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith(f"mpilaunch {verb}") and all(flag in out for flag in flags)
     assert out.rstrip() == help_text(verb=verb)
+
+
+@pytest.mark.parametrize("verb", ["up", "down"])
+def test_a_verb_is_a_topic(capsys, verb: str) -> None:
+    assert main(["--help", verb]) == 0
+    assert capsys.readouterr().out.rstrip() == help_text(verb=verb)
+
+
+def test_a_command_line_behind_help_is_not_a_topic(capsys) -> None:
+    assert main(["--help", "-np", "two", "prog"]) == 0
+    assert capsys.readouterr().out.rstrip() == help_text()
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_program_name_is_an_error(launched, capsys, name: str) -> None:
+    assert main(["-np", "2", name]) == 2
+    assert capsys.readouterr().err.startswith("error[no-program]: the name of the program is empty\n") and not launched
 
 
 def test_help_does_not_read_a_broken_config(monkeypatch, capsys) -> None:
