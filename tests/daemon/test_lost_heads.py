@@ -14,6 +14,7 @@ import pytest
 from mpilaunch.head.nodes import bundle
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
 from tests.support.launching import ROOT, WireToDaemon, children, living, wait_for_files, wait_until
+from tests.support.mpi.worlds import offer
 
 SILENCE = 1.0
 BOUND = SILENCE * 1.25 + 2.0 + 5.0
