@@ -266,7 +266,8 @@ class Launch:
         self._ranks.gone(link, reason)
         self._mpi.node_lost(index)
         if not self._running or self._node_done(index):
-            self._check_done()  # this node may have been the last one awaited
+            if not self._done.is_set():  # else every released node would look at all others
+                self._check_done()
             return
         self._lost_nodes.add(index)
         for rank in self._ranks.of_node(index):
