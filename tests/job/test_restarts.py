@@ -253,7 +253,7 @@ def test_hosts_that_were_found() -> None:
     assert gone == {1}
     policy = asked(pool(2, 2), max_restarts=1, nnodes="1:9")
     lineup = first_lineup(policy, pool(2, 2), MappingPolicy())
-    assert places(next_lineup(policy, nodes, lineup, Health(out=gone))) == [*"aaaacc", "z"]
+    assert places(next_lineup(policy, nodes, lineup, Health(unusable=gone))) == [*"aaaacc", "z"]
 
 
 # Words
