@@ -193,7 +193,9 @@ def test_the_layout_names_what_is_there() -> None:
                 folders[depth:] = [word.rstrip("/")]
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
     modules = {str(path.relative_to(ROOT)) for path in ROOT.glob("mpilaunch/*.py") if not path.name.startswith("__")}
-    packages = {str(path.parent.relative_to(ROOT)) for root in ("mpilaunch", "agents") for path in (ROOT / root).rglob("__init__.py")}
+    packages = {
+        str(path.parent.relative_to(ROOT)) for root in ("mpilaunch", "agents") for path in (ROOT / root).rglob("__init__.py")
+    }
     assert sorted((modules | packages) - named) == []
 
 
