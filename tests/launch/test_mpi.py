@@ -50,7 +50,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def open_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the directory of the programs, compiled with Open MPI."""
-    return compile_programs("openmpi", tmp_path_factory.mktemp("openmpi"))
+    return compile_programs(debian_compiler("openmpi"), tmp_path_factory.mktemp("openmpi"))
 
 
 @pytest.fixture(params=["programs", "open_programs"], ids=["mpich", "openmpi"])
