@@ -159,14 +159,14 @@ CAUSES = {
     "python-too-old": "python3 is older than 3.8",
     "connection-closed": "connection closed during the start",
     "agent-failed": "the agent failed",
-    "no-stdin": "the agent hands on no stdin",
+    "no-stdin": "the agent does not forward stdin",
     "head-unreachable": "the node cannot call this machine back",
     "pod-unknown": "no such pod",
     "pod-starting": "the pod's container does not run yet",
     "pod-completed": "the pod has completed",
     "container-unknown": "the pod has no such container",
     "cluster-unreachable": "the cluster did not answer",
-    "cluster-login": "the cluster does not know who we are",
+    "cluster-login": "the cluster rejected the login",
     "cluster-forbidden": "not allowed by the cluster's RBAC",
 }
 """Reasons why a node did not start, with their text for the user; `head.nodes.failures` groups nodes by key and adds hints."""
@@ -198,11 +198,6 @@ UNLISTED = ("command", "fake")
 
 ENTRY_POINTS = "mpilaunch.agents"
 """The entry point group of third-party agents: each is a callable that takes AgentOptions and returns an Agent."""
-
-
-def is_built_in(name: str) -> bool:
-    """Return whether a name is that of a built-in agent or a command template."""
-    return name in BUILT_IN or is_template(name)
 
 
 def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:

@@ -5,6 +5,8 @@ subreaper: when the daemon dies, its descendants become the guard's, and the gua
 daemon reads end of file on a pipe and ends its ranks. The guard holds neither the wire nor an output of a rank, so that the
 head sees the death of a daemon at once. With standby daemons it keeps the wire for the next one, until one fails.
 
+The daemon itself handles the loss of the head (`lifeline`, `loop`).
+
 A daemon that was stopped (SIGSTOP) or is stuck in the kernel shows no pulse, and is killed with its descendants. Time in which
 the guard did not run either does not count: a suspended machine or a frozen node continues after it.
 """

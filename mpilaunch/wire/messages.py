@@ -1,4 +1,4 @@
-"""The control messages of docs/wire.md, one row each: the states of the receiver that accept it, its schema, its handler.
+"""The control messages to a daemon (docs/wire.md), one row each: the states in which it is accepted, its schema, its handler.
 
 No I/O. A message that does not match its schema never reaches its handler. Additional members and unknown types are allowed,
 because the other side may be newer.
@@ -152,7 +152,7 @@ def handler_of(message: dict[str, Any], table: Table, state: str, strict: bool =
     """Check a message; return the name of its handler, "" if it is to be ignored; raises WireError.
 
     Args:
-        state: of the receiver.
+        state: of the node's ranks: the daemon passes its own, the head that of the node that sent the message.
         strict: raise WireError for a message that is not accepted in this state.
     """
     check(message, table)

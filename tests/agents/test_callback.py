@@ -89,7 +89,7 @@ class TestCallbackWithItsSecretByStdin(AgentConformance):
 def test_an_agent_without_stdin_is_told_from_others(agent: str) -> None:
     done = launch("--agent", agent, "-H", "a,b", "true")
     assert done.code == ExitCode.START_FAILED
-    assert "error[start-no-stdin]: 2 of 2 nodes: a,b: the agent hands on no stdin" in done.words
+    assert "error[start-no-stdin]: 2 of 2 nodes: a,b: the agent does not forward stdin" in done.words
     assert "hint: " in done.words and "--call-back always" in done.words
 
 

@@ -175,10 +175,10 @@ def test_the_plan_has_the_members_that_are_documented(tmp_path: Path) -> None:
 
 
 def test_the_layer_table_is_the_rule_that_is_tested() -> None:
-    for layer, ours, others in rows("design.md", "Who may import whom"):
+    for layer, ours, others in rows("design.md", "Imports between layers"):
         assert set(ours.split(", ")) - {""} == OURS[layer]
         assert set(others.split(", ")) - {""} == OTHERS.get(layer, set())
-    assert {layer for layer, *_ in rows("design.md", "Who may import whom")} == set(OURS)
+    assert {layer for layer, *_ in rows("design.md", "Imports between layers")} == set(OURS)
 
 
 def test_the_layout_names_what_is_there() -> None:

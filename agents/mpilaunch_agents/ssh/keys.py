@@ -1,4 +1,4 @@
-"""Keys of the agent `ssh`: the known host keys, and the private keys for the login.
+"""Key files of the agent `ssh`: finds the known host keys and the private keys; `connection` checks the host key.
 
 The rules are those of OpenSSH's client: a host key is looked up by host name, never by address, and a private key that others
 may read is not used. Nothing here asks for a passphrase.

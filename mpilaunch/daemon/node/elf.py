@@ -24,7 +24,7 @@ LONGEST_CHAIN = 64 << 10
 """Bytes that are searched for the end of a chain of a hash table; real chains have a few words."""
 
 _PT_LOAD, _PT_DYNAMIC, _PT_INTERP = 1, 2, 3
-_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH = 0, 1, 4, 5, 6, 10, 14, 15
+_DT_NULL, _DT_NEEDED, _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_RPATH = 0, 1, 4, 5, 6, 10, 15
 _DT_RUNPATH, _DT_GNU_HASH = 29, 0x6FFFFEF5
 
 
@@ -54,7 +54,6 @@ class Elf:
         kind: (class, byte order, machine); a program loads libraries of its own kind only.
         is_program: whether it names a dynamic loader.
         needed: the libraries that it is linked with, in order.
-        soname: its name as a library, b"" for none.
         rpath, runpath: folders to search, as written; empty ones are ignored.
         imports: the names of its undefined symbols.
     """
@@ -63,7 +62,6 @@ class Elf:
         self.kind = kind
         self.is_program = False
         self.needed: list[bytes] = []
-        self.soname = b""
         self.rpath: list[bytes] = []
         self.runpath: list[bytes] = []
         self.imports: frozenset[bytes] = frozenset()
@@ -147,7 +145,6 @@ def _parse(read: Read, with_imports: bool) -> Elf:
 
     try:
         elf.needed = texts(_DT_NEEDED)
-        elf.soname = b"".join(texts(_DT_SONAME)[:1])
         elf.rpath = b":".join(texts(_DT_RPATH)).split(b":")
         elf.runpath = b":".join(texts(_DT_RUNPATH)).split(b":")
         if with_imports and _DT_SYMTAB in entries:

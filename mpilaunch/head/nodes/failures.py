@@ -25,7 +25,7 @@ HINTS = {
     "python-too-old": "say --python /path/to/a/newer/python3",
     "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
     "agent-failed": "run the agent's command by hand",
-    "no-stdin": "an agent such as `kubectl exec -i` hands it on; behind any other: --call-back always",
+    "no-stdin": "an agent such as `kubectl exec -i` forwards it; behind any other: --call-back always",
     "head-unreachable": "does a firewall or a NetworkPolicy stand between? --call-back never talks through the agent",
     "pod-unknown": "kubectl get pods lists them; --namespace says where they are; for one to be found by the name of its host, "
     "the Role needs `list` on pods",
@@ -39,7 +39,7 @@ HINTS = {
         "kubectl create rolebinding mpilaunch --role=mpilaunch --serviceaccount=NAMESPACE:default"
     ),
     "daemon-failed": "this is a fault of mpilaunch: please report it with the lines above",
-    "protocol": "is mpilaunch the same on all nodes? else the node, or what stands between, is not to be trusted",
+    "protocol": "is mpilaunch the same on all nodes? otherwise the node, or a machine in between, may be hostile",
     "program-missing": "the program must be on every node; give its path there, or --wdir, or -x PATH",
     "program-not-executable": "chmod +x it there, or name the interpreter: mpilaunch ... python3 FILE",
     "interpreter-missing": "install that interpreter, or name another: mpilaunch ... python3 FILE",

@@ -1,1 +1,1 @@
-"""Standby daemons (`mpilaunch --up`): the keeper process that holds them between launches, and its clients."""
+"""Standby daemons (`mpilaunch up`): the keeper process that holds them between launches, and its clients."""

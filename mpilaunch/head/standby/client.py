@@ -1,4 +1,4 @@
-"""Client of the keeper of standby daemons (`mpilaunch --up`): a launch asks for a daemon and talks to it through the keeper.
+"""Client of the keeper of standby daemons (`mpilaunch up`): a launch asks for a daemon and talks to it through the keeper.
 
 The keeper's socket and the secret by which both sides prove themselves are in a record that only the user can read
 (`head.standby.record`). A daemon is handed out only for the same node, agent, options, Python and bundle; where none fits, the

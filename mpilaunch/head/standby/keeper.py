@@ -1,4 +1,4 @@
-"""`mpilaunch --up`: a background process that keeps a standby daemon on every node and hands it to the next launch.
+"""`mpilaunch up`: a background process that keeps a standby daemon on every node and hands it to the next launch.
 
 Each daemon serves one job; its parent process forks the next one, and a lost daemon is started again. The keeper knows nothing
 of jobs: it relays bytes. It ends on request, or after some time without a launch. Standby daemons end with it; daemons in use

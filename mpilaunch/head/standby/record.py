@@ -1,4 +1,4 @@
-"""The record of a keeper (`mpilaunch --up`): the path of its socket, and the secret that clients must prove to know.
+"""The record of a keeper (`mpilaunch up`): the path of its socket, and the secret that clients must prove to know.
 
 The record is a file of mode 0600 in a private directory of the user, under XDG_RUNTIME_DIR or else in the user's cache. The
 socket is beside it; where the path would be too long, or machines may share the file system, it is in a new directory of /tmp
