@@ -42,7 +42,7 @@ def test_a_program_that_is_nowhere(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     said = start(tmp_path, "-np", "2", "./sub/none.py")
     assert said.startswith("error[start-program-missing]: ")
-    assert "localhost: program not found: ./sub/none.py: not found\n" in said
+    assert f"localhost: program not found: ./sub/none.py: not found in {tmp_path}\n" in said
 
 
 @proves(

@@ -48,7 +48,13 @@ def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], python
     directory, note = choose_directory(message["directory"], message["directory_required"])
     environment = app_layer(message, environment)
     search_path = environment.get(b"PATH", os.defpath.encode())
-    path, arguments = resolve_program(message["program"], search_path, directory, pythons)
+    try:
+        path, arguments = resolve_program(message["program"], search_path, directory, pythons)
+    except Problem as problem:
+        if problem.cause == PROGRAM_MISSING and note and not os.path.isabs(message["program"][0]):
+            detail = "%s; the working directory %s is not there" % (problem.detail, message["directory"])
+            raise Problem(PROGRAM_MISSING, detail) from problem
+        raise
     return App(path, arguments, directory, environment, note)
 
 
@@ -90,8 +96,7 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
     arguments = [encode(argument) for argument in program]
     path = _find(name, search_path, directory)
     if path is None:
-        where = "not found" if b"/" in name else "not found in PATH nor in %s" % decode(directory)
-        raise Problem(PROGRAM_MISSING, "%s: %s" % (program[0], where))
+        raise Problem(PROGRAM_MISSING, "%s: not found%s" % (program[0], _searched(name, decode(directory))))
     if os.path.isdir(path):
         raise Problem(PROGRAM_NOT_EXECUTABLE, "%s: is a directory" % program[0])
     interpreter = _interpreter(path)
@@ -105,6 +110,13 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
         detail = "%s: its first line names %r, which is not there" % (decode(path), decode(interpreter))
         raise Problem(INTERPRETER_MISSING, detail)
     return path, arguments
+
+
+def _searched(name: bytes, directory: str) -> str:
+    """Return where a program was searched, to follow "not found"."""
+    if os.path.isabs(name):
+        return ""
+    return " in %s" % directory if b"/" in name else " in PATH nor in %s" % directory
 
 
 def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]) -> int:
