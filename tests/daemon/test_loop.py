@@ -114,11 +114,14 @@ def test_a_directory_that_may_be_missing_is_replaced_by_the_home(daemon: WireToD
     assert daemon.stdout_of(0) == os.fsencode(os.path.expanduser("~")) + b"\n"
 
 
+NO_DIRECTORY = "the working directory /no/such is not there, and ranks would start in {home}"
+
+
 @pytest.mark.parametrize(
     ("program", "detail"),
     [
-        ("./x", "./x: not found in {home}; the working directory /no/such is not there"),
-        ("no-such-program", "no-such-program: not found in PATH nor in {home}; the working directory /no/such is not there"),
+        ("./x", f"./x: not found; {NO_DIRECTORY}"),
+        ("no-such", f"no-such: not found in PATH nor in {{home}}; {NO_DIRECTORY}"),
         ("/no/program", "/no/program: not found"),
     ],
 )

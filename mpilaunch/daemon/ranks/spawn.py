@@ -52,7 +52,8 @@ def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], python
         path, arguments = resolve_program(message["program"], search_path, directory, pythons)
     except Problem as problem:
         if problem.cause == PROGRAM_MISSING and note and not os.path.isabs(message["program"][0]):
-            detail = "%s; the working directory %s is not there" % (problem.detail, message["directory"])
+            places = problem.detail, message["directory"], decode(directory)
+            detail = "%s; the working directory %s is not there, and ranks would start in %s" % places
             raise Problem(PROGRAM_MISSING, detail) from problem
         raise
     return App(path, arguments, directory, environment, note)
@@ -96,7 +97,8 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
     arguments = [encode(argument) for argument in program]
     path = _find(name, search_path, directory)
     if path is None:
-        raise Problem(PROGRAM_MISSING, "%s: not found%s" % (program[0], _searched(name, decode(directory))))
+        where = "not found" if b"/" in name else "not found in PATH nor in %s" % decode(directory)
+        raise Problem(PROGRAM_MISSING, "%s: %s" % (program[0], where))
     if os.path.isdir(path):
         raise Problem(PROGRAM_NOT_EXECUTABLE, "%s: is a directory" % program[0])
     interpreter = _interpreter(path)
@@ -110,13 +112,6 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
         detail = "%s: its first line names %r, which is not there" % (decode(path), decode(interpreter))
         raise Problem(INTERPRETER_MISSING, detail)
     return path, arguments
-
-
-def _searched(name: bytes, directory: str) -> str:
-    """Return where a program was searched, to follow "not found"."""
-    if os.path.isabs(name):
-        return ""
-    return " in %s" % directory if b"/" in name else " in PATH nor in %s" % directory
 
 
 def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]) -> int:
