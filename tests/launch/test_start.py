@@ -42,7 +42,7 @@ def test_a_program_that_is_nowhere(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     said = start(tmp_path, "-np", "2", "./sub/none.py")
     assert said.startswith("error[start-program-missing]: ")
-    assert f"localhost: program not found: ./sub/none.py: not found in {tmp_path}\n" in said
+    assert "localhost: program not found: ./sub/none.py: not found\n" in said
 
 
 @proves(
@@ -159,6 +159,21 @@ def test_a_python_that_is_missing(tmp_path: Path) -> None:
     said = start(tmp_path, *words, *RUN)
     assert said.startswith("error[start-python-missing]: ") and "node[1-2]" in said
     assert "/no/such/python3: not found" in said and "or say --python" in said
+
+
+def test_an_agent_that_fails_is_shown_as_a_command_to_run_by_hand(tmp_path: Path) -> None:
+    agent = script(tmp_path / "agent", "#!/bin/sh\necho out of order >&2\nexit 3\n")
+    said = start(tmp_path, "--agent", f"{agent} -p hunter2 --password=hunter2 {{host}} {{command}}", "-H", "node1,node2", *RUN)
+    assert said.startswith("error[start-agent-failed]: ")
+    assert f"\nhint: run the agent's command by hand: {agent} -p " in said and "node1 'python3 --version'\n" in said
+    assert "--password=hunter2" not in said
+
+
+def test_an_account_without_a_login_shell(tmp_path: Path) -> None:
+    agent = script(tmp_path / "agent", "#!/bin/sh\necho 'This account is currently not available.'\nexit 1\n")
+    said = start(tmp_path, "--agent", f"{agent} {{host}} {{command}}", "-H", "node1", *RUN)
+    assert said.startswith("error[start-login-disabled]: node1: the account has no login shell after ")
+    assert "\nhint: log in as another user (user=NAME in the hostfile), or " in said
 
 
 def test_a_python_that_is_too_old(tmp_path: Path) -> None:
