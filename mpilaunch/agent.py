@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from mpilaunch.errors import UsageError
 
@@ -144,6 +144,14 @@ class PrestartedAgent(Agent, Protocol):
 
     def dismiss(self) -> None:
         """End the started commands that no `open` has used."""
+
+
+@runtime_checkable
+class CommandLineAgent(Protocol):
+    """An agent that can name a command line that a user can run by hand to see why a node is not reached."""
+
+    def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
+        """Return the argument list of a program that runs `command` on `node`; raises UsageError."""
 
 
 CAUSES = {

@@ -362,6 +362,10 @@ def _table_spelling(option: Option, flag: str) -> str:
 
 
 def _unknown(word: str, foreign: Iterable[str]) -> UsageError:
+    from mpilaunch.cli.dialects.others import instead_of
+
+    if (instead := instead_of(word)) is not None:
+        return UsageError("option-unknown", f"unknown option {word}", hint=instead)
     digits = len(word) - len(word.rstrip("0123456789"))
     if digits and not word.startswith("--") and (glued := word[:-digits]) in BY_FLAG:
         return UsageError("option-unknown", f"unknown option {word}", hint=f"write {glued} {word[-digits:]}")

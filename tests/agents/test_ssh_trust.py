@@ -198,6 +198,15 @@ def test_private_keys_that_others_may_read(bed: Bed, mode: int, owner: int, expe
     assert ("unprotected private key" in message and str(key) in message) is not expected
 
 
+def test_private_keys_with_a_passphrase(bed: Bed) -> None:
+    key = bed.hosts.shared / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", key], check=True)
+    with configured(bed.hosts, f"IdentityFile {key}"):
+        message = bed.agree(False)
+    key.unlink()
+    assert message.endswith(f"private key with a passphrase, used only through an ssh agent: ssh-add {key}")
+
+
 @pytest.mark.parametrize(
     ("mode", "owner", "group", "expected"),
     [

@@ -134,6 +134,10 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-unknown": ("--hostfle h prog", {}, {}),
     "option-unknown-one-dash": ("-hostfil h prog", {}, {}),
     "option-unknown-glued": ("-np4 prog", {}, {}),
+    "option-unknown-pdsh": ("-w node[01-02] prog", {}, {}),
+    "option-unknown-torchrun": ("--nproc_per_node=2 prog", {}, {}),
+    "option-unknown-standalone": ("--standalone prog", {}, {}),
+    "option-unknown-module": ("-m package prog", {}, {}),
     "option-unknown-no-guess": ("-z prog", {}, {}),
     "option-value": ("-np two prog", {}, {}),
     "option-value-missing": ("--np", {}, {}),
@@ -505,12 +509,24 @@ def test_looking_at_a_plan_imports_no_network(here: Path) -> None:
         (["uptime; hostname"], "no shell reads this word: mpilaunch sh -c 'uptime; hostname'"),
         (["ls | wc -l"], "no shell reads this word: mpilaunch sh -c 'ls | wc -l'"),
         (["python train.py"], "this is one word: leave the quotes out, mpilaunch python train.py"),
+        (["A=1", "B=2", "env", "-0"], "variables of the ranks are set with -x: mpilaunch -x A=1 -x B=2 env"),
+        (["A=1 2", "env"], "this is one word: leave the quotes out, mpilaunch A=1 2"),
+        (["RANK=3", "env"], "leave RANK=3 out: mpilaunch sets RANK for every rank"),
     ],
 )
 def test_a_command_line_in_one_word_gets_a_hint(program: list[str], hint: str) -> None:
     done = run_python("-m", "mpilaunch", "-np", "1", *program, agents=True)
     assert done.returncode == 1 and done.stderr.startswith("error[start-program-missing]: ")
     assert done.stderr.splitlines()[-1] == f"hint: {hint}"
+
+
+def test_a_file_in_place_of_the_directory_of_output_gets_a_hint(tmp_path) -> None:
+    (tmp_path / "out").touch()
+    done = run_python("-m", "mpilaunch", "--output-filename", str(tmp_path / "out"), "true", agents=True)
+    assert done.returncode == 2 and done.stderr.startswith("error[output-directory]: ")
+    assert done.stderr.splitlines()[-1] == (
+        "hint: it names a directory for a file of each rank; --output-file FILE names the file"
+    )
 
 
 def test_options_behind_a_program_that_fails_get_a_hint() -> None:

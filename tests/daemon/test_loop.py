@@ -114,6 +114,23 @@ def test_a_directory_that_may_be_missing_is_replaced_by_the_home(daemon: WireToD
     assert daemon.stdout_of(0) == os.fsencode(os.path.expanduser("~")) + b"\n"
 
 
+NO_DIRECTORY = "the working directory /no/such is not there, and ranks would start in {home}"
+
+
+@pytest.mark.parametrize(
+    ("program", "detail"),
+    [
+        ("./x", f"./x: not found; {NO_DIRECTORY}"),
+        ("no-such", f"no-such: not found in PATH nor in {{home}}; {NO_DIRECTORY}"),
+        ("/no/program", "/no/program: not found"),
+    ],
+)
+def test_a_program_that_is_missing_with_its_directory_names_both(daemon: WireToDaemon, program: str, detail: str) -> None:
+    daemon.prepare(program, directory="/no/such", directory_required=False)
+    (problem,) = daemon.until("refused")["problems"]
+    assert problem == {"cause": "program-missing", "detail": detail.format(home=os.path.expanduser("~"))}
+
+
 def test_the_environment_of_a_rank_is_laid_in_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NODE", "STALE", "STALE_1", "SET", "GONE"):
         monkeypatch.setenv(name, "of the node")

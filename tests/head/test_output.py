@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
+import re
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -107,7 +110,8 @@ def test_however_the_bytes_are_cut_each_ranks_lines_are_its_own(pieces: list[tup
         wrote = b"".join(data for other, data in pieces if other == rank)
         tag = b"%d:" % rank
         mine = b"".join(line[len(tag) :] + b"\n" for line in lines if line.startswith(tag))
-        assert mine == (wrote if not wrote or wrote.endswith(b"\n") else wrote + b"\n")
+        whole = wrote if not wrote or wrote.endswith(b"\n") else wrote + b"\n"
+        assert mine == re.sub(rb"\r+(?=[^\r\n])", lambda match, tag=tag: match[0] + tag, whole)
     assert all(line[:2] in (b"0:", b"1:", b"2:") for line in lines)
 
 
@@ -151,6 +155,57 @@ def test_what_we_say_stands_between_lines(capfd) -> None:
 
     forward("-np 2 -H local:2", body)
     assert printed(capfd) == ([], ["note: of ours", "half a line"])
+
+
+# Terminals
+
+
+def on_a_terminal(words: str, body: Callable[[OutputForwarder, NodeLink], Coroutine[Any, Any, None] | None]) -> bytes:
+    """Run `body` with stdout on a terminal; return what was written there, with newlines as they were."""
+    ours, terminal = pty.openpty()
+    kept = os.dup(1)
+    os.dup2(terminal, 1)
+    os.close(terminal)
+    try:
+        with mock.patch.dict(os.environ, TERM="xterm"):
+            forward(words, body)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+    whole = b""
+    try:
+        while piece := os.read(ours, 65536):
+            whole += piece
+    except OSError:  # a terminal without a writer ends with EIO
+        pass
+    os.close(ours)
+    return whole.replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize("option", ["--tag rank", "--fold"])
+def test_a_colour_left_open_reaches_neither_the_next_line_nor_the_prompt(option: str) -> None:
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"\x1b[31mred\n")
+        forwarder.data(link, out(1), b"plain\n")
+        forwarder.data(link, out(1), b"\x1b[32mgreen")
+
+    assert on_a_terminal(f"-np 2 -H local:2 {option}", body) == (
+        b"[0] \x1b[31mred\x1b[0m\n[1] plain\n[1] \x1b[32mgreen\x1b[0m\n"
+    )
+
+
+def test_an_unfinished_line_that_is_cut_leaves_no_colour_open() -> None:
+    async def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"\x1b[31m" + b"x" * 200)
+        await asyncio.sleep(0.3)
+
+    drawn = on_a_terminal("-np 2 -H local:2", body)
+    assert re.search(rb"\x1b\[K\x1b\[31mx+\x1b\[0m", drawn)
+
+
+def test_bytes_in_a_pipe_keep_their_colours(capfdbinary) -> None:
+    forward("-np 2 -H local:2 --tag rank", lambda forwarder, link: forwarder.data(link, out(0), b"\x1b[31mred\n"))
+    assert capfdbinary.readouterr().out == b"[0] \x1b[31mred\n"
 
 
 # Credits

@@ -161,6 +161,21 @@ def test_a_python_that_is_missing(tmp_path: Path) -> None:
     assert "/no/such/python3: not found" in said and "or say --python" in said
 
 
+def test_an_agent_that_fails_is_shown_as_a_command_to_run_by_hand(tmp_path: Path) -> None:
+    agent = script(tmp_path / "agent", "#!/bin/sh\necho out of order >&2\nexit 3\n")
+    said = start(tmp_path, "--agent", f"{agent} -p hunter2 --password=hunter2 {{host}} {{command}}", "-H", "node1,node2", *RUN)
+    assert said.startswith("error[start-agent-failed]: ")
+    assert f"\nhint: run the agent's command by hand: {agent} -p " in said and "node1 'python3 --version'\n" in said
+    assert "--password=hunter2" not in said
+
+
+def test_an_account_without_a_login_shell(tmp_path: Path) -> None:
+    agent = script(tmp_path / "agent", "#!/bin/sh\necho 'This account is currently not available.'\nexit 1\n")
+    said = start(tmp_path, "--agent", f"{agent} {{host}} {{command}}", "-H", "node1", *RUN)
+    assert said.startswith("error[start-login-disabled]: node1: the account has no login shell after ")
+    assert "\nhint: log in as another user (user=NAME in the hostfile), or " in said
+
+
 def test_a_python_that_is_too_old(tmp_path: Path) -> None:
     script(tmp_path / "old-python", "#!/bin/sh\necho 'mpilaunch: python 3.6.8 is older than 3.8' >&2\nexit 97\n")
     said = start(tmp_path, "--agent", "fake", "-H", "node1", "--python", str(tmp_path / "old-python"), *RUN)

@@ -30,6 +30,23 @@ def test_a_job_of_one_node_does_not_count() -> None:
     assert "of 1" not in fold_failures(failures("localhost", "timeout", seconds=60), 1).message
 
 
+def test_a_node_with_several_problems_counts_once() -> None:
+    found = failures("n1", "program-missing", "/a: not found") + failures("n1", "program-not-executable", "/b: not executable")
+    assert fold_failures(found, 1).message == "1 of 1 node did not start"
+    assert fold_failures(found, 2).message == "1 of 2 nodes did not start"
+    twice = failures("n1 n1", "program-missing", "/a: not found")
+    assert fold_failures(twice, 2).message.startswith("1 of 2 nodes: n1: ")
+
+
+def test_the_hint_to_run_the_agents_command_shows_the_command_of_the_first_node() -> None:
+    found = failures("n1", "timeout") + [
+        NodeFailure(name, "agent-failed", "", 0.0, command=f"ssh -- {name} 'python3 --version'") for name in ("n2", "n3")
+    ]
+    assert fold_failures(found[1:], 3).hint == "run the agent's command by hand: ssh -- n2 'python3 --version'"
+    hint = fold_failures(found, 3).hint
+    assert hint and hint.startswith("run the agent's command by hand: ssh -- n2 'python3 --version'; ")
+
+
 def test_several_causes_are_lines_with_the_most_frequent_first() -> None:
     found = failures("n1", "host-unknown") + failures("n2 n3", "key-refused") + failures("n4", "timeout")
     error = fold_failures(found, 5)

@@ -16,6 +16,7 @@ from mpilaunch.agent import AgentOptions, Channel, ChannelEvents
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.text import did_you_mean
+from mpilaunch_agents.openssh import OpensshAgent
 from mpilaunch_agents.ssh.settings import SshSettings
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ class SshAgent:
         self._overrides = tuple(line for text in options.ssh_options if (line := config_line(text)))
         self._settings = SshSettings()
         self._connections: asyncio.Task[Connections] | None = None
+
+    def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
+        """Return the command line of OpenSSH that does the same, for a user who looks for the reason of a failure."""
+        return OpensshAgent(self._options).argv(node, command)
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Connect, log in and start the command; raises AgentFailure."""

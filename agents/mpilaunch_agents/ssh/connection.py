@@ -161,7 +161,7 @@ class Connections:
         except asyncssh.HostKeyNotVerifiable as error:
             raise AgentFailure(client.refused, one_line(error)) from error
         except asyncssh.PermissionDenied as error:
-            raise AgentFailure("key-refused", one_line(error) + _unprotected(identities)) from error
+            raise AgentFailure("key-refused", one_line(error) + _unused_keys(identities)) from error
         self._connections.add(connection)
         return connection
 
@@ -257,11 +257,15 @@ def _ssh_agent(settings: HostSettings) -> dict[str, Any]:
     return arguments
 
 
-def _unprotected(identities: Identities) -> str:
-    """Return a note about unprotected private keys, "" for none."""
-    if not identities.unprotected:
-        return ""
-    return f"; unprotected private key, not used (chmod 600): {', '.join(identities.unprotected)}"
+def _unused_keys(identities: Identities) -> str:
+    """Return a note about private keys that were not used, with the reason, "" for none."""
+    text = ""
+    if identities.unprotected:
+        text += f"; unprotected private key, not used (chmod 600): {', '.join(identities.unprotected)}"
+    if identities.locked:
+        keys = " ".join(map(shlex.quote, identities.locked))
+        text += f"; private key with a passphrase, used only through an ssh agent: ssh-add {keys}"
+    return text
 
 
 def _has_failed(task: asyncio.Task[Any]) -> bool:

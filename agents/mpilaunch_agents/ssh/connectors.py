@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, load
+from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, CommandLineAgent, load
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.child import Child, dismiss
 
@@ -37,8 +37,12 @@ class ConnectorsAgent:
 
     def __init__(self, name: str, options: AgentOptions, count: int) -> None:
         options = options._replace(connectors=1, call_back=())
-        load(name, options)
+        self._agent = load(name, options)
         self._connectors = [_Connector(name, options) for _ in range(count)]
+
+    def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
+        """Return the command line of the other agent, for a user who looks for the reason of a failure."""
+        return self._agent.argv(node, command) if isinstance(self._agent, CommandLineAgent) else []
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Have a connector start the command; raises AgentFailure."""

@@ -44,10 +44,12 @@ class Identities:
     Attributes:
         pairs: keys that need no passphrase.
         unprotected: paths of keys that are not used because others may read or write them.
+        locked: paths of keys that need a passphrase; only an ssh agent can use them.
     """
 
     pairs: list[asyncssh.SSHKeyPair] = field(default_factory=list)
     unprotected: list[str] = field(default_factory=list)
+    locked: list[str] = field(default_factory=list)
 
     def copies(self) -> list[asyncssh.SSHKeyPair]:
         """Return copies for one connection, because asyncssh stores the negotiated algorithm in them."""
@@ -152,5 +154,8 @@ def _read_identities(files: Sequence[str], certificates: Sequence[str]) -> Ident
             if status.st_uid == os.getuid() and status.st_mode & 0o077:
                 identities.unprotected.append(name)
             else:
-                identities.pairs += asyncssh.load_keypairs(name, None, loaded, ignore_encrypted=True)
+                pairs = asyncssh.load_keypairs(name, None, loaded, ignore_encrypted=True)
+                identities.pairs += pairs
+                if not pairs:
+                    identities.locked.append(name)
     return identities

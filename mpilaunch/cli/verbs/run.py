@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from mpilaunch.cli import verbs
@@ -95,13 +97,30 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
 
 def hint_for_missing(programs: Sequence[Sequence[str]]) -> str | None:
-    """Return what to do about a program that no node has, and whose name is a whole command line."""
+    """Return what to do about a program that no node has, and whose name is a whole command line or sets a variable."""
+    for program in programs:
+        if (hint := hint_for_variables(program)) is not None:
+            return hint
     name = next((program[0] for program in programs if any(sign in program[0] for sign in " ;|&><")), None)
     if name is None:
         return None
     if any(sign in name for sign in ";|&><"):
         return f"no shell reads this word: mpilaunch sh -c {shlex.quote(name)}"
     return f"this is one word: leave the quotes out, mpilaunch {name}"
+
+
+def hint_for_variables(program: Sequence[str]) -> str | None:
+    """Return what to do about words like NAME=VALUE before a program, which only a shell takes for variables."""
+    from mpilaunch.job.environment.contracts import FIXED  # only this error needs it
+
+    variables = list(takewhile(lambda word: re.fullmatch("[A-Za-z_][A-Za-z0-9_]*=.*", word, re.DOTALL), program))
+    if not variables or " " in variables[0]:
+        return None
+    if fixed := [word for word in variables if word.partition("=")[0] in FIXED]:
+        return f"leave {fixed[0]} out: mpilaunch sets {fixed[0].partition('=')[0]} for every rank"
+    rest = list(program[len(variables) :])[:1]
+    exports = [word for variable in variables for word in ("-x", variable)]
+    return f"variables of the ranks are set with -x: {shlex.join(['mpilaunch', *exports, *rest])}"
 
 
 def hint_for_failed(programs: Sequence[Sequence[str]]) -> str | None:

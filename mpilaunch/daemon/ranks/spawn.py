@@ -48,7 +48,14 @@ def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], python
     directory, note = choose_directory(message["directory"], message["directory_required"])
     environment = app_layer(message, environment)
     search_path = environment.get(b"PATH", os.defpath.encode())
-    path, arguments = resolve_program(message["program"], search_path, directory, pythons)
+    try:
+        path, arguments = resolve_program(message["program"], search_path, directory, pythons)
+    except Problem as problem:
+        if problem.cause == PROGRAM_MISSING and note and not os.path.isabs(message["program"][0]):
+            places = problem.detail, message["directory"], decode(directory)
+            detail = "%s; the working directory %s is not there, and ranks would start in %s" % places
+            raise Problem(PROGRAM_MISSING, detail) from problem
+        raise
     return App(path, arguments, directory, environment, note)
 
 

@@ -9,11 +9,13 @@ is replaced.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd
+from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
+from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
 PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
 """Causes for which a node is tried again. In a cluster of pods the launcher may start before the workers and their sshd."""
+NO_SHELL = "This account is currently not available."
+"""Message of nologin(8), the shell of accounts without a login."""
 PROGRESS_SECONDS = 5.0
 """Longest time between two progress reports."""
 STANDBY_PATIENCE = 3.0
@@ -64,6 +68,7 @@ class Daemons:
         self._say = say
         self._reconnecting: set[asyncio.Task[None]] = set()
         self._python = job.python or "python3"
+        self._show_secrets = job.show_secrets
         self._deadlines = job.deadlines
         self._contacts = asyncio.Semaphore(job.fanout)
         self._began = time.monotonic()
@@ -246,7 +251,22 @@ class Daemons:
         task.add_done_callback(done)
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
-        return NodeFailure(self.links[index].node.name, cause, detail, time.monotonic() - self._began, index)
+        node = self.links[index].node
+        command = self._command_by_hand(node) if cause == "agent-failed" else ""
+        return NodeFailure(node.name, cause, detail, time.monotonic() - self._began, index, command)
+
+    def _command_by_hand(self, node: Node) -> str:
+        """Return a command line by which a user can see why a node is not reached, "" when its agent has none."""
+        agent = self._agents[node.agent]
+        if not isinstance(agent, CommandLineAgent):
+            return ""
+        from mpilaunch.job.masking import mask_argv  # only this failure needs it
+
+        try:
+            argv = agent.argv(node, [self._python, "--version"])
+        except UsageError:  # the agent has failed for the same reason
+            return ""
+        return shlex.join(argv if self._show_secrets else mask_argv(argv))
 
 
 def _why_no_hello(link: NodeLink) -> tuple[str, str]:
@@ -261,6 +281,8 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return "python-too-old", output
     if code == 127 or (code in (1, 126) and "python" in output and ("No such file" in output or "denied" in output)):
         return "python-missing", output
+    if NO_SHELL in output:
+        return "login-disabled", output
     if NO_BUNDLE in output:
         return "no-stdin", output
     if "mpilaunch" in output and "Traceback" in output:

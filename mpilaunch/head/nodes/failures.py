@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from mpilaunch.agent import CAUSES
 from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.nodeset import fold
+from mpilaunch.text import plural
 
 HINTS = {
     "host-unknown": "check the spelling, /etc/hosts and DNS on this machine",
@@ -25,6 +26,7 @@ HINTS = {
     "python-too-old": "say --python /path/to/a/newer/python3",
     "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
     "agent-failed": "run the agent's command by hand",
+    "login-disabled": "log in as another user (user=NAME in the hostfile), or give the account a shell: chsh -s /bin/sh NAME",
     "no-stdin": "an agent such as `kubectl exec -i` forwards it; behind any other: --call-back always",
     "head-unreachable": "does a firewall or a NetworkPolicy stand between? --call-back never talks through the agent",
     "pod-unknown": "kubectl get pods lists them; --namespace says where they are; for one to be found by the name of its host, "
@@ -49,6 +51,7 @@ HINTS = {
 }
 WORDS = {
     **CAUSES,
+    "login-disabled": "the account has no login shell",
     "daemon-failed": "the daemon failed",
     "protocol": "the daemon broke the protocol",
     "program-missing": "program not found",
@@ -80,6 +83,7 @@ class NodeFailure:
         detail: output of the node or the agent.
         seconds: since the start of the launch.
         index: of the node in the allocation.
+        command: a command line that reaches the node in the same way, "" when the agent has none.
     """
 
     name: str
@@ -87,6 +91,7 @@ class NodeFailure:
     detail: str
     seconds: float
     index: int = 0
+    command: str = ""
 
 
 def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
@@ -104,14 +109,23 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
         details += _details(members) if not shown else []
     first_cause = ordered[0][0][0]
     details.append("no rank was started anywhere")
-    indexes = [failure.index for failure in failures]
+    indexes = list(dict.fromkeys(failure.index for failure in failures))
+    failed = len({(failure.name, failure.index) for failure in failures})
     if len(lines) == 1:
-        count = f"{len(failures)} of {nodes} nodes: " if nodes > 1 else ""
-        message, hint = f"{count}{lines[0]}", HINTS[first_cause]
+        count = f"{failed} of {nodes} nodes: " if nodes > 1 else ""
+        message, hint = f"{count}{lines[0]}", _hint(first_cause, failures)
         return LaunchError(f"start-{first_cause}", message, context=details, hint=hint, nodes=indexes)
-    hints = dict.fromkeys(HINTS[cause] for (cause, _), _ in ordered[:DETAILS_SHOWN])
-    message = f"{len(failures)} of {nodes} nodes did not start"
+    hints = dict.fromkeys(_hint(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN])
+    message = f"{failed} of {plural(nodes, 'node')} did not start"
     return LaunchError("start-failed", message, context=[*lines, *details], hint="; ".join(hints), nodes=indexes)
+
+
+def _hint(cause: str, failures: Sequence[NodeFailure]) -> str:
+    """Return the hint of a cause, with the command of the first node where the hint is to run it."""
+    if cause != "agent-failed":
+        return HINTS[cause]
+    command = next((failure.command for failure in failures if failure.cause == cause and failure.command), "")
+    return HINTS[cause] + (f": {command}" if command else "")
 
 
 def _details(members: Sequence[NodeFailure]) -> list[str]:

@@ -28,4 +28,7 @@ def _prepare(action: Callable[[str], None], path: str | None, option: str, refer
     try:
         action(path)
     except OSError as error:
-        raise UsageError(reference, f"{option} {path}: {error.strerror}", hint=safe_files.hint_of(error)) from error
+        hint = safe_files.hint_of(error)
+        if hint is None and reference == "output-directory" and isinstance(error, (NotADirectoryError, FileExistsError)):
+            hint = "it names a directory for a file of each rank; --output-file FILE names the file"
+        raise UsageError(reference, f"{option} {path}: {error.strerror}", hint=hint) from error

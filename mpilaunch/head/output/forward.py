@@ -18,7 +18,7 @@ from mpilaunch.head.output.live import LiveLine
 from mpilaunch.head.output.rank_files import STREAMS, RankFile, bind_tag, is_printed, open_files
 from mpilaunch.head.output.writer import Writer
 from mpilaunch.hosts.nodeset import fold, fold_numbers
-from mpilaunch.job.output.lines import LineJoiner, as_shown, tag_lines
+from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_lines
 from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
@@ -201,10 +201,14 @@ class OutputForwarder:
 
     def _write(self, stream: Stream, lines: bytes, written: Callable[[], None] | None) -> None:
         if not stream.raw:
-            if stream.kind in self._live:
-                lines = as_shown(lines)
-            lines = tag_lines(lines, self._prefix(stream))
+            lines = self._tagged(stream.kind, lines, self._prefix(stream))
         self._put(stream.kind, lines, written)
+
+    def _tagged(self, kind: int, lines: bytes, prefix: bytes) -> bytes:
+        """Return lines with their tag, on a terminal without what would change other lines."""
+        if kind in self._live:
+            lines = close_colours(as_shown(lines))
+        return tag_lines(lines, prefix)
 
     def _prefix(self, stream: Stream) -> bytes:
         return b"" if stream.tag is None else stream.tag.prefix(time.time())
@@ -258,7 +262,7 @@ class OutputForwarder:
         for (kind, text), ranks in groups.items():
             names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
             label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
-            self._put(kind, tag_lines(text, label.encode()))
+            self._put(kind, self._tagged(kind, text, label.encode()))
 
 
 def _same_file(one: int, other: int) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from mpilaunch.job.output.lines import as_shown
+from mpilaunch.job.output.lines import RESET, as_shown
 
 ERASE = b"\r\x1b[K"
 PAUSE = 0.1
@@ -65,7 +65,8 @@ class LiveLine:
             self._timer = None
         if self._text or self._drawn:
             # A line that wraps could not be erased, so it is cut to the terminal's width.
-            self._draw(ERASE + self._text[: self._columns() - 1])
+            shown = self._text[: self._columns() - 1]
+            self._draw(ERASE + shown + (RESET if b"\x1b" in shown else b""))
             self._drawn = bool(self._text)
 
     def _columns(self) -> int:

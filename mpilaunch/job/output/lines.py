@@ -1,10 +1,20 @@
 """Whole lines out of blocks of bytes.
 
-Pure, and at memory speed: nothing here loops over lines or bytes. A line longer than the limit is broken there, so that one
-rank without newlines cannot fill the head.
+Pure, and at memory speed: no Python code runs per line or byte, except for progress bars on a terminal. A line longer than
+the limit is broken there, so that one rank without newlines cannot fill the head.
 """
 
 from __future__ import annotations
+
+import re
+
+RESET = b"\x1b[0m"
+"""The control sequence that ends every colour and text attribute (SGR 0)."""
+
+_OPEN_COLOUR = re.compile(rb"(\x1b\[(?![0;]*m)[0-9;:]*m[^\n\x1b]*(?:\x1b(?!\[[0-9;:]*m)[^\n\x1b]*)*)\n")
+"""The end of a line from its last SGR sequence on, where that sequence is not a reset."""
+_REDRAWN = re.compile(rb"\r+(?=[^\r\n])")
+"""Carriage returns after which the line is drawn over."""
 
 LONGEST_LINE = 1 << 20
 """Bytes after which a line is broken."""
@@ -40,8 +50,17 @@ class LineJoiner:
 
 
 def tag_lines(lines: bytes, prefix: bytes) -> bytes:
-    """Put `prefix` before each line of `lines`, which ends with a newline."""
-    return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if prefix else lines
+    """Put `prefix` before each line of `lines`, which ends with a newline, and again where a carriage return would hide it."""
+    if not prefix:
+        return lines
+    if b"\r" in lines:
+        lines = _REDRAWN.sub(rb"\g<0>" + prefix.replace(b"\\", rb"\\"), lines)
+    return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
+
+
+def close_colours(lines: bytes) -> bytes:
+    """Add a reset to each line that leaves a colour or another text attribute on: the next line may be another rank's."""
+    return _OPEN_COLOUR.sub(rb"\1" + RESET + b"\n", lines) if b"\x1b" in lines else lines
 
 
 def as_shown(lines: bytes) -> bytes:
