@@ -16,7 +16,7 @@ from tests.support.hosts import Hosts
 from tests.support.launching import children, finish, launching, living, script, wait_for_files, wait_until
 
 HARMLESS = ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TSTP", "XCPU")
-RANK = """#!{python}
+RANK = """#!/usr/bin/env python3
 import os, signal, sys, time
 counts = {{}}
 def count(number, frame):
@@ -48,7 +48,7 @@ def tree(head: int) -> list[int]:
 
 def rank(folder: Path) -> tuple[str, str]:
     """Return a rank that counts its signals, waits after the first SIGTERM, and tells."""
-    text = RANK.format(python=sys.executable, names=(*HARMLESS, "TERM"))
+    text = RANK.format(names=(*HARMLESS, "TERM"))
     return str(script(folder / "rank.py", text)), str(folder)
 
 
@@ -56,7 +56,6 @@ def send(pids: Sequence[int], name: str) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, getattr(signal, "SIG" + name))
-
 
 
 def deliver(ranks: Sequence[int], names: Sequence[str]) -> list[str]:
