@@ -1,6 +1,6 @@
 """Sets of checkpoints: how their directories are named, which of them is whole, and which is the newest.
 
-All but `find_set` is pure.
+All but `find_newest_set` is pure.
 
 A launch saves into PREFIX/unfinished-JOB. A rank that has saved leaves a mark there, an empty file `rank-R.saved`; when
 all ranks have, the directory is renamed to PREFIX/000001, 000002, ..., and the next set begins in a new one of the first name.
@@ -33,7 +33,7 @@ def newest(names: Iterable[str]) -> str | None:
     return max((name for name in names if _NUMBERED.fullmatch(name)), key=int, default=None)
 
 
-def find_set(prefix: str) -> str | None:
+def find_newest_set(prefix: str) -> str | None:
     """Return the path of the newest whole set in the prefix, None where there is none; raises OSError."""
     try:
         last = newest(os.listdir(prefix))
@@ -55,12 +55,12 @@ def next_name(names: Iterable[str]) -> str:
     return f"{int(last) + 1 if last else 1:06}"
 
 
-def mark(rank: int) -> str:
+def mark_name(rank: int) -> str:
     """Return the name of the file that a rank leaves when it has saved."""
     return f"rank-{rank}.saved"
 
 
-def missing(names: Iterable[str], size: int) -> list[int]:
+def missing_ranks(names: Iterable[str], size: int) -> list[int]:
     """Return the ranks of a job of `size` that have left no mark among the names in their directory."""
     marks = {int(match[1]) for name in names if (match := _MARK.fullmatch(name))}
     return [rank for rank in range(size) if rank not in marks]

@@ -180,7 +180,7 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
     """Return the reason for a rank's failure from its end and the last lines of its stderr, None if unknown."""
     # A shell, too, exits with 128 + N for a child that signal N killed.
     by_signal = _BY_SIGNAL.get(signal_name(end.exit_code - 128))
-    if by_signal is not None and (end.signal is not None or end.evidence.tells):
+    if by_signal is not None and (end.signal is not None or end.evidence.known):
         return by_signal(end)
     texts = _texts(lines)
     start = _exception(texts)

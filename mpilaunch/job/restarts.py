@@ -45,7 +45,7 @@ REST_AFTER = 2
 
 
 @dataclass(frozen=True)
-class Lineup:
+class Layout:
     """The nodes and the map of one attempt.
 
     Attributes:
@@ -88,7 +88,7 @@ class Health:
         more = {number: self.failures.get(number, 0) + 1 for number in numbers}
         return replace(self, failures={**self.failures, **more})
 
-    def standing(self, number: int, used: Collection[int]) -> int:
+    def tier(self, number: int, used: Collection[int]) -> int:
         """Return the order in which nodes are taken: 0 those in use, 1 idle ones, 2 lost ones, from 3 those that rest."""
         if self.failures.get(number, 0) >= REST_AFTER:
             return 3 + (number in self.lost)
@@ -112,7 +112,7 @@ def restart_policy(
     if least != most and mapping.ranks is not None:
         hint = "leave -np out: there is a rank per slot, or -N on each node"
         raise UsageError("option-conflict", f"--nnodes {options.nnodes} with -np {mapping.ranks}", hint=hint)
-    excepted = _exit_codes(options.no_restart_codes)
+    excluded_codes = _exit_codes(options.no_restart_codes)
     if not options.max_restarts and not spares and most is None:
         return RestartPolicy()
     there = sum(bool(node.slots) for node in pool.nodes)
@@ -125,11 +125,11 @@ def restart_policy(
         most = min(most, (there - spares) // unit * unit)
     return RestartPolicy(
         limit=options.max_restarts,
-        excepted=excepted,
+        excluded_codes=excluded_codes,
         spares=spares,
-        least=least,
-        most=most,
-        unit=unit,
+        min_nodes=least,
+        max_nodes=most,
+        node_unit=unit,
         elastic=":" in (options.nnodes or "") and mapping.ranks is None,
         pool=pool,
         mapping=mapping,
@@ -167,41 +167,41 @@ def _exit_codes(text: str | None) -> frozenset[int]:
 # Which nodes
 
 
-def first_lineup(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy) -> Lineup:
+def first_layout(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy) -> Layout:
     """Return where a job begins: on its nodes in order, less the spares; raises UsageError when its ranks do not fit."""
     numbers = tuple(range(len(pool.nodes)))
     if not policy.reserves_nodes:
-        return Lineup(numbers, pool, map_ranks(pool, mapping))
+        return Layout(numbers, pool, map_ranks(pool, mapping))
     able = [node.index for node in pool.nodes if node.slots]
-    count = min(policy.most or len(able), len(able) - policy.spares) // policy.unit * policy.unit
+    count = min(policy.max_nodes or len(able), len(able) - policy.spares) // policy.node_unit * policy.node_unit
     return _mapped(pool, numbers, able[:count], mapping)
 
 
-def next_lineup(policy: RestartPolicy, pool: Allocation, lineup: Lineup, health: Health) -> Lineup | None:
+def next_layout(policy: RestartPolicy, pool: Allocation, layout: Layout, health: Health) -> Layout | None:
     """Return where the next attempt runs, as like the last one as can be; None when there are not enough nodes."""
     usable = [node.index for node in pool.nodes if node.slots and node.index not in health.unusable]
-    before = (*lineup.numbers, *range(len(lineup.numbers), len(pool.nodes)))
+    before = (*layout.numbers, *range(len(layout.numbers), len(pool.nodes)))
     if policy.elastic:
-        usable = _choose(policy, usable, lineup.used, health)
+        usable = _choose(policy, usable, layout.used, health)
         if not usable:
             return None
-    same_size = not policy.elastic or len(usable) == len(lineup.used)
-    numbers = _replace(pool, before, lineup.job_map, usable, health) if same_size else None
+    same_size = not policy.elastic or len(usable) == len(layout.used)
+    numbers = _replace(pool, before, layout.job_map, usable, health) if same_size else None
     if numbers is None:
         return _mapped(pool, before, usable, policy.mapping) if policy.elastic else None
-    used = {numbers[index] for index in lineup.job_map.nodes}
+    used = {numbers[index] for index in layout.job_map.nodes}
     idle = set(numbers) - used
     resting = idle if policy.reserves_nodes else idle & (health.lost | health.unusable)
-    return Lineup(numbers, _allocation(pool, numbers, resting), lineup.job_map)
+    return Layout(numbers, _allocation(pool, numbers, resting), layout.job_map)
 
 
 def _choose(policy: RestartPolicy, usable: list[int], used: Collection[int], health: Health) -> list[int]:
     """Return the nodes of a job that may change its size: as many as are well, never fewer than it must have; else none."""
-    assert policy.least is not None and policy.most is not None
-    standing = {number: health.standing(number, used) for number in usable}
-    well = sum(place <= 1 for place in standing.values())
-    count = max(policy.least, min(policy.most, well) // policy.unit * policy.unit)
-    ordered = sorted(usable, key=lambda number: (standing[number], number))
+    assert policy.min_nodes is not None and policy.max_nodes is not None
+    tiers = {number: health.tier(number, used) for number in usable}
+    well = sum(place <= 1 for place in tiers.values())
+    count = max(policy.min_nodes, min(policy.max_nodes, well) // policy.node_unit * policy.node_unit)
+    ordered = sorted(usable, key=lambda number: (tiers[number], number))
     return ordered[:count] if len(ordered) >= count else []
 
 
@@ -212,9 +212,9 @@ def _replace(
     numbers = list(before)
     used = [numbers[index] for index in job_map.nodes]
     free = [number for number in usable if number not in used]
-    standing = {number: health.standing(number, used) for number in numbers}
+    tiers = {number: health.tier(number, used) for number in numbers}
     # Those that must go choose first, then those that were lost.
-    leaving = [index for index in job_map.nodes if numbers[index] not in usable or standing[numbers[index]]]
+    leaving = [index for index in job_map.nodes if numbers[index] not in usable or tiers[numbers[index]]]
     leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
@@ -222,7 +222,7 @@ def _replace(
         able = [number for number in free if _fits(pool.nodes[number], places)] + [own] * (own in usable)
         if not able:
             return None
-        best = min(able, key=lambda number: (standing[number], number != own, number))
+        best = min(able, key=lambda number: (tiers[number], number != own, number))
         if best != own:
             free.remove(best)
             other = numbers.index(best)
@@ -235,10 +235,10 @@ def _fits(node: Node, places: Collection[Placement]) -> bool:
     return len(node.slots) > max(place.slot for place in places) and len(places) <= (node.max_slots or len(places))
 
 
-def _mapped(pool: Allocation, numbers: tuple[int, ...], chosen: Collection[int], mapping: MappingPolicy) -> Lineup:
+def _mapped(pool: Allocation, numbers: tuple[int, ...], chosen: Collection[int], mapping: MappingPolicy) -> Layout:
     """Return the ranks mapped on the chosen nodes in this order."""
     allocation = _allocation(pool, numbers, set(numbers) - set(chosen))
-    return Lineup(numbers, allocation, map_ranks(allocation, mapping))
+    return Layout(numbers, allocation, map_ranks(allocation, mapping))
 
 
 def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[int]) -> Allocation:
@@ -250,7 +250,7 @@ def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[
     return pool._replace(nodes=tuple(nodes))
 
 
-def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, frozenset[int]]:
+def merge_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, frozenset[int]]:
     """Return the pool with the nodes that were found, new ones last, and the numbers of those that were not found."""
     by_name = {node.name: node for node in found.nodes}
     nodes = []
@@ -264,7 +264,7 @@ def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, fr
     return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)
 
 
-def changes(old: Lineup, new: Lineup) -> str:
+def describe_changes(old: Layout, new: Layout) -> str:
     """Describe how nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" if equal."""
     if len(old.names) != len(new.names):
         return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
@@ -280,7 +280,7 @@ def is_restartable(verdict: Verdict) -> bool:
     return verdict.cause in RESTARTED or verdict.cause.startswith("start-")
 
 
-def reason_against(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
+def reason_not_to_restart(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
     """Return why an attempt that ended so is not followed by another, "" when it is.
 
     Args:
@@ -290,7 +290,7 @@ def reason_against(policy: RestartPolicy, verdict: Verdict, restart: int) -> str
         return f"a job that ended by '{verdict.cause}' is not started again"
     if verdict.first is not None and verdict.first.errno is not None:
         return "a program that cannot be executed is not started again"
-    if verdict.cause == "rank-failed" and verdict.exit_code in policy.excepted:
+    if verdict.cause == "rank-failed" and verdict.exit_code in policy.excluded_codes:
         return f"exit code {verdict.exit_code} is among --no-restart-codes"
     if restart >= policy.limit:
         return f"--max-restarts {policy.limit} is reached"

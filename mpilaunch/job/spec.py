@@ -105,21 +105,21 @@ class RestartPolicy(NamedTuple):
 
     Attributes:
         limit: how often it may be started again.
-        excepted: exit codes of the rank that failed first after which it is not.
+        excluded_codes: exit codes of the rank that failed first after which it is not.
         spares: nodes that are kept idle.
-        least, most: nodes that it may have; None where the map says how many it has.
-        unit: the number of its nodes is a multiple of this.
+        min_nodes, max_nodes: nodes that it may have; None where the map says how many it has.
+        node_unit: the number of its nodes is a multiple of this.
         elastic: its ranks follow its nodes, and may become more or fewer.
         pool: all nodes with their slots, also those that an attempt leaves idle; None for those of the job.
         mapping: how ranks are mapped when the number of nodes changes.
     """
 
     limit: int = 0
-    excepted: frozenset[int] = frozenset()
+    excluded_codes: frozenset[int] = frozenset()
     spares: int = 0
-    least: int | None = None
-    most: int | None = None
-    unit: int = 1
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    node_unit: int = 1
     elastic: bool = False
     pool: Allocation | None = None
     mapping: MappingPolicy = MappingPolicy()
@@ -133,7 +133,7 @@ class RestartPolicy(NamedTuple):
     @property
     def reserves_nodes(self) -> bool:
         """Return whether nodes that run no rank are left alone; else MPI_Comm_spawn may use them."""
-        return bool(self.spares) or self.most is not None
+        return bool(self.spares) or self.max_nodes is not None
 
 
 class App(NamedTuple):

@@ -45,7 +45,7 @@ class Evidence(NamedTuple):
     shm_size: int = 0
 
     @property
-    def tells(self) -> bool:
+    def known(self) -> bool:
         """Whether there is any evidence."""
         return bool(self.out_of_memory or self.memory_kills or self.shm_size)
 

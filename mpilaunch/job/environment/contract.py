@@ -97,7 +97,7 @@ class Contract:
     Attributes:
         job, node, rank: return the variables that mpilaunch sets, by how many ranks share them.
         defaults: returns what a node sets only where neither the node nor the user does.
-        chosen: names from `job` that the user may set to another value; all other names state facts of the job map.
+        overridable: names from `job` that the user may set to another value; all other names state facts of the job map.
         also_fixed: names that state such facts and are set elsewhere.
         scrubbed: what a surrounding job leaves behind: exact names, and prefixes written `PREFIX*`. A rank that found them
             would take itself for a part of that job.
@@ -107,6 +107,6 @@ class Contract:
     node: Callable[[JobFacts, NodePlace], Variables] = _nothing
     rank: Callable[[JobFacts, NodePlace, RankPlace], Variables] = _nothing
     defaults: Callable[[JobFacts, NodePlace], Variables] = _nothing
-    chosen: frozenset[str] = frozenset()
+    overridable: frozenset[str] = frozenset()
     also_fixed: frozenset[str] = frozenset()
     scrubbed: tuple[str, ...] = ()

@@ -62,8 +62,8 @@ def _fixed() -> frozenset[str]:
     job = JobFacts("", "", 0, 0, 0, "", "")
     node, rank = NodePlace(0, 0), RankPlace(0, 0, 0, 0)
     names = {*job_environment(job), *node_environment(job, node), *rank_environment(job, node, rank)}
-    chosen = frozenset[str]().union(*(contract.chosen for contract in CONTRACTS))
-    return frozenset(names - chosen).union(*(contract.also_fixed for contract in CONTRACTS))
+    overridable = frozenset[str]().union(*(contract.overridable for contract in CONTRACTS))
+    return frozenset(names - overridable).union(*(contract.also_fixed for contract in CONTRACTS))
 
 
 FIXED = _fixed()

@@ -48,7 +48,7 @@ CONTRACT = Contract(
     node,
     rank,
     defaults,
-    chosen=frozenset(
+    overridable=frozenset(
         {
             *("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
             *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
