@@ -255,10 +255,9 @@ def merge_discovered(pool: Allocation, discovered: Allocation) -> tuple[Allocati
     by_name = {node.name: node for node in discovered.nodes}
     nodes = []
     for node in pool.nodes:
-        current = by_name.pop(node.name, None)
+        current = by_name.pop(node.name, node)
         # If the number of slots is unchanged, the known slots stay: they may name GPUs and CPUs.
-        changed = current is not None and len(current.slots) != len(node.slots)
-        nodes.append(replace(node, slots=current.slots) if current is not None and changed else node)
+        nodes.append(node if len(current.slots) == len(node.slots) else replace(node, slots=current.slots))
     names = {node.name for node in discovered.nodes}
     nodes += [replace(node, index=len(nodes) + place) for place, node in enumerate(by_name.values())]
     return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)

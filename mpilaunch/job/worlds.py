@@ -72,7 +72,9 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, A
     if not apps or min(counts) < 0 or not 1 <= sum(counts) <= MAX_SPAWNED:
         hint = f"1 to {MAX_SPAWNED:,} can be spawned at once"
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks", hint=hint)
-    if worlds[-1].first + worlds[-1].size + sum(counts) > MAX_RANKS:
+    last = worlds[-1]
+    number, first = last.number + 1, last.first + last.size
+    if first + sum(counts) > MAX_RANKS:
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_RANKS:,}")
     for program in apps:
         _check_words(program)
@@ -84,9 +86,7 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, A
             placements.append(Placement(len(placements), node, local[node], slot, app))
             local[node] += 1
     job_map = JobMap(tuple(placements), tuple(sorted(local)))
-    last = worlds[-1]
-    name = f"{job.job_id}.{last.number + 1}"
-    number, first = last.number + 1, last.first + last.size
+    name = f"{job.job_id}.{number}"
     return World(number, name, first, tuple(apps), job_map, _namespace(), request["world"], dict(request["pairs"]))
 
 
