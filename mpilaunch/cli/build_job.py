@@ -59,10 +59,10 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
         if pending or len(shares) > 1:
             message = "--spares and --nnodes need the map of one program, made before the nodes are asked"
             raise UsageError("option-conflict", message, hint="say one program, and --map-by slot, node or ppr:N:node")
-        from mpilaunch.job.restarts import first_lineup
+        from mpilaunch.job.restarts import first_layout
 
-        lineup = first_lineup(restarts, nodes, mapping)
-        nodes, job_map = lineup.allocation, lineup.job_map
+        layout = first_layout(restarts, nodes, mapping)
+        nodes, job_map = layout.allocation, layout.job_map
     else:
         job_map = JobMap((), ()) if pending else map_apps(nodes, shares)
     forwarded, of_apps = _environments(settings, sections, of_each, environ)
@@ -275,7 +275,7 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
         return None
     prefix = os.path.abspath(prefix)
     try:
-        restart = checkpoints.find_set(prefix)
+        restart = checkpoints.find_newest_set(prefix)
     except OSError as error:
         raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason_of(error)}") from error
     return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])

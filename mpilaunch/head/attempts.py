@@ -26,7 +26,7 @@ from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job import checkpoints, restarts
-from mpilaunch.job.restarts import Health, Lineup
+from mpilaunch.job.restarts import Health, Layout
 from mpilaunch.job.spec import CheckpointPolicy, Discovery, JobSpec
 from mpilaunch.job.state import Verdict, signal_name
 
@@ -41,7 +41,7 @@ class Attempt:
     """One attempt that has ended, as the report lists it."""
 
     job: JobSpec
-    lineup: Lineup
+    layout: Layout
     verdict: Verdict
 
 
@@ -53,7 +53,7 @@ class Attempts:
         self._policy = job.restarts
         self._observer = observer
         self._pool = job.restarts.pool or job.allocation
-        self._lineup = Lineup(tuple(range(len(job.allocation.nodes))), job.allocation, job.job_map)
+        self._layout = Layout(tuple(range(len(job.allocation.nodes))), job.allocation, job.job_map)
         self._health = Health()
         self._ended: list[Attempt] = []
         self._launch: Launch | None = None
@@ -101,12 +101,12 @@ class Attempts:
                 agents = None
         assert self._launch is not None
         self._ran = self._launch
-        lost = frozenset(self._lineup.numbers[index] for index in self._launch.lost_nodes)
+        lost = frozenset(self._layout.numbers[index] for index in self._launch.lost_nodes)
         failed = lost
         if not lost and verdict.first is not None:
-            failed = frozenset({self._lineup.numbers[self._launch.node_of(verdict.first.rank)]})
+            failed = frozenset({self._layout.numbers[self._launch.node_of(verdict.first.rank)]})
         self._health = replace(self._health, lost=lost, unusable=frozenset()).with_failures(failed)
-        self._ended.append(Attempt(self._job, self._lineup, verdict))
+        self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict
 
     async def _launch_once(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
@@ -120,17 +120,17 @@ class Attempts:
 
     def _replace_nodes(self, error: LaunchError) -> bool:
         """Replace the nodes that did not start by others; return whether that was possible."""
-        failed = frozenset(self._lineup.numbers[index] for index in error.nodes)
+        failed = frozenset(self._layout.numbers[index] for index in error.nodes)
         self._health = replace(self._health, unusable=self._health.unusable | failed).with_failures(failed)
         if not failed or not (self._job.restart or self._policy.reserves_nodes):
             return False
-        lineup = self._next_lineup()
-        if lineup is None:
+        layout = self._next_layout()
+        if layout is None:
             return False
-        names = fold(self._lineup.allocation.nodes[index].name for index in error.nodes)
+        names = fold(self._layout.allocation.nodes[index].name for index in error.nodes)
         message = error.message if names in error.message else f"{error.message} ({names})"
-        self._observer.remark(f"{message}; goes on with {restarts.changes(self._lineup, lineup)}")
-        self._adopt(lineup)
+        self._observer.remark(f"{message}; goes on with {restarts.describe_changes(self._layout, layout)}")
+        self._adopt(layout)
         return True
 
     def _not_started(self, error: LaunchError) -> Verdict:
@@ -143,7 +143,7 @@ class Attempts:
             detail = "\n".join((error.message, *error.context))
             verdict = Verdict(last.exit_code, error.reference, detail=detail, hint=error.hint)
         self._health = replace(self._health, unusable=frozenset(), lost=self._health.lost | self._health.unusable)
-        self._ended.append(Attempt(self._job, self._lineup, verdict))
+        self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict
 
     # Between two attempts
@@ -152,7 +152,7 @@ class Attempts:
         """Return why there is no further attempt, or "" when there is one."""
         if verdict.exit_code == ExitCode.OK:
             return "it ended well"
-        reason = restarts.reason_against(self._policy, verdict, self._job.restart)
+        reason = restarts.reason_not_to_restart(self._policy, verdict, self._job.restart)
         limit = self._first.deadlines.timeout
         pause = restarts.pause_before(self._job.restart + 1)
         if not reason and limit is not None and time.monotonic() - self._began + pause >= limit:
@@ -168,15 +168,15 @@ class Attempts:
         await asyncio.sleep(pause)
         if self._policy.discovery is not None:
             await self._discover(self._policy.discovery)
-        lineup = self._next_lineup()
-        if lineup is None:
-            needed = self._policy.least if self._policy.elastic else len(self._lineup.job_map.nodes)
+        layout = self._next_layout()
+        if layout is None:
+            needed = self._policy.min_nodes if self._policy.elastic else len(self._layout.job_map.nodes)
             usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
             available = f"there are {len(usable)}: {fold(usable)}" if usable else "there is none"
             raise LaunchError("too-few-nodes", f"{next_one} needs {needed} nodes with enough slots, and {available}")
-        changed = restarts.changes(self._lineup, lineup)
+        changed = restarts.describe_changes(self._layout, layout)
         self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
-        self._adopt(lineup)
+        self._adopt(layout)
         self._job = replace(self._job, time_spent=time.monotonic() - self._began)
         prepare_destinations(self._job)
         if self._stdin_start is not None:
@@ -194,16 +194,16 @@ class Attempts:
             output=first.output._replace(directory=directory),
         )
 
-    def _next_lineup(self) -> Lineup | None:
+    def _next_layout(self) -> Layout | None:
         try:
-            return restarts.next_lineup(self._policy, self._pool, self._lineup, self._health)
+            return restarts.next_layout(self._policy, self._pool, self._layout, self._health)
         except UsageError:
             # The user's options may not allow fewer nodes, for instance a slot map with fixed ranks.
             return None
 
-    def _adopt(self, lineup: Lineup) -> None:
-        self._lineup = lineup
-        self._job = replace(self._job, allocation=lineup.allocation, job_map=lineup.job_map)
+    def _adopt(self, layout: Layout) -> None:
+        self._layout = layout
+        self._job = replace(self._job, allocation=layout.allocation, job_map=layout.job_map)
 
     async def _discover(self, discovery: Discovery) -> None:
         """Run the discovery script for the current list of hosts; when it fails, the known hosts stay."""
@@ -221,7 +221,7 @@ class Attempts:
         except LaunchError as error:
             self._observer.remark(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
-        self._pool, gone = restarts.with_discovered(self._pool, discovered)
+        self._pool, gone = restarts.merge_discovered(self._pool, discovered)
         self._health = replace(self._health, unusable=gone)
 
     def _history(self, reason: str) -> tuple[str, ...]:
@@ -239,7 +239,7 @@ class Attempts:
 def renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
     """Return the policy with the newest complete set in its directory."""
     with suppress(OSError):
-        return policy._replace(restart=checkpoints.find_set(policy.prefix))
+        return policy._replace(restart=checkpoints.find_newest_set(policy.prefix))
     return policy
 
 
@@ -272,6 +272,6 @@ def _as_data(attempt: Attempt) -> dict[str, Any]:
     return {
         "restart": attempt.job.restart,
         "job_id": attempt.job.job_id,
-        "nodes": list(attempt.lineup.names),
+        "nodes": list(attempt.layout.names),
         **summary_of(attempt.verdict, attempt.verdict.headline),
     }

@@ -116,7 +116,7 @@ class Checkpoints:
         with suppress(OSError), safe_files.directory(self._directory or ".") as directory:
             for rank in saved:
                 with suppress(OSError):
-                    os.unlink(checkpoints.mark(rank), dir_fd=directory)
+                    os.unlink(checkpoints.mark_name(rank), dir_fd=directory)
 
     def _check_marks(self) -> None:
         """Number the set if every rank has left its mark since the request."""
@@ -143,7 +143,7 @@ class Checkpoints:
     def _missing(self) -> list[int]:
         try:
             with safe_files.directory(self._directory or ".") as directory:
-                return checkpoints.missing(os.listdir(directory), self._size)
+                return checkpoints.missing_ranks(os.listdir(directory), self._size)
         except OSError:
             return list(range(self._size))
 

@@ -1,13 +1,12 @@
-"""Sets of checkpoints: how their directories are named, which of them is whole, and which is the newest.
+"""Checkpoint sets: the names of their directories, and the newest complete one.
 
-All but `find_set` is pure.
+Pure, except `find_newest_set`.
 
-A launch saves into PREFIX/unfinished-JOB. A rank that has saved leaves a mark there, an empty file `rank-R.saved`; when
-all ranks have, the directory is renamed to PREFIX/000001, 000002, ..., and the next set begins in a new one of the first name.
-So a set is whole exactly when it has a number: renaming happens at once or not at all.
+A launch saves into PREFIX/unfinished-JOB. A rank that has saved creates the empty file `rank-R.saved` there, its mark. When all
+marks exist, mpilaunch renames the directory to PREFIX/000001, 000002, ..., and creates a new unfinished-JOB for the next set.
+Renaming is atomic, so a numbered set is complete.
 
-Ranks run what a set tells them to (a pickle is a program), so a set that a third user may have put there is never given
-to them.
+Loading a checkpoint can run code (a pickle is a program), so a set that another user may have planted is never used.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ def unfinished(prefix: str, job_id: str) -> str:
 
 
 def newest(names: Iterable[str]) -> str | None:
-    """Return the newest whole set among the names in the prefix, None where there is none."""
+    """Return the newest complete set among the names in the prefix, or None."""
     return max((name for name in names if _NUMBERED.fullmatch(name)), key=int, default=None)
 
 
-def find_set(prefix: str) -> str | None:
-    """Return the path of the newest whole set in the prefix, None where there is none; raises OSError."""
+def find_newest_set(prefix: str) -> str | None:
+    """Return the path of the newest complete set in the prefix, or None; raises OSError."""
     try:
         last = newest(os.listdir(prefix))
     except FileNotFoundError:
@@ -44,8 +43,8 @@ def find_set(prefix: str) -> str | None:
     path = os.path.join(prefix, last)
     status = os.lstat(path)
     if trust.is_public(os.stat(prefix)) and trust.is_foreign(status):
-        told = f"the set {last} belongs to {trust.owner_of(status)}, and every user may write there"
-        raise PermissionError(errno.EPERM, told)
+        message = f"the set {last} belongs to {trust.owner_of(status)}, and every user may write there"
+        raise PermissionError(errno.EPERM, message)
     return path
 
 
@@ -55,12 +54,12 @@ def next_name(names: Iterable[str]) -> str:
     return f"{int(last) + 1 if last else 1:06}"
 
 
-def mark(rank: int) -> str:
-    """Return the name of the file that a rank leaves when it has saved."""
+def mark_name(rank: int) -> str:
+    """Return the name of the file that a rank creates when it has saved."""
     return f"rank-{rank}.saved"
 
 
-def missing(names: Iterable[str], size: int) -> list[int]:
-    """Return the ranks of a job of `size` that have left no mark among the names in their directory."""
+def missing_ranks(names: Iterable[str], size: int) -> list[int]:
+    """Return the ranks of a job of `size` ranks whose mark is not among the names in their directory."""
     marks = {int(match[1]) for name in names if (match := _MARK.fullmatch(name))}
     return [rank for rank in range(size) if rank not in marks]

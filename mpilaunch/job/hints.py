@@ -1,21 +1,21 @@
-"""Why a rank failed, as far as its last words, its signal and its node tell: one hint for the report.
+"""Hints: the likely reason of a rank's failure, from its last lines of stderr, its signal and its node's evidence.
 
-Pure: a table of what real programs say, each row with the source of its text. A hint is given only where the words leave
-little doubt. A follow-on is what a rank says when *another* has gone: it is told as that, and never hides an earlier failure.
+Pure: a table of messages of real programs, each with its source. A hint is given only where the evidence leaves little doubt. A
+follow-on failure is the consequence of another rank's end; it never hides the original failure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mpilaunch.job.state import RankEnd, signal_name
 
 LINES_READ = 60
-"""So many of the last lines are looked at: an earlier one is rarely the reason."""
+"""Last lines of stderr that are searched: earlier ones are rarely the reason."""
 SMALL_SHM = 64 << 20
-"""Bytes of /dev/shm that containers get when nobody says more."""
+"""Default size of /dev/shm in a container, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Row:
 
     Attributes:
         name: stable, for tests and docs.
-        pattern: found in one line.
-        hint: what to do; {name} stands for a group of the pattern.
-        source: where the text comes from.
-        follow_on: it says that another rank has gone.
+        pattern: regular expression, searched in one line.
+        hint: reason and remedy; {name} is replaced by that group of the pattern.
+        source: the software that writes the message.
+        follow_on: the failure is the consequence of another rank's end.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Row:
     follow_on: bool = False
 
 
-ANOTHER_FAILED = "this tells that another rank had gone: if that is none of the ranks named here, look at its output"
+ANOTHER_FAILED = "another rank had already ended: if it is not named here, look at its output"
 
 ROWS = (
     Row(
@@ -49,26 +49,26 @@ ROWS = (
     Row(
         "gpu-ordinal",
         r"invalid device ordinal",
-        "the rank chose a GPU that it does not see: --report-bindings shows which it has, --gpu-bind how they are numbered",
+        "the rank chose a GPU that it does not see: --report-bindings shows its GPUs, --gpu-bind sets which it sees",
         "cudaErrorInvalidDevice (CUDA runtime API, error 101)",
     ),
     Row(
         "gpu-memory",
         r"CUDA out of memory|CUDA error: out of memory|HIP out of memory|cudaErrorMemoryAllocation",
-        "the GPU's memory is full: a smaller batch, or see with nvidia-smi on that node who else uses it",
+        "the GPU's memory is full: use a smaller batch, or look with nvidia-smi on that node for other processes",
         "torch.OutOfMemoryError; cudaErrorMemoryAllocation (CUDA runtime API, error 2)",
     ),
     Row(
         "gpu-missing",
         r"no CUDA-capable device|No CUDA GPUs are available|Found no NVIDIA driver|CUDA driver version is insufficient"
         r"|not compiled with CUDA|Could not load library libcuda|No HIP GPUs are available",
-        "the rank finds no GPU that it can use: compare nvidia-smi on that node with mpilaunch --report-bindings",
+        "the rank finds no usable GPU: compare nvidia-smi on that node with mpilaunch --report-bindings",
         "cudaErrorNoDevice, cudaErrorInsufficientDriver (CUDA runtime API); torch/cuda/__init__.py",
     ),
     Row(
         "nccl-duplicate-gpu",
         r"Duplicate GPU detected",
-        "two ranks use the same GPU: take GPU number LOCAL_RANK, or let --gpus-per-rank 1 give each its own",
+        "two ranks use the same GPU: select GPU number LOCAL_RANK in the program, or use --gpus-per-rank 1",
         "NCCL, src/init.cc",
     ),
     Row(
@@ -82,7 +82,7 @@ ROWS = (
     Row(
         "nccl",
         r"\bnccl(UnhandledCuda|System|Internal|InvalidUsage)(Error)?\b|NCCL error",
-        "-x NCCL_DEBUG=INFO lets NCCL tell more; on several nodes -x NCCL_SOCKET_IFNAME=NAME names the network to use",
+        "-x NCCL_DEBUG=INFO makes NCCL log more; on several nodes, -x NCCL_SOCKET_IFNAME=NAME selects the network interface",
         "ncclResult_t (NCCL, src/include/nccl.h); NCCL's environment variables",
     ),
     Row(
@@ -106,7 +106,7 @@ ROWS = (
     Row(
         "slots-of-mpirun",
         r"There are not enough slots available in the system|does not support recursive calls",
-        "an mpirun inside the rank said this: mpilaunch starts the ranks itself, so give it the program without mpirun",
+        "an mpirun inside the rank failed: mpilaunch starts the ranks itself, so give it the program without mpirun",
         "Open MPI, orte/mca/rmaps/base/help-orte-rmaps-base.txt",
     ),
     Row(
@@ -118,16 +118,16 @@ ROWS = (
     Row(
         "worker-memory",
         r"DataLoader worker .*killed by signal: Killed",
-        "a data loader was killed, most likely because the node's memory was full: fewer workers, or smaller batches",
+        "a data loader was killed, most likely because the node's memory was full: use fewer workers or smaller batches",
         "torch/utils/data/_utils/signal_handling.py",
     ),
     Row(
         "memory",
         r"Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: can't allocate memory",
-        "there is no more memory for the rank on that node, or a limit of it is reached (ulimit -v)",
+        "the rank could not get more memory: that node's memory is full, or a limit is reached (ulimit -v)",
         "errno 12 of Linux; libstdc++; CPython; torch's c10/core/impl/alloc_cpu.cpp",
     ),
-    Row("disk-full", r"No space left on device", "a disk of that node is full: look with df there", "errno 28 of Linux"),
+    Row("disk-full", r"No space left on device", "a disk of that node is full: run df there", "errno 28 of Linux"),
     Row(
         "files",
         r"Too many open files",
@@ -143,7 +143,7 @@ ROWS = (
     Row(
         "thread-at-end",
         r"^terminate called without an active exception",
-        "a thread was at work when its process ended: with torch, let go of the model, then dist.destroy_process_group()",
+        "a thread was still running when its process ended: with torch, delete the model, then destroy_process_group()",
         "libstdc++, libsupc++/vterminate.cc: a std::thread that nobody joined, or one of gloo's that the end of CPython ends",
     ),
     Row(
@@ -156,38 +156,37 @@ ROWS = (
     Row(
         "refused",
         r"Connection refused|ECONNREFUSED",
-        "nobody listens there: the rank that should has gone, or had not begun; MASTER_ADDR and MASTER_PORT say where it is",
+        "nothing listens there: the other rank has ended or had not started yet; MASTER_ADDR and MASTER_PORT give its address",
         "errno 111 of Linux",
         follow_on=True,
     ),
 )
-"""In this order where one line fits several rows."""
+"""If a line matches several rows, the first one counts."""
 
 _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
-"""Put before each line of a traceback by torch from 2.3 on."""
+"""torch from 2.3 on puts it before each line of a traceback."""
 _TRACEBACK = "Traceback (most recent call last):"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A hint about a failure, and whether it is a consequence of another rank's failure."""
+    """A hint about a failure; `follow_on`: it is the consequence of another rank's end."""
 
     hint: str
     follow_on: bool = False
 
 
 def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
-    """Return the reason for a rank's failure from its end and the last lines of its stderr, None if unknown."""
-    # A shell, too, exits with 128 + N for a child that signal N killed.
+    """Return the likely reason of a rank's failure, None if unknown; `lines` are the last lines of its stderr."""
+    # A shell also exits with 128 + N when signal N killed its child.
     by_signal = _BY_SIGNAL.get(signal_name(end.exit_code - 128))
-    if by_signal is not None and (end.signal is not None or end.evidence.tells):
+    if by_signal is not None and (end.signal is not None or end.evidence.known):
         return by_signal(end)
     texts = _texts(lines)
     start = _exception(texts)
-    findings = [found for text in reversed(texts[start or 0 :]) if (found := _finding(text)) is not None]
-    # The reason itself, where something else than a lost peer was said.
-    for found in sorted(findings, key=lambda one: one.follow_on):
-        return found
+    findings = _findings(reversed(texts[start or 0 :]))
+    if findings:
+        return min(findings, key=lambda finding: finding.follow_on)
     if start is not None and start < len(texts) - 1:
         return Finding(f"the exception that ended it: {texts[start].strip()}")
     return None
@@ -200,22 +199,19 @@ def decisive_failure(first: RankEnd, others: Sequence[RankEnd], lines_of: Callab
         others: the other ranks that failed by themselves.
         lines_of: the last lines of a rank's stderr.
     """
-    found = find_hint(first, lines_of(first.rank))
-    if found is None or not found.follow_on:
-        return first
-    for end in sorted(others, key=lambda end: (end.clock, end.rank)):
-        found = find_hint(end, lines_of(end.rank))
-        if found is None or not found.follow_on:
+    for end in (first, *sorted(others, key=lambda end: (end.clock, end.rank))):
+        finding = find_hint(end, lines_of(end.rank))
+        if finding is None or not finding.follow_on:
             return end
     return first
 
 
 def find_exception(ranks: Sequence[int], lines_of: Callable[[int], Sequence[bytes]]) -> tuple[int, str] | None:
-    """Return the first of the ranks that wrote an exception of its own, and that line; the rank may hang instead of ending."""
+    """Return the first rank that wrote an exception that is not a follow-on, and its line; the rank may still be running."""
     for rank in ranks:
         texts = _texts(lines_of(rank))
         start = _exception(texts)
-        if start is not None and not any(found.follow_on for text in texts[start:] if (found := _finding(text)) is not None):
+        if start is not None and not any(finding.follow_on for finding in _findings(texts[start:])):
             return rank, texts[start].strip()
     return None
 
@@ -224,16 +220,20 @@ def _texts(lines: Sequence[bytes]) -> list[str]:
     return [_RANK_PREFIX.sub("", line.decode("utf-8", "replace")) for line in lines[-LINES_READ:]]
 
 
-def _finding(text: str) -> Finding | None:
-    for row in ROWS:
-        match = re.search(row.pattern, text)
-        if match is not None:
-            return Finding(row.hint.format(**match.groupdict()), row.follow_on)
-    return None
+def _findings(texts: Iterable[str]) -> list[Finding]:
+    """Return the finding of each line that matches a row."""
+    findings = []
+    for text in texts:
+        for row in ROWS:
+            match = re.search(row.pattern, text)
+            if match is not None:
+                findings.append(Finding(row.hint.format(**match.groupdict()), row.follow_on))
+                break
+    return findings
 
 
 def _exception(texts: Sequence[str]) -> int | None:
-    """Return where the last Python traceback tells its exception; None when there is none."""
+    """Return the index of the exception of the last Python traceback, or None."""
     starts = [place for place, text in enumerate(texts) if text.startswith(_TRACEBACK)]
     if not starts:
         return None
@@ -244,22 +244,22 @@ def _exception(texts: Sequence[str]) -> int | None:
 def _killed(end: RankEnd) -> Finding:
     kernel = end.evidence.out_of_memory.partition(", file-rss")[0]
     if kernel:
-        what = "the memory limit of its container" if kernel.startswith("Memory cgroup") else "the node's memory"
-        return Finding(f"{what} was used up, and the kernel killed it: {kernel}")
+        memory = "the memory limit of its container" if kernel.startswith("Memory cgroup") else "the node's memory"
+        return Finding(f"{memory} was used up, and the kernel killed it: {kernel}")
     if end.evidence.memory_kills:
-        return Finding("the memory of the node or container was used up: its kernel has killed for it while this job ran")
+        return Finding("the memory of the node or container was used up: the kernel killed processes while this job ran")
     return Finding("the kernel's out-of-memory killer is the usual cause of SIGKILL: look at dmesg on that node")
 
 
 def _bus_error(end: RankEnd) -> Finding:
     free, size = end.evidence.shm_free, end.evidence.shm_size
-    more = "give the container or node more shared memory (docker run --shm-size)"
+    remedy = "give the container or node more shared memory (docker run --shm-size)"
     if size <= 0:
-        return Finding(f"a full /dev/shm is the usual cause of SIGBUS: {more}")
-    told = f"/dev/shm of that node has {_bytes(free)} free of {_bytes(size)}"
+        return Finding(f"a full /dev/shm is the usual cause of SIGBUS: {remedy}")
+    message = f"/dev/shm of that node has {_bytes(free)} free of {_bytes(size)}"
     if size <= SMALL_SHM or free * 20 < size:
-        return Finding(f"{told}, which is the usual cause of SIGBUS: {more}")
-    return Finding(f"a full /dev/shm is the usual cause of SIGBUS ({told} now), a file that shrank while mapped another")
+        return Finding(f"{message}, which is the usual cause of SIGBUS: {remedy}")
+    return Finding(f"a full /dev/shm is the usual cause of SIGBUS ({message} now); truncating a mapped file is another")
 
 
 def _illegal_instruction(end: RankEnd) -> Finding:
@@ -267,7 +267,7 @@ def _illegal_instruction(end: RankEnd) -> Finding:
 
 
 def _broken_pipe(end: RankEnd) -> Finding:
-    return Finding(f"it wrote to somebody who had gone; {ANOTHER_FAILED}", follow_on=True)
+    return Finding(f"it wrote to a process that had gone; {ANOTHER_FAILED}", follow_on=True)
 
 
 _BY_SIGNAL: dict[str, Callable[[RankEnd], Finding]] = {
@@ -279,7 +279,7 @@ _BY_SIGNAL: dict[str, Callable[[RankEnd], Finding]] = {
 
 
 def _bytes(number: int) -> str:
-    """Return 1.5 GiB, 64.0 MiB, 0 bytes."""
+    """Return a size as text: 1.5 GiB, 64.0 MiB, 0 bytes."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if number >= size:
             return f"{number / size:.1f} {unit}"

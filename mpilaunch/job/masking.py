@@ -1,31 +1,32 @@
-"""Masking of values that look secret in variables, command lines and texts that mpilaunch prints or writes to a report.
+"""Masking of likely secrets in variables, command lines and texts that mpilaunch prints or writes to a report.
 
-Pure. A guess by tables: by the name that a value has, by the option before it, by the program that it is an option of, and by
-its form. It must never change what is run, and it promises no more than the tables say: a secret without any mark is printed.
+Pure. A heuristic: tables of names, of programs with their options, and of forms such as tokens. It must never change what is
+run, and it does not recognise every secret.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 MASKED = "<masked>"
 SHORTEST_SECRET = 8
-"""Characters of a secret where the name may as well be that of a count: `--max-tokens 512` is none."""
+"""Fewest characters of a secret where its name may also name a count, as in `--max-tokens 512`."""
 
 _ANYWHERE = re.compile(r"\w*(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?")
-"""A word of this form makes a name secret wherever it stands in it: HF_TOKEN, SECRET_FILE, PGPASSWORD."""
+"""A name with such a word anywhere is secret: HF_TOKEN, SECRET_FILE, PGPASSWORD."""
 _KEY = re.compile(r"(API|ACCESS|AUTH|PRIVATE|SECRET|APP|SSH|SIGNING|ENCRYPTION|MASTER|LICENSE)?KEYS?")
-"""The same for keys, where a word that merely ends so is none: MONKEY, KEYBOARD, HOTKEY."""
+"""The same for keys, but not for words such as MONKEY, KEYBOARD and HOTKEY."""
 _LAST = re.compile(
     r"(PG|DB|MY|SSH|FTP|LDAP|SMTP|REDIS|MYSQL|USER|ROOT|ADMIN)?(PASS|PW)|AUTH|AUTHORIZATION|COOKIES?|BEARER|JWT|CREDS?"
 )
-"""A word of this form makes a name secret as its last word: REGISTRY_AUTH, but neither AUTH_METHOD nor SSH_AUTH_SOCK."""
+"""A name with such a last word is secret: REGISTRY_AUTH, but neither AUTH_METHOD nor SSH_AUTH_SOCK."""
 _LAST_OF_SEVERAL = re.compile(r"PWD")
-"""The same where other words stand before it: MYSQL_PWD, but not the directory PWD."""
+"""The same if other words precede it: MYSQL_PWD, but not the directory PWD."""
 _NEVER_A_COUNT = re.compile(r"\w*(SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?")
 _NUMBER_OR_SWITCH = re.compile(r"\d{1,4}|true|false|yes|no|on|off|none|basic|digest|oauth2?", re.IGNORECASE)
-"""Values that are no secret for `--auth`, `--pass` and their like: the number of a pass, a switch, a method."""
+"""Values of `--auth`, `--pass` and the like that are not secret: a number, a switch, a method."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _FORMS = re.compile(
@@ -35,13 +36,13 @@ _FORMS = re.compile(
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
     re.DOTALL,
 )
-"""A URL with a password, tokens that begin so that they are recognised (Hugging Face, GitHub, OpenAI, Slack, AWS), keys."""
+"""URLs with a password, tokens with a known prefix (Hugging Face, GitHub, OpenAI, Slack, AWS), private keys."""
 _HEADER = re.compile(
     r"\b((?:proxy-)?authorization|(?:set-)?cookie|x-[\w-]{0,60}(?:token|key|auth|secret))(\s{0,9}:\s{0,9})[^\"'\r\n]+",
     re.IGNORECASE,
 )
 _SCHEME = re.compile(r"\b(bearer|basic)(\s{1,9})(?=\S{0,512}?[\d+/=_.-]|\S{16,})[^\s\"']{6,}", re.IGNORECASE)
-"""`Bearer X`, `Basic X`, where X is no word of a sentence."""
+"""`Bearer X` and `Basic X`, unless X looks like a word of a sentence."""
 _MEMBER = re.compile(
     r"""(\\?["'])([\w.-]{1,80})\1(\s{0,99}:\s{0,99})(?:(\\?["'])(.{0,8192}?)(?<!\\)\4|(-?[\w.]+))""", re.DOTALL
 )
@@ -52,38 +53,37 @@ _VALUE = re.compile(r"""\"[^"]*"|'[^']*'|[^\s&;,"')]+""")
 _PIECES = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+|\s+|["']""")
 
 
-class _Client:
-    """The options of a program by which it gets a password.
+class _Client(NamedTuple):
+    """The options by which a program takes a password.
 
     Attributes:
-        apart: options whose next word is the secret, or that begin the word with it.
-        joined: options that begin the word with the secret, and whose next word is none.
+        apart: options followed by the secret, in the next word (`-p X`) or the same one (`-pX`).
+        joined: options followed by the secret in the same word only (`-pX`).
         wraps: its first operand is another program, with options of its own.
     """
 
-    def __init__(self, apart: Sequence[str] = (), joined: Sequence[str] = (), *, wraps: bool = False) -> None:
-        self.apart, self.joined, self.wraps = apart, joined, wraps
+    apart: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+    wraps: bool = False
 
 
-_MYSQL = _Client(joined=("-p",))
-_MONGO = _Client(apart=("-p",))
 _LOGIN = _Client(apart=("-p",))
 _CLIENTS = {
     "sshpass": _Client(apart=("-p",), wraps=True),
-    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "mariadb-admin"), _MYSQL),
-    **dict.fromkeys(("mongo", "mongosh", "mongodump", "mongorestore"), _MONGO),
+    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "mariadb-admin"), _Client(joined=("-p",))),
+    **dict.fromkeys(("mongo", "mongosh", "mongodump", "mongorestore"), _Client(apart=("-p",))),
     **dict.fromkeys(("redis-cli", "valkey-cli"), _Client(apart=("-a",))),
     **dict.fromkeys(("ldapsearch", "ldapmodify", "ldapadd", "ldapwhoami"), _Client(apart=("-w",))),
     "curl": _Client(apart=("-u", "-U", "--user", "--proxy-user")),
     **dict.fromkeys(("7z", "7za"), _Client(joined=("-p",))),
 }
-"""Programs whose short options carry a password. Of any other program `-p` may be a port, a path or a switch: it is shown."""
+"""Programs with short options for a password. For any other program `-p` may be a port, a path or a switch, and is shown."""
 _LOGINS = {("docker", "login"), ("podman", "login"), ("oc", "login"), ("az", "login")}
-"""Programs and the subcommand whose `-p` is a password; `docker run -p` names ports."""
+"""Programs and their subcommand whose `-p` is a password; `docker run -p` publishes ports."""
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether a variable, an option or a member of this name has a secret as its value."""
+    """Return whether the value of a variable, an option or a member with this name is likely secret."""
     words = [word.upper() for word in _WORDS.findall(name)]
     if any(_ANYWHERE.fullmatch(word) or _KEY.fullmatch(word) for word in words):
         return True
@@ -93,18 +93,18 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return variables with the secrets among their values hidden."""
+    """Return the variables with secrets masked."""
     return {name: MASKED if is_secret_name(name) else mask_text(value) for name, value in variables.items()}
 
 
 def mask_pair(text: str) -> str:
-    """Return a `NAME=VALUE` with the value hidden when it is a secret; other texts have what looks secret hidden."""
+    """Return a `NAME=VALUE`, or any other text, with secrets masked."""
     name, equals, value = text.partition("=")
     return f"{name}={MASKED if is_secret_name(name) else mask_text(value)}" if equals else mask_text(text)
 
 
 def mask_text(text: str) -> str:
-    """Return a text with what looks like a secret hidden: URLs with a password, tokens, headers, members of JSON, `NAME=X`."""
+    """Return a text with secrets masked: URLs with a password, tokens, headers, members of JSON, `NAME=X`."""
     text = _FORMS.sub(MASKED, text)
     text = _HEADER.sub(rf"\1\2{MASKED}", text)
     text = _SCHEME.sub(rf"\1\2{MASKED}", text)
@@ -113,7 +113,7 @@ def mask_text(text: str) -> str:
 
 
 def mask_argv(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with what looks like a secret hidden."""
+    """Return the words of a command line with secrets masked."""
     shown: list[str] = []
     client: _Client | None = None
     before = ""
@@ -144,7 +144,7 @@ def mask_argv(words: Sequence[str]) -> list[str]:
 
 
 def mask_command(text: str) -> str:
-    """Return a command line in one text, as an agent's template is, with what looks like a secret hidden."""
+    """Return a command line given as one text, such as an agent's template, with secrets masked."""
     pieces = _PIECES.findall(text)
     places = [place for place, piece in enumerate(pieces) if not piece.isspace()]
     for place, shown in zip(places, mask_argv([pieces[place] for place in places]), strict=True):
@@ -157,7 +157,7 @@ def _is_joined(word: str, flag: str) -> bool:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether the value of an option or member is a secret, not a count, switch or method of such a name."""
+    """Return whether the value of an option or member is a secret, and not a count, a switch or a method."""
     if not value or not is_secret_name(name):
         return False
     words = [word.upper() for word in _WORDS.findall(name)]

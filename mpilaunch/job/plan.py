@@ -1,6 +1,6 @@
-"""What a job would do, described before it starts: the plan of --dry-run, and the map.
+"""The plan of --dry-run and the map of ranks, as text or JSON.
 
-Pure: a JobSpec in, text or data out. A change of the JSON that its readers would notice changes `SCHEMA`.
+Pure: a JobSpec in, text or data out. An incompatible change of the JSON changes `SCHEMA`.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
 
 
 def plan_as_text(job: JobSpec) -> str:
-    """Return the plan for people: the nodes with their ranks, the slots that name GPUs or CPUs, what is forwarded."""
+    """Return the plan as text: the map, the programs and the names of the forwarded variables."""
     parts = [map_as_text(job)]
     for number, app in enumerate(job.apps):
         ranks = fold_numbers(place.rank for place in job.job_map.placements if place.app == number)
-        whose = f" of ranks {ranks}" if len(job.apps) > 1 else ""
-        parts.append(f"program{whose}: {shlex.join(_program(job, app))}")
+        of_ranks = f" of ranks {ranks}" if len(job.apps) > 1 else ""
+        parts.append(f"program{of_ranks}: {shlex.join(_program(job, app))}")
     if job.environment:
         parts.append(f"forwarded: {', '.join(sorted(job.environment))}")
     return "\n".join(parts)
 
 
 def map_as_text(job: JobSpec) -> str:
-    """Return which node runs which ranks."""
+    """Return the nodes with their ranks, and the slots that name GPUs or CPUs."""
     if job.pending:
-        return "\n".join([f"the map depends on what the nodes are made of: {_asked(job)}", "", allocation_as_text(job)])
+        return "\n".join([f"the map depends on the topology of the nodes: {_mapping_rule(job)}", "", allocation_as_text(job)])
     ranks_of = _ranks_of_nodes(job)
     size, used = len(job.job_map.placements), len(job.job_map.nodes)
     summary = f"{plural(size, 'rank')} on {plural(used, 'node')}, hosts from {job.allocation.source}"
@@ -87,7 +87,7 @@ def map_as_text(job: JobSpec) -> str:
     pool = (job.restarts.pool or job.allocation).nodes
     nodes = []
     for node in job.allocation.nodes:
-        # A node that is kept idle has its slots in the pool only.
+        # An idle node has slots only in the pool.
         slots = len(pool[node.index].slots)
         ranks = fold_numbers(ranks_of[node.index]) or ("idle" if slots and not node.slots else "none")
         nodes.append((str(node.index), node.name, _agent(job, node.agent), str(slots), ranks))
@@ -102,7 +102,7 @@ def map_as_text(job: JobSpec) -> str:
 
 
 def allocation_as_text(job: JobSpec) -> str:
-    """Return the nodes that the job may use, and their slots."""
+    """Return the nodes of the allocation, and their slots."""
     nodes = [
         (str(node.index), node.name, _agent(job, node.agent), str(len(node.slots)), str(node.max_slots or "-"), node.origin)
         for node in job.allocation.nodes
@@ -113,16 +113,14 @@ def allocation_as_text(job: JobSpec) -> str:
 
 
 
-
 def _program(job: JobSpec, app: App) -> list[str]:
     return list(app.program) if job.show_secrets else mask_argv(app.program)
 
 
 def _edits(job: JobSpec, app: App) -> list[list[str]]:
     """Return the edits of an app's environment as lists [verb, name, value, separator]."""
-    hidden = not job.show_secrets
     return [
-        [verb, name, mask_variables({name: value})[name] if hidden else value, separator]
+        [verb, name, value if job.show_secrets else mask_variables({name: value})[name], separator]
         for verb, name, value, separator in app.edits
     ]
 
@@ -132,7 +130,7 @@ def _agent(job: JobSpec, agent: str) -> str:
 
 
 def _without_secrets(setting: Setting, *, show: bool) -> Value:
-    """Return the value of an option without the secrets in it: those of `NAME=VALUE` items, of templates, of any text."""
+    """Return the value of an option with secrets masked."""
     value = setting.value
     if show:
         return value
@@ -142,11 +140,11 @@ def _without_secrets(setting: Setting, *, show: bool) -> Value:
 
 
 def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Setting]] = ()) -> str:
-    """Return each option's value and its source; `of_programs` are the settings of each of several programs."""
+    """Return each option's value and source; `of_programs` has the settings of each program."""
     show = bool(settings["show-secrets"])
 
     def row(name: str, setting: Setting) -> tuple[str, str, str]:
-        return name, _shown(_without_secrets(setting, show=show)), setting.source
+        return name, _value_as_text(_without_secrets(setting, show=show)), setting.source
 
     rows = [row(name, setting) for name, setting in settings.by_name.items()]
     for number, own in enumerate(of_programs, start=1):
@@ -154,7 +152,7 @@ def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Sett
     return "\n".join(_table(("option", "value", "from"), rows))
 
 
-def _shown(value: Value) -> str:
+def _value_as_text(value: Value) -> str:
     if isinstance(value, tuple):
         return shlex.join(value) or "-"
     if isinstance(value, bool):
@@ -162,15 +160,15 @@ def _shown(value: Value) -> str:
     return "-" if value is None else str(value)
 
 
-def _asked(job: JobSpec) -> str:
-    """Return as text the part of the map that depends on the nodes."""
+def _mapping_rule(job: JobSpec) -> str:
+    """Describe the part of the map that depends on the topology of the nodes."""
     policy = next(share.policy for share in job.pending if share.policy.needs_topology)
-    asked = "the ranks are numbered round the objects of all nodes"
+    rule = "the ranks are numbered round-robin over the objects of all nodes"
     if policy.per_object is not None:
-        asked = f"{plural(policy.per_object, 'rank')} on each {policy.map_by}"
+        rule = f"{plural(policy.per_object, 'rank')} on each {policy.map_by}"
     elif policy.span:
-        asked = f"the ranks are dealt to each {policy.map_by} of all nodes in turn"
-    return asked if policy.ranks is None else f"{asked}, {plural(policy.ranks, 'rank')} in all"
+        rule = f"the ranks are mapped round-robin onto each {policy.map_by} of all nodes"
+    return rule if policy.ranks is None else f"{rule}, {plural(policy.ranks, 'rank')} in all"
 
 
 def _ranks_of_nodes(job: JobSpec) -> dict[int, list[int]]:
@@ -181,13 +179,14 @@ def _ranks_of_nodes(job: JobSpec) -> dict[int, list[int]]:
 
 
 def _devices(job: JobSpec, node: int, slot: int) -> tuple[str, str]:
-    """Return the GPUs and CPUs that the slot names, as text; empty when it names none, `none` when it has no GPU."""
+    """Return the GPUs and CPUs of a slot as text: empty if it names none, `none` for no GPU."""
     named = job.allocation.nodes[node].slots[slot]
     gpus = "" if named.gpus is None else ",".join(named.gpus) or "none"
     return gpus, "" if named.cpus is None else fold_numbers(named.cpus)
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return lines with columns of equal width and no blanks at their ends."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for row in (head, *rows):
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield lines with aligned columns and no trailing blanks."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    for row in (header, *rows):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

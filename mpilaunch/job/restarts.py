@@ -1,9 +1,9 @@
-"""Restarts: whether a failed job is started again, when, and on which nodes.
+"""Restarts: whether a failed job is restarted, when, and on which nodes.
 
-Pure. All nodes that a job may ever use are its pool; a node's number is its place there. An attempt has an allocation of its
-own: the same nodes, where one that takes another's place takes its index, so that every rank keeps its number, its place on its
-node and its node's rank; nodes that are left idle have no slots. Only a job whose size may change (`--nnodes MIN:MAX`) is
-mapped anew, when it does.
+Pure. The pool holds all nodes that a job may ever use; a node's number is its index there. Each attempt has an allocation of
+the same nodes. A replacement node takes the index of the node that it replaces, so that every rank keeps its number, its local
+rank and its node rank; idle nodes have no slots. The ranks are mapped again only when the size of the job changes (`--nnodes
+MIN:MAX`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mpilaunch.text import plural
 
 @dataclass(frozen=True)
 class RestartOptions:
-    """The options that keep a job going, by their names, and those that reach the hosts of --host-discovery-script."""
+    """The options about restarts, and the agent options for the hosts of --host-discovery-script."""
 
     max_restarts: int = 0
     no_restart_codes: str | None = None
@@ -37,20 +37,20 @@ class RestartOptions:
 
 
 RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
-"""Causes of an end after which another attempt may go better; so may it after a later start that failed (`start-...`)."""
+"""Causes after which another attempt may succeed; failed starts of later attempts (`start-...`) count as well."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before a job is started again; doubled each time."""
+"""Seconds before the first restart, doubled for each further one, and the most."""
 REST_AFTER = 2
-"""Failures after which a node is used only when nothing else is left."""
+"""Failures after which a node is used only as a last resort."""
 
 
 @dataclass(frozen=True)
-class Lineup:
+class Layout:
     """The nodes and the map of one attempt.
 
     Attributes:
         numbers: the number in the pool of each node of the allocation.
-        allocation: its nodes; those that are left idle have no slots.
+        allocation: its nodes; idle nodes have no slots.
         job_map: the ranks on them.
     """
 
@@ -74,9 +74,9 @@ class Health:
     """The failures and losses of nodes, by their numbers in the pool.
 
     Attributes:
-        failures: how often each was lost, was not reached, or had the rank that failed first.
-        lost: those that were lost in the last attempt: they may be back, but others are tried first.
-        unusable: those that cannot be used now: not reached in this attempt, or not among the hosts that there are.
+        failures: how often each was lost, was not reached, or ran the rank that failed first.
+        lost: nodes lost in the last attempt: they may be back, but others are preferred.
+        unusable: nodes that were not reached in this attempt, or are no longer among the discovered hosts.
     """
 
     failures: Mapping[int, int] = field(default_factory=dict)
@@ -84,52 +84,52 @@ class Health:
     unusable: frozenset[int] = frozenset()
 
     def with_failures(self, numbers: Collection[int]) -> Health:
-        """Return a copy with one more failure of each of these nodes."""
+        """Return a copy with one more failure for each of these nodes."""
         more = {number: self.failures.get(number, 0) + 1 for number in numbers}
         return replace(self, failures={**self.failures, **more})
 
-    def standing(self, number: int, used: Collection[int]) -> int:
-        """Return the order in which nodes are taken: 0 those in use, 1 idle ones, 2 lost ones, from 3 those that rest."""
+    def tier(self, number: int, used: Collection[int]) -> int:
+        """Return the preference of a node, lowest first: 0 in use, 1 idle, 2 lost, 3 and 4 too many failures."""
         if self.failures.get(number, 0) >= REST_AFTER:
             return 3 + (number in self.lost)
         return 2 if number in self.lost else 0 if number in used else 1
 
 
-# What the user asked for
+# Policy
 
 
 def restart_policy(
     options: RestartOptions, pool: Allocation, mapping: MappingPolicy, local_names: frozenset[str]
 ) -> RestartPolicy:
-    """Return what the options ask for; raises UsageError when the nodes do not allow it."""
+    """Return the policy that the options set; raises UsageError if the nodes do not allow it."""
     command, unit, spares = options.host_discovery_script, options.node_unit, options.spares
     if unit > 1 and ":" not in (options.nnodes or ""):
-        raise UsageError("option-conflict", "--node-unit goes with --nnodes MIN:MAX")
+        raise UsageError("option-conflict", "--node-unit needs --nnodes MIN:MAX")
     least, most = _node_limits(options.nnodes, unit)
     if command is not None and pool.elastic_slots:
-        hint = "name the hosts to begin with by --host or --hostfile"
+        hint = "name the initial hosts with --host or --hostfile"
         raise UsageError("option-conflict", "--host-discovery-script without hosts", hint=hint)
     if least != most and mapping.ranks is not None:
-        hint = "leave -np out: there is a rank per slot, or -N on each node"
+        hint = "omit -np: each slot gets one rank, or each node the ranks of -N"
         raise UsageError("option-conflict", f"--nnodes {options.nnodes} with -np {mapping.ranks}", hint=hint)
-    excepted = _exit_codes(options.no_restart_codes)
+    excluded_codes = _exit_codes(options.no_restart_codes)
     if not options.max_restarts and not spares and most is None:
         return RestartPolicy()
-    there = sum(bool(node.slots) for node in pool.nodes)
-    wanted = least or 1
-    if wanted + spares > there:
-        beside = f" and {spares} spare" if spares else ""
-        asked = f"{plural(wanted, 'node')}{beside} asked for, where {pool.source} has {there}"
-        raise UsageError("node-count", asked, hint="name more hosts, or ask for fewer nodes or spares")
+    available = sum(bool(node.slots) for node in pool.nodes)
+    required = least or 1
+    if required + spares > available:
+        and_spares = f" and {spares} spare" if spares else ""
+        message = f"{plural(required, 'node')}{and_spares} requested, but {pool.source} has {available}"
+        raise UsageError("node-count", message, hint="name more hosts, or request fewer nodes or spares")
     if most is not None and spares:
-        most = min(most, (there - spares) // unit * unit)
+        most = min(most, (available - spares) // unit * unit)
     return RestartPolicy(
         limit=options.max_restarts,
-        excepted=excepted,
+        excluded_codes=excluded_codes,
         spares=spares,
-        least=least,
-        most=most,
-        unit=unit,
+        min_nodes=least,
+        max_nodes=most,
+        node_unit=unit,
         elastic=":" in (options.nnodes or "") and mapping.ranks is None,
         pool=pool,
         mapping=mapping,
@@ -140,7 +140,7 @@ def restart_policy(
 
 
 def _node_limits(text: str | None, unit: int) -> tuple[int | None, int | None]:
-    """Return MIN and MAX of `--nnodes` as multiples of the unit, None for both without it."""
+    """Return MIN and MAX of `--nnodes`, rounded to multiples of the unit; (None, None) without it."""
     if text is None:
         return None, None
     match = re.fullmatch("([1-9][0-9]{0,6})(?::([1-9][0-9]{0,6}))?", text, re.ASCII)
@@ -159,62 +159,62 @@ def _exit_codes(text: str | None) -> frozenset[int]:
     for word in (text or "").split(",") if text else ():
         match = re.fullmatch("([0-9]{1,3})(?:-([0-9]{1,3}))?", word.strip(), re.ASCII)
         if match is None or not 1 <= int(match[1]) <= int(match[2] or match[1]) <= 255:
-            raise UsageError("option-value", f"--no-restart-codes: '{word}' is no exit code", hint="like 2 or 2,64-78")
+            raise UsageError("option-value", f"--no-restart-codes: '{word}' is not an exit code", hint="like 2 or 2,64-78")
         codes.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(codes)
 
 
-# Which nodes
+# Nodes
 
 
-def first_lineup(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy) -> Lineup:
-    """Return where a job begins: on its nodes in order, less the spares; raises UsageError when its ranks do not fit."""
+def first_layout(policy: RestartPolicy, pool: Allocation, mapping: MappingPolicy) -> Layout:
+    """Return the first layout: the nodes in order, without the spares; raises UsageError if the ranks do not fit."""
     numbers = tuple(range(len(pool.nodes)))
     if not policy.reserves_nodes:
-        return Lineup(numbers, pool, map_ranks(pool, mapping))
+        return Layout(numbers, pool, map_ranks(pool, mapping))
     able = [node.index for node in pool.nodes if node.slots]
-    count = min(policy.most or len(able), len(able) - policy.spares) // policy.unit * policy.unit
+    count = min(policy.max_nodes or len(able), len(able) - policy.spares) // policy.node_unit * policy.node_unit
     return _mapped(pool, numbers, able[:count], mapping)
 
 
-def next_lineup(policy: RestartPolicy, pool: Allocation, lineup: Lineup, health: Health) -> Lineup | None:
-    """Return where the next attempt runs, as like the last one as can be; None when there are not enough nodes."""
+def next_layout(policy: RestartPolicy, pool: Allocation, layout: Layout, health: Health) -> Layout | None:
+    """Return the layout of the next attempt, with as few changes as possible; None if there are not enough nodes."""
     usable = [node.index for node in pool.nodes if node.slots and node.index not in health.unusable]
-    before = (*lineup.numbers, *range(len(lineup.numbers), len(pool.nodes)))
+    before = (*layout.numbers, *range(len(layout.numbers), len(pool.nodes)))
     if policy.elastic:
-        usable = _choose(policy, usable, lineup.used, health)
+        usable = _choose(policy, usable, layout.used, health)
         if not usable:
             return None
-    same_size = not policy.elastic or len(usable) == len(lineup.used)
-    numbers = _replace(pool, before, lineup.job_map, usable, health) if same_size else None
+    same_size = not policy.elastic or len(usable) == len(layout.used)
+    numbers = _replace(pool, before, layout.job_map, usable, health) if same_size else None
     if numbers is None:
         return _mapped(pool, before, usable, policy.mapping) if policy.elastic else None
-    used = {numbers[index] for index in lineup.job_map.nodes}
+    used = {numbers[index] for index in layout.job_map.nodes}
     idle = set(numbers) - used
     resting = idle if policy.reserves_nodes else idle & (health.lost | health.unusable)
-    return Lineup(numbers, _allocation(pool, numbers, resting), lineup.job_map)
+    return Layout(numbers, _allocation(pool, numbers, resting), layout.job_map)
 
 
 def _choose(policy: RestartPolicy, usable: list[int], used: Collection[int], health: Health) -> list[int]:
-    """Return the nodes of a job that may change its size: as many as are well, never fewer than it must have; else none."""
-    assert policy.least is not None and policy.most is not None
-    standing = {number: health.standing(number, used) for number in usable}
-    well = sum(place <= 1 for place in standing.values())
-    count = max(policy.least, min(policy.most, well) // policy.unit * policy.unit)
-    ordered = sorted(usable, key=lambda number: (standing[number], number))
+    """Return the nodes of an elastic job: all healthy ones within its limits; none if fewer than its minimum are usable."""
+    assert policy.min_nodes is not None and policy.max_nodes is not None
+    tiers = {number: health.tier(number, used) for number in usable}
+    healthy = sum(tier <= 1 for tier in tiers.values())
+    count = max(policy.min_nodes, min(policy.max_nodes, healthy) // policy.node_unit * policy.node_unit)
+    ordered = sorted(usable, key=lambda number: (tiers[number], number))
     return ordered[:count] if len(ordered) >= count else []
 
 
 def _replace(
     pool: Allocation, before: Sequence[int], job_map: JobMap, usable: Collection[int], health: Health
 ) -> tuple[int, ...] | None:
-    """Return the numbers with better nodes in the places of those that failed; None when there is none for one of them."""
+    """Return the numbers with failed nodes replaced; None if an unusable node has no replacement."""
     numbers = list(before)
     used = [numbers[index] for index in job_map.nodes]
     free = [number for number in usable if number not in used]
-    standing = {number: health.standing(number, used) for number in numbers}
-    # Those that must go choose first, then those that were lost.
-    leaving = [index for index in job_map.nodes if numbers[index] not in usable or standing[numbers[index]]]
+    tiers = {number: health.tier(number, used) for number in numbers}
+    # Unusable nodes are replaced first, then lost ones.
+    leaving = [index for index in job_map.nodes if numbers[index] not in usable or tiers[numbers[index]]]
     leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
@@ -222,7 +222,7 @@ def _replace(
         able = [number for number in free if _fits(pool.nodes[number], places)] + [own] * (own in usable)
         if not able:
             return None
-        best = min(able, key=lambda number: (standing[number], number != own, number))
+        best = min(able, key=lambda number: (tiers[number], number != own, number))
         if best != own:
             free.remove(best)
             other = numbers.index(best)
@@ -231,18 +231,18 @@ def _replace(
 
 
 def _fits(node: Node, places: Collection[Placement]) -> bool:
-    """Return whether a node has the slots that ranks of another have there."""
+    """Return whether a node has the slots for these placements of another node."""
     return len(node.slots) > max(place.slot for place in places) and len(places) <= (node.max_slots or len(places))
 
 
-def _mapped(pool: Allocation, numbers: tuple[int, ...], chosen: Collection[int], mapping: MappingPolicy) -> Lineup:
-    """Return the ranks mapped on the chosen nodes in this order."""
+def _mapped(pool: Allocation, numbers: tuple[int, ...], chosen: Collection[int], mapping: MappingPolicy) -> Layout:
+    """Return the layout with the ranks mapped onto the chosen nodes."""
     allocation = _allocation(pool, numbers, set(numbers) - set(chosen))
-    return Lineup(numbers, allocation, map_ranks(allocation, mapping))
+    return Layout(numbers, allocation, map_ranks(allocation, mapping))
 
 
 def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[int]) -> Allocation:
-    """Return the nodes of the pool in this order, and those that rest without slots."""
+    """Return the nodes of the pool in this order; resting nodes have no slots."""
     nodes = [
         replace(pool.nodes[number], index=index, slots=() if number in resting else pool.nodes[number].slots)
         for index, number in enumerate(numbers)
@@ -250,47 +250,42 @@ def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[
     return pool._replace(nodes=tuple(nodes))
 
 
-def with_discovered(pool: Allocation, found: Allocation) -> tuple[Allocation, frozenset[int]]:
-    """Return the pool with the nodes that were found, new ones last, and the numbers of those that were not found."""
-    by_name = {node.name: node for node in found.nodes}
+def merge_discovered(pool: Allocation, discovered: Allocation) -> tuple[Allocation, frozenset[int]]:
+    """Return the pool with the discovered nodes, new ones last, and the numbers of the nodes that were not discovered."""
+    by_name = {node.name: node for node in discovered.nodes}
     nodes = []
     for node in pool.nodes:
-        there = by_name.pop(node.name, None)
-        # Slots that are as many as before may have GPUs and CPUs of their own.
-        changed = there is not None and len(there.slots) != len(node.slots)
-        nodes.append(replace(node, slots=there.slots) if there is not None and changed else node)
-    names = {node.name for node in found.nodes}
+        current = by_name.pop(node.name, node)
+        # If the number of slots is unchanged, the known slots stay: they may name GPUs and CPUs.
+        nodes.append(node if len(current.slots) == len(node.slots) else replace(node, slots=current.slots))
+    names = {node.name for node in discovered.nodes}
     nodes += [replace(node, index=len(nodes) + place) for place, node in enumerate(by_name.values())]
     return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)
 
 
-def changes(old: Lineup, new: Lineup) -> str:
-    """Describe how nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" if equal."""
+def describe_changes(old: Layout, new: Layout) -> str:
+    """Describe how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" if equal."""
     if len(old.names) != len(new.names):
         return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
     pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]
     return ", ".join(f"{now} for {was}" for was, now in pairs)
 
 
-# Whether and when
+# Decision and delay
 
 
 def is_restartable(verdict: Verdict) -> bool:
-    """Return whether another attempt may go better after an end for this cause."""
+    """Return whether another attempt may succeed after this verdict."""
     return verdict.cause in RESTARTED or verdict.cause.startswith("start-")
 
 
-def reason_against(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
-    """Return why an attempt that ended so is not followed by another, "" when it is.
-
-    Args:
-        restart: how often the job has been started again so far.
-    """
+def reason_not_to_restart(policy: RestartPolicy, verdict: Verdict, restart: int) -> str:
+    """Return why the job is not restarted after this verdict, "" if it is; `restart` is the number of restarts so far."""
     if not is_restartable(verdict):
-        return f"a job that ended by '{verdict.cause}' is not started again"
+        return f"a job that ended by '{verdict.cause}' is not restarted"
     if verdict.first is not None and verdict.first.errno is not None:
-        return "a program that cannot be executed is not started again"
-    if verdict.cause == "rank-failed" and verdict.exit_code in policy.excepted:
+        return "a program that cannot be executed is not restarted"
+    if verdict.cause == "rank-failed" and verdict.exit_code in policy.excluded_codes:
         return f"exit code {verdict.exit_code} is among --no-restart-codes"
     if restart >= policy.limit:
         return f"--max-restarts {policy.limit} is reached"
@@ -298,5 +293,5 @@ def reason_against(policy: RestartPolicy, verdict: Verdict, restart: int) -> str
 
 
 def pause_before(restart: int) -> float:
-    """Return the seconds, without jitter, before a job is started again for the `restart`-th time, counted from 1."""
+    """Return the seconds, without jitter, before the `restart`-th restart, counted from 1."""
     return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(restart - 1, 16))

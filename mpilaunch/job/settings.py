@@ -1,7 +1,7 @@
-"""Settings: the value of each option, and where the value came from.
+"""Settings: the value of each option, and its source.
 
-Pure data, below the command line: whatever is decided by settings can be read and tested without it. Nothing here parses a
-value, reads a file or knows which options there are.
+Pure data, independent of the command line, so that decisions based on settings can be tested without one. Nothing here parses a
+value, reads a file or knows which options exist.
 """
 
 from __future__ import annotations
@@ -44,31 +44,29 @@ class Settings:
         return self.by_name[name].value
 
     def source(self, name: str) -> str:
-        """Return the source of the value."""
         return self.by_name[name].source
 
     def layer(self, name: str) -> int:
-        """Return the layer of the value."""
         return self.by_name[name].layer
 
     def given(self, name: str) -> Any:
-        """Return the value, or None when it is only the default."""
+        """Return the value, or None if it is the default."""
         return self[name] if self.layer(name) else None
 
 
 @dataclass(frozen=True)
 class Section:
-    """One program of a command line with its arguments, and the settings for it alone."""
+    """One program of a command line with its arguments, and the settings for this program only."""
 
     program: list[str]
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
 
 def merge_program_settings(job: Mapping[str, Setting], own: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Return the settings of a program: its own before those of the job; lists of the same layer are joined."""
-    both = {**job, **own}
+    """Return the settings of a program: its own override those of the job; lists of the same layer are joined."""
+    merged = {**job, **own}
     for name in job.keys() & own.keys():
         first, second = job[name], own[name]
         if isinstance(first.value, tuple) and isinstance(second.value, tuple) and first.layer == second.layer:
-            both[name] = Setting(first.value + second.value, second.source, second.layer)
-    return both
+            merged[name] = Setting(first.value + second.value, second.source, second.layer)
+    return merged

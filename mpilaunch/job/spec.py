@@ -1,4 +1,4 @@
-"""JobSpec: the complete description of a job, decided before anything is started.
+"""JobSpec: the complete description of a job, decided before anything starts.
 
 Pure and frozen: `cli` makes it, `--dry-run` prints it, `head.launch` runs it.
 """
@@ -24,13 +24,13 @@ class OutputPolicy(NamedTuple):
     """The destinations and form of the ranks' output.
 
     Attributes:
-        tag: template put before each line, with {rank} {local_rank} {node_rank} {host} {stream} {time} {job}; None for none.
-        directory: per-rank files `rank-0007.out` and `.err` go here as well; None for none.
-        stdout_file, stderr_file: templates of files, with the fields of a tag, that take this stream instead; None for none.
-        copy: what goes to files is printed too; None: what goes to `directory` is, what goes to `stdout_file` is not.
-        merge_stderr: a rank's stderr goes into its stdout on the node, in the order of writing.
-        fold: print equal output once, at the end, behind the names of its nodes.
-        quiet: say nothing but the ranks' output and errors.
+        tag: template of the text before each line, with the fields of `output.tags.FIELDS`; None for none.
+        directory: output is also written to files `rank-0007.out` and `.err` here; None for none.
+        stdout_file, stderr_file: templates of paths, with the fields of a tag; the stream is written there; None for none.
+        copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
+        merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
+        fold: print equal output once, at the end, after the names of its nodes.
+        quiet: print only the ranks' output and errors.
         verbose: 0, 1 or 2.
     """
 
@@ -46,10 +46,17 @@ class OutputPolicy(NamedTuple):
 
 
 class Deadlines(NamedTuple):
-    """Seconds. `timeout`: the ranks' run (None: no limit); `mpi_init`: a rank's wait in MPI_Init for the others (0: no limit);
-    `grace`: between SIGTERM and SIGKILL; `start`: until every node has reported; `heartbeat`: silence after which a node is
-    lost; `drain`: for output held open by a process that its rank left behind; `reconnect`: for a lost connection to be made
-    again (None: what suits the agent)."""
+    """Time limits of a job, in seconds.
+
+    Attributes:
+        timeout: the run of the ranks; None: no limit.
+        mpi_init: a rank's wait for the others in MPI_Init; 0: no limit.
+        grace: from SIGTERM to SIGKILL.
+        start: until every node has reported.
+        heartbeat: silence after which a node is lost.
+        drain: for output that an orphaned descendant of a rank holds open.
+        reconnect: to restore a lost connection; None: the agent's default.
+    """
 
     timeout: float | None = None
     mpi_init: float = 600.0
@@ -60,22 +67,22 @@ class Deadlines(NamedTuple):
     reconnect: float | None = None
 
     def reconnect_time(self, agent: str) -> float:
-        """Return the seconds in which a lost connection of an agent is made again; a pipe is not lost before its reader."""
+        """Return how long a lost connection of an agent may take to be restored; a local pipe is never restored."""
         if agent == "local":
             return 0.0
         if self.reconnect is not None:
             return self.reconnect
-        # An API server takes longer to come back than an sshd, and takes all streams along.
+        # A restarted API server loses all streams and takes longer to come back than an sshd.
         return 60.0 if agent == "kubectl" else 10.0
 
 
 class CheckpointPolicy(NamedTuple):
-    """How the ranks are asked to save their state; docs/checkpoints.md has what they answer.
+    """How mpilaunch requests checkpoints from the ranks; docs/checkpoints.md describes the protocol.
 
     Attributes:
-        prefix: directory of the sets, which the head and all nodes see.
-        restart: path of the newest whole set, None where there is none.
-        interval: seconds between two requests; None: only when mpilaunch itself gets the signal, or is to end.
+        prefix: directory of the sets, shared by the head and all nodes.
+        restart: path of the newest complete set, or None.
+        interval: seconds between two requests; None: only when mpilaunch itself gets the signal, or is about to end the job.
         signal: the name of the signal without "SIG".
     """
 
@@ -86,11 +93,11 @@ class CheckpointPolicy(NamedTuple):
 
 
 class Discovery(NamedTuple):
-    """How the current hosts are discovered, and how nodes are made of them.
+    """How the current hosts are discovered and turned into nodes.
 
     Attributes:
-        command: a shell command that prints a line per host, `host` or `host:slots`.
-        agent, remote_agent, per_node, local_names: as `allocation.allocate` takes them.
+        command: a shell command that prints one line per host, `host` or `host:slots`.
+        agent, remote_agent, per_node, local_names: arguments of `allocation.allocate`.
     """
 
     command: str
@@ -104,22 +111,22 @@ class RestartPolicy(NamedTuple):
     """How a job continues after losing ranks or nodes; see `restarts`.
 
     Attributes:
-        limit: how often it may be started again.
-        excepted: exit codes of the rank that failed first after which it is not.
-        spares: nodes that are kept idle.
-        least, most: nodes that it may have; None where the map says how many it has.
-        unit: the number of its nodes is a multiple of this.
-        elastic: its ranks follow its nodes, and may become more or fewer.
-        pool: all nodes with their slots, also those that an attempt leaves idle; None for those of the job.
+        limit: the most restarts.
+        excluded_codes: exit codes of the first failed rank after which the job is not restarted.
+        spares: the number of nodes kept idle.
+        min_nodes, max_nodes: limits of the number of nodes; None: the map fixes the number.
+        node_unit: the number of nodes is a multiple of this.
+        elastic: the number of ranks follows the number of nodes.
+        pool: all nodes with their slots, including those that an attempt leaves idle; None: the nodes of the job.
         mapping: how ranks are mapped when the number of nodes changes.
     """
 
     limit: int = 0
-    excepted: frozenset[int] = frozenset()
+    excluded_codes: frozenset[int] = frozenset()
     spares: int = 0
-    least: int | None = None
-    most: int | None = None
-    unit: int = 1
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    node_unit: int = 1
     elastic: bool = False
     pool: Allocation | None = None
     mapping: MappingPolicy = MappingPolicy()
@@ -127,13 +134,13 @@ class RestartPolicy(NamedTuple):
 
     @property
     def may_restart(self) -> bool:
-        """Return whether there may be more than one attempt, or other nodes than the first ones."""
+        """Whether the job may have several attempts, or replace nodes before it starts."""
         return bool(self.limit) or self.reserves_nodes
 
     @property
     def reserves_nodes(self) -> bool:
-        """Return whether nodes that run no rank are left alone; else MPI_Comm_spawn may use them."""
-        return bool(self.spares) or self.most is not None
+        """Whether nodes without ranks stay idle; otherwise MPI_Comm_spawn may use them."""
+        return bool(self.spares) or self.max_nodes is not None
 
 
 class App(NamedTuple):
@@ -141,9 +148,9 @@ class App(NamedTuple):
 
     Attributes:
         program: the program and its arguments, at least one item.
-        environment: what only its ranks are given, over what all ranks are given.
-        wdir: directory of its ranks, None for the job's.
-        edits: what the node then does to its ranks' variables, see `environment.forward.environment_edits`.
+        environment: variables of its ranks only; they override those of the job.
+        wdir: working directory of its ranks, None for the job's.
+        edits: edits that the node then applies to its ranks' variables, see `environment.forward.environment_edits`.
     """
 
     program: tuple[str, ...]
@@ -157,32 +164,31 @@ class JobSpec:
     """One job.
 
     Attributes:
-        job_id: 16 lower-case hexadecimal digits, new for each launch, and `-N` where it is started again for the N-th time;
-            marks the job's processes.
-        apps: the programs, at least one; a placement says which of them its rank runs.
+        job_id: 16 lower-case hexadecimal digits, new for each launch, and `-N` for the N-th restart; marks the job's processes.
+        apps: the programs, at least one; each placement names the program of its rank.
         allocation, job_map: the nodes, and the ranks on them.
-        pending: what the map is to be made by when the nodes have been asked what they are made of; `job_map` is empty then.
-        environment: what is forwarded to every rank: chosen from the head's environment, `-x`, `--env-file`.
+        environment: variables forwarded to every rank: from the head's environment, `-x` and `--env-file`.
         python: interpreter for scripts that are not executable; None: the head's `python3` where a node has that path, else
             the node's own `python3`.
-        wdir: directory of the ranks on the nodes, None for the head's current one where it exists, else the home directory.
+        wdir: working directory of the ranks; None: the head's current directory where it exists, else the home directory.
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
-        stdin: "all", "none" or a rank number as text; who gets the head's stdin.
-        master_addr, master_port: fixed by the user, else None and chosen from the nodes' facts.
+        stdin: which ranks get the head's stdin: "all", "none" or a rank number as text.
+        master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
         fanout: nodes contacted at a time.
-        patient: nodes that cannot be reached yet are tried again until `Deadlines.start`.
-        mpi: what MPI programs are offered to find each other: "auto" (all there is), "pmi1", "pmi2", "pmix" or "none".
-        pmi_port: ranks reach PMI by a port of their node and not by a descriptor.
-        pmix_library: the libpmix that the nodes load, None for the one nearest to the program's.
-        universe_size: MPI_UNIVERSE_SIZE as the user says it, None for the number of slots.
-        checkpoints: how the ranks are asked to save their state, None for not at all.
-        report_file: where `--report` writes, None for nowhere.
-        show_secrets: what looks like a password or a token is shown in plan and report.
-        report_bindings: say each rank's binding on stderr before it starts.
-        restarts: what is done when it fails.
-        restart: how often it has been started again; 0 for the first attempt.
-        time_spent: seconds of `Deadlines.timeout` that earlier attempts have taken.
-        last_port: MASTER_PORT of the attempt before, which this one does not use again unless the user says so.
+        patient: nodes that cannot be reached are retried until `Deadlines.start`.
+        mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
+        pmix_library: the libpmix that the nodes load; None: the one nearest to the program's.
+        pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
+        pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
+        universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots.
+        checkpoints: how checkpoints are requested; None: never.
+        report_file: the path of `--report`, or None.
+        show_secrets: do not mask likely secrets in the plan and the report.
+        report_bindings: print each rank's binding on stderr before it starts.
+        restarts: how the job continues after a failure.
+        restart: the number of restarts so far; 0 for the first attempt.
+        time_spent: seconds of `Deadlines.timeout` that earlier attempts have used.
+        last_port: MASTER_PORT of the previous attempt; this attempt chooses another unless the user fixed it.
     """
 
     job_id: str
@@ -224,17 +230,17 @@ class JobSpec:
 
     @property
     def universe(self) -> int:
-        """MPI_UNIVERSE_SIZE: how many ranks the job could have."""
+        """MPI_UNIVERSE_SIZE: the number of ranks that the job could have."""
         return self.universe_size or sum(len(node.slots) for node in self.allocation.nodes)
 
     @property
     def checkpoint_directory(self) -> str | None:
-        """The directory in which the ranks save until the set is complete and numbered."""
+        """The directory of the set that the ranks are saving."""
         return None if self.checkpoints is None else checkpoints.unfinished(self.checkpoints.prefix, self.job_id)
 
     @property
     def checkpoint_environment(self) -> dict[str, str]:
-        """The variables with the directory to save in and the set to restart from."""
+        """Variables that name the directory to save in and the set to restart from."""
         if self.checkpoints is None or self.checkpoint_directory is None:
             return {}
         restart = {"MPILAUNCH_RESTART_DIR": self.checkpoints.restart} if self.checkpoints.restart else {}

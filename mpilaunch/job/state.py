@@ -1,7 +1,7 @@
 """The state of a job's ranks, and the verdict when all have ended.
 
-Pure tables: `{state: {event: state}}`. A finished rank is one that has exited *and* whose output has drained; finished ranks
-are a set, never a counter. Times are seconds of the head's monotonic clock, mapped there from each node's own.
+Pure tables: `{state: {event: state}}`. A finished rank has exited *and* its output has drained; finished ranks are a set, never
+a counter. Times are seconds of the head's monotonic clock, mapped there from each node's own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mpilaunch.errors import ExitCode
 
 LONGEST_EVIDENCE = 500
-"""Characters of the kernel's line about a rank that are kept."""
+"""Most characters kept of the kernel's log line about a rank."""
 
 RANK_STATES: dict[str, dict[str, str]] = {
     "waiting": {"started": "running", "exited": "exited", "lost": "lost"},
@@ -26,17 +26,17 @@ RANK_STATES: dict[str, dict[str, str]] = {
     "finished": {"lost": "finished"},
     "lost": {"lost": "lost"},
 }
-"""What becomes of a rank: `drained` is a rank that closed its output and lives on, `lost` one whose node is gone. A rank that
+"""Transitions of a rank. A `drained` rank closed its output but still runs; the node of a `lost` rank is gone. A rank that
 could not be executed goes from waiting to exited."""
 
 
 class Evidence(NamedTuple):
-    """Evidence of a node about the death of a rank (docs/wire.md, `exited`).
+    """A node's evidence for the cause of a rank's death (docs/wire.md, `exited`).
 
     Attributes:
-        out_of_memory: the kernel's line that says that it killed this process for memory, "" where there is none.
-        memory_kills: processes of the node's control group that were killed for memory while the job ran.
-        shm_free, shm_size: bytes of /dev/shm, after a SIGBUS; size 0 when not known.
+        out_of_memory: the kernel's log line about the out-of-memory kill of this process, or "".
+        memory_kills: out-of-memory kills in the node's control group while the job ran.
+        shm_free, shm_size: bytes of /dev/shm after a SIGBUS; size 0 if unknown.
     """
 
     out_of_memory: str = ""
@@ -45,15 +45,15 @@ class Evidence(NamedTuple):
     shm_size: int = 0
 
     @property
-    def tells(self) -> bool:
+    def known(self) -> bool:
         """Whether there is any evidence."""
         return bool(self.out_of_memory or self.memory_kills or self.shm_size)
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> Evidence:
-        """Build it from what came over the wire; raises ValueError or TypeError when it does not fit."""
+        """Parse the evidence of an `exited` message; raises ValueError or TypeError."""
         if not message:
-            return NO_EVIDENCE  # of nearly every rank
+            return NO_EVIDENCE  # the usual case
         numbers = {name: int(message.get(name, 0)) for name in ("memory_kills", "shm_free", "shm_size")}
         return cls(str(message.get("out_of_memory", ""))[:LONGEST_EVIDENCE], **numbers)
 
@@ -65,17 +65,17 @@ class RankEnd(NamedTuple):
     """How one rank ended.
 
     Attributes:
-        rank: place in the job.
+        rank: number in the job.
         code: exit code, None unless it exited.
-        signal: number of the signal that killed it, None unless one did.
+        signal: number of the signal that killed it, or None.
         core: it left a core dump.
         stopped: it ended because its node was ending the job, whatever its code.
-        errno: why it could not be executed, None unless that.
-        mpi: how far it came as an MPI program: "absent" (it did not call MPI_Init), "connected" (nor MPI_Finalize: the others
-            would wait for it for ever), "finalized" or "aborted".
-        missed: others wait for it in MPI, where it can never come to.
-        clock: when, in seconds of the head's monotonic clock.
-        evidence: what its node knows beside it.
+        errno: why it could not be executed, or None.
+        mpi: its progress as an MPI program: "absent" (never called MPI_Init), "connected" (did not call
+            MPI_Finalize: others would wait for it forever), "finalized" or "aborted".
+        missed: other ranks wait for it in an MPI call that it can no longer make.
+        clock: time of the end, in seconds of the head's monotonic clock.
+        evidence: the node's evidence for the cause.
     """
 
     rank: int
@@ -91,19 +91,19 @@ class RankEnd(NamedTuple):
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any], clock: float) -> RankEnd:
-        """Build it from an `exited` message; raises ValueError or TypeError when its evidence does not fit."""
-        same = {name: message[name] for name in ("rank", "code", "signal", "core", "mpi", "stopped")}
-        same["mpi"] = intern(same["mpi"])  # one text for all ranks
-        return cls(**same, clock=clock, evidence=Evidence.from_message(message["evidence"]))
+        """Parse an `exited` message; raises ValueError or TypeError if its evidence is malformed."""
+        fields = {name: message[name] for name in ("rank", "code", "signal", "core", "mpi", "stopped")}
+        fields["mpi"] = intern(fields["mpi"])  # one string object for all ranks
+        return cls(**fields, clock=clock, evidence=Evidence.from_message(message["evidence"]))
 
     @property
     def failed(self) -> bool:
-        """Whether it failed: any exit code but 0, or 0 while other MPI ranks wait for it."""
+        """Whether it failed: any exit code but 0, or 0 while other ranks wait for it in MPI."""
         return self.code != 0 or self.missed or self.mpi in ("connected", "aborted")
 
     @property
     def exit_code(self) -> int:
-        """What a shell would show: the code, 128 + N for signal N, 126 or 127 when it could not be executed."""
+        """The exit status that a shell would report: the code, 128 + N for signal N, 126 or 127 if it could not be executed."""
         if self.errno is not None:
             return 127 if self.errno == 2 else 126
         if self.code is not None:
@@ -138,22 +138,22 @@ class Verdict:
     """How a job ended.
 
     Attributes:
-        exit_code: what mpilaunch exits with.
-        cause: "ok", "rank-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or "output-lost"; or why
-            the last attempt of a job did not start.
+        exit_code: exit code of mpilaunch.
+        cause: "ok", "rank-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or "output-lost"; or the
+            reason why the last attempt did not start.
         first: the rank that failed first, for cause "rank-failed".
         host: the name of its node.
-        detail: for the other causes, what happened in words ("node07: no sign of life for 30 s").
-        last_lines: the last lines of `first`'s stderr, as it wrote them.
-        hint: what is known of the reason.
-        failed_after: other ranks that failed by themselves, with how they ended, in rank order.
+        detail: for the other causes, a description ("node07: no sign of life for 30 s").
+        last_lines: the last lines of `first`'s stderr, unmodified.
+        hint: the likely reason, if known.
+        failed_after: ends of the other ranks that failed by themselves, in rank order.
         hosts: the names of their nodes.
-        stopped: ranks that mpilaunch ended because of it.
-        finished: ranks that had ended well before.
-        swept: processes that ranks had left behind and that were ended: (node name, process id, command name).
+        stopped: ranks that mpilaunch ended because of the failure.
+        finished: ranks that had already ended without failure.
+        swept: orphaned descendants of ranks that were ended: (node name, process id, command name).
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
-        earlier: what became of the attempts before this one, and why there is no other; a line each.
-        unread: an end that was asked for has left output that nobody read.
+        earlier: how the earlier attempts ended, and why there is no further one; a line each.
+        unread: output was dropped because its reader did not take it before a requested stop.
     """
 
     exit_code: int
@@ -174,7 +174,7 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """How it ended, in one line: "rank 3 on node02 exited with code 1 after 2.0 s"."""
+        """The end in one line: "rank 3 on node02 exited with code 1 after 2.0 s"."""
         if self.detail:
             return self.detail.splitlines()[0]
         if self.first is not None:
@@ -192,14 +192,14 @@ class JobState:
 
     @classmethod
     def of(cls, ranks: Iterable[int]) -> JobState:
-        """Return the state of a job that has not started."""
+        """Return the state of a job before its start."""
         return cls(dict.fromkeys(ranks, "waiting"))
 
     def apply(self, rank: int, event: str, end: RankEnd | None = None) -> None:
         """Apply an event to a rank; raises ValueError if its state does not allow it."""
         state = self.states[rank]
         if event not in RANK_STATES[state]:
-            raise ValueError(f"rank {rank} is {state}: it cannot have {event}")
+            raise ValueError(f"rank {rank} is {state}: event {event} is not allowed")
         self.states[rank] = RANK_STATES[state][event]
         if end is not None:
             self.ends[rank] = end
@@ -207,30 +207,30 @@ class JobState:
             self.finished.add(rank)
 
     def add(self, ranks: Iterable[int]) -> None:
-        """Add ranks to the job, in the state waiting."""
+        """Add waiting ranks to the job."""
         self.states.update(dict.fromkeys(ranks, "waiting"))
 
     def mark_missed(self, ranks: Iterable[int]) -> None:
-        """Count these ranks as failed if they ended well: living ranks wait for them in MPI."""
+        """Count these ranks as failed even if they ended without failure: living ranks wait for them in MPI."""
         ends = [self.ends[rank] for rank in ranks if rank in self.ends]
         self.ends.update({end.rank: end._replace(missed=True) for end in ends if not end.failed})
 
     @property
     def ended(self) -> bool:
-        """Every rank is finished or lost."""
+        """Whether every rank is finished or lost."""
         return len(self.finished) == len(self.states)
 
     def is_alive(self, rank: int) -> bool:
-        """Return whether a rank runs, as far as is known."""
+        """Return whether a rank is not known to have ended."""
         return self.states[rank] in ("waiting", "running", "drained")
 
     def first_failure(self) -> RankEnd | None:
-        """Return the earliest end that was a failure of the rank's own."""
+        """Return the earliest failure of a rank that mpilaunch did not stop."""
         failures = [end for end in self.ends.values() if end.failed and not end.stopped]
         return min(failures, key=lambda end: (end.clock, end.rank), default=None)
 
     def other_ranks(self, first: RankEnd | None) -> tuple[tuple[RankEnd, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the ranks beside `first`: (failed by themselves, stopped by us or lost, ended well)."""
+        """Return the ranks other than `first`: (failed by themselves, stopped by mpilaunch or lost, ended without failure)."""
         failed_after, stopped, finished = [], [], []
         for rank in self.states:
             end = self.ends.get(rank)
@@ -246,7 +246,7 @@ class JobState:
 
 
 def verdict_of_ranks(state: JobState, first: RankEnd | None = None) -> Verdict:
-    """Return the verdict of a job that ended by its ranks alone; `first` is the failure that counts, else the earliest."""
+    """Return the verdict of a job whose ranks all ended; `first` is the failure to report, by default the earliest."""
     first = first or state.first_failure()
     failed_after, stopped, finished = state.other_ranks(first)
     if first is None:

@@ -1,7 +1,7 @@
-"""Trust in files by owner and mode: decisions on the stat of a file, a link or a directory. Nothing here opens a file.
+"""Trust in files by owner and mode, decided on the stat of a file, a link or a directory. Nothing here opens a file.
 
-Root and the user who runs mpilaunch are trusted, and nobody else. Without the sticky bit, a directory that every user may write
-protects no file in it. A group is chosen by the directory's owner: it is no stranger.
+Only root and the user who runs mpilaunch are trusted. In a directory that every user may write, only the sticky bit protects
+files. Group write permission on a directory is accepted: its owner chose the group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import stat
 
 
 def is_foreign(status: os.stat_result) -> bool:
-    """Return whether a third user owns it: neither root nor the one who runs mpilaunch."""
+    """Return whether the owner is neither root nor the user who runs mpilaunch."""
     return status.st_uid not in (0, os.geteuid())
 
 
@@ -21,12 +21,12 @@ def is_public(directory: os.stat_result) -> bool:
 
 
 def is_unprotected(directory: os.stat_result) -> bool:
-    """Return whether every user may also rename and remove what others have in a directory."""
+    """Return whether every user may also rename and remove the files of others in a directory."""
     return is_public(directory) and not directory.st_mode & stat.S_ISVTX
 
 
 def owner_of(status: os.stat_result) -> str:
-    """Return the name and the number of an owner, for a message."""
+    """Return the owner's name and uid, for a message."""
     import pwd  # for messages only
 
     try:
@@ -36,10 +36,10 @@ def owner_of(status: os.stat_result) -> str:
 
 
 def why_config_untrusted(status: os.stat_result, *, named: bool) -> str | None:
-    """Return why a file that can name commands must not be read, None when it may: OpenSSH's rule for ~/.ssh/config.
+    """Return why a file that can name commands must not be read, or None: OpenSSH's rule for ~/.ssh/config.
 
     Args:
-        named: the user gave its path on the command line; then only a file that every user may write is refused.
+        named: the user gave its path on the command line; then it is refused only if every user may write it.
     """
     if named:
         return "every user may write it" if status.st_mode & stat.S_IWOTH else None

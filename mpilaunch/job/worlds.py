@@ -1,7 +1,7 @@
 """Worlds: the ranks that share one MPI_COMM_WORLD. A job begins with one, and each MPI_Comm_spawn adds one.
 
-Pure, but for names that nobody can guess. Ranks have a number in their world, from 0, and one in the job, where spawned ones
-follow those that were there before.
+Pure, except for random names. A rank has a number in its world, from 0, and a number in the job, where spawned ranks follow the
+existing ones.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.placement.mapping import JobMap, Placement
 
 MAX_SPAWNED = 100_000
-"""Ranks that one MPI_Comm_spawn may ask for."""
+"""Most ranks in one MPI_Comm_spawn."""
 MAX_RANKS = 1 << 20
-"""Ranks of a job with all its worlds."""
+"""Most ranks of a job, in all its worlds."""
 
 
 class World(NamedTuple):
     """One world.
 
     Attributes:
-        number: place among the worlds of the job; 0 is the one it began with.
-        name: no other world's in this job, and of its key-value space in PMI; no secret.
+        number: its index among the worlds of the job; 0 is the initial world.
+        name: unique in the job; also names its key-value space in PMI; not secret.
         first: the number in the job of its rank 0.
-        apps, job_map: its programs, and where its ranks are; placements have numbers of this world.
+        apps, job_map: its programs and the placement of its ranks; placements use rank numbers of this world.
+        namespace: its name in PMIx. libpmix accepts any process that knows it as a rank of the world, so only daemons and ranks
+            receive it, and it never appears in a file name, an argument or a message to the user.
         parent: name of the world that spawned it, "" for none.
-        pairs: what its key-value space begins with.
-        namespace: its name in PMIx. libpmix takes whoever knows it for one of its ranks, so it is told to daemons and ranks
-            only, and stands in no file name, argument or message to the user.
+        pairs: the initial contents of its key-value space.
     """
 
     number: int
@@ -48,66 +48,68 @@ class World(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """The number of its ranks."""
         return len(self.job_map.placements)
 
 
 def first_world(job: JobSpec) -> World:
-    """Return the world that the job begins with."""
+    """Return the initial world of a job."""
     return World(0, job.job_id, 0, job.apps, job.job_map, _namespace())
 
 
-def spawned_world(job: JobSpec, worlds: Sequence[World], asked: Mapping[str, Any], living: Iterable[Placement]) -> World:
-    """Return the world that an `ask` for a spawn wants (docs/wire.md); raises LaunchError when it cannot be.
+def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, Any], living: Iterable[Placement]) -> World:
+    """Return the world that MPI_Comm_spawn creates; raises LaunchError if it cannot be placed.
 
-    Its ranks take free slots in node order first, then go where the fewest ranks run per slot: a program that asks for a
-    number of ranks gets it.
+    Its ranks take free slots in node order first, then the slots with the fewest ranks: a spawn is never refused for lack of
+    slots.
 
     Args:
-        living: where the ranks of the job are that have not ended.
+        request: an `ask` message for `spawn` (docs/wire.md).
+        living: the placements of the ranks that have not ended.
     """
-    apps = [_app(app) for app in asked["apps"]]
-    counts = [int(app["count"]) for app in asked["apps"]]
+    apps = [_app(app) for app in request["apps"]]
+    counts = [int(app["count"]) for app in request["apps"]]
     if not apps or min(counts) < 0 or not 1 <= sum(counts) <= MAX_SPAWNED:
         hint = f"1 to {MAX_SPAWNED:,} can be spawned at once"
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks", hint=hint)
-    if worlds[-1].first + worlds[-1].size + sum(counts) > MAX_RANKS:
+    last = worlds[-1]
+    number, first = last.number + 1, last.first + last.size
+    if first + sum(counts) > MAX_RANKS:
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_RANKS:,}")
     for program in apps:
         _check_words(program)
     load = Counter((place.node, place.slot) for place in living)
     local: dict[int, int] = defaultdict(int)
     placements: list[Placement] = []
-    for app, (count, wanted) in enumerate(zip(counts, asked["apps"], strict=True)):
-        for node, slot in _take_slots(job.allocation, load, count, wanted.get("info", {}).get("host") or ""):
+    for app, (count, requested) in enumerate(zip(counts, request["apps"], strict=True)):
+        for node, slot in _take_slots(job.allocation, load, count, requested.get("info", {}).get("host") or ""):
             placements.append(Placement(len(placements), node, local[node], slot, app))
             local[node] += 1
     job_map = JobMap(tuple(placements), tuple(sorted(local)))
-    last = worlds[-1]
-    name = f"{job.job_id}.{last.number + 1}"
-    number, first = last.number + 1, last.first + last.size
-    return World(number, name, first, tuple(apps), job_map, _namespace(), asked["world"], dict(asked["pairs"]))
+    name = f"{job.job_id}.{number}"
+    return World(number, name, first, tuple(apps), job_map, _namespace(), request["world"], dict(request["pairs"]))
 
 
 def _namespace() -> str:
-    """Return a name that nobody can guess: whoever knows it counts as a rank of the world."""
+    """Return an unguessable name: libpmix accepts any process that knows it."""
     return os.urandom(16).hex()
 
 
-def _app(asked: Mapping[str, Any]) -> App:
-    program = tuple(str(word) for word in asked["program"])
-    return App(program, {str(name): str(value) for name, value in asked["environment"].items()}, asked["info"].get("wdir"))
+def _app(request: Mapping[str, Any]) -> App:
+    program = tuple(str(word) for word in request["program"])
+    environment = {str(name): str(value) for name, value in request["environment"].items()}
+    return App(program, environment, request["info"].get("wdir"))
 
 
 def _check_words(app: App) -> None:
-    """Raise LaunchError for what Linux cannot hand to a program; the words are those of a rank."""
+    """Raise LaunchError unless Linux can execute the program with these words, which a rank chose."""
     words = [*app.program, *app.environment, *app.environment.values(), app.wdir or ""]
     if not app.program or not app.program[0] or any("\0" in word for word in words):
-        raise LaunchError("spawn", "MPI_Comm_spawn of a program without a name, or with a zero byte")
+        raise LaunchError("spawn", "MPI_Comm_spawn with an empty program name or a zero byte")
 
 
 def _take_slots(allocation: Allocation, load: Counter[tuple[int, int]], count: int, hosts: str) -> list[tuple[int, int]]:
-    """Return node and slot of each of `count` ranks, and add them to the load."""
+    """Return the node and slot of each of `count` ranks, and add them to the load."""
     names = set(filter(None, hosts.split(",")))
     nodes = [node for node in allocation.nodes if node.slots and (not names or node.name in names)]
     if not nodes:

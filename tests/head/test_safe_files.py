@@ -312,7 +312,7 @@ def test_checkpoints_in_a_directory_of_everybody_are_refused(tmp_path: Path) -> 
 
 def test_ranks_are_given_no_set_of_another_user(sticky: Path) -> None:
     (sticky / "000001").mkdir()
-    assert checkpoints.find_set(str(sticky)) == f"{sticky}/000001"
+    assert checkpoints.find_newest_set(str(sticky)) == f"{sticky}/000001"
     (sticky / "000002").mkdir()
     os.chown(sticky / "000002", USER, USER)
     done = launch("-np", "1", "--checkpoint-prefix", sticky, "echo", "ran")

@@ -92,8 +92,8 @@ KERNEL = "out of memory: Killed process 5385 (python3) total-vm:221356kB, anon-r
         (RankEnd(0, signal=9), "the kernel's out-of-memory killer is the usual cause of SIGKILL"),
         (RankEnd(0, signal=9, evidence=Evidence(f"Memory cgroup {KERNEL}", 1)), "the memory limit of its container"),
         (RankEnd(0, signal=9, evidence=Evidence(f"O{KERNEL[1:]}")), "the node's memory was used up, and the kernel"),
-        (RankEnd(0, signal=9, evidence=Evidence("", 2)), "its kernel has killed for it while this job ran"),
-        (RankEnd(0, code=137, evidence=Evidence("", 1)), "its kernel has killed for it while this job ran"),
+        (RankEnd(0, signal=9, evidence=Evidence("", 2)), "the kernel killed processes while this job ran"),
+        (RankEnd(0, code=137, evidence=Evidence("", 1)), "the kernel killed processes while this job ran"),
         (RankEnd(0, signal=7), "a full /dev/shm is the usual cause of SIGBUS: give"),
         (RankEnd(0, signal=7, evidence=Evidence(shm_free=0, shm_size=64 << 20)), "0 bytes free of 64.0 MiB"),
         (RankEnd(0, signal=7, evidence=Evidence(shm_free=20 << 30, shm_size=24 << 30)), "20.0 GiB free of 24.0 GiB now"),
@@ -184,14 +184,14 @@ def test_an_instruction_that_is_none(tmp_path: Path) -> None:
 def test_memory_that_a_limit_denies() -> None:
     limit = 1 << 30
     text = f"import resource\nresource.setrlimit(resource.RLIMIT_AS, ({limit}, {resource.RLIM_INFINITY}))\n"
-    assert "no more memory for the rank" in hint_of(*python(f"{text}bytearray({2 * limit})"))
+    assert "could not get more memory" in hint_of(*python(f"{text}bytearray({2 * limit})"))
 
 
 def test_a_thread_that_is_at_work_when_its_process_ends() -> None:
     # What C++ calls then: the gcc that the other tests need has no C++ beside it.
     text = "import ctypes, resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
     hint = hint_of(*python(f"{text}ctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()"))
-    assert hint.startswith("a thread was at work when its process ended")
+    assert hint.startswith("a thread was still running when its process ended")
 
 
 @proves(
@@ -267,7 +267,7 @@ def test_the_group_of_the_node_tells_where_the_log_does_not(small_group: Path) -
         ["sh", "-c", command + '"$@"', "sh", "sh", "-c", script], env=environment(), capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 137, done.stderr
-    assert "hint: the memory of the node or container was used up: its kernel has killed for it" in done.stderr
+    assert "hint: the memory of the node or container was used up: the kernel killed processes" in done.stderr
 
 
 def test_a_rank_that_somebody_else_killed_was_not_killed_for_memory() -> None:

@@ -13,15 +13,15 @@ from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.job.restarts import (
     LONGEST_PAUSE,
     Health,
-    Lineup,
+    Layout,
     RestartOptions,
-    changes,
-    first_lineup,
-    next_lineup,
+    describe_changes,
+    first_layout,
+    merge_discovered,
+    next_layout,
     pause_before,
-    reason_against,
+    reason_not_to_restart,
     restart_policy,
-    with_discovered,
 )
 from mpilaunch.job.spec import RestartPolicy
 from mpilaunch.job.state import RankEnd, Verdict
@@ -39,17 +39,17 @@ def asked(nodes: Allocation, mapping: MappingPolicy | None = None, **options: ob
     return restart_policy(RestartOptions(**options), nodes, mapping or MappingPolicy(), frozenset())  # type: ignore[arg-type]
 
 
-def places(lineup: Lineup | None) -> list[str]:
+def places(layout: Layout | None) -> list[str]:
     """Return the name of each rank's node."""
-    assert lineup is not None
-    return [lineup.allocation.nodes[place.node].name for place in lineup.job_map.placements]
+    assert layout is not None
+    return [layout.allocation.nodes[place.node].name for place in layout.job_map.placements]
 
 
-def goes_on(nodes: Allocation, health: Health, ranks: int | None = None, **options: object) -> Lineup | None:
+def goes_on(nodes: Allocation, health: Health, ranks: int | None = None, **options: object) -> Layout | None:
     """Return the second attempt of a job."""
     mapping = MappingPolicy(ranks)
     policy = asked(nodes, mapping, max_restarts=1, **options)
-    return next_lineup(policy, nodes, first_lineup(policy, nodes, mapping), health)
+    return next_layout(policy, nodes, first_layout(policy, nodes, mapping), health)
 
 
 def lost(*numbers: int) -> Health:
@@ -67,7 +67,7 @@ def test_without_options_all_is_as_it_was() -> None:
     nodes = pool(2, 0, 1)
     policy = asked(nodes)
     assert policy == RestartPolicy()
-    first = first_lineup(policy, nodes, MappingPolicy())
+    first = first_layout(policy, nodes, MappingPolicy())
     assert first.allocation is nodes and places(first) == ["a", "a", "c"]
 
 
@@ -85,7 +85,7 @@ def test_without_options_all_is_as_it_was() -> None:
 )
 def test_where_a_job_begins(options: dict[str, object], expected: str) -> None:
     nodes = pool(2, 2, 0, 2)
-    first = first_lineup(asked(nodes, **options), nodes, MappingPolicy())
+    first = first_layout(asked(nodes, **options), nodes, MappingPolicy())
     assert places(first) == list(expected)
     assert {node.name for node in first.allocation.nodes if node.slots} == set(expected), "idle nodes offer nothing"
 
@@ -191,10 +191,10 @@ def test_the_size_follows_the_nodes(options: dict[str, object], health: Health, 
 def test_the_size_is_a_multiple_and_grows_again() -> None:
     nodes, mapping = pool(1, 1, 1, 1), MappingPolicy()
     policy = asked(nodes, mapping, max_restarts=9, nnodes="2:4", node_unit=2)
-    lineup = first_lineup(policy, nodes, mapping)
-    smaller = next_lineup(policy, nodes, lineup, lost(3))
+    layout = first_layout(policy, nodes, mapping)
+    smaller = next_layout(policy, nodes, layout, lost(3))
     assert places(smaller) == ["a", "b"] and smaller is not None
-    assert places(next_lineup(policy, nodes, smaller, Health(failures={3: 1}))) == ["a", "b", "c", "d"]
+    assert places(next_layout(policy, nodes, smaller, Health(failures={3: 1}))) == ["a", "b", "c", "d"]
 
 
 @given(
@@ -203,7 +203,7 @@ def test_the_size_is_a_multiple_and_grows_again() -> None:
     elastic=some.booleans(),
     spares=some.integers(0, 2),
 )
-def test_whatever_happens_to_nodes_the_lineup_is_sound(
+def test_the_layout_is_sound_whatever_happens_to_nodes(
     slots: list[int], data: some.DataObject, elastic: bool, spares: int
 ) -> None:
     nodes, mapping = pool(*slots), MappingPolicy()
@@ -212,48 +212,48 @@ def test_whatever_happens_to_nodes_the_lineup_is_sound(
         policy = asked(nodes, mapping, max_restarts=9, spares=spares, **options)
     except UsageError:
         return
-    lineup = first_lineup(policy, nodes, mapping)
+    layout = first_layout(policy, nodes, mapping)
     health = Health()
     for _ in range(4):
-        gone = data.draw(some.frozensets(some.sampled_from(lineup.used)))
+        gone = data.draw(some.frozensets(some.sampled_from(layout.used)))
         excluded = data.draw(some.frozensets(some.sampled_from(range(len(slots)))))
         health = Health(health.failures, gone, excluded).with_failures(gone)
-        following = next_lineup(policy, nodes, lineup, health)
+        following = next_layout(policy, nodes, layout, health)
         if following is None:
             able = [number for number, count in enumerate(slots) if count and number not in excluded]
-            assert not able if elastic else set(lineup.used) & excluded
+            assert not able if elastic else set(layout.used) & excluded
             return
         assert sorted(following.numbers) == list(range(len(slots)))
         assert not set(following.used) & excluded
         if not elastic:
-            assert following.job_map == lineup.job_map
-        stay = [number for number in lineup.used if number in following.used]
+            assert following.job_map == layout.job_map
+        stay = [number for number in layout.used if number in following.used]
         assert stay == [number for number in following.used if number in stay], "those that stay keep their order"
         for place in following.job_map.placements:
             node = following.allocation.nodes[place.node]
             assert node.name == nodes.nodes[following.numbers[place.node]].name and place.slot < len(node.slots)
-        lineup = following
+        layout = following
 
 
 def test_those_that_stay_keep_their_order_when_the_size_changes() -> None:
     nodes, mapping = pool(1, 1, 1, 1), MappingPolicy()
     policy = asked(nodes, mapping, max_restarts=9, nnodes="1:3")
-    replaced = next_lineup(policy, nodes, first_lineup(policy, nodes, mapping), lost(0))
+    replaced = next_layout(policy, nodes, first_layout(policy, nodes, mapping), lost(0))
     assert places(replaced) == ["d", "b", "c"] and replaced is not None
-    assert places(next_lineup(policy, nodes, replaced, Health(failures={0: 2, 1: 1}, lost=frozenset({1})))) == ["d", "c"]
+    assert places(next_layout(policy, nodes, replaced, Health(failures={0: 2, 1: 1}, lost=frozenset({1})))) == ["d", "c"]
 
 
 # Hosts that come and go
 
 
 def test_hosts_that_were_found() -> None:
-    nodes, gone = with_discovered(pool(2, 2, 2), pool(2, 4, 1, names="caz"))
+    nodes, gone = merge_discovered(pool(2, 2, 2), pool(2, 4, 1, names="caz"))
     assert [(node.name, len(node.slots)) for node in nodes.nodes] == [("a", 4), ("b", 2), ("c", 2), ("z", 1)]
     assert [node.index for node in nodes.nodes] == [0, 1, 2, 3]
     assert gone == {1}
     policy = asked(pool(2, 2), max_restarts=1, nnodes="1:9")
-    lineup = first_lineup(policy, pool(2, 2), MappingPolicy())
-    assert places(next_lineup(policy, nodes, lineup, Health(unusable=gone))) == [*"aaaacc", "z"]
+    layout = first_layout(policy, pool(2, 2), MappingPolicy())
+    assert places(next_layout(policy, nodes, layout, Health(unusable=gone))) == [*"aaaacc", "z"]
 
 
 # Words
@@ -262,12 +262,12 @@ def test_hosts_that_were_found() -> None:
 def test_changes_in_words() -> None:
     nodes = pool(1, 1, 1, 1)
     policy = asked(nodes, max_restarts=1, nnodes="1:3")
-    first = first_lineup(policy, nodes, MappingPolicy())
-    following = [next_lineup(policy, nodes, first, health) for health in (Health(), lost(0, 2), lost(1))]
-    words = [changes(first, found) for found in following if found is not None]
+    first = first_layout(policy, nodes, MappingPolicy())
+    following = [next_layout(policy, nodes, first, health) for health in (Health(), lost(0, 2), lost(1))]
+    words = [describe_changes(first, found) for found in following if found is not None]
     assert words == ["", "2 nodes instead of 3: b,d", "d for b"]
-    one = Lineup(first.numbers, first.allocation, JobMap(first.job_map.placements[:1], (0,)))
-    assert changes(first, one) == "1 node instead of 3: a"
+    one = Layout(first.numbers, first.allocation, JobMap(first.job_map.placements[:1], (0,)))
+    assert describe_changes(first, one) == "1 node instead of 3: a"
 
 
 # Whether and when
@@ -294,9 +294,9 @@ def failed(code: int | None = 3, cause: str = "rank-failed", errno: int | None =
     ids=lambda value: value.cause if isinstance(value, Verdict) else "",
 )
 def test_what_is_followed_by_another_attempt(verdict: Verdict, another: bool) -> None:
-    policy = RestartPolicy(limit=2, excepted=frozenset({2, 64, 65}))
-    assert (reason_against(policy, verdict, 0) == "") is another
-    assert reason_against(policy, verdict, 2) != ""
+    policy = RestartPolicy(limit=2, excluded_codes=frozenset({2, 64, 65}))
+    assert (reason_not_to_restart(policy, verdict, 0) == "") is another
+    assert reason_not_to_restart(policy, verdict, 2) != ""
 
 
 def test_pauses_double_up_to_a_limit() -> None:

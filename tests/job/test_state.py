@@ -37,7 +37,7 @@ def test_every_cell_of_the_table(state: str, event: str) -> None:
         assert job.states == {0: CELLS[state, event], 1: "running"}
         assert job.finished == ({0} if CELLS[state, event] in ("finished", "lost") else set())
     else:
-        with pytest.raises(ValueError, match=f"rank 0 is {state}: it cannot have {event}"):
+        with pytest.raises(ValueError, match=f"rank 0 is {state}: event {event} is not allowed"):
             job.apply(0, event)
         assert job.states[0] == state
 

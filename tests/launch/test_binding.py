@@ -101,7 +101,7 @@ def test_a_plan_that_depends_on_the_nodes_says_so() -> None:
     done = launch("--dry-run", "-H", "node1:4,node2:4", "--map-by", "ppr:2:socket", "-np", "4", "prog")
     assert (done.code, done.words) == (0, "")
     shown = done.out.decode().splitlines()
-    assert shown[0] == "the map depends on what the nodes are made of: 2 ranks on each socket, 4 ranks in all"
+    assert shown[0] == "the map depends on the topology of the nodes: 2 ranks on each socket, 4 ranks in all"
     assert "8 slots on 2 nodes, hosts from --host" in shown and shown[-1] == "program: prog"
     assert "depends on its nodes" in launch("--show-env", "0", "--map-by", "socket:span", "prog").words
 

@@ -1,5 +1,5 @@
-"""The environment of a rank: what the head forwards, what mpilaunch sets, and what a node drops.
+"""The environment of a rank: variables that the head forwards, that mpilaunch sets, and that a node drops.
 
-`contracts` holds one module for each framework, library or launcher whose variables mpilaunch knows. docs/environment.md lists
-every name, and a test compares that page with these modules.
+`contracts` has one module for each framework, library or launcher whose variables mpilaunch knows. docs/environment.md lists
+all names; a test compares it with these modules.
 """

@@ -1,6 +1,6 @@
-"""A contract: the variables by which one framework, library or launcher tells a rank its place in the job.
+"""A contract: the variables from which one framework, library or launcher reads a rank's place in the job.
 
-Pure. A module of `contracts` makes one `Contract`; its functions receive the facts below and return variables.
+Pure. Each module of `contracts` makes one `Contract`; its functions map the facts below to variables.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Variables = Mapping[str, str]
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What is the same for every rank of a world.
+    """Facts shared by all ranks of a world.
 
     Attributes:
-        job_id: of this attempt.
-        run_id: shared by all attempts of the job.
+        job_id: the id of this attempt.
+        run_id: the id shared by all attempts of the job.
         size: ranks in the world.
         node_count: nodes that run at least one of them.
         universe_size: slots in the allocation, used or not.
         master_addr, master_port: where rank 0 listens, as text.
-        restart_count, max_restarts: how often the job has been started again, and how often it may be.
+        restart_count, max_restarts: restarts so far, and the most allowed.
         mpi: the value of `--mpi`.
-        pmi_port: ranks reach PMI through a port of their node, not through an inherited descriptor.
-        spawned: MPI_Comm_spawn made this world.
+        pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
+        spawned: MPI_Comm_spawn created this world.
     """
 
     job_id: str
@@ -47,7 +47,7 @@ class JobFacts:
 
 @dataclass(frozen=True)
 class NodePlace:
-    """What is the same for every rank of one node.
+    """Facts shared by all ranks of one node.
 
     Attributes:
         node_rank: place among the nodes that run at least one rank, not in the allocation.
@@ -62,11 +62,11 @@ class NodePlace:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """What only one rank has.
+    """Facts about one rank.
 
     Attributes:
         cross_rank: place of the node among the nodes that have this local rank.
-        cross_size: how many nodes have this local rank.
+        cross_size: the number of nodes that have this local rank.
     """
 
     rank: int
@@ -95,18 +95,18 @@ class Contract:
     """The variables of one framework, library or launcher.
 
     Attributes:
-        job, node, rank: return the variables that mpilaunch sets, by how many ranks share them.
-        defaults: returns what a node sets only where neither the node nor the user does.
-        chosen: names from `job` that the user may set to another value; all other names state facts of the job map.
+        job, node, rank: return the variables that mpilaunch sets: shared by the world, shared on a node, or of one rank.
+        defaults: returns variables that are set only if neither the node nor the user sets them.
+        overridable: names from `job` that the user may set to another value; all other names state facts of the job map.
         also_fixed: names that state such facts and are set elsewhere.
-        scrubbed: what a surrounding job leaves behind: exact names, and prefixes written `PREFIX*`. A rank that found them
-            would take itself for a part of that job.
+        scrubbed: variables of a surrounding job, which would make a rank join that job: exact names, and prefixes written
+            `PREFIX*`.
     """
 
     job: Callable[[JobFacts], Variables] = _nothing
     node: Callable[[JobFacts, NodePlace], Variables] = _nothing
     rank: Callable[[JobFacts, NodePlace, RankPlace], Variables] = _nothing
     defaults: Callable[[JobFacts, NodePlace], Variables] = _nothing
-    chosen: frozenset[str] = frozenset()
+    overridable: frozenset[str] = frozenset()
     also_fixed: frozenset[str] = frozenset()
     scrubbed: tuple[str, ...] = ()

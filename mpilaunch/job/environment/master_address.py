@@ -1,6 +1,4 @@
-"""MASTER_ADDR: an address of rank 0's node that the other nodes reach.
-
-Pure: the nodes' facts in, an address out.
+"""MASTER_ADDR: the choice of an address for rank 0. Pure: the nodes' facts in, an address out.
 """
 
 from __future__ import annotations
@@ -15,14 +13,14 @@ def choose_master_address(
 ) -> str:
     """Return an address of rank 0's node that the other nodes reach.
 
-    An address that has carried a connection of this launch comes before one that the node merely has, and IPv4 or IPv6 is
-    whatever that connection used; among the node's own addresses IPv4 is first (`NodeFacts.addresses`). Loopback and
-    link-local addresses mean something else on every node, so they are passed over.
+    An address that has carried an ssh connection of this launch, IPv4 or IPv6, is preferred to the node's own addresses, of
+    which IPv4 comes first (`NodeFacts.addresses`). Loopback and link-local addresses are skipped, as other nodes cannot reach
+    them.
 
     Args:
-        other_facts: of the other nodes of the job.
-        rank0_is_head: rank 0 runs on the head, so no connection led to its node, but connections led from it.
-        node_name: of rank 0's node, as the user wrote it.
+        other_facts: facts of the other nodes of the job.
+        rank0_is_head: rank 0 runs on the head, from which the connections to the other nodes were made.
+        node_name: the name of rank 0's node, as the user wrote it.
     """
     facts = rank0_node_facts
     elsewhere = [other for other in other_facts if (other.hostname, other.addresses) != (facts.hostname, facts.addresses)]
@@ -30,7 +28,7 @@ def choose_master_address(
         return "127.0.0.1"
     candidates: list[str] = []
     if rank0_is_head:
-        # Behind a jump host the nodes saw that host's address: one of the head's own is proof against it.
+        # Behind a jump host the nodes saw that host's address, so only the head's own addresses count, if known.
         seen = [_routable(other.ssh_connection[0]) for other in elsewhere if other.ssh_connection]
         own = set(facts.addresses)
         candidates += [address for address in seen if address in own or not own]
@@ -42,8 +40,8 @@ def choose_master_address(
 
 
 def _routable(text: str) -> str:
-    """Return the address without its zone (`%eth0`), or "" when it is no address that other nodes reach."""
-    import ipaddress  # 3 ms, and a job on one machine needs none
+    """Return the address without its zone (`%eth0`), or "" if other nodes cannot reach it."""
+    import ipaddress  # 3 ms, and not needed on one machine
 
     try:
         address = ipaddress.ip_address(text.partition("%")[0])

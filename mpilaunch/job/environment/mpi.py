@@ -1,6 +1,6 @@
-"""What MPI programs are offered to find each other: PMI, PMIx or both.
+"""The process-management interfaces offered to MPI programs: PMI, PMIx or both.
 
-Pure. The same rank is offered both by default: nobody has to say which MPI library it uses.
+Pure. By default a rank is offered both, so that the user need not name the MPI library.
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ _OFFERS = {"auto": (PMI, PMIX), "pmi1": (PMI,), "pmi2": (PMI,), "pmix": (PMIX,),
 
 
 def mpi_offer(mpi: str) -> tuple[str, ...]:
-    """Return what `--mpi` offers."""
+    """Return the interfaces that a value of `--mpi` offers."""
     return _OFFERS[mpi]

@@ -21,10 +21,10 @@ LONGEST_LINE = 1 << 20
 
 
 class LineJoiner:
-    """Join the blocks of one stream into whole lines; what has no newline yet waits.
+    """Join the blocks of one stream into whole lines.
 
     Attributes:
-        tail: the line that has no newline yet.
+        tail: the last line, as long as it has no newline.
     """
 
     __slots__ = ("_longest", "tail")
@@ -34,7 +34,7 @@ class LineJoiner:
         self.tail = b""
 
     def feed(self, block: bytes) -> bytes:
-        """Take a block; return the lines that are whole now, each with its newline; empty when there is none."""
+        """Take a block; return the lines that are complete now, each with its newline."""
         cut = block.rfind(b"\n") + 1
         if not cut:
             self.tail += block
@@ -44,7 +44,7 @@ class LineJoiner:
         return lines
 
     def finish(self) -> bytes:
-        """The stream has ended: return the last line, with the newline that it may lack."""
+        """Return the last line at the end of the stream, with a newline."""
         line, self.tail = self.tail, b""
         return line + b"\n" if line else b""
 

@@ -1,7 +1,7 @@
-"""Tags: what stands before each line of a rank's output.
+"""Tags: the text before each line of a rank's output.
 
-Pure. A tag is a template with fields in braces; `bind` fills in all that is the same for every line of a stream, so that a
-line costs a join, and a new text only when the clock's millisecond has changed.
+Pure. A tag is a template with fields in braces. `bind` fills in all fields but the time once for each stream, so that a line
+costs one join; the text of the time is made once for each millisecond.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PRESETS = {
     "rank": "[{rank}] ",
     "host": "{host}: ",
     "time": "{time} ",
-    # As `mpirun --tag-output` writes it.
+    # The format of `mpirun --tag-output`.
     "ompi": "[1,{rank}]<{stream}>:",
 }
 
@@ -27,12 +27,12 @@ _WIDTH = r"[<>^]?[0-9]{1,2}"
 
 
 class BoundTag(NamedTuple):
-    """The tag of one stream of one rank: fixed bytes with the time between them."""
+    """The tag of one stream of one rank: fixed parts, joined by the time."""
 
     parts: tuple[bytes, ...]
 
     def prefix(self, now: float) -> bytes:
-        """Return the bytes to put before a line that was read at `now`, in seconds since 1970."""
+        """Return the bytes before a line that was read at `now`, in seconds since 1970."""
         return self.parts[0] if len(self.parts) == 1 else _clock_text(int(now * 1000)).join(self.parts)
 
 
@@ -61,27 +61,26 @@ class Tag(NamedTuple):
 
 
 def tag_template(text: str | None, *, timestamp: bool = False) -> str | None:
-    """Return the template that `--tag` and `--timestamp-output` ask for, None for no tag; raises UsageError."""
+    """Return the template for `--tag` and `--timestamp-output`, None for no tag; raises UsageError."""
     template = PRESETS.get(text or "", text or "")
     parse_tag(template)
     return ("{time} " if timestamp else "") + template or None
 
 
 def parse_tag(text: str, option: str = "--tag") -> Tag:
-    """Return the tag of a template or preset name, or of another `option` that takes a template; raises UsageError."""
+    """Return the parsed template; `--tag` also takes the name of a preset; raises UsageError."""
     template = PRESETS.get(text, text) if option == "--tag" else text
-    # A bare word is a preset with a typo far more often than it is a prefix for every line.
+    # A bare word is more likely a misspelt preset than a prefix for every line.
     if template.isalpha() and option == "--tag":
         raise UsageError(
             "tag-format",
-            f"--tag: '{text}' is no tag{did_you_mean(text, PRESETS)}",
+            f"--tag: '{text}' is not a tag{did_you_mean(text, PRESETS)}",
             hint=f"use {', '.join(PRESETS)}, or a template like '{{host}}: '",
         )
     if "\n" in template:
-        raise UsageError("tag-format", f"{option}: a template cannot have a line break in it")
+        raise UsageError("tag-format", f"{option}: a template cannot contain a line break")
     pieces: list[tuple[str, str]] = []
     end = 0
-    # `re` is loaded for those who write a tag.
     for match in re.finditer(_TOKEN, template) if template else ():
         pieces.append(("", template[end : match.start()]))
         end = match.end()
@@ -97,23 +96,23 @@ def _piece(template: str, match: re.Match[str], option: str) -> tuple[str, str]:
     if match[1] is None:
         raise UsageError(
             "tag-format",
-            f"{option}: column {match.start() + 1} of '{template}': '{token}' without its partner",
-            hint=f"write '{token * 2}' for the character itself",
+            f"{option}: column {match.start() + 1} of '{template}': unmatched '{token}'",
+            hint=f"write '{token * 2}' for a literal '{token}'",
         )
     name, _, width = match[1].partition(":")
     fields = ", ".join(f"{{{field}}}" for field in FIELDS)
     if name not in FIELDS:
-        told = f"{option}: unknown field '{{{name}}}'{did_you_mean(name, FIELDS)}"
-        raise UsageError("tag-format", told, hint=f"use {fields}")
+        message = f"{option}: unknown field '{{{name}}}'{did_you_mean(name, FIELDS)}"
+        raise UsageError("tag-format", message, hint=f"use {fields}")
     if width and (name == "time" or not re.fullmatch(_WIDTH, width, re.ASCII)):
-        what = "the time has a fixed width" if name == "time" else f"'{width}' is not a width"
-        raise UsageError("tag-format", f"{option}: '{token}': {what}", hint="write a width like {rank:4} or {host:<12}")
+        reason = "the time has a fixed width" if name == "time" else f"'{width}' is not a width"
+        raise UsageError("tag-format", f"{option}: '{token}': {reason}", hint="write a width like {rank:4} or {host:<12}")
     return name, width
 
 
 @lru_cache(maxsize=1)
 def _clock_text(millisecond: int) -> bytes:
-    """Return local time as ISO 8601; thousands of lines share one millisecond, and its text."""
-    from datetime import datetime  # few tags tell the time
+    """Return local time as ISO 8601; cached, as many lines share one millisecond."""
+    from datetime import datetime  # few tags have a time
 
     return datetime.fromtimestamp(millisecond / 1000).isoformat(timespec="milliseconds").encode("ascii")

@@ -25,31 +25,31 @@ CONTRACTS = tuple(
 )
 
 SCRUBBED = tuple(pattern for contract in CONTRACTS for pattern in contract.scrubbed)
-"""What a node drops from its own variables before it adds ours: exact names, and prefixes written `PREFIX*`."""
+"""Variables that a node drops from its own environment first: exact names, and prefixes written `PREFIX*`."""
 
 
 def job_environment(job: JobFacts) -> dict[str, str]:
-    """Return what every rank of a world shares."""
+    """Return the variables shared by all ranks of a world."""
     return {name: value for contract in CONTRACTS for name, value in contract.job(job).items()}
 
 
 def node_environment(job: JobFacts, node: NodePlace) -> dict[str, str]:
-    """Return what every rank of one node shares."""
+    """Return the variables shared by all ranks of one node."""
     return {name: value for contract in CONTRACTS for name, value in contract.node(job, node).items()}
 
 
 def rank_environment(job: JobFacts, node: NodePlace, rank: RankPlace) -> dict[str, str]:
-    """Return what only one rank has."""
+    """Return the variables of one rank."""
     return {name: value for contract in CONTRACTS for name, value in contract.rank(job, node, rank).items()}
 
 
 def defaults(job: JobFacts, node: NodePlace) -> dict[str, str]:
-    """Return what a node sets where neither the node nor the user does."""
+    """Return the variables that are set only if neither the node nor the user sets them."""
     return {name: value for contract in CONTRACTS for name, value in contract.defaults(job, node).items()}
 
 
 def is_listed(name: str, patterns: tuple[str, ...]) -> bool:
-    """Return whether a name is one of the patterns, or starts with one that is written `PREFIX*`."""
+    """Return whether a name matches a pattern: an exact name, or a prefix written `PREFIX*`."""
     return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns)
 
 
@@ -62,9 +62,9 @@ def _fixed() -> frozenset[str]:
     job = JobFacts("", "", 0, 0, 0, "", "")
     node, rank = NodePlace(0, 0), RankPlace(0, 0, 0, 0)
     names = {*job_environment(job), *node_environment(job, node), *rank_environment(job, node, rank)}
-    chosen = frozenset[str]().union(*(contract.chosen for contract in CONTRACTS))
-    return frozenset(names - chosen).union(*(contract.also_fixed for contract in CONTRACTS))
+    overridable = frozenset[str]().union(*(contract.overridable for contract in CONTRACTS))
+    return frozenset(names - overridable).union(*(contract.also_fixed for contract in CONTRACTS))
 
 
 FIXED = _fixed()
-"""Facts of the job and its map, which the user chooses with -np, -N and --map-by: a value set by hand would be wrong."""
+"""Variables that state facts of the job map; the user chooses those with -np, -N and --map-by, never by setting a variable."""

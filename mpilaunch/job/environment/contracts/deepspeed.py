@@ -6,12 +6,10 @@ from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, Ra
 
 
 def node(job: JobFacts, facts: NodePlace) -> Variables:
-    """Return what every rank of a node shares."""
     return {"LOCAL_SIZE": str(facts.local_size)}
 
 
 def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
-    """Return the place of the rank's node among the nodes that have its local rank."""
     return {"CROSS_RANK": str(facts.cross_rank), "CROSS_SIZE": str(facts.cross_size)}
 
 

@@ -10,7 +10,6 @@ from mpilaunch.job.environment.mpi import PMI, mpi_offer
 
 
 def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
-    """Return the rank's place on its node."""
     if PMI not in mpi_offer(job.mpi):
         return {}
     return {"MPI_LOCALRANKID": str(facts.local_rank), "MPI_LOCALNRANKS": str(node.local_size)}

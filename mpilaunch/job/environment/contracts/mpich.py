@@ -1,4 +1,4 @@
-"""MPICH's variables, by which it finds PMI. Intel MPI and MVAPICH read them too.
+"""MPICH's variables to find PMI. Intel MPI and MVAPICH read them too.
 
 Source: MPICH's src/pm/hydra and src/pmi; ../docs/mpi.md describes the protocol.
 """
@@ -10,7 +10,7 @@ from mpilaunch.job.environment.mpi import PMI, PMI_DESCRIPTOR, mpi_offer
 
 
 def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
-    """Return where the rank finds its PMI server, and its place. The daemon adds a port and its password itself."""
+    """Return the rank's PMI connection and place. With a port, the daemon adds its number and password."""
     if PMI not in mpi_offer(job.mpi):
         return {}
     return {
@@ -22,7 +22,7 @@ def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
 
 
 def defaults(job: JobFacts, node: NodePlace) -> Variables:
-    """Return the version of PMI: MPICH is offered PMIx too, and must be told which to take."""
+    """Return the version of PMI to use: MPICH would otherwise have to choose between PMI and PMIx."""
     return {"MPIR_CVAR_PMI_VERSION": "2" if job.mpi == "pmi2" else "1"} if PMI in mpi_offer(job.mpi) else {}
 
 

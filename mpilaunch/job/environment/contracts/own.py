@@ -6,7 +6,6 @@ from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, Ra
 
 
 def job(facts: JobFacts) -> Variables:
-    """Return what every rank of the world shares."""
     return {
         "MPILAUNCH_JOB_ID": facts.job_id,
         "MPILAUNCH_RESTART_COUNT": str(facts.restart_count),
@@ -15,17 +14,15 @@ def job(facts: JobFacts) -> Variables:
 
 
 def node(job: JobFacts, facts: NodePlace) -> Variables:
-    """Return what every rank of a node shares."""
     return {"MPILAUNCH_NODE_RANK": str(facts.node_rank)}
 
 
 def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
-    """Return what one rank has."""
     return {"MPILAUNCH_RANK": str(facts.rank), "MPILAUNCH_LOCAL_RANK": str(facts.local_rank)}
 
 
 def defaults(job: JobFacts, node: NodePlace) -> Variables:
-    """Return what makes Python's output appear when it is written."""
+    """Make Python write its output without delay."""
     return {"PYTHONUNBUFFERED": "1"}
 
 

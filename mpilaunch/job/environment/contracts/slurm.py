@@ -1,4 +1,4 @@
-"""Slurm's variables of a step: dropped. A rank that found them would take itself for a task of that step. Source: srun(1)."""
+"""Slurm's variables of a step: dropped, so that a rank does not join that step. Source: srun(1)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, Ra
 
 
 def job(facts: JobFacts) -> Variables:
-    """Return what every rank of the world shares."""
     return {
         "WORLD_SIZE": str(facts.size),
         "MASTER_ADDR": facts.master_addr,
@@ -25,7 +24,6 @@ def job(facts: JobFacts) -> Variables:
 
 
 def node(job: JobFacts, facts: NodePlace) -> Variables:
-    """Return what every rank of a node shares."""
     return {
         "NODE_RANK": str(facts.node_rank),
         "GROUP_RANK": str(facts.node_rank),
@@ -34,12 +32,11 @@ def node(job: JobFacts, facts: NodePlace) -> Variables:
 
 
 def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
-    """Return what one rank has."""
     return {"RANK": str(facts.rank), "LOCAL_RANK": str(facts.local_rank), "ROLE_RANK": str(facts.rank)}
 
 
 def defaults(job: JobFacts, node: NodePlace) -> Variables:
-    """Return torchrun's default: N ranks with one thread per core each would compete for the cores."""
+    """Set one OpenMP thread, as torchrun does: several ranks with one thread per core would compete for the cores."""
     return {"OMP_NUM_THREADS": "1"} if node.local_size > 1 else {}
 
 
@@ -48,7 +45,7 @@ CONTRACT = Contract(
     node,
     rank,
     defaults,
-    chosen=frozenset(
+    overridable=frozenset(
         {
             *("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
             *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
