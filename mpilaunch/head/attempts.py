@@ -29,6 +29,7 @@ from mpilaunch.job import checkpoints, restarts
 from mpilaunch.job.restarts import Health, Lineup
 from mpilaunch.job.spec import CheckpointPolicy, Discovery, JobSpec
 from mpilaunch.job.state import Verdict, signal_name
+from mpilaunch.text import plural
 
 DISCOVERY_SECONDS = 30.0
 """Time limit of the host discovery script."""
@@ -172,8 +173,8 @@ class Attempts:
         if lineup is None:
             needed = self._policy.least if self._policy.elastic else len(self._lineup.job_map.nodes)
             usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
-            available = f"there are {len(usable)}: {fold(usable)}" if usable else "there is none"
-            raise LaunchError("too-few-nodes", f"{next_one} needs {needed} nodes with enough slots, and {available}")
+            available = f"{plural(len(usable), 'node')} can be used" + (f": {fold(usable)}" if usable else "")
+            raise LaunchError("too-few-nodes", f"{next_one} needs {plural(needed or 0, 'node')} with enough slots, and {available}")
         changed = restarts.changes(self._lineup, lineup)
         self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
         self._adopt(lineup)

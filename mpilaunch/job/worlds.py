@@ -16,6 +16,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.placement.mapping import JobMap, Placement
+from mpilaunch.text import plural
 
 MAX_SPAWNED = 100_000
 """Ranks that one MPI_Comm_spawn may ask for."""
@@ -72,7 +73,7 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], asked: Mapping[str, Any
         hint = f"1 to {MAX_SPAWNED:,} can be spawned at once"
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks", hint=hint)
     if worlds[-1].first + worlds[-1].size + sum(counts) > MAX_RANKS:
-        raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_RANKS:,}")
+        raise LaunchError("spawn", f"MPI_Comm_spawn of {plural(sum(counts), 'rank')}: a job has at most {MAX_RANKS:,}")
     for program in apps:
         _check_words(program)
     load = Counter((place.node, place.slot) for place in living)
