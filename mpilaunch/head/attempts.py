@@ -174,7 +174,8 @@ class Attempts:
             needed = self._policy.least if self._policy.elastic else len(self._lineup.job_map.nodes)
             usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
             available = f"{plural(len(usable), 'node')} can be used" + (f": {fold(usable)}" if usable else "")
-            raise LaunchError("too-few-nodes", f"{next_one} needs {plural(needed or 0, 'node')} with enough slots, and {available}")
+            request = f"{next_one} needs {plural(needed or 0, 'node')} with enough slots"
+            raise LaunchError("too-few-nodes", f"{request}, and {available}")
         changed = restarts.changes(self._lineup, lineup)
         self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
         self._adopt(lineup)
