@@ -29,6 +29,7 @@ from mpilaunch.job import checkpoints, restarts
 from mpilaunch.job.restarts import Health, Layout
 from mpilaunch.job.spec import CheckpointPolicy, Discovery, JobSpec
 from mpilaunch.job.state import Verdict, signal_name
+from mpilaunch.text import plural
 
 DISCOVERY_SECONDS = 30.0
 """Time limit of the host discovery script."""
@@ -172,8 +173,9 @@ class Attempts:
         if layout is None:
             needed = self._policy.min_nodes if self._policy.elastic else len(self._layout.job_map.nodes)
             usable = [node.name for node in self._pool.nodes if node.slots and node.index not in self._health.unusable]
-            available = f"there are {len(usable)}: {fold(usable)}" if usable else "there is none"
-            raise LaunchError("too-few-nodes", f"{next_one} needs {needed} nodes with enough slots, and {available}")
+            available = f"{plural(len(usable), 'node')} can be used" + (f": {fold(usable)}" if usable else "")
+            request = f"{next_one} needs {plural(needed or 0, 'node')} with enough slots"
+            raise LaunchError("too-few-nodes", f"{request}, and {available}")
         changed = restarts.describe_changes(self._layout, layout)
         self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
         self._adopt(layout)

@@ -35,6 +35,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
 from mpilaunch.job.worlds import first_world
 from mpilaunch.placement.binding import describe_binding
+from mpilaunch.text import plural
 from mpilaunch.wire.frames import WireError, rank_of
 
 SIGNALS_TO_QUIT = 3
@@ -137,11 +138,10 @@ class Launch:
 
     def _note_nodes(self) -> None:
         if self._job.output.verbose >= 1:
-            nodes = f"{len(self._links)} nodes" if len(self._links) > 1 else "1 node"
-            self._say(f"{nodes} reported after {self._timeline.phases()['launch-daemons']:.1f} s")
+            self._say(f"{plural(len(self._links), 'node')} reported after {self._timeline.phases()['launch-daemons']:.1f} s")
         if self._job.output.verbose >= 2:
             for index, facts in self._facts().items():
-                size = f"{len(facts.cpus)} CPUs, {len(facts.gpus)} GPUs"
+                size = f"{plural(len(facts.cpus), 'CPU')}, {plural(len(facts.gpus), 'GPU')}"
                 python = f"python {facts.python} ({facts.executable})"
                 name = self._daemons.links[index].node.name
                 self._say(f"{name}: {facts.hostname}, {size}, {python}, {', '.join(facts.addresses)}")

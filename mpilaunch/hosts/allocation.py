@@ -251,7 +251,7 @@ def allocate(
         if node.max_slots is not None and len(slots) > node.max_slots:
             raise UsageError(
                 "host-slots",
-                f"{node.name} has {len(slots)} slots, more than its max_slots={node.max_slots}",
+                f"{node.name} has {plural(len(slots), 'slot')}, more than its max_slots={node.max_slots}",
                 context=_origins(mentions),
                 hint="give the host fewer slots or a higher max_slots",
             )
@@ -349,7 +349,7 @@ def _selected_slots(node: Node, mentions: Sequence[HostEntry], source: str, elas
     if count > len(node.slots):
         raise UsageError(
             "host-slots",
-            f"{source} asks for {count} slots on {node.name}, which has {len(node.slots)} ({node.origin})",
+            f"{source} asks for {plural(count, 'slot')} on {node.name}, which has {len(node.slots)} ({node.origin})",
             hint=f"{source} may lower the slots that a host has, not raise them; --oversubscribe allows more ranks than slots",
         )
     return node.slots[:count]

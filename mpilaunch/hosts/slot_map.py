@@ -23,7 +23,7 @@ from mpilaunch.hosts.allocation import Allocation, Node, Slot, divide
 from mpilaunch.hosts.host_values import read_cpus, read_gpus
 from mpilaunch.hosts.hostfile import HostEntry, read_hosts
 from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, fold
-from mpilaunch.text import closest
+from mpilaunch.text import closest, plural
 
 Path = tuple[Any, ...]
 Positions = Mapping[Path, tuple[int, int]]
@@ -109,7 +109,7 @@ class _Plan:
         max_slots = node.max_slots if self.max_slots is None else self.max_slots
         if max_slots is not None and len(slots) > max_slots:
             raise self.at.error(
-                f"{node.name} has {len(slots)} slots, more than its max_slots={max_slots}",
+                f"{node.name} has {plural(len(slots), 'slot')}, more than its max_slots={max_slots}",
                 "give the node fewer slots or a higher max_slots",
             )
         return replace(node, slots=slots, max_slots=max_slots)

@@ -33,10 +33,10 @@ def not_enough(
         message, hint = f"no slots on {nodes} ({where})", "give at least one host a slot, like slots=4"
     elif policy.per_node is not None and ranks > policy.per_node * len(usable):
         message = f"{request} on {nodes} ({where})"
-        hint = f"ask for {policy.per_node * len(usable)} ranks or fewer, for a higher -N, or for more nodes"
+        hint = f"ask for {plural(policy.per_node * len(usable), 'rank')} or fewer, for a higher -N, or for more nodes"
     elif policy.per_object is not None and ranks > (most := policy.per_object * sum(objects.values())):
         message = f"{request} on the {plural(sum(objects.values()), policy.map_by)} of {nodes} ({where})"
-        hint = f"ask for {most} ranks or fewer, or for more on each {policy.map_by}"
+        hint = f"ask for {plural(most, 'rank')} or fewer, or for more on each {policy.map_by}"
     elif policy.oversubscribe or allocation.elastic_slots:
         message = f"{request} in {plural(total, 'slot')} of {nodes} ({where}) with their max_slots"
         hint = "raise max_slots: --oversubscribe does not pass it"

@@ -139,14 +139,15 @@ def _fixed_ranks(nodes: Sequence[Node], ranks: int, capacities: Mapping[int, flo
         for rank in own:
             where = f"{node.name} ({node.origin})"
             if rank >= ranks:
-                message = f"a slot of {where} is for rank {rank}, but the job has {ranks} ranks"
+                message = f"a slot of {where} is for rank {rank}, but the job has {plural(ranks, 'rank')}"
                 raise UsageError("slot-map", message, hint=f"ranks are 0 to {ranks - 1}; change the slot map or -np")
             if rank in fixed:
                 first = next(other for other in nodes if other.index == fixed[rank][0])
                 message = f"rank {rank} has a slot of {first.name} ({first.origin}) and one of {where}"
                 raise UsageError("slot-map", message, hint="give each slot a rank of its own")
         if len(own) > capacities[node.index]:
-            message = f"{len(own)} slots of {node.name} have fixed ranks, but {capacities[node.index]} ranks may run there"
+            most = plural(int(capacities[node.index]), "rank")
+            message = f"{plural(len(own), 'slot')} of {node.name} with a fixed rank, but at most {most} may run there"
             raise UsageError("slot-map", message, hint="change the slot map or -N")
         fixed.update(own)
     return fixed

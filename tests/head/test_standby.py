@@ -29,6 +29,7 @@ from mpilaunch.relay import HEADER, RelayedChannel
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import GO, MARKER, STANDBY
 from mpilaunch.wire.session import Session
+from tests.support import goldens
 from tests.support.hosts import Hosts
 from tests.support.launching import (
     Launched,
@@ -135,6 +136,13 @@ def test_every_launch_gets_the_daemons_that_stand_by(place: Place) -> None:
     assert not any(map(living, standing))
     wait_until(lambda: not living(keeper), "the keeper has gone", 1)
     assert place.down() == b"note: no daemon stood by\n"
+
+
+def test_a_second_up_says_which_nodes_it_has_dropped(place: Place) -> None:
+    first, same = place.launch("--up", "-H", "c,d"), place.launch("--up", "-H", "c,d")
+    assert (first.code, same.code) == (0, 0) and b"any more" not in first.err + same.err
+    fewer = place.launch("--up")
+    goldens.check("messages/up-dropped.txt", fewer.words)
 
 
 @pytest.mark.parametrize(

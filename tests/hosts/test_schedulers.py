@@ -113,12 +113,12 @@ def test_origins() -> None:
         (
             {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "4(x3)"},
             "scheduler-variable",
-            "SLURM_TASKS_PER_NODE='4(x3)' does not give one count for each of the 2 nodes of SLURM_JOB_NODELIST",
+            "SLURM_TASKS_PER_NODE='4(x3)' does not give one count for each of SLURM_JOB_NODELIST (2 nodes)",
         ),
         (
             {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "4(x999999999)"},
             "scheduler-variable",
-            "SLURM_TASKS_PER_NODE='4(x999999999)' does not give one count for each of the 2 nodes of SLURM_JOB_NODELIST",
+            "SLURM_TASKS_PER_NODE='4(x999999999)' does not give one count for each of SLURM_JOB_NODELIST (2 nodes)",
         ),
         (
             {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "4,b"},

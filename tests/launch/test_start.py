@@ -169,6 +169,14 @@ def test_an_agent_that_fails_is_shown_as_a_command_to_run_by_hand(tmp_path: Path
     assert "--password=hunter2" not in said
 
 
+@pytest.mark.parametrize("words", [["--connectors", "1"], ["--connectors", "2"], ["--call-back", "always"]])
+def test_the_agent_ssh_is_shown_as_a_command_of_openssh(tmp_path: Path, words: list[str]) -> None:
+    said = start(tmp_path, *words, "--agent", "ssh", "--ssh-option", "KexAlgorithms=none", "-H", "u@node1,u@node2", *RUN)
+    assert said.startswith("error[start-agent-failed]: ")
+    assert "\nhint: run the agent's command by hand: ssh -T -o KexAlgorithms=none -o BatchMode=yes " in said
+    assert " -l u -- node1 'python3 --version'\n" in said
+
+
 def test_an_account_without_a_login_shell(tmp_path: Path) -> None:
     agent = script(tmp_path / "agent", "#!/bin/sh\necho 'This account is currently not available.'\nexit 1\n")
     said = start(tmp_path, "--agent", f"{agent} {{host}} {{command}}", "-H", "node1", *RUN)

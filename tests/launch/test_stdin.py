@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pty
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -50,6 +52,41 @@ def test_three_megabytes_arrive_exactly(tmp_path: Path, words: list[str], receiv
             assert os.lseek(large.fileno(), 0, os.SEEK_CUR) == len(LARGE)
     sums = {(tmp_path / f"sum-{rank}").read_text().split()[0] for rank in receivers}
     assert sums == {hashlib.sha256(LARGE).hexdigest()}
+
+
+NOT_READ = "note: stdin is a terminal, which no rank reads"
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["-q", "cat"], ""),
+        (["cat"], f"{NOT_READ}, so cat gets no input; --stdin 0 gives it to rank 0\n"),
+        ([sys.executable, "-u"], f"{NOT_READ}, so {sys.executable} gets no input; --stdin 0 gives it to rank 0\n"),
+        (["-np", "1", "true", ":", "-np", "1", "sh"], f"{NOT_READ}, so sh gets no input; --stdin 0 gives it to rank 0\n"),
+        (["sh", "-c", "cat"], ""),
+        (["--stdin", "none", "cat"], ""),
+    ],
+)
+def test_an_interpreter_alone_on_a_terminal_gets_a_note(words: list[str], note: str) -> None:
+    ours, terminal = pty.openpty()
+    try:
+        done = launch(*words, stdin=terminal)
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    assert (done.code, done.out, done.words) == (0, b"", note)
+
+
+def test_a_terminal_that_is_not_read_is_told_with_v() -> None:
+    ours, terminal = pty.openpty()
+    try:
+        done = launch("-v", "true", stdin=terminal)
+    finally:
+        os.close(terminal)
+        os.close(ours)
+    assert f"{NOT_READ} without --stdin\n" in done.words
+    assert NOT_READ not in launch("-v", "cat").words
 
 
 def test_a_loop_around_it_reads_every_line_itself(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
+from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents, CommandLineAgent
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, STDIN, RelayedChannel
 from mpilaunch_agents.callback.listener import CallbackListener
@@ -48,6 +48,10 @@ class CallbackAgent:
         self._expected: dict[str, _CallbackChannel] = {}
         self._connections: set[_NodeConnection] = set()
         self._listening: asyncio.Task[tuple[CallbackListener, str, str]] | None = None
+
+    def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
+        """Return the command line of the other agent, for a user who looks for the reason of a failure."""
+        return self._inner.argv(node, command) if isinstance(self._inner, CommandLineAgent) else []
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
         """Start the command, whose first word is a Python interpreter; raises AgentFailure."""

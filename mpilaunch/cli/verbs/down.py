@@ -15,5 +15,5 @@ def main(request: Request) -> int:
     refuse_program(request, "down")
     from mpilaunch.head.standby.client import take_down
 
-    request.console.remark("no daemon stands by any more" if take_down() else "no daemon stood by")
+    request.console.remark("no daemon stood by" if take_down() is None else "no daemon stands by any more")
     return ExitCode.OK

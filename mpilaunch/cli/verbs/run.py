@@ -31,6 +31,13 @@ OPTIONS_BEHIND = frozenset(
     {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
 )
 """Options of ours that few programs have: behind a program that fails they are likely misplaced."""
+READERS = frozenset(
+    {"python", "ipython", "pypy", "perl", "ruby", "lua", "node", "julia", "R", "octave", "tclsh", "bc", "gdb", "cat"}
+    | {"sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh"}
+)
+"""Programs that read stdin when they are started without arguments; a version may follow the name."""
+READER_FLAGS = frozenset({"-", "-i", "-l", "-q", "-s", "-u", "--interactive", "--login"})
+"""Their options that change nothing about this."""
 
 
 def main(request: Request) -> int:
@@ -84,6 +91,10 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     if job.agent.insecure_host_keys:
         console.warning("--insecure-host-keys: no host key is checked, so a machine in between could read and change this job")
     programs = [section.program for section in request.sections]
+    if job.stdin == "none" and settings.layer("stdin") == 0:  # stdin is a terminal
+        reader = next((program[0] for program in programs if reads_stdin(program)), None)
+        end = f", so {reader} gets no input; --stdin 0 gives it to rank 0" if reader else " without --stdin"
+        console.remark(f"stdin is a terminal, which no rank reads{end}", level=0 if reader else 1)
     try:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:
@@ -94,6 +105,12 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         verdict = replace(verdict, hint=hint)
     console.verdict(verdict)
     return verdict.exit_code
+
+
+def reads_stdin(program: Sequence[str]) -> bool:
+    """Return whether a command line is an interpreter alone, which reads stdin and ends at once where there is no input."""
+    name = program[0].rpartition("/")[2].rstrip("0123456789.")
+    return name in READERS and READER_FLAGS.issuperset(program[1:])
 
 
 def hint_for_missing(programs: Sequence[Sequence[str]]) -> str | None:

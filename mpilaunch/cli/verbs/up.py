@@ -19,7 +19,12 @@ def main(request: Request) -> int:
     from mpilaunch.head.standby.keeper import up
 
     idle = request.settings["up-idle"]
-    count = up(make_job(request.settings, ["true"], request.environ), idle)
+    count, dropped = up(make_job(request.settings, ["true"], request.environ), idle)
     nodes = plural(count, "node")
     request.console.remark(f"daemons stand by on {nodes}, for {idle:g} s after the last launch; mpilaunch down ends them")
+    if dropped:
+        from mpilaunch.hosts.nodeset import fold
+
+        message = f"no daemon stands by on {fold(dropped)} any more: this 'up' replaced an earlier one with other nodes"
+        request.console.remark(f"{message}; name all nodes in one 'up'")
     return ExitCode.OK

@@ -70,7 +70,9 @@ def check_file_limit(message: dict[str, Any], others: bool) -> None:
         needed = max(needed, descriptor + OWN_FILES)
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if allowed < needed:
-        detail = "%d ranks need %d open files, the limit there is %d" % (len(message["ranks"]), needed, allowed)
+        count = len(message["ranks"])
+        ranks = "1 rank needs" if count == 1 else "%d ranks need" % count
+        detail = "%s %d open files, the limit there is %d" % (ranks, needed, allowed)
         raise Problem(FILE_LIMIT, detail)
 
 

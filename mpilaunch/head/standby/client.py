@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+import json
 import os
 from collections.abc import Sequence
 
@@ -23,7 +24,7 @@ from mpilaunch.wire.challenge import Caller
 TAKE, DOWN = 1, 2
 """Requests of a client: a daemon that fits the data; the end of all standby daemons."""
 YES, NO = 11, 12
-"""Answers of the keeper. The other frames are those of `mpilaunch.relay`."""
+"""Answers of the keeper; YES to DOWN has the names of its nodes as JSON. The other frames are those of `mpilaunch.relay`."""
 NONCE, PROOF = 16, 17
 """The first frames, with content as in `wire.challenge`: the keeper's NONCE, the client's PROOF, the keeper's PROOF."""
 REACHED_BY = ("HOME", "KUBECONFIG", "MPILAUNCH_KUBECTL")
@@ -147,18 +148,22 @@ class _Shutdown(_Proving):
 
     Attributes:
         granted: the keeper has answered YES.
+        names: the names of the keeper's nodes.
         ended: set when the connection has ended.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.granted = False
+        self.names: list[str] = []
         self.ended = asyncio.Event()
 
     def frame_received(self, kind: int, data: bytes) -> None:
         """Handle the proof, then the answer."""
         if self.proved.done():
             self.granted = kind == YES
+            if self.granted and data:
+                self.names = [str(name) for name in json.loads(data)]
         else:
             super().frame_received(kind, data)
 
@@ -168,16 +173,17 @@ class _Shutdown(_Proving):
         self.ended.set()
 
 
-def take_down() -> bool:
-    """End all standby daemons, and their keeper unless it serves a launch; return False when there was no keeper.
+def take_down() -> list[str] | None:
+    """End all standby daemons, and their keeper unless it serves a launch; return its nodes' names, None without a keeper.
 
     Raises LaunchError when a keeper does not answer.
     """
-    ended = [asyncio.run(_take_down(record)) for record in read_records()]  # all of them, before `any` looks at the first
-    return any(ended)
+    ended = [asyncio.run(_take_down(record)) for record in read_records()]
+    of_keepers = [names for names in ended if names is not None]
+    return [name for names in of_keepers for name in names] if of_keepers else None
 
 
-async def _take_down(record: Record) -> bool:
+async def _take_down(record: Record) -> list[str] | None:
     connection = _Shutdown()
     try:
         await _connect(connection, record)
@@ -189,5 +195,5 @@ async def _take_down(record: Record) -> bool:
         raise LaunchError("standby-failed", message, hint=f"end it: kill -9 {pid}; its daemons go too") from None
     except OSError:
         remove_record(record)  # its keeper was killed
-        return False
-    return connection.granted
+        return None
+    return connection.names if connection.granted else None

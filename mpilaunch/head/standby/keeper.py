@@ -45,8 +45,10 @@ MOST_UNPROVED = 32
 READY = "ready"
 
 
-def up(job: JobSpec, idle: float) -> int:
-    """Start a keeper for the nodes of a job in the background, replacing an old one; return the number of nodes.
+def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
+    """Start a keeper for the nodes of a job in the background, replacing an old one.
+
+    Return the number of nodes, and the names of the old keeper's nodes that are not among them.
 
     Raises LaunchError when a node does not start; then no daemon is left.
     """
@@ -59,7 +61,8 @@ def up(job: JobSpec, idle: float) -> int:
             folder = stack.enter_context(one_at_a_time())
         except OSError as error:
             raise UsageError("standby-place", f"--up: no place for its socket: {error}", hint="set XDG_RUNTIME_DIR") from error
-        take_down()
+        names = {node.name for node in nodes}
+        dropped = [name for name in take_down() or () if name not in names]
         read_end, write_end = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -76,7 +79,7 @@ def up(job: JobSpec, idle: float) -> int:
     if result != READY:
         reference, message, context, hint, code = result
         raise LaunchError(reference, message, context=context, hint=hint, exit_code=code)
-    return len(nodes)
+    return len(nodes), dropped
 
 
 def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: int) -> None:
@@ -183,7 +186,7 @@ class Keeper(IgnoreEvents):
         serving = [link.ended for link in self._links() if link.client is not None and link.living]
         self._finished = True
         for client in self._stop_requests:
-            client.send_frame(YES)
+            self._grant_stop(client)
             if serving:
                 client.transport.close()  # otherwise the end of this process does it
         if serving:
@@ -215,10 +218,13 @@ class Keeper(IgnoreEvents):
     def stop(self, client: StandbyClient) -> None:
         """Stop the keeper; the client is answered when the idle daemons have ended."""
         if self._finished:
-            client.send_frame(YES)
+            self._grant_stop(client)
             client.transport.close()
         self._stop_requests.append(client)
         self._stopping.set()
+
+    def _grant_stop(self, client: StandbyClient) -> None:
+        client.send_frame(YES, json.dumps([node.name for node in self._nodes]).encode())
 
     async def hand_out(self, request: bytes, client: StandbyClient) -> StandbyLink | None:
         """Return an idle daemon that fits the request, waiting a moment for one that is about to be; None without one."""

@@ -9,6 +9,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list
 from mpilaunch.hosts.nodeset import Span
 from mpilaunch.hosts.schedulers.reader import INSTEAD, Reader, ReadText, number
+from mpilaunch.text import plural
 
 _REPEATED = r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?"
 
@@ -38,7 +39,7 @@ def _counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[i
     if len(counts) != nodes:
         raise UsageError(
             "scheduler-variable",
-            f"{variable}='{text}' does not give one count for each of the {nodes} nodes of {nodes_variable}",
+            f"{variable}='{text}' does not give one count for each of {nodes_variable} ({plural(nodes, 'node')})",
             hint=INSTEAD,
         )
     return counts
