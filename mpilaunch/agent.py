@@ -157,6 +157,7 @@ CAUSES = {
     "agent-missing": "the agent's program was not found",
     "python-missing": "python3 not found",
     "python-too-old": "python3 is older than 3.8",
+    "process-limit": "limit of processes reached",
     "connection-closed": "connection closed during the start",
     "agent-failed": "the agent failed",
     "no-stdin": "the agent hands on no stdin",

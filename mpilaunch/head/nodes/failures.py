@@ -23,6 +23,7 @@ HINTS = {
     "agent-missing": "install it, or choose another --agent",
     "python-missing": "install python3 there, or say --python /path/to/python3",
     "python-too-old": "say --python /path/to/a/newer/python3",
+    "process-limit": "raise it: ulimit -u in the shell, /etc/security/limits.conf, or TasksMax of the service",
     "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
     "agent-failed": "run the agent's command by hand",
     "no-stdin": "an agent such as `kubectl exec -i` hands it on; behind any other: --call-back always",
