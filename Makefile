@@ -12,7 +12,8 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
 
 # PROGRAM:PACKAGE, for Debian.
-HOSTS_NEED := sshd:openssh-server ssh:openssh-client ip:iproute2 unshare:util-linux nsenter:util-linux bash:bash
+SHELLS_NEED := dash:dash fish:fish tcsh:tcsh zsh:zsh
+HOSTS_NEED := sshd:openssh-server ssh:openssh-client ip:iproute2 unshare:util-linux nsenter:util-linux bash:bash $(SHELLS_NEED)
 MPI_NEED := mpicc.openmpi:libopenmpi-dev mpirun.openmpi:openmpi-bin mpicc.mpich:libmpich-dev mpiexec.hydra:mpich gcc:gcc
 PODS_NEED := kubectl:kubernetes-client ps:procps busybox:busybox dash:dash
 MPI_LIBRARIES_NEED := libpmix.so.2:libpmix2 libpmi2.so.0:libpmi2-0

@@ -165,6 +165,7 @@ CAUSES = {
     "agent-missing": "the agent's program was not found",
     "python-missing": "python3 not found",
     "python-too-old": "python3 is older than 3.8",
+    "process-limit": "limit of processes reached",
     "connection-closed": "connection closed during the start",
     "agent-failed": "the agent failed",
     "no-stdin": "the agent does not forward stdin",
@@ -186,6 +187,20 @@ CHECK_PYTHON = (
     f" sys.exit({PYTHON_TOO_OLD})\n"
 )
 """Code that a node's Python runs first (with `sys` imported), and its exit code when that Python is too old."""
+
+UNPACK = "import binascii,sys,zlib;exec(zlib.decompress(binascii.a2b_base64(sys.argv.pop(1))))"
+"""Runs the code that the first argument contains. It has no newline, which csh refuses between quotes, and no quote, `!` or
+backslash, which shells read differently."""
+
+
+def python_command(python: str, code: str, *arguments: str) -> list[str]:
+    """Return the command that runs code in a node's Python; its words survive every login shell."""
+    import zlib  # a local launch needs neither
+    from binascii import b2a_base64
+
+    packed = b2a_base64(zlib.compress(code.encode(), 9), newline=False).decode()
+    return [python, "-I", "-S", "-B", "-c", UNPACK, packed, *arguments]
+
 
 BUILT_IN = {
     "local": "mpilaunch_agents.local:LocalAgent",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_ESCAPED = ("'", "!", "\\")
+"""Characters that every shell reads as themselves behind a backslash outside quotes, and not all between quotes."""
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -21,6 +25,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: "1 node", "2 nodes"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Return a command line that every login shell splits into these words: sh, bash, dash, zsh, csh, tcsh and fish.
+
+    Between quotes, csh replaces `!` and fish a doubled backslash, so these stand outside. zsh replaces a word that begins with
+    `=`. No form of a newline suits all shells.
+    """
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    if re.fullmatch(r"[\w@%+:,./-][\w@%+=:,./-]*", word, re.ASCII):
+        return word
+    parts = [part for part in re.split(r"(['!\\])", word) if part]
+    return "".join("\\" + part if part in _ESCAPED else f"'{part}'" for part in parts) or "''"
 
 
 def is_whole_number(text: str, digits: int) -> bool:

@@ -14,7 +14,7 @@ from string import Formatter
 from mpilaunch.agent import AgentOptions, ChannelEnd
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.text import closest
+from mpilaunch.text import closest, shell_line
 from mpilaunch_agents.openssh import explain_ssh
 from mpilaunch_agents.process import ProcessAgent
 
@@ -45,7 +45,7 @@ class CommandAgent(ProcessAgent):
             "name": node.name,
             "user": node.user or (_current_user() if self._uses_user else ""),
             "port": str(node.port or SSH_PORT),
-            "command": shlex.join(command),
+            "command": shell_line(command),
         }
         return ["".join(text + (values[field] if field else "") for text, field in word) for word in self._words]
 

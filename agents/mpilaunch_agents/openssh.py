@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Sequence
 
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.hosts.allocation import Node
+from mpilaunch.text import shell_line
 from mpilaunch_agents.process import ProcessAgent
 
 SSH_FAILED = 255
@@ -51,7 +51,7 @@ class OpensshAgent(ProcessAgent):
             argv += ["-p", str(node.port)]
         if node.user is not None:
             argv += ["-l", node.user]
-        return [*argv, "--", node.name, shlex.join(command)]
+        return [*argv, "--", node.name, shell_line(command)]
 
     def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
         """Distinguish ssh's own failures from the command's exit codes."""

@@ -10,6 +10,7 @@ by at most STRAY_GRACE seconds. Only an abort blocks, briefly. Without pidfd_ope
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -87,7 +88,8 @@ class ProcessAgent:
         except (FileNotFoundError, PermissionError) as error:
             raise AgentFailure("agent-missing", f"{argv[0]}: {reason_of(error)}") from error
         except OSError as error:
-            raise AgentFailure("agent-failed", f"{argv[0]}: {error.strerror or error}") from error
+            cause = "process-limit" if error.errno == errno.EAGAIN else "agent-failed"
+            raise AgentFailure(cause, f"{argv[0]}: {error.strerror or error}") from error
         channel = ProcessChannel(process, events, self, large_pipes=len(self._channels) < LARGE_PIPES)
         self._channels.add(channel)
         return channel

@@ -227,7 +227,8 @@ class ProgressLine:
         self._stopped = False
         self._timer = threading.Timer(PROGRESS_AFTER, self._draw)
         self._timer.daemon = True
-        self._timer.start()
+        with suppress(RuntimeError):  # at the limit of processes; the launch goes on without the line
+            self._timer.start()
 
     def show(self, text: str) -> None:
         """Change the text."""

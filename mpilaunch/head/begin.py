@@ -48,9 +48,9 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
     else:
         local.dismiss()
 
-    import asyncio  # imported while the daemons load
+    from mpilaunch.head.tasks import run  # asyncio is imported while the daemons load
 
-    return asyncio.run(_launch(job, agents, observer))
+    return run(_launch(job, agents, observer))
 
 
 async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:

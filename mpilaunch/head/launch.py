@@ -121,6 +121,7 @@ class Launch:
         def progress(waiting: Collection[str]) -> None:
             self._observer.progress(total - len(waiting), total, waiting)
 
+        self._output.begin()
         self._timeline.begin("launch-daemons")
         await self._daemons.start(self._job.deadlines.start, progress)
         self._timeline.begin("prepare")

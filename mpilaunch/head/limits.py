@@ -1,15 +1,19 @@
-"""The head's limit of open files: raised, and compared with what the launch needs, before anything is started."""
+"""The head's limits of open files and processes: checked before anything is started, and named when one was reached."""
 
 from __future__ import annotations
 
 import resource
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.failures import HINTS
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.text import plural
+
+PIDS_MAX = "/sys/fs/cgroup{}/pids.max"
 
 OWN_FILES = 32
 """Descriptors the head needs besides those of nodes and ranks, including those for starting an agent's process."""
@@ -31,3 +35,27 @@ def raise_file_limit(job: JobSpec, nodes: Sequence[Node]) -> None:
         what = plural(len(nodes), "node") + (f" and {plural(ranks, 'rank')}" if ranks else "")
         message = f"this machine: limit of open files too low: {what} need {needed} open files, the limit is {hard}"
         raise LaunchError("start-file-limit", message, hint=HINTS["file-limit"])
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread that the launch cannot do without; raises LaunchError when the limit of processes forbids it."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        message = f"this machine: limit of processes reached: no thread can be started; {process_limits()}"
+        raise LaunchError("start-process-limit", message, hint=HINTS["process-limit"]) from error
+
+
+def process_limits() -> str:
+    """Return the limits of processes and threads that hold for this process, as a phrase."""
+    limits = []
+    soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if soft != resource.RLIM_INFINITY:
+        limits.append(f"the limit of this user is {soft}")
+    with suppress(OSError, ValueError):
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            groups = [line.rstrip("\n").split(":", 2)[2] for line in file if line.startswith("0::")]
+        for group in groups:
+            with open(PIDS_MAX.format(group.rstrip("/")), encoding="utf-8") as file:
+                limits.append(f"that of the control group is {int(file.read())}")
+    return ", ".join(limits) or "no limit is set for this user or its control group"

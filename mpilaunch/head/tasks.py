@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -25,3 +25,20 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN)
+
+
+def run(main: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine in a new event loop and end its other tasks.
+
+    asyncio.run does so too, but starts a thread to shut the executor down, which fails at the limit of processes, and the
+    executor of `head.threads` needs no shutdown.
+    """
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            loop.run_until_complete(cancel_all(asyncio.all_tasks(loop)))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()

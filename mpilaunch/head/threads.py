@@ -9,7 +9,10 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
+
+from mpilaunch.head.limits import start_thread
 
 MOST_THREADS = 64
 """The default of --fanout: the number of nodes contacted at a time."""
@@ -21,16 +24,22 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
     def __init__(self) -> None:
         super().__init__(MOST_THREADS)
         self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
-        self._started = 0
+        self._started = 1
+        # Without this thread, no call would ever end; the further ones only make them faster.
+        start_thread(self._thread())
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function in a thread."""
         future: Future[Any] = Future()
         self._calls.put((future, lambda: fn(*args, **kwargs)))
         if self._started < MOST_THREADS:
-            self._started += 1
-            threading.Thread(target=_serve, args=(self._calls,), name="wait", daemon=True).start()
+            with suppress(RuntimeError):  # the limit of processes: the threads that run take the call
+                self._thread().start()
+                self._started += 1
         return future
+
+    def _thread(self) -> threading.Thread:
+        return threading.Thread(target=_serve, args=(self._calls,), name="wait", daemon=True)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Return at once; the threads end with the process."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.agent import Agent, AgentOptions, Channel, load
+from mpilaunch.agent import Agent, AgentOptions, Channel, load, python_command
 from mpilaunch.cli.build_job import MOST_OPEN_PODS
 from mpilaunch.errors import ExitCode
 from mpilaunch.hosts.allocation import Node
@@ -44,12 +44,12 @@ def agent(tmp_path: Path) -> str:
 
 
 def relays() -> dict[int, list[bytes]]:
-    """Return the processes of nodes that have connected back, each with its arguments; the eighth is its secret."""
+    """Return the processes of nodes that have connected back, each with its arguments; the ninth is its secret."""
     processes = {}
     for pid in everything():
         with contextlib.suppress(OSError):  # it has just ended
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if callback.node_script().encode() in arguments and b"python" in arguments[0]:
+            if python_command("", callback.node_script())[-1].encode() in arguments and b"python" in arguments[0]:
                 processes[pid] = arguments
     return processes
 
@@ -79,7 +79,7 @@ class TestCallbackWithItsSecretByStdin(AgentConformance):
             seen = Recorder()
             channel = await agent.open(self.node, [self.python, "-c", "print('up', flush=True); input()"], seen)
             await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
-            assert [arguments[8] for arguments in relays().values()] == [b"-"]
+            assert [arguments[9] for arguments in relays().values()] == [b"-"]
             channel.write(b"\n")
             assert (await seen.ended()).exit_code == 0
 
@@ -160,8 +160,8 @@ def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> 
         assert made._listening is not None
         port = (await made._listening)[0].port
         (arguments,) = relays().values()
-        assert arguments[6].endswith(b":%d" % port)
-        secret = arguments[8]
+        assert arguments[7].endswith(b":%d" % port)
+        secret = arguments[9]
         plain = await asyncio.open_connection("127.0.0.1", port)
         plain[1].close()  # a probe, which says nothing
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import base64
 import importlib.util
 import io
 import marshal
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -17,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import mpilaunch
+from mpilaunch.agent import UNPACK
 from mpilaunch.head.nodes import bundle, cache, pack
 
 TOP = Path(mpilaunch.__file__).parent
@@ -265,10 +268,12 @@ def test_what_travels_is_python_3_8() -> None:
 def test_the_boot_line_is_one_short_argument_without_anything_of_the_job() -> None:
     zipped = bundle.load()
     command = bundle.boot_command("/opt/python3", zipped)
-    assert command == ["/opt/python3", "-I", "-S", "-B", "-c", bundle.BOOT, str(len(zipped))]
-    assert bundle.BOOT.isascii() and len(bundle.BOOT) < 1000
-    # Some agents put the command between single quotes of a remote shell without looking.
-    assert '"' not in bundle.BOOT
+    *python, packed, size = command
+    assert python == ["/opt/python3", "-I", "-S", "-B", "-c", UNPACK] and size == str(len(zipped))
+    assert zlib.decompress(base64.b64decode(packed)).decode() == bundle.BOOT
+    assert len(packed) < 1000
+    # Login shells, and agents that quote without looking, leave only these characters alone.
+    assert re.fullmatch(r"[\w/+=.,:;() -]+", " ".join(command), re.ASCII)
 
 
 def test_the_boot_line_needs_no_more_than_its_bundle(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpilaunch.agent import python_command
 from mpilaunch.daemon.attach import ATTACH_SECONDS, MOST_PENDING
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.nodes.reconnect import ATTACH, NO_DAEMON
@@ -236,7 +237,7 @@ def attaching(path: str, user: int | None = None) -> Iterator[subprocess.Popen[b
     """Run ATTACH as an agent would."""
     pipe = subprocess.PIPE
     # Another user may not see ours.
-    argv = [sys.executable if user is None else "/usr/bin/python3", "-I", "-S", "-B", "-c", ATTACH, path]
+    argv = python_command(sys.executable if user is None else "/usr/bin/python3", ATTACH, path)
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, user=user) as process:
         try:
             yield process

@@ -15,14 +15,21 @@ import secrets
 import socket
 import ssl
 import tempfile
-import zlib
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents, CommandLineAgent
+from mpilaunch.agent import (
+    CHECK_PYTHON,
+    Agent,
+    AgentFailure,
+    Channel,
+    ChannelEnd,
+    ChannelEvents,
+    CommandLineAgent,
+    python_command,
+)
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, STDIN, RelayedChannel
 from mpilaunch_agents.callback.listener import CallbackListener
@@ -65,7 +72,7 @@ class CallbackAgent:
         channel = _CallbackChannel(events, self._outlived, lambda: self._expected.pop(secret, None))
         self._expected[secret] = channel
         python, *arguments = command
-        script = [python, "-I", "-S", "-B", "-c", node_script(), endpoints, fingerprint, "-" if self._stdin else secret]
+        script = python_command(python, node_script(), endpoints, fingerprint, "-" if self._stdin else secret)
         try:
             inner = await self._inner.open(node, [*script, *arguments], channel)
         except BaseException:
@@ -241,10 +248,8 @@ class _CallbackChannel:
 
 @lru_cache(None)
 def node_script() -> str:
-    """Return the code that a node runs; it is compressed because kubectl puts it into a URL."""
-    text = Path(__file__).with_name("node.py").read_bytes()
-    packed = b64encode(zlib.compress(text, 9)).decode()
-    return f"import base64,sys,zlib\n{CHECK_PYTHON}exec(zlib.decompress(base64.b64decode('{packed}')))"
+    """Return the code that a node runs."""
+    return f"import sys\n{CHECK_PYTHON}exec({Path(__file__).with_name('node.py').read_text(encoding='utf-8')!r})"
 
 
 def addresses() -> list[str]:

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch.text import shell_line
 from mpilaunch_agents import pods
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call
 
@@ -80,7 +81,7 @@ class SshRoute(Route):
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """Return the ssh command line; the command is one word for the node's shell."""
-        return [*self._ssh, " ".join(map(_quoted, command))]
+        return [*self._ssh, shell_line(command)]
 
 
 class CommandRoute(Route):
@@ -136,7 +137,3 @@ def _other_program(name: str) -> str:
         if os.access(path, os.X_OK) and not (os.path.exists(sys.argv[0]) and os.path.samefile(path, sys.argv[0])):
             return path
     return name
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\"'\"'") + "'"

@@ -21,6 +21,7 @@ import asyncssh
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch.text import shell_line
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
 from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
 from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
@@ -119,7 +120,7 @@ class Connections:
         try:
             _, session = await connection.create_session(
                 lambda: SshChannel(connection, events),
-                shlex.join(command),
+                shell_line(command),
                 encoding=None,
                 window=WINDOW,
                 request_pty=False,

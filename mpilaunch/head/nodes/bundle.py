@@ -11,7 +11,7 @@ import sys
 from functools import lru_cache
 
 import mpilaunch
-from mpilaunch.agent import CHECK_PYTHON
+from mpilaunch.agent import CHECK_PYTHON, python_command
 from mpilaunch.head.nodes import cache
 
 NO_BUNDLE = "mpilaunch: the bundle broke off"
@@ -39,7 +39,7 @@ BOOT = (
     "from mpilaunch.daemon.main import main\n"
     "main()"
 )
-"""Run by `python3 -I -S -B -c` with the bundle's length and optionally STANDBY as arguments, and the bundle on stdin."""
+"""Run by `python_command` with the bundle's length and optionally STANDBY as arguments, and the bundle on stdin."""
 
 LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main import main;main()"
 """The same without a bundle. The folder is appended, so that other packages in it cannot hide the standard library."""
@@ -50,7 +50,7 @@ LOCAL = "local"
 
 def boot_command(python: str, bundle: bytes) -> list[str]:
     """Return the command that starts the daemon on a node; the caller sends `bundle` on its stdin."""
-    return [python, "-I", "-S", "-B", "-c", BOOT, str(len(bundle))]
+    return python_command(python, BOOT, str(len(bundle)))
 
 
 def local_command() -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
 from mpilaunch.errors import UsageError
+from mpilaunch.head.limits import process_limits
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
@@ -198,7 +199,8 @@ class Daemons:
             try:
                 channel, payload = await self.open(link)
             except AgentFailure as failure:
-                return failure.cause, failure.detail
+                limits = f"; {process_limits()}" if failure.cause == "process-limit" else ""
+                return failure.cause, failure.detail + limits
             link.opened(channel, payload)
             self.greet(link)
             await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
@@ -269,6 +271,10 @@ class Daemons:
         return shlex.join(argv if self._show_secrets else mask_argv(argv))
 
 
+NO_PROCESS = ("Resource temporarily unavailable", "annot fork", "fork failed", "can't start new thread")
+"""Messages of shells, ssh and Python for a process or thread that was not started."""
+
+
 def _why_no_hello(link: NodeLink) -> tuple[str, str]:
     """Return (cause, detail) for a channel that ended without a hello, from its exit code and last output."""
     if link.broke:
@@ -283,6 +289,9 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return "python-missing", output
     if NO_SHELL in output:
         return "login-disabled", output
+    no_process = [line for line in output.splitlines() if any(message in line for message in NO_PROCESS)]
+    if no_process:
+        return "process-limit", no_process[-1]
     if NO_BUNDLE in output:
         return "no-stdin", output
     if "mpilaunch" in output and "Traceback" in output:

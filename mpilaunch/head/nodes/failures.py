@@ -24,6 +24,7 @@ HINTS = {
     "agent-missing": "install it, or choose another --agent",
     "python-missing": "install python3 there, or say --python /path/to/python3",
     "python-too-old": "say --python /path/to/a/newer/python3",
+    "process-limit": "raise it: ulimit -u in the shell, /etc/security/limits.conf, or TasksMax of the service",
     "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
     "agent-failed": "run the agent's command by hand",
     "login-disabled": "log in as another user (user=NAME in the hostfile), or give the account a shell: chsh -s /bin/sh NAME",

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd
+from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, python_command
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LAST_OUTPUT, LONGEST_PAUSE, LOST, NodeLink
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
@@ -49,7 +49,7 @@ ATTACH = (
     "except OSError:pass\n"
     f"sys.exit({NO_DAEMON})"
 )
-"""Run by `python3 -I -S -B -c` with the path of the daemon's socket. It relays the proofs between daemon and head, and then
+"""Run by `python_command` with the path of the daemon's socket. It relays the proofs between daemon and head, and then
 passes its stdin, stdout and stderr to the daemon. A process that listens there without the secret only gets a channel that the
 head does not use. Signals that a batch system sends to every process do not end it."""
 HOPELESS = ("pod-unknown", "pod-completed", "container-unknown", "python-missing")
@@ -74,7 +74,7 @@ async def reconnect(
         why = link.why_no_attach or "it did not say where it can be reached again"
         link.give_up(f"{why_lost or link.how_ended}; {why}")
         return
-    command = [python, "-I", "-S", "-B", "-c", ATTACH, link.attach_path]
+    command = python_command(python, ATTACH, link.attach_path)
     until = link.lost_at + link.reconnect_time
     longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS)
     ended = why_lost or link.how_ended

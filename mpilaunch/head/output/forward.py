@@ -82,6 +82,11 @@ class OutputForwarder:
         self._nodes: list[int] = []
         self._files: dict[str, RankFile] = {}
 
+    def begin(self) -> None:
+        """Start the threads that write; raises LaunchError."""
+        for writer in set(self._writers.values()):
+            writer.begin()
+
     # Events of links
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:

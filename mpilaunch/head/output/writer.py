@@ -13,6 +13,8 @@ import select
 import threading
 from collections.abc import Callable
 
+from mpilaunch.head.limits import start_thread
+
 Written = Callable[[], None]
 
 JOIN = 1 << 20
@@ -38,12 +40,17 @@ class Writer:
         self.written = self._taken = 0
         self._thread: threading.Thread | None = None
 
-    def write(self, descriptor: int, block: bytes, written: Written | None = None) -> None:
-        """Queue a block; `written` is called in the loop when the block is written."""
+    def begin(self) -> None:
+        """Start the writer's thread; raises LaunchError. A launch does so before any rank runs, whose output would be stuck."""
         if self._thread is None:
             # A daemon thread: a reader that never reads must not keep a finished job from ending.
-            self._thread = threading.Thread(target=self._run, name="mpilaunch-writer", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="mpilaunch-writer", daemon=True)
+            start_thread(thread)
+            self._thread = thread
+
+    def write(self, descriptor: int, block: bytes, written: Written | None = None) -> None:
+        """Queue a block; `written` is called in the loop when the block is written."""
+        self.begin()
         self._taken += len(block)
         self._queue.append((descriptor, block, written))
         self._wake.release()
