@@ -113,8 +113,10 @@ def test_a_line_longer_than_the_limit_is_broken_and_loses_nothing(tmp_path: Path
 
 
 def test_carriage_returns_stay_where_nobody_watches() -> None:
-    done = launch("-np", "2", "--tag", "{rank}:", *sh("printf '10%%\\r100%%\\r\\n'"))
-    assert sorted(done.out.split(b"\n")) == [b"", b"0:10%\r100%\r", b"1:10%\r100%\r"]
+    program = sh("printf '10%%\\r100%%\\r\\n'")
+    assert launch("-np", "2", *program).out == b"10%\r100%\r\n" * 2
+    done = launch("-np", "2", "--tag", "{rank}:", *program)
+    assert sorted(done.out.split(b"\n")) == [b"", b"0:10%\r0:100%\r", b"1:10%\r1:100%\r"]
 
 
 # Tags
