@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mpilaunch.agent import is_template
 from mpilaunch.cli.files import check_trusted, load_yaml, read_text, text_and_status
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts import allocation, kubernetes, schedulers, slot_map
+from mpilaunch.hosts import allocation, kubernetes, schedulers
 from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.job.settings import Layer, Section, Settings
@@ -89,6 +89,8 @@ def choose_nodes(
     named = [entry for text in host_lists for entry in parse_host_list(text, source)]
     slot_map_file = settings["slot-map"]
     data, positions = load_yaml(slot_map_file) if slot_map_file else (None, {})
+    if slot_map_file:
+        from mpilaunch.hosts import slot_map  # few jobs have one
     discovered = None
     if not (hostfiles or host_lists) or allocation.has_relative_names([*entries, *named]):
         from_slot_map = (slot_map.hosts(data, slot_map_file, positions), slot_map_file) if slot_map_file else None

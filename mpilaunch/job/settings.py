@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Value = bool | int | float | str | tuple[str, ...] | None
 
@@ -25,8 +25,7 @@ class Layer(enum.IntEnum):
     COMMAND_LINE = 4
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """The value of one option; `source` is "--np", "MPILAUNCH_NP", "jobs.yaml:3" or "default"."""
 
     value: Value

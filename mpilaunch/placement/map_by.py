@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, parse_numbers
@@ -41,8 +42,7 @@ _INSTEAD = {
 _COUNT = re.compile("[1-9][0-9]{0,5}", re.ASCII)
 
 
-@dataclass(frozen=True)
-class PlacementOptions:
+class PlacementOptions(NamedTuple):
     """The values of the options that map and bind ranks; None if not given.
 
     Attributes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import string
@@ -114,7 +113,7 @@ def test_no_two_contracts_or_layers_set_the_same_name() -> None:
 
 
 def test_without_mpi_nothing_leads_to_pmi() -> None:
-    names = environment_of(0, dataclasses.replace(JOB, mpi="none"))
+    names = environment_of(0, JOB._replace(mpi="none"))
     assert environment_of(0).keys() - names.keys() == {"PMI_FD", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}
 
 
@@ -130,7 +129,7 @@ def test_cross_places_count_only_the_nodes_that_have_the_local_rank() -> None:
     [(1, {"PYTHONUNBUFFERED": "1"}), (2, {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"})],
 )
 def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
-    assert contracts.defaults(dataclasses.replace(JOB, mpi="none"), NodePlace(0, local_size)) == defaults
+    assert contracts.defaults(JOB._replace(mpi="none"), NodePlace(0, local_size)) == defaults
 
 
 # What a node drops

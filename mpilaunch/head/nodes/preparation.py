@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
@@ -47,8 +47,7 @@ def silence_limits(deadlines: Deadlines) -> dict[str, float]:
     return {"silence": deadlines.heartbeat * NODE_SILENCE, "pulse": deadlines.heartbeat * FROZEN}
 
 
-@dataclass(frozen=True)
-class WorldFacts:
+class WorldFacts(NamedTuple):
     """Facts of a world that are known only when its nodes have reported.
 
     Attributes:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpilaunch.placement.mapping import Placement
 
 Variables = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class JobFacts:
+class JobFacts(NamedTuple):
     """Facts shared by all ranks of a world.
 
     Attributes:
@@ -45,8 +44,7 @@ class JobFacts:
     spawned: bool = False
 
 
-@dataclass(frozen=True)
-class NodePlace:
+class NodePlace(NamedTuple):
     """Facts shared by all ranks of one node.
 
     Attributes:
@@ -60,8 +58,7 @@ class NodePlace:
     crowded: bool = False
 
 
-@dataclass(frozen=True)
-class RankPlace:
+class RankPlace(NamedTuple):
     """Facts about one rank.
 
     Attributes:
@@ -90,8 +87,7 @@ def _nothing(*facts: object) -> Variables:
     return {}
 
 
-@dataclass(frozen=True)
-class Contract:
+class Contract(NamedTuple):
     """The variables of one framework, library or launcher.
 
     Attributes:
