@@ -69,7 +69,8 @@ class Launcher(click.Group):
         from click.shell_completion import CompletionItem
 
         items = JobCommand(RUN).shell_complete(ctx, incomplete)
-        return items + [CompletionItem(verb, help=verbs.summary_of(verb)) for verb in self.verbs if verb.startswith(incomplete)]
+        matching = [verb for verb in self.verbs if verb.startswith(incomplete)]
+        return items + [CompletionItem(verb, help=verbs.module_of(verb).SUMMARY) for verb in matching]
 
 
 class JobCommand(click.Command):

@@ -91,7 +91,7 @@ def _verb(name: str) -> str:
         formatter.write(f"Usage: {module.USAGE}\n")
         for other in verbs.NAMES:
             if other != "run":
-                formatter.write(f"       {verbs.module_of(other).USAGE}: {verbs.summary_of(other)}\n")
+                formatter.write(f"       {verbs.module_of(other).USAGE}: {verbs.module_of(other).SUMMARY}\n")
         _write_examples(formatter)
         _write_options(formatter, "Options", [option for option in OPTIONS if option.basic], brief=True)
     else:

@@ -38,8 +38,8 @@ AGENTS = Text("ssh", "openssh", "kubectl", "local")
 
 OPTIONS = (
     Option(
-        "--np", "-n", "-c", "--n", group=RANKS, type=Number(min=1), metavar="N", local=True,
-        basic=True, help="ranks to start; without it one per slot",
+        "--np", "-n", "-c", "--n", group=RANKS, type=Number(min=1), metavar="N", local=True, basic=True,
+        help="ranks to start; without it one per slot",
     ),
     Option(
         "--host", "-H", "--hosts", group=RANKS, metavar="HOSTS", multiple=True, local=True,
@@ -52,15 +52,13 @@ OPTIONS = (
         help="read hosts from a file, in any common format: 'node01 slots=8' or 'node01:8'",
     ),
     Option(
-        "--npernode", "-N", "--ppn", group=RANKS, type=Number(min=1), metavar="N", shorthands={"--pernode": "1"},
-        basic=True, help="exactly N ranks on each node",
+        "--npernode", "-N", "--ppn", group=RANKS, type=Number(min=1), metavar="N", shorthands={"--pernode": "1"}, basic=True,
+        help="exactly N ranks on each node",
     ),
     Option(
         "--map-by", group=RANKS, type=Text("slot", "node", *OBJECTS, "seq", "rankfile"), metavar="POLICY", default="slot",
-        joins=True,
-        basic="slot, node, socket, ppr:N:node, ...",
-        help="fill each node in turn (slot), distribute ranks over nodes (node) or over the sockets, cores, ... of each node, or "
-        "ppr:N:OBJECT",
+        joins=True, basic="slot, node, socket, ppr:N:node, ...",
+        help="fill each node in turn (slot), distribute ranks over nodes (node) or their sockets, cores, ..., or ppr:N:OBJECT",
     ),
     Option(
         "--rank-by", group=RANKS, type=Text("slot", "node", "fill", "span", *OBJECTS), metavar="POLICY",
@@ -94,8 +92,8 @@ OPTIONS = (
         help="read the programs of the job from a file: one on each line, after its options",
     ),
     Option(
-        "--export", "-x", group=PROGRAM, metavar="NAME[=VALUE]", multiple=True, local=True,
-        basic="give the ranks a variable", help="give the ranks a variable: NAME, NAME=VALUE or PREFIX_*",
+        "--export", "-x", group=PROGRAM, metavar="NAME[=VALUE]", multiple=True, local=True, basic="give the ranks a variable",
+        help="give the ranks a variable: NAME, NAME=VALUE or PREFIX_*",
     ),
     Option(
         "--env-file", group=PROGRAM, type=INPUT, metavar="FILE", multiple=True, local=True,
@@ -104,8 +102,7 @@ OPTIONS = (
     Option(
         "--forward", group=PROGRAM, type=OneOf(["all", "usual", "none"]), default="usual", shorthands={"--no-forward": "none"},
         local=True,
-        help="forward these variables of this machine to the ranks: all, those with common prefixes (usual), or only those of -x "
-        "and --env-file (none)",
+        help="variables to forward to the ranks: all, those with common prefixes (usual), or only -x and --env-file (none)",
     ),
     Option(
         "--unset-env", group=PROGRAM, metavar="NAME", multiple=True, local=True,
@@ -124,8 +121,7 @@ OPTIONS = (
         help="set a parameter of Open MPI (OMPI_MCA_KEY)",
     ),
     Option(
-        "--wdir", "--wd", group=PROGRAM, type=DIRECTORY, metavar="DIR", local=True,
-        basic="working directory of the ranks",
+        "--wdir", "--wd", group=PROGRAM, type=DIRECTORY, metavar="DIR", local=True, basic="working directory of the ranks",
         help="working directory of the ranks; without it the current one, if the node has it",
     ),
     Option("--python", group=PROGRAM, type=FILE, metavar="PATH", help="interpreter for scripts that are not executable"),
@@ -163,8 +159,7 @@ OPTIONS = (
     ),
     Option("--timestamp-output", group=OUTPUT, type=FLAG, help="put the time before each line"),
     Option(
-        "--output-filename", group=OUTPUT, type=DIRECTORY, metavar="DIR",
-        basic="also write each rank's output to files in DIR",
+        "--output-filename", group=OUTPUT, type=DIRECTORY, metavar="DIR", basic="also write each rank's output to files in DIR",
         help="also write each rank's output to DIR/rank-N.out and .err",
     ),
     Option("--copy/--no-copy", group=OUTPUT, type=FLAG, default=None, help="also print output that is written to files"),
@@ -182,13 +177,13 @@ OPTIONS = (
     Option("--quiet", "-q", group=OUTPUT, type=FLAG, help="print only the ranks' output, warnings and errors"),
     Option(
         "--verbose", "-v", group=OUTPUT, type=Number(max=2), default=0,
-        shorthands={"-v": "1", "--verbose": "1", "-vv": "2", "-vvv": "2"},
-        basic=True, help="print each step of the launch; -vv prints more",
+        shorthands={"-v": "1", "--verbose": "1", "-vv": "2", "-vvv": "2"}, basic=True,
+        help="print each step of the launch; -vv prints more",
     ),
     Option("--gpus-per-rank", group=DEVICES, type=Number(), metavar="N", basic=True, help="GPUs of each rank"),
     Option(
         "--gpu-bind", group=DEVICES, type=OneOf(["slot", "virtual", "node", "none"]),
-        help="a rank sees the GPUs of its slot (slot), the same from device 0 (virtual), all of its node (node), or no change (none)",
+        help="GPUs a rank sees: of its slot (slot), the same from device 0 (virtual), of its node (node), or unchanged (none)",
     ),
     Option("--oversubscribe-gpus", group=DEVICES, type=FLAG, help="let ranks share a GPU"),
     Option(
@@ -197,8 +192,7 @@ OPTIONS = (
         help="bind each rank to a core, hwthread, l1cache, l2cache, l3cache, socket, numa, cpu-list, or to none",
     ),
     Option(
-        "--cpu-set", "--cpu-list", group=DEVICES, metavar="LIST",
-        help="use only these cores of each node, by logical number",
+        "--cpu-set", "--cpu-list", group=DEVICES, metavar="LIST", help="use only these cores of each node, by logical number",
     ),
     Option("--use-hwthread-cpus", group=DEVICES, type=FLAG, help="count hardware threads as CPUs, not cores"),
     Option(
@@ -207,9 +201,8 @@ OPTIONS = (
     ),
     Option("--report-bindings", group=DEVICES, type=FLAG, help="print what each rank is bound to"),
     Option(
-        "--agent", group=REACH, type=AGENTS, metavar="AGENT",
-        basic="ssh, openssh, kubectl, local, or a template",
-        help="how to run commands on every node: ssh, openssh, kubectl, local, or a template such as 'tsh ssh {host} {command}'",
+        "--agent", group=REACH, type=AGENTS, metavar="AGENT", basic="ssh, openssh, kubectl, local, or a template",
+        help="how to run commands on nodes: ssh, openssh, kubectl, local, or a template such as 'tsh ssh {host} {command}'",
     ),
     Option(
         "--remote-agent", group=REACH, type=AGENTS, metavar="AGENT", default="ssh",
@@ -242,8 +235,8 @@ OPTIONS = (
         help="processes that share the ssh connections; by default only for many nodes",
     ),
     Option(
-        "--timeout", group=LIMITS, type=Seconds(min=0.1), metavar="TIME",
-        basic="end the job after this time: 90, 5m, 1h", help="end the job after this time; no limit without it",
+        "--timeout", group=LIMITS, type=Seconds(min=0.1), metavar="TIME", basic="end the job after this time: 90, 5m, 1h",
+        help="end the job after this time; no limit without it",
     ),
     Option(
         "--mpi-init-timeout", group=LIMITS, type=Seconds(), metavar="TIME", default=600.0,
@@ -279,16 +272,14 @@ OPTIONS = (
         basic="restart a failed job, at most N times", help="restart a failed job, at most N times",
     ),
     Option(
-        "--no-restart-codes", group=RESTARTS, metavar="CODES",
-        help="do not restart after these exit codes of a rank: 2,64-78",
+        "--no-restart-codes", group=RESTARTS, metavar="CODES", help="do not restart after these exit codes of a rank: 2,64-78",
     ),
     Option(
         "--spares", group=RESTARTS, type=Number(max=100_000), metavar="K", default=0,
         help="keep K nodes idle, to replace lost nodes",
     ),
     Option(
-        "--nnodes", group=RESTARTS, metavar="N|MIN:MAX",
-        help="use N nodes, or as many as are available between MIN and MAX",
+        "--nnodes", group=RESTARTS, metavar="N|MIN:MAX", help="use N nodes, or as many as are available between MIN and MAX",
     ),
     Option(
         "--node-unit", group=RESTARTS, type=Number(min=1, max=100_000), metavar="N", default=1,
@@ -298,38 +289,26 @@ OPTIONS = (
         "--host-discovery-script", group=RESTARTS, metavar="COMMAND",
         help="a command that prints the available hosts ('host' or 'host:slots'); runs before each restart",
     ),
-    Option(
-        "--dry-run", group=LOOK, type=FLAG, configurable=False,
-        basic=True, help="print the plan and start nothing",
-    ),
+    Option("--dry-run", group=LOOK, type=FLAG, configurable=False, basic=True, help="print the plan and start nothing"),
     Option("--json", group=LOOK, type=FLAG, configurable=False, help="print the plan of --dry-run as JSON"),
-    Option(
-        "--display-map", group=LOOK, type=FLAG,
-        basic=True, help="print the node of each rank, then start",
-    ),
+    Option("--display-map", group=LOOK, type=FLAG, basic=True, help="print the node of each rank, then start"),
     Option("--display-allocation", group=LOOK, type=FLAG, help="print the nodes and their slots, then start"),
     Option(
         "--show-env", group=LOOK, type=Number(), metavar="RANK", configurable=False,
         help="print the environment of a rank and start nothing",
     ),
     Option("--show-secrets", group=LOOK, type=FLAG, configurable=False, help="do not mask passwords and tokens"),
-    Option(
-        "--show-config", group=LOOK, type=FLAG, configurable=False,
-        help="print the value of each option and its source",
-    ),
+    Option("--show-config", group=LOOK, type=FLAG, configurable=False, help="print the value of each option and its source"),
     Option(
         "--dialect", group=LOOK, type=OneOf(["auto", *dialects.NAMES]), default="auto", configurable=False,
         help="the launcher whose options follow, for options that mean different things to different launchers",
     ),
-    Option(
-        "--config", group=LOOK, type=INPUT, metavar="FILE",
-        basic=True, help="read options from a YAML file",
-    ),
+    Option("--config", group=LOOK, type=INPUT, metavar="FILE", basic=True, help="read options from a YAML file"),
     Option("--allow-run-as-root", group=LOOK, type=FLAG, help="accepted for compatibility; has no effect"),
     Option("--version", "-V", group=LOOK, type=FLAG, configurable=False, basic=True, help="print the version"),
     Option(
-        "--help", "-h", group=LOOK, type=FLAG, configurable=False,
-        basic="print this help", help="print the short help; --help all and --help TOPIC print more",
+        "--help", "-h", group=LOOK, type=FLAG, configurable=False, basic="print this help",
+        help="print the short help; --help all and --help TOPIC print more",
     ),
 )
 BY_NAME = {option.key: option for option in OPTIONS}

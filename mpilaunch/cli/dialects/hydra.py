@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from mpilaunch.cli.dialects.rows import (
     Dialect,
@@ -59,24 +60,16 @@ def prepend_pattern(values: Sequence[str], read_file: ReadFile) -> Translation:
     return Translation(("--tag", fill_pattern(values[0], {**_PATTERN_FIELDS, "t": "{time}"})))
 
 
-def outfile(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """-outfile-pattern out.%r: write stdout to files."""
-    return Translation(("--output-file", fill_pattern(values[0], _PATTERN_FIELDS)))
-
-
-def errfile(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """-errfile-pattern err.%r: write stderr to files."""
-    return Translation(("--error-file", fill_pattern(values[0], _PATTERN_FIELDS)))
+def file_pattern(flag: str, values: Sequence[str], read_file: ReadFile) -> Translation:
+    """-outfile-pattern out.%r, -errfile-pattern err.%r: write stdout or stderr to files."""
+    return Translation((flag, fill_pattern(values[0], _PATTERN_FIELDS)))
 
 
 _BY_SSH = ("ssh", "user", "")
 _SCHEDULERS = {
-    "slurm": "'srun --nodes=1 --ntasks=1 --nodelist={host} --overlap sh -c {command}'",
-    "srun": "'srun --nodes=1 --ntasks=1 --nodelist={host} --overlap sh -c {command}'",
-    "lsf": "'blaunch {host} {command}'",
-    "blaunch": "'blaunch {host} {command}'",
-    "sge": "'qrsh -inherit {host} {command}'",
-    "qrsh": "'qrsh -inherit {host} {command}'",
+    **dict.fromkeys(("slurm", "srun"), "'srun --nodes=1 --ntasks=1 --nodelist={host} --overlap sh -c {command}'"),
+    **dict.fromkeys(("lsf", "blaunch"), "'blaunch {host} {command}'"),
+    **dict.fromkeys(("sge", "qrsh"), "'qrsh -inherit {host} {command}'"),
 }
 
 
@@ -132,7 +125,7 @@ SHARED = (
     # Ranks and nodes
     acts("machine machines machinelist hostlist", "HOSTS", "--host $1"),
     acts("usize", "SIZE", universe_size, "`--universe-size`; SYSTEM is the number of slots, the default"),
-    needless("localhost", "NAME", "mpilaunch knows this machine's names; 'local' in --host always means it"),
+    needless("localhost", "NAME", "mpilaunch knows this machine's names; 'local' in --host means it"),
     refused("nameserver", "HOST:PORT", "mpilaunch joins no external server: publish and lookup work within one job"),
     # Binding
     refused("membind", "POLICY", "start the program as: numactl --membind=... ./a"),
@@ -152,8 +145,8 @@ SHARED = (
     # Output
     acts("prepend-rank l", "", "--tag rank"),
     acts("prepend-pattern", "PATTERN", prepend_pattern, "`--tag` with the same fields"),
-    acts("outfile-pattern outfile", "PATTERN", outfile, "`--output-file` with the same fields"),
-    acts("errfile-pattern errfile", "PATTERN", errfile, "`--error-file` with the same fields"),
+    acts("outfile-pattern outfile", "PATTERN", partial(file_pattern, "--output-file"), "`--output-file` with the same fields"),
+    acts("errfile-pattern errfile", "PATTERN", partial(file_pattern, "--error-file"), "`--error-file` with the same fields"),
     # Looking
     acts("info", "", "--version"),
     refused("profile", "", "--report FILE has the times of a launch"),
@@ -175,7 +168,7 @@ SHARED = (
     # Ends
     needless("disable-recovery report-child-jobs-separately enable-auto-cleanup", "", "mpilaunch always behaves so"),
     # Checkpoints
-    acts("ckpointlib", "LIBRARY", checkpoint_library, "nothing: current kernels do not support BLCR; ranks save their own state"),
+    acts("ckpointlib", "LIBRARY", checkpoint_library, "nothing: current kernels do not support BLCR; ranks save their state"),
     acts("ckpoint-prefix", "DIR", "--checkpoint-prefix $1"),
     acts("ckpoint-interval", "TIME", "--checkpoint-interval $1"),
     refused("ckpoint-num", "N", "a restart uses the newest complete set; delete newer sets to restart from an older one"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 ReadFile = Callable[[str, str], str]
 """Reads a file, given its path and a name of its purpose for error messages; raises UsageError."""
@@ -122,19 +123,13 @@ def acts(names: str, metavar: str, means: Means, text: str = "", **more: bool) -
     return Row(tuple(names.split()), metavar, ACTS, means, text, **more)  # type: ignore[arg-type]
 
 
-def needless(names: str, metavar: str, why: str) -> Row:
-    """Return the row of an option that asks for what mpilaunch always does."""
-    return Row(tuple(names.split()), metavar, NEEDLESS, "", why)
+def _without_effect(kind: str, names: str, metavar: str, text: str) -> Row:
+    return Row(tuple(names.split()), metavar, kind, text=text)
 
 
-def ignored(names: str, metavar: str, why: str) -> Row:
-    """Return the row of an option without effect; a note says so."""
-    return Row(tuple(names.split()), metavar, IGNORED, "", why)
-
-
-def refused(names: str, metavar: str, instead: str) -> Row:
-    """Return the row of an option that is an error; `instead` names the alternative."""
-    return Row(tuple(names.split()), metavar, REFUSED, "", instead)
+needless = partial(_without_effect, NEEDLESS)
+ignored = partial(_without_effect, IGNORED)
+refused = partial(_without_effect, REFUSED)
 
 
 def words_of(template: str, values: Sequence[str] = ()) -> Translation:
@@ -156,7 +151,8 @@ def fill_pattern(pattern: str, fields: Mapping[str, str]) -> str:
         if match[0] in "{}":
             return match[0] * 2
         if match[1] not in fields:
-            raise Wrong(f"unknown field '{match[0]}' in '{pattern}'", "the fields are " + " ".join(f"%{name}" for name in fields))
+            hint = "the fields are " + " ".join(f"%{name}" for name in fields)
+            raise Wrong(f"unknown field '{match[0]}' in '{pattern}'", hint)
         return fields[match[1]]
 
     return re.sub("%(.?)|[{}]", replaced, pattern)

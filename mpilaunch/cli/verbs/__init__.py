@@ -38,11 +38,6 @@ def main_of(name: str) -> Callable[[Request], int]:
     return main
 
 
-def summary_of(name: str) -> str:
-    """Return a one-line description of a verb."""
-    return str(module_of(name).SUMMARY)
-
-
 def refuse_program(request: Request, verb: str, hint: str | None = None) -> None:
     """Raise UsageError if the command line of a verb that runs no program has one, or an option that only shows a plan."""
     verb = spelling_of(request, verb)

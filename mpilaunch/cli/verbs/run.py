@@ -85,7 +85,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
         console.lines(map_as_text(job).splitlines())
     if job.agent.insecure_host_keys:
-        console.warning("--insecure-host-keys: host keys are not checked; an attacker on the network can read and change the job")
+        console.warning("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
     try:
         verdict = begin.launch(job, console, local)
