@@ -1,6 +1,6 @@
-"""From settings to a JobSpec: which nodes, which ranks where, what each of them is given.
+"""Builds a JobSpec from the settings: the nodes, the placement of the ranks, and the environment of each program.
 
-Reads the files that the user named and starts nothing. The pure modules decide; this one gives them the settings.
+Reads the files that the user names, and starts nothing. Pure modules decide; this one passes them the settings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from mpilaunch.agent import AgentOptions
 from mpilaunch.cli.files import read_text
 from mpilaunch.cli.options import OPTIONS, RESTARTS
-from mpilaunch.cli.select_nodes import choose_nodes, found_agent, listed, local_names, own_values, rankfile_of
+from mpilaunch.cli.select_nodes import add_listed_nodes, choose_nodes, local_names, operator_agent, own_values, rankfile_of
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.allocation import Allocation
@@ -29,36 +29,36 @@ from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.text import did_you_mean, is_whole_number
 
 START_IN_POD = 300.0
-"""Seconds of --start-timeout where it is not set, and this is a pod."""
+"""Default of --start-timeout in a pod, in seconds."""
 
 MOST_OPEN_PODS = 32
-"""Pods whose kubectl stays open by default: each takes 50 MB of the launcher's memory."""
+"""With more pods than this, the daemons call back by default: each open kubectl takes 50 MB of memory on the head."""
 
 
 def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, str]) -> JobSpec:
-    """Return the job of one program that the settings ask for; raises UsageError."""
+    """Build the job of one program; raises UsageError."""
     return make_job_of_sections(settings, [Section(list(program))], environ)
 
 
 def make_job_of_sections(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
-    """Return the job that the settings of the job and of each program ask for; raises UsageError."""
+    """Build the job of one or more programs from its settings and those of each program; raises UsageError."""
     of_each = [Settings(merge_program_settings(settings.by_name, section.settings)) for section in sections]
     mapping, cpu = placement_policies(placement_options(settings))
     lines = rankfile_of(mapping)
-    agent = found_agent(settings, environ)
+    agent = operator_agent(settings, environ)
     nodes, own_slots = choose_nodes(settings, sections, mapping, lines, environ, agent)
-    mapping, cpu = listed(mapping, cpu, lines, settings, nodes)
+    mapping, cpu = add_listed_nodes(mapping, cpu, lines, settings, nodes)
     shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
     if len(sections) > 1:
         policies = [placement_policies(placement_options(own))[0] for own in of_each]
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, policies, own_slots))
-    # A map that depends on what the nodes are made of is made when they have been asked.
+    # A map that depends on the nodes' topology is made once the nodes have reported it.
     pending = shares if any(share.policy.needs_topology for share in shares) else ()
     restarts = _restarts(settings, nodes, mapping, environ)
     if restarts.reserves_nodes:
         if pending or len(shares) > 1:
-            message = "--spares and --nnodes need the map of one program, made before the nodes are asked"
-            raise UsageError("option-conflict", message, hint="say one program, and --map-by slot, node or ppr:N:node")
+            message = "--spares and --nnodes need a job of one program whose map does not depend on the nodes' topology"
+            raise UsageError("option-conflict", message, hint="use one program, and --map-by slot, node or ppr:N:node")
         from mpilaunch.job.restarts import first_layout
 
         layout = first_layout(restarts, nodes, mapping)
@@ -117,7 +117,7 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
             namespace=settings["namespace"],
             container=settings["container"] or (agent.container if agent else None),
             context=settings["context"],
-            call_back=_called_back(settings["call-back"], nodes, environ),
+            call_back=_agents_calling_back(settings["call-back"], nodes, environ),
             connectors=settings["connectors"],
         ),
         mpi=settings["mpi"],
@@ -159,7 +159,7 @@ def _restarts(
 ) -> RestartPolicy:
     if not any(settings.layer(option.key) for option in OPTIONS if option.group == RESTARTS):
         return RestartPolicy()
-    from mpilaunch.job.restarts import RestartOptions, restart_policy  # most jobs are not started again
+    from mpilaunch.job.restarts import RestartOptions, restart_policy  # most jobs do not need it
 
     options = RestartOptions(
         max_restarts=settings["max-restarts"],
@@ -178,17 +178,17 @@ def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int
     name = section.program[0]
     if policy.ranks is None and policy.per_node is None:
         if slots is None:
-            message = f"program {number} ({name}): it is not said how many ranks it has, and the job has other programs too"
-            hint = "say -np for each program, or '--' before a program that has ':' among its arguments"
+            message = f"program {number} ({name}): in a job of several programs, each needs a number of ranks"
+            hint = "add -np to each program, or '--' before a program that has ':' among its arguments"
             raise UsageError("rank-count", message, hint=hint)
         policy = policy._replace(ranks=sum(slots.values()))
     return Share(name, policy, slots)
 
 
 def _stdin(settings: Settings, ranks: int | None) -> str:
-    """Return the rank that reads stdin; a terminal only when --stdin is set, or a job in the background would stop.
+    """Return the rank that reads stdin, "all" or "none"; by default "none" for a terminal, which would stop a background job.
 
-    `ranks` is None when their number is not known yet.
+    `ranks` is None if their number is not known yet.
     """
     target: str = settings["stdin"]
     if settings.layer("stdin") == 0 and os.isatty(0):
@@ -203,14 +203,14 @@ def _stdin(settings: Settings, ranks: int | None) -> str:
     return str(int(target))
 
 
-# What the ranks and the agents are given
+# Environment, output and agents
 
 
 def _environments(
     settings: Settings, sections: Sequence[Section], of_each: Sequence[Settings], environ: Mapping[str, str]
 ) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Return what is forwarded to every rank, and what to those of each program."""
-    # Where a program has its own --forward, each gets its variables by itself.
+    """Return the variables of all ranks, and those of each program's ranks."""
+    # If any program has its own --forward, the variables to forward are chosen for each program.
     apart = any("forward" in section.settings for section in sections)
     files = [(path, read_text(path, "env file")) for path in settings["env-file"]]
     exports = [*_parameters(settings["mca"], settings.source("mca")), *settings["export"]]
@@ -231,13 +231,13 @@ def _parameters(items: Sequence[str], source: str) -> list[str]:
 
         for item in items:
             if mca.acts(item.partition("=")[0]):
-                message = f"{source}: mca parameter '{item}' steers mpirun, and does so only on the command line"
-                raise UsageError("mca-parameter", message, hint="say it with an option of mpilaunch, see docs/dialects.md")
+                message = f"{source}: mca parameter '{item}' configures mpirun, and is supported only on the command line"
+                raise UsageError("mca-parameter", message, hint="use an option of mpilaunch instead, see docs/dialects.md")
     return [f"OMPI_MCA_{item}" for item in items]
 
 
 def _directory(text: str | None) -> tuple[str | None, bool | None]:
-    """Return the directory of --output-filename, and whether mpirun's DIR:nocopy or DIR:copy prints it."""
+    """Return the directory of --output-filename, and whether its output is also printed (mpirun's DIR:copy, DIR:nocopy)."""
     path, colon, modifiers = (text or "").partition(":")
     words = set(modifiers.lower().replace(":", ",").split(","))
     if not colon or words - {"nocopy", "copy", "nojobid", "raw"}:
@@ -246,22 +246,22 @@ def _directory(text: str | None) -> tuple[str | None, bool | None]:
 
 
 def _file_template(settings: Settings, name: str) -> str | None:
-    """Return the template of --output-file or --error-file; raises UsageError unless it can name files."""
+    """Return the template of --output-file or --error-file; raises UsageError for a field that file names cannot have."""
     text: str | None = settings[name]
     if text is not None:
         fields = {field for field, _ in parse_tag(text, f"--{name}").pieces if field}
         if fields & {"time", "stream"}:
-            message = f"--{name}: '{text}': a file's name cannot change with the time, and a file has one stream"
+            message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
             raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
     return text
 
 
-def _called_back(choice: str, nodes: Allocation, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the agents behind which the daemons call back."""
+def _agents_calling_back(choice: str, nodes: Allocation, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the agents whose daemons connect back to the head."""
     agents = [node.agent for node in nodes.nodes]
     if choice == "always":
         return tuple(sorted({*agents} - {"local"}))
-    # From outside the cluster, pods that reach this machine are the exception.
+    # Pods rarely reach a head outside the cluster.
     many = choice == "auto" and kubernetes.in_pod(environ) and agents.count("kubectl") > MOST_OPEN_PODS
     return ("kubectl",) if many else ()
 
@@ -270,8 +270,8 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
     prefix, interval = settings["checkpoint-prefix"], settings["checkpoint-interval"]
     if prefix is None:
         if interval is not None:
-            message = "--checkpoint-interval says when, but nothing says where the ranks save"
-            raise UsageError("option-conflict", message, hint="add --checkpoint-prefix DIR, a directory that all nodes see")
+            hint = "add --checkpoint-prefix DIR, a directory that all nodes share"
+            raise UsageError("option-conflict", "--checkpoint-interval needs --checkpoint-prefix", hint=hint)
         return None
     prefix = os.path.abspath(prefix)
     try:
@@ -282,7 +282,7 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
 
 
 def _start_timeout(settings: Settings, environ: Mapping[str, str]) -> float:
-    """Return how long nodes are awaited; a pod whose image is still being fetched takes longer than any machine."""
+    """Return the start timeout; in a pod the default is longer, because its image may have to be pulled first."""
     seconds: float = settings["start-timeout"]
     return START_IN_POD if kubernetes.in_pod(environ) and settings.layer("start-timeout") == 0 else seconds
 
@@ -292,5 +292,5 @@ def _ssh_options(settings: Settings) -> tuple[str, ...]:
     for option in options:
         if not re.match("[A-Za-z][A-Za-z0-9]*=", option):
             message = f"--ssh-option: '{option}' is not NAME=VALUE"
-            raise UsageError("ssh-option", message, hint="like --ssh-option ProxyJump=login, see ssh_config(5)")
+            raise UsageError("ssh-option", message, hint="write --ssh-option ProxyJump=login, for example; see ssh_config(5)")
     return options

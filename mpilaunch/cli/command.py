@@ -1,7 +1,7 @@
-"""The click command: verbs in the first place, the options of a job behind them, and their values with their sources.
+"""The click command: a verb as the first word, then the options of a job; it returns their values with their sources.
 
-Click converts and checks values, merges the command line with variables and defaults, names the source of each value, and
-completes words in a shell. `parser` has spelled the words as click reads them; `config` gives the defaults.
+Click converts and checks values, merges the command line with variables and defaults, reports the source of each value, and
+completes words in a shell. `parser` prepares the words for click; `config` provides the defaults.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 RUN = "run"
-"""The verb that need not be written."""
+"""The default verb."""
 CONTEXT = {"allow_interspersed_args": False, "auto_envvar_prefix": VARIABLES}
-"""What follows the program is the program's."""
-BEHIND_PROGRAM = f"{__name__}.behind_program"
-"""Key of click's notes on a context: the word that a shell completes stands behind a program."""
+"""Settings of click's context: all words after the program are its arguments."""
+AFTER_PROGRAM = f"{__name__}.after_program"
+"""Key in `ctx.meta`: the word to complete follows a program."""
 
 
 class Surroundings(NamedTuple):
-    """Where a command runs: its environment, the user's console, and the name that mpilaunch was started as."""
+    """The environment of a command, the user's console, and the command name that mpilaunch was started under."""
 
     environ: Mapping[str, str]
     console: Console
@@ -43,7 +43,7 @@ class Surroundings(NamedTuple):
 
 
 class Launcher(click.Group):
-    """The command `mpilaunch`: a verb in the first place, or the words of `run`."""
+    """The command `mpilaunch`: a verb and its words, or only the words of `run`."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, add_help_option=False)
@@ -58,18 +58,19 @@ class Launcher(click.Group):
         return JobCommand(cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the verb that need not be written in its place."""
+        """Insert the default verb if the first word is not a verb."""
         completes_verb = ctx.resilient_parsing and not args
         if not completes_verb and (not args or args[0] not in self.verbs):
             args = [RUN, *args]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what may stand in the first place: a verb, an option or a program."""
+        """Return the completions of the first word: verbs, options and files."""
         from click.shell_completion import CompletionItem
 
         items = JobCommand(RUN).shell_complete(ctx, incomplete)
-        return items + [CompletionItem(verb, help=verbs.summary_of(verb)) for verb in self.verbs if verb.startswith(incomplete)]
+        matching = [verb for verb in self.verbs if verb.startswith(incomplete)]
+        return items + [CompletionItem(verb, help=verbs.module_of(verb).SUMMARY) for verb in matching]
 
 
 class JobCommand(click.Command):
@@ -80,10 +81,10 @@ class JobCommand(click.Command):
         super().__init__(verb, params=[*OPTIONS, program], add_help_option=False, context_settings=dict(CONTEXT))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read a command line; leave a `verbs.Request` in `ctx.obj`."""
-        if ctx.resilient_parsing:  # a shell completes a word: all that counts is whether it is the program's
+        """Parse a command line; store a `verbs.Request` in `ctx.obj`."""
+        if ctx.resilient_parsing:  # a shell completes a word: only its place before or after the program matters
             with suppress(UsageError):
-                ctx.meta[BEHIND_PROGRAM] = bool(read_command(args).programs[-1].words)
+                ctx.meta[AFTER_PROGRAM] = bool(read_command(args).programs[-1].words)
             return super().parse_args(ctx, [])
         surroundings: Surroundings = ctx.obj
         line = read_command(args, surroundings.name, read_text)
@@ -105,12 +106,12 @@ class JobCommand(click.Command):
         return rest
 
     def invoke(self, ctx: click.Context) -> int:
-        """Do what the verb does; return the exit code."""
+        """Run the verb; return the exit code."""
         return verbs.main_of(str(self.name))(ctx.obj)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the options, or let the shell complete the name of a file behind them."""
-        if not incomplete.startswith("-") or ctx.meta.get(BEHIND_PROGRAM):
+        """Return matching options, or let the shell complete a file name."""
+        if not incomplete.startswith("-") or ctx.meta.get(AFTER_PROGRAM):
             return _files(ctx, self, incomplete)
         with_one_dash = incomplete[1:2] not in ("", "-")
         items = super().shell_complete(ctx, incomplete)
@@ -124,14 +125,14 @@ def _help(topic: str, verb: str) -> str:
 
 
 def _files(ctx: click.Context, what: click.Parameter | click.Command, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete the name of a file."""
+    """Let the shell complete a file name."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]
 
 
 def has_no_verbs(name: str) -> bool:
-    """Return whether mpilaunch was started under the name of another launcher, where a verb is a program."""
+    """Return whether mpilaunch was started under the name of another launcher, where every first word is a program."""
     if name == "mpilaunch":
         return False
     from mpilaunch.cli.dialects.table import of_command
@@ -143,7 +144,7 @@ def has_no_verbs(name: str) -> bool:
 
 
 def given_by(words: Words) -> dict[str, Setting]:
-    """Return the settings that these words give by themselves; raises UsageError for a wrong value."""
+    """Return the settings of these words alone; raises UsageError for an invalid value."""
     if not words:
         return {}
     command = click.Command("options", params=list({given.option: None for given in words}), add_help_option=False)
@@ -153,7 +154,7 @@ def given_by(words: Words) -> dict[str, Setting]:
 
 
 def setting_of(ctx: click.Context, option: Option, words: Words, defaults: config.Defaults | None = None) -> Setting:
-    """Return the value of an option, and its source."""
+    """Return the value of an option and its source."""
     name = str(option.name)
     value, source = ctx.params[name], ctx.get_parameter_source(name)
     if source == ParameterSource.COMMANDLINE and (given := words.last(option.key)):
@@ -168,7 +169,7 @@ def setting_of(ctx: click.Context, option: Option, words: Words, defaults: confi
 
 @contextmanager
 def value_errors(ctx: click.Context | None, words: Words, defaults: config.Defaults | None = None) -> Iterator[None]:
-    """Turn click's error about a value into ours, which names the source of the value."""
+    """Convert click's error about a value into a UsageError that names the source of the value."""
     try:
         yield
     except click.BadParameter as error:
@@ -187,7 +188,7 @@ def value_errors(ctx: click.Context | None, words: Words, defaults: config.Defau
 
 
 def _launcher_defaults(line: CommandLine) -> dict[str, tuple[str | list[str], str]]:
-    """Return what gives way to all other settings: defaults of a launcher, and options of its that are weak."""
+    """Return the weakest settings: the defaults of another launcher, and its options that every other setting overrides."""
     result: dict[str, tuple[str | list[str], str]] = {**line.defaults}
     for option, value, flag, _ in line.weak:
         values = [given.value for given in line.weak if given.option is option]
@@ -196,7 +197,7 @@ def _launcher_defaults(line: CommandLine) -> dict[str, tuple[str | list[str], st
 
 
 def read(words: Sequence[str], surroundings: Surroundings) -> verbs.Request:
-    """Return what a command line of `run` asks for; raises UsageError."""
+    """Parse a command line of `run`; raises UsageError."""
     with JobCommand(RUN).make_context(surroundings.name, list(words), obj=surroundings) as ctx:
         request: verbs.Request = ctx.obj
         return request

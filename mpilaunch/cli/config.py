@@ -1,7 +1,7 @@
-"""Settings that no command line gives: the config file, MPILAUNCH_* variables, and what other launchers' users expect.
+"""Defaults from outside the command line: the config file, and the variables and defaults of other launchers.
 
-Click converts the values and lets the strongest source win; this module knows where each value came from, and refuses keys and
-variables that set nothing, and files that another user may have written.
+Click converts the values and picks the strongest source. This module records the source of each value. It refuses unknown keys,
+MPILAUNCH_* variables that set nothing, and files that another user may have written.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ COMMANDS = (
     *("agent", "remote-agent", "ssh-option", "host-discovery-script", "python", "pmix-library"),
     *("export", "env-file", "prepend-env", "append-env"),
 )
-"""Keys of a config file that can name a command or a library, which runs as the user; LD_PRELOAD does so by a variable."""
+"""Keys that can make mpilaunch run a command or load a library as the user, some through a variable such as LD_PRELOAD."""
 
-OTHERS = ("OMPI_MCA_", "PRTE_MCA_", "HYDRA_", "I_MPI_", "MPIEXEC_")
+FOREIGN_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "HYDRA_", "I_MPI_", "MPIEXEC_")
 """Prefixes of the variables of other launchers."""
-NO_OPTIONS = frozenset({
+NOT_OPTIONS = frozenset({
     *("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "JOB_ID", "RESTART_COUNT", "RESTART_DIR", "CHECKPOINT_DIR"),
     *("DEBUG", "KUBECTL", "VERSION", "HELP"),
     *("HOME", "ROOT", "DIR", "BIN", "LIB"),
 })
-"""Variables MPILAUNCH_* that set no option: those that ranks and tools get, and those that environment modules set."""
+"""Variables MPILAUNCH_* that set no option: those of ranks and tools, and those of environment modules."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a default came from: "jobs.yaml:3", and for errors "jobs.yaml:3:1: np"."""
+    """The source of a default: "jobs.yaml:3", and for errors "jobs.yaml:3:1: np"."""
 
     source: str
     place: str
@@ -46,13 +46,13 @@ class Origin:
 
 @dataclass
 class Defaults:
-    """Values for click's default map, by the names of its parameters, and where each came from."""
+    """Values for click's default map and their sources, by parameter name."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
 
     def set(self, option: Option, value: Any, origin: Origin) -> None:
-        """Set a default, in the place of a weaker one."""
+        """Set a default, replacing a weaker one."""
         self.values[str(option.name)] = value
         self.origins[str(option.name)] = origin
 
@@ -60,12 +60,12 @@ class Defaults:
 def defaults(
     path: str | None, environ: Mapping[str, str], launcher: Mapping[str, tuple[str | list[str], str]] | None = None
 ) -> Defaults:
-    """Return what counts where neither the command line nor a variable sets an option; raises UsageError.
+    """Return the values for options that neither the command line nor a variable sets; raises UsageError.
 
     Args:
-        path: the config file that the command line names; else it is MPILAUNCH_CONFIG, else mpilaunch/config.yaml under
-            XDG_CONFIG_HOME if it exists.
-        launcher: defaults of the launcher whose options were used: values and their sources.
+        path: the config file that the command line names; without it MPILAUNCH_CONFIG, then mpilaunch/config.yaml in
+            XDG_CONFIG_HOME, if it exists.
+        launcher: the defaults of the detected launcher: values and their sources.
     """
     result = Defaults()
     weak: dict[str, tuple[str | list[str], str]] = {**_inherited(environ), **(launcher or {})}
@@ -82,8 +82,8 @@ def defaults(
 
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return what variables of other launchers set; few environments have any, and the others load nothing for them."""
-    if not any(name.startswith(OTHERS) for name in environ):
+    """Return the settings of other launchers' variables; loads their tables only if there are any."""
+    if not any(name.startswith(FOREIGN_PREFIXES) for name in environ):
         return {}
     from mpilaunch.cli.dialects.table import inherited
 
@@ -97,12 +97,12 @@ def _personal_file(environ: Mapping[str, str]) -> str | None:
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    """Refuse a variable that means an option and sets none: MPILAUNCH_HOSTS, MPILAUNCH_DRY_RUN, MPILAUNCH_NPP."""
+    """Refuse a variable that resembles an option but sets none: MPILAUNCH_HOSTS, MPILAUNCH_DRY_RUN, MPILAUNCH_NPP."""
     known = [option.variable for option in OPTIONS if option.configurable]
     unknown = {name for name in environ if name.startswith(f"{VARIABLES}_") and environ[name]} - set(known)
     for name in sorted(unknown):
         word = name.removeprefix(f"{VARIABLES}_")
-        if word in NO_OPTIONS:
+        if word in NOT_OPTIONS:
             continue
         hint = _right_spelling(word.lower().replace("_", "-"), "{0.variable}={1}".format)
         guess = closest(word, [variable.removeprefix(f"{VARIABLES}_") for variable in known])
@@ -112,29 +112,29 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 
 def _right_spelling(word: str, write: Callable[[Option, str], str]) -> str | None:
-    """Return a hint for the flag of an option where only its name counts, None where there is no such flag."""
+    """Return a hint if the key or variable is another flag of an option, or an option for the command line only."""
     for option in OPTIONS:
         if word == option.key and not option.configurable:
-            return f"--{word} stands on the command line only"
+            return f"--{word} is for the command line only"
         flag = f"--{word}"
         if flag in (*option.opts, *option.secondary_opts) and word != option.key:
             fixed = option.fixed_value(flag)
-            return f"say {write(option, 'VALUE' if fixed in (None, 'yes') else str(fixed))}"
+            return f"write {write(option, 'VALUE' if fixed in (None, 'yes') else str(fixed))}"
     return None
 
 
 def _add_file(result: Defaults, path: str, named: bool) -> None:
-    """Add the settings of a config file; `named` is as for `check_trusted`."""
+    """Add the settings of a config file; `named` as for `check_trusted`."""
     text, status = text_and_status(path, "YAML file", None if named else partial(check_trusted, path, named=False))
     data, positions = parse_yaml(path, text)
     if data is None:
         return
     if not isinstance(data, dict):
-        raise UsageError("config-format", f"{path}:1:1: a config file holds 'option: value' lines", hint="write np: 4")
+        raise UsageError("config-format", f"{path}:1:1: a config file must have 'option: value' lines", hint="write np: 4")
     known = [option.key for option in OPTIONS if option.configurable and option.key != "config"]
     for key, value in data.items():
         line, column = positions[(key,)]
-        # What is right on the command line (map_by, as in Python) would be a new dialect here: one spelling, and a hint.
+        # Each key has exactly one spelling; other flags of the option get a hint.
         if key not in known:
             hint = _right_spelling(str(key), "{0.key}: {1}".format) or "mpilaunch --show-config lists every key"
             guess = did_you_mean(str(key), known)
@@ -148,7 +148,7 @@ def _add_file(result: Defaults, path: str, named: bool) -> None:
 
 
 def _plain(option: Option, data: object, place: str) -> Any:
-    """Return the value of an option as click takes it: a truth value, a text, or a list of texts; raises UsageError."""
+    """Return a value of the file in click's form: a bool, a text, or a list of texts; raises UsageError."""
     if option.multiple:
         return [_text(option, item, place) for item in (data if isinstance(data, list) else [data])]
     if not option.is_flag:
@@ -159,7 +159,7 @@ def _plain(option: Option, data: object, place: str) -> Any:
 
 
 def _text(option: Option, data: object, place: str) -> str:
-    # A stray `on` of YAML is a truth value: as text it would be 'True', which stands nowhere in the file.
+    # YAML reads an unquoted `on` as a bool: as text it would become 'True', which is not in the file.
     if isinstance(data, bool) or not isinstance(data, (str, int, float)):
         wanted = getattr(option.type, "wanted", "text")
         raise _wrong(option, f"{place}: {type(data).__name__} {data!r} where {wanted} is expected")
@@ -171,7 +171,7 @@ def _wrong(option: Option, message: str) -> UsageError:
 
 
 def _beside(path: str, value: str | list[str]) -> str | list[str]:
-    """Return file names of a config file as seen from its directory, so that a profile can lie beside its hostfile."""
+    """Resolve file names relative to the directory of the config file, so that a profile can be next to its hostfile."""
     if isinstance(value, list):
         return [str(_beside(path, item)) for item in value]
     return os.path.join(os.path.dirname(path), os.path.expanduser(value))

@@ -1,8 +1,7 @@
-"""The renderer: errors, notes, the progress of a start and the report at the end, on stderr; results on stdout.
+"""Renders errors, notes, the progress of a start and the final report on stderr, and results (--dry-run, --help) on stdout.
 
-While a job runs, stdout belongs to its ranks; only what the user asked to look at (--dry-run, --help) is printed there. The
-only importer of rich, and only on a terminal; without one the words are the same. Whatever came from elsewhere (ranks, banners,
-files) is escaped, so that no terminal sequence in it can forge a report.
+While a job runs, stdout belongs to its ranks. The only module that imports rich, and only for a terminal; without one the text
+is the same. Text from ranks, banners and files is escaped, so that terminal sequences in it can never forge a message.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ if TYPE_CHECKING:
     from mpilaunch.job.state import Verdict
 
 PROGRESS_AFTER = 0.5
-"""Seconds that a start may take before a progress line is shown."""
+"""Seconds of a start after which a progress line appears."""
 LOG_SECONDS = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+"""Seconds between two progress messages without a terminal."""
 PROGRESS_NAMES = 3
-"""Nodes that the progress line names; the others are a count."""
-NOBODY_READS = 128 + signal.SIGPIPE
-"""Exit code of a job whose reader has gone: as for any filter, that is no error."""
+"""Number of nodes that the progress line names; it counts the others."""
+BROKEN_PIPE = 128 + signal.SIGPIPE
+"""Exit code of a job whose reader closed the pipe: not an error, as for any filter."""
 
-# Controls, bytes that are no UTF-8 (as lone surrogates), and what turns or hides text.
+# Control characters, bytes that are not UTF-8 (as lone surrogates), and characters that reverse or hide text.
 _UNPRINTABLE = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "hint": "bold cyan"}
 
 
 def printable(text: str | bytes) -> str:
-    r"""Return text in which everything that is not plain text is written out, like \x1b."""
+    r"""Return a text with all unprintable characters escaped, as in \x1b."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
-    return re.sub(_UNPRINTABLE, _written_out, text)
+    return re.sub(_UNPRINTABLE, _escaped, text)
 
 
-def _written_out(match: re.Match[str]) -> str:
+def _escaped(match: re.Match[str]) -> str:
     code = ord(match[0])
     if 0xDC80 <= code <= 0xDCFF:
         code -= 0xDC00
@@ -62,27 +61,27 @@ def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
 
 
 def print_result(text: str) -> int:
-    """Print what was asked for on stdout, where it can be piped; return the exit code. A reader that leaves is no fault."""
+    """Print a result on stdout; return the exit code. A reader that closes the pipe is not an error."""
     if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names may be in any script
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names may contain any characters
     try:
         print("\n".join(printable(line) for line in text.splitlines()), flush=True)
     except BrokenPipeError:
-        # Python flushes stdout again at its exit: let that find an open descriptor.
+        # Python flushes stdout again when it exits; that must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        message = f"what was asked for cannot be written to stdout: {error.strerror}"
+        message = f"cannot write to stdout: {error.strerror}"
         raise LaunchError("output-lost", message, exit_code=ExitCode.OUTPUT_LOST) from error
     return ExitCode.OK
 
 
 class Console:
-    """Write to the user; the `Observer` of a launch.
+    """Writes messages to the user; the `Observer` of a launch.
 
     Args:
-        stream: stderr, unless a test listens.
+        stream: stderr by default.
         environ: for NO_COLOR, FORCE_COLOR and TERM.
-        quiet: write errors and warnings only.
+        quiet: write only errors and warnings.
         verbose: 0, 1 or 2.
     """
 
@@ -94,7 +93,7 @@ class Console:
         quiet: bool = False,
         verbose: int = 0,
     ) -> None:
-        # Started with `2>&-`, Python has no stderr at all.
+        # With `2>&-`, sys.stderr is None.
         self._stream = stream or sys.stderr or io.StringIO()
         self._environ = environ
         self._terminal = self._stream.isatty()
@@ -105,50 +104,50 @@ class Console:
         self.verbose = verbose
 
     def error(self, error: LaunchError) -> None:
-        """Write an error: what happened, the lines that show it, what to do."""
+        """Write an error: its message, context lines and hint."""
         self._message("error", f"[{error.reference}]: {error.message}", error.context, error.hint)
 
     def warning(self, text: str, context: Sequence[str] = ()) -> None:
-        """Write what is likely wrong but ends nothing."""
+        """Write a warning; the job goes on."""
         self._message("warning", f": {text}", context)
 
     def remark(self, text: str, *, level: int = 0) -> None:
-        """Write a note; `level` 1 only with -v, 2 only with -vv."""
+        """Write a note; with `level` 1 only for -v, with 2 only for -vv."""
         if not self.quiet and level <= self.verbose:
             self._message("note", f": {text}")
 
     def note(self, text: str) -> str:
-        """Return a remark as a line: while ranks run, what they print and what we say goes through one writer."""
-        self._last_news = time.monotonic()  # a later attempt may begin with it: its progress is no news yet
+        """Return a note as a line; while ranks run, one writer prints their output and our messages."""
+        self._last_news = time.monotonic()  # postpones the first progress message of a new attempt
         return "" if self.quiet else f"note: {printable(text)}\n"
 
     def warned(self, text: str) -> str:
-        """Return a warning as a line, as `note` does."""
+        """Return a warning as a line, like `note`."""
         return f"mpilaunch: warning: {printable(text)}\n"
 
     def started(self) -> None:
-        """The terminal is the ranks' from here on."""
+        """Remove the progress line: from now on, the terminal belongs to the ranks."""
         self.end_progress()
 
     def verdict(self, verdict: Verdict) -> None:
-        """Write how the job ended, the first failure first; nothing for a job that succeeded."""
+        """Write how a job ended, with the first failure first; only warnings for a job that succeeded."""
         if verdict.unread:
             if not self._is_read():
                 return
-            self.warning("output that nobody read was not printed")
+            self.warning("unread output was not printed")
         if verdict.cause == "ok":
-            self.remark(f"all ranks ended well after {verdict.seconds:.1f} s", level=1)
-        elif (verdict.cause, verdict.exit_code) != ("interrupted", NOBODY_READS):
+            self.remark(f"all ranks succeeded after {verdict.seconds:.1f} s", level=1)
+        elif (verdict.cause, verdict.exit_code) != ("interrupted", BROKEN_PIPE):
             self.error(verdict_error(verdict))
         for host, process, command in verdict.swept:
-            self.warning(f"{host}: ended process {process} ({command}), which its rank had left behind")
+            self.warning(f"{host}: ended process {process} ({command}), left behind by its rank")
 
     def lines(self, lines: Sequence[str]) -> None:
-        """Write lines as they are, with control characters escaped: a map, a table."""
+        """Write the lines of a map or a table, with unprintable characters escaped."""
         self._write([("", printable(line)) for line in lines])
 
     def progress(self, done: int, total: int, waiting: Collection[str]) -> None:
-        """Show how many of the nodes are there, once the start takes long; in a log rarely, as a line for each time."""
+        """Show how many nodes have started, if the start takes long; without a terminal, as a note from time to time."""
         if done == total:
             self.end_progress()
         elif self._terminal and not self.quiet and self._environ.get("TERM") != "dumb":
@@ -160,7 +159,7 @@ class Console:
             self.remark(progress_text(done, total, waiting))
 
     def end_progress(self) -> None:
-        """Take the progress line away."""
+        """Remove the progress line."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -173,8 +172,8 @@ class Console:
         self._write(lines)
 
     def _write(self, lines: Sequence[tuple[str, str]]) -> None:
-        """Write lines; the first word of a line that has a kind is coloured."""
-        # A stderr that is gone or full cannot carry an error about itself: the exit code still tells how the job ended.
+        """Write lines of (kind, text); colours the first word if there is a kind."""
+        # An error of stderr cannot be reported on stderr; the exit code still shows how the job ended.
         with suppress(OSError):
             if self._colour and any(kind for kind, _ in lines):
                 from rich.text import Text
@@ -189,17 +188,17 @@ class Console:
             self._stream.flush()
 
     def _is_read(self) -> bool:
-        """Return whether stderr can be written to without waiting for a reader."""
+        """Return whether writing to stderr would not block."""
         import select
 
-        with suppress(OSError, ValueError):  # it is no file
+        with suppress(OSError, ValueError):  # not a file
             return bool(select.select([], [self._stream.fileno()], [], 0)[1])
         return True
 
     def _rich(self) -> rich.console.Console:
         from rich.console import Console as RichConsole
 
-        # Our own rule has decided; rich's would read the environment in its own way.
+        # `wants_colour` decides; rich must not read the environment.
         return RichConsole(
             file=self._stream,
             force_terminal=True,
@@ -212,13 +211,13 @@ class Console:
 
 
 class ProgressLine:
-    """One line that is drawn over, from PROGRESS_AFTER on: a quick start shows nothing and does not even import rich.
+    """A line that is redrawn in place, shown after PROGRESS_AFTER: a quick start does not even import rich.
 
-    A timer draws it first, for a start that hangs has no news to draw it with.
+    A timer draws it first, because a start that hangs reports no progress.
     """
 
     def __init__(self, make_console: Callable[[], rich.console.Console]) -> None:
-        import threading  # asyncio loads it too, and our daemon has been started by then
+        import threading  # asyncio has loaded it by now
 
         self._make_console = make_console
         self._text = ""
@@ -238,7 +237,7 @@ class ProgressLine:
                 self._live.update(self._text, refresh=True)
 
     def stop(self) -> None:
-        """Take the line away; it does not come again."""
+        """Remove the line for good."""
         self._timer.cancel()
         with self._lock:
             self._stopped = True
@@ -255,7 +254,7 @@ class ProgressLine:
                     console=self._make_console(),
                     transient=True,
                     auto_refresh=False,
-                    # The head writes to the descriptors itself, so rich must not replace sys.stdout and sys.stderr.
+                    # The head writes to the descriptors directly; rich must not replace sys.stdout and sys.stderr.
                     redirect_stdout=False,
                     redirect_stderr=False,
                 )
@@ -269,10 +268,11 @@ def progress_text(done: int, total: int, waiting: Collection[str]) -> str:
     return f"launched {done}/{total}, waiting for {', '.join(named)}" + (f" and {more} more" if more > 0 else "")
 
 
-# The report at the end
+# Final report
+
 
 def verdict_error(verdict: Verdict) -> LaunchError:
-    """Return the error of a failed job: the first failure with its last lines, then the other ranks as counts."""
+    """Return the error of a failed job: the first failure with its last lines, then a summary of the other ranks."""
     context = verdict.detail.splitlines()[1:]
     if verdict.last_lines:
         context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
@@ -293,7 +293,7 @@ def _other_ranks(verdict: Verdict) -> list[str]:
     if verdict.stopped:
         lines.append(f"{_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
     if verdict.finished:
-        lines.append(f"{_ranks(verdict.finished)} had ended well")
+        lines.append(f"{_ranks(verdict.finished)} had succeeded")
     return lines
 
 

@@ -1,6 +1,6 @@
-"""Files that the user names, or that the environment names: read as text or as YAML, and whether to trust them.
+"""Reads the files that the user or the environment names, as text or YAML, and checks that they can be trusted.
 
-The only importer of yaml, and only when there is a file to read.
+The only module that imports yaml, and only when there is a YAML file.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ MAX_ITEMS = 100_000
 Position = tuple[int, int]
 """Line and column, from 1."""
 Positions = Mapping[tuple[str | int, ...], Position]
-"""Where each key and each list item stands in the file, by the keys and indices that lead to it."""
+"""The position of each key and list item in the file, by its path of keys and indices."""
 
 
 def check_trusted(where: str, status: os.stat_result, *, named: bool) -> None:
-    """Raise UsageError "file-untrusted" for a file whose commands another user may have written.
+    """Raise UsageError "file-untrusted" if another user may have written the commands in a file.
 
     Args:
-        where: names the file in the message.
-        named: the command line names the file. A file that HOME or another variable leads to may be anybody's (`sudo -E`).
+        where: the place in the message.
+        named: the command line names the file. A file named by HOME or another variable may be another user's (`sudo -E`).
     """
     reason = trust.why_config_untrusted(status, named=named)
     if reason is not None:
-        hint = "make it yours and writable by you only (chown, chmod go-w)"
+        hint = "make it yours, and writable only by you (chown, chmod go-w)"
         hint += "" if named else ", or name it on the command line if you trust its owner"
         raise UsageError("file-untrusted", f"{where}: the file is not trusted: {reason}", hint=hint)
 
 
 def read_text(path: str, purpose: str) -> str:
-    """Return the text of a file that the user named; raises UsageError "file-unreadable"."""
+    """Return the text of a file that the user names; raises UsageError "file-unreadable"."""
     return text_and_status(path, purpose)[0]
 
 
 def text_and_status(
     path: str, purpose: str, check: Callable[[os.stat_result], None] | None = None
 ) -> tuple[str, os.stat_result]:
-    """Return the text of a file and the status of the very file that was read; raises UsageError "file-unreadable".
+    """Return the text of a file and the status of the same open file; raises UsageError "file-unreadable".
 
     Args:
-        check: called with the status before anything is read; nothing blocks before, even if the file is another user's pipe.
+        check: called with the status before the file is read; opening it never blocks, not even on another user's pipe.
     """
     try:
         with open(path, encoding="utf-8", opener=None if check is None else _open_without_blocking) as file:
@@ -63,9 +63,9 @@ def text_and_status(
         message = f"cannot read {purpose} '{path}': {reason_of(error)}"
         raise UsageError("file-unreadable", message, hint=_nearest_file(path)) from error
     except UnicodeDecodeError as error:
-        raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': it is not UTF-8 text") from error
+        raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': not UTF-8 text") from error
     except ValueError as error:
-        raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': no file has such a name") from error
+        raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': invalid file name") from error
 
 
 def _open_without_blocking(path: str, flags: int) -> int:
@@ -73,34 +73,34 @@ def _open_without_blocking(path: str, flags: int) -> int:
 
 
 def _nearest_file(path: str) -> str | None:
-    """Return a hint: the name of an existing file that was probably meant, or the part of the path that is missing."""
+    """Return a hint: an existing file with a similar name, or the missing directory."""
     folder, name = os.path.split(path)
     try:
         names = os.listdir(folder or ".")
     except OSError:
-        return f"there is no directory '{folder}'" if not os.path.lexists(folder) else None
+        return f"the directory '{folder}' does not exist" if not os.path.lexists(folder) else None
     guess = closest(name, (os.path.join(folder, other) for other in names if other != name))
-    return f"did you mean {guess}" if guess else None
+    return f"did you mean {guess}?" if guess else None
 
 
 def load_yaml(path: str) -> tuple[Any, Positions]:
-    """Return the data of a YAML file and where each part of it stands; raises UsageError with file:line:column.
+    """Return the data of a YAML file and the positions of its parts; raises UsageError with file:line:column.
 
-    Only plain data is read (no Python objects), a key that stands twice is an error, and so is a file over MAX_BYTES or with
-    more than MAX_ITEMS items.
+    Reads plain data only (no Python objects). A duplicate key is an error, and so is a file over MAX_BYTES or with more than
+    MAX_ITEMS items.
     """
     return parse_yaml(path, read_text(path, "YAML file"))
 
 
 def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
-    """Return the same of a YAML file's text; `path` is for the messages."""
+    """As `load_yaml`, for a text; `path` is for error messages."""
     if len(text) > MAX_BYTES:
-        raise UsageError("yaml-size", f"'{path}' has more than {MAX_BYTES >> 20} MiB")
-    import yaml  # 15 ms, and only where a file is used
+        raise UsageError("yaml-size", f"'{path}' is larger than {MAX_BYTES >> 20} MiB")
+    import yaml  # takes 15 ms
 
     positions: dict[tuple[str | int, ...], Position] = {}
     try:
-        # Made inside the try: the reader refuses control characters at once.
+        # The constructor already raises on control characters.
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
@@ -127,7 +127,7 @@ def _note_positions(
 ) -> None:
     import yaml
 
-    # Aliases let a small file unfold to a huge one: what is counted is what is walked.
+    # Aliases can expand a small file to a huge one, so this counts the visited items.
     if len(positions) > MAX_ITEMS:
         raise UsageError("yaml-size", f"'{path}' has more than {MAX_ITEMS:,} items")
     if isinstance(node, yaml.SequenceNode):
@@ -139,11 +139,11 @@ def _note_positions(
         for key, value in node.value:
             line, column = _position(key)
             if not isinstance(key, yaml.ScalarNode):
-                raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a key must be one word")
+                raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a key must be a single word")
             here = trail + (construct(key),)
             if here in positions:
-                message = f"{path}:{line}:{column}: '{key.value}' stands twice"
-                raise UsageError("yaml-duplicate", message, hint=f"it stands in line {positions[here][0]} already")
+                message = f"{path}:{line}:{column}: duplicate key '{key.value}'"
+                raise UsageError("yaml-duplicate", message, hint=f"the first one is on line {positions[here][0]}")
             positions[here] = line, column
             _note_positions(path, value, here, positions, construct)
 

@@ -1,8 +1,8 @@
-"""The help: one screen for most jobs, and topics for the rest; written with click's formatter from the table of options."""
+"""The help texts: one screen for most jobs, and topics for the rest; made from the table of options with click's formatter."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -15,27 +15,48 @@ from mpilaunch.text import did_you_mean
 EXAMPLES = (
     ("mpilaunch -np 4 train.py", "4 ranks on this machine"),
     ("mpilaunch -H node01:8,node02:8 train.py --lr 0.1", "16 ranks on two nodes"),
-    ("mpilaunch --hostfile hosts.txt --dry-run train.py", "where each rank would go"),
+    ("mpilaunch --hostfile hosts.txt --dry-run train.py", "print the node of each rank, start nothing"),
     ("mpilaunch -N 1 -H node[01-32] --tag host uptime", "one command on 32 nodes"),
 )
 WIDTH = 100
 LEFT_COLUMN = 34
-SUMMARY = "mpilaunch starts one program as N ranks on many nodes and brings everything back."
+UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+"""Replaces hyphens while click wraps lines, because click cannot be told not to break there."""
+SUMMARY = "mpilaunch starts a program as N ranks on many nodes, and returns their output and exit code."
 MORE = (
-    f"--help TOPIC prints all options of a topic: {', '.join(GROUPS)}; --help all prints them all. The options of other "
-    f"launchers are understood too: --help {', '.join(dialects.NAMES)}."
+    f"--help TOPIC prints all options of a topic: {', '.join(GROUPS)}; --help all prints all options. Options of other "
+    f"launchers: --help {', '.join(dialects.NAMES)}."
 )
 REST = (
-    "Long options may have one dash, as mpirun's: -np 4, -hostfile FILE. TIME is seconds, or a number with s, m, h or d: 90, "
-    "5m, 1h. --no-NAME takes back a flag. Each option but those that only look can also stand in a config file (np: 4) or in "
-    "the environment (MPILAUNCH_NP=4); the command line wins, then the environment, then --config FILE or "
-    "~/.config/mpilaunch/config.yaml. Several programs in one job: -np 1 ./a : -np 2 ./b. The options of other launchers are "
-    f"understood too: --help {', '.join(dialects.NAMES)}."
+    "Long options may have one dash, as for mpirun: -np 4, -hostfile FILE. TIME is seconds, or a number with s, m, h or d: 90, "
+    "5m, 1h. --no-NAME switches a flag off. Most options can also be set in a config file (np: 4) or in the environment "
+    "(MPILAUNCH_NP=4); the command line overrides the environment, which overrides --config FILE or "
+    "~/.config/mpilaunch/config.yaml. Several programs in one job: -np 1 ./a : -np 2 ./b. mpilaunch also accepts the options "
+    f"of other launchers: --help {', '.join(dialects.NAMES)}."
 )
+
+
+class _Formatter(click.HelpFormatter):
+    """Click's formatter in our width; no line breaks at a hyphen, or `--tag-output` would end up on two lines."""
+
+    def __init__(self) -> None:
+        super().__init__(max_width=WIDTH)
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = LEFT_COLUMN, col_spacing: int = 2) -> None:
+        """Write a definition list."""
+        super().write_dl([(term, text.replace("-", UNBROKEN)) for term, text in rows], col_max, col_spacing)
+
+    def write_text(self, text: str) -> None:
+        """Write a paragraph."""
+        super().write_text(text.replace("-", UNBROKEN))
+
+    def getvalue(self) -> str:
+        """Return the text."""
+        return super().getvalue().replace(UNBROKEN, "-").strip()
 
 
 def text(topic: str = "", verb: str = "run") -> str:
-    """Return the help of a topic: "all", a group of options, a dialect, a verb; without a topic, that of `verb`.
+    """Return the help of a topic ("all", a group of options, a dialect or a verb), or without a topic that of `verb`.
 
     Raises UsageError for an unknown topic.
     """
@@ -53,24 +74,24 @@ def text(topic: str = "", verb: str = "run") -> str:
 
 
 def short() -> str:
-    """Return what `mpilaunch` alone prints."""
-    formatter = click.HelpFormatter(max_width=WIDTH)
+    """Return the help that `mpilaunch` prints without arguments."""
+    formatter = _Formatter()
     formatter.write(f"{SUMMARY}\n")
     _write_examples(formatter)
-    formatter.write("\nmpilaunch --help lists the usual options; --dry-run shows what a command would do.\n")
+    formatter.write("\nmpilaunch --help lists the common options; --dry-run prints the plan of a command and starts nothing.\n")
     return formatter.getvalue()
 
 
 def _verb(name: str) -> str:
     """Return the help of a verb; that of `run` is the help of mpilaunch."""
     module = verbs.module_of(name)
-    formatter = click.HelpFormatter(max_width=WIDTH)
+    formatter = _Formatter()
     if name == "run":
         formatter.write(f"{SUMMARY}\n\n")
         formatter.write(f"Usage: {module.USAGE}\n")
         for other in verbs.NAMES:
             if other != "run":
-                formatter.write(f"       {verbs.module_of(other).USAGE}: {verbs.summary_of(other)}\n")
+                formatter.write(f"       {verbs.module_of(other).USAGE}: {verbs.module_of(other).SUMMARY}\n")
         _write_examples(formatter)
         _write_options(formatter, "Options", [option for option in OPTIONS if option.basic], brief=True)
     else:
@@ -79,11 +100,11 @@ def _verb(name: str) -> str:
             _write_options(formatter, GROUPS[topic], _of_group(topic))
     formatter.write_paragraph()
     formatter.write_text(MORE)
-    return formatter.getvalue().rstrip()
+    return formatter.getvalue()
 
 
 def _of_groups(topics: Sequence[str], *, complete: bool = False) -> str:
-    formatter = click.HelpFormatter(max_width=WIDTH)
+    formatter = _Formatter()
     if complete:
         formatter.write(f"{SUMMARY}\n\n")
         formatter.write_usage("mpilaunch", "[OPTIONS] PROGRAM [ARGUMENTS...]")
@@ -93,25 +114,23 @@ def _of_groups(topics: Sequence[str], *, complete: bool = False) -> str:
     if complete:
         formatter.write_paragraph()
         formatter.write_text(REST)
-    return formatter.getvalue().strip()
+    return formatter.getvalue()
 
 
 def _dialect(name: str) -> str:
-    """Return what the options of another launcher mean that are not spelled as ours."""
+    """Return the options of another launcher that have other names here, and their meanings."""
     from mpilaunch.cli.dialects.table import DIALECTS, ROWS, meaning, spelling
 
     title = next(dialect.title for dialect in DIALECTS if dialect.name == name)
-    formatter = click.HelpFormatter(max_width=WIDTH)
-    formatter.write(f"Options of {title} that mpilaunch spells otherwise; all others are in mpilaunch --help all.\n\n")
-    formatter.write_dl(
-        [(spelling(row), meaning(row).replace("`", "")) for row in ROWS if name in row.dialects], col_max=LEFT_COLUMN
-    )
+    formatter = _Formatter()
+    formatter.write(f"Options of {title} with other names in mpilaunch; all others are in mpilaunch --help all.\n\n")
+    formatter.write_dl([(spelling(row), meaning(row).replace("`", "")) for row in ROWS if name in row.dialects])
     formatter.write_paragraph()
-    formatter.write_text("Each may have one dash or two. docs/dialects.md has more.")
-    return formatter.getvalue().rstrip()
+    formatter.write_text("Each may have one dash or two. See also docs/dialects.md.")
+    return formatter.getvalue()
 
 
-def _write_examples(formatter: click.HelpFormatter) -> None:
+def _write_examples(formatter: _Formatter) -> None:
     with formatter.section("Examples"):
         formatter.write_dl(EXAMPLES, col_max=60)
 
@@ -120,11 +139,9 @@ def _of_group(topic: str) -> list[Option]:
     return [option for option in OPTIONS if option.group == topic]
 
 
-def _write_options(
-    formatter: click.HelpFormatter, title: str, options: Sequence[Option], *, brief: bool = False
-) -> None:
+def _write_options(formatter: _Formatter, title: str, options: Sequence[Option], *, brief: bool = False) -> None:
     with formatter.section(title):
-        formatter.write_dl([(_spelling(option, brief), _description(option, brief)) for option in options], col_max=LEFT_COLUMN)
+        formatter.write_dl([(_spelling(option, brief), _description(option, brief)) for option in options])
 
 
 def _spelling(option: Option, brief: bool) -> str:
@@ -138,7 +155,7 @@ def _spelling(option: Option, brief: bool) -> str:
 def _description(option: Option, brief: bool) -> str:
     if brief:
         return option.basic
-    notes = [] if option.fixed_value(option.flag) else [f"{flag} is {value}" for flag, value in option.shorthands.items()]
+    notes = [] if option.fixed_value(option.flag) else [f"{flag} means {value}" for flag, value in option.shorthands.items()]
     if option.multiple:
         notes.append("may be repeated")
     if option.default not in (None, False, 0, ()):

@@ -1,7 +1,4 @@
-"""The entry: run a command line, and turn what happens into an exit code and an error that a user can act on.
-
-Whatever goes wrong ends here, never as a traceback.
-"""
+"""Entry point: runs a command line and turns every exception into an error message and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from mpilaunch.errors import ExitCode, LaunchError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line asks for; return the exit code."""
+    """Run a command line; return the exit code."""
     console = Console()
     try:
         return run(sys.argv[1:] if arguments is None else list(arguments), console, name_of(sys.argv[0]))
@@ -33,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             LaunchError(
                 "internal",
                 f"internal error: {type(error).__name__}: {error}",
-                hint="this is a fault of mpilaunch; run it again with MPILAUNCH_DEBUG=1 to see where it happened",
+                hint="this is a bug in mpilaunch; run it again with MPILAUNCH_DEBUG=1 for a traceback",
             )
         )
         return ExitCode.INTERNAL
@@ -42,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(words: list[str], console: Console, name: str) -> int:
-    """Run a command line, complete a word of one, or print the short help when there is none; return the exit code."""
+    """Run a command line, complete a word for a shell, or print the short help if there are no words; return the exit code."""
     variable = command.completion_variable(name)
     if instruction := os.environ.get(variable):
         return command.complete(name, variable, instruction)
@@ -55,6 +52,6 @@ def run(words: list[str], console: Console, name: str) -> int:
 
 
 def name_of(path: str) -> str:
-    """Return the name that mpilaunch was started as."""
+    """Return the command name that mpilaunch was started under."""
     name = os.path.basename(path)
     return "mpilaunch" if name == "__main__.py" else name

@@ -1,12 +1,12 @@
-"""The words of a command line, before click sees them: which program and which launcher each belongs to.
+"""Splits a command line into programs and options, and translates the options of other launchers, before click parses it.
 
-Click's parser cannot be extended in public for what comes here: an option of another launcher stands for several of ours, each
-program of a job has options of its own, and the launcher is known only from the options read so far. So this module splits the
-words by the table of options, asks `dialects` to translate the others, and hands click one list of `--name=value` for the job
-and one for each program. It checks no value: click does.
+Click's public API does not cover this: one option of another launcher may stand for several of ours, each program of a job has
+its own options, and only the preceding options tell which launcher is meant. So this module splits the words by the table of
+options, lets `dialects` translate unknown ones, and hands click a list of `--name=value` for the job and one for each program.
+It never checks values; click does.
 
-Pure: the function that it is given reads the files that options name. Everything after a program's name belongs to the program,
-up to a word ":" as for mpirun and mpiexec; after "--" not even ":" ends it.
+Pure: its caller passes the function that reads files. All words after a program's name belong to the program, up to a word ":"
+as for mpirun and mpiexec; after "--", ":" is an argument too.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from mpilaunch.cli.dialects.rows import ReadFile, Row, Translation
 
 TRANSLATED = frozenset({"mca"})
-"""Options of ours that `dialects` translates, because some of their values are options of mpirun itself."""
+"""Our options that `dialects` translates, because some of their values configure mpirun itself."""
 AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
-"""Names of the command that every MPI has."""
+"""Command names that every MPI implementation uses."""
 
 
 class Given(NamedTuple):
-    """An option on the command line: its value as text, its flag as written, and its program or line, for errors."""
+    """One use of an option: its value as text, its flag as written, and the program or line it is in, for errors."""
 
     option: Option
     value: str
@@ -43,25 +43,25 @@ class Given(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The flag in --show-config: our long flag, or that of another launcher as it was written."""
+        """The flag for --show-config: our long flag, or the flag of another launcher as written."""
         return self.option.flag if BY_FLAG.get(self.flag) is self.option else self.flag
 
     @property
     def word(self) -> str:
-        """The option as click reads it."""
+        """The word for click."""
         if not self.option.is_flag:
             return f"{self.option.flag}={self.value}"
         return self.option.flag if self.option.type.convert(self.value, self.option, None) else self.option.secondary_opts[0]
 
 
 class Words(list[Given]):
-    """Options of a job or of one program, in order."""
+    """The options of a job or of one program, in order."""
 
     def add(self, given: Given) -> None:
-        """Append an option; an option that joins is merged with the one before it."""
+        """Append an option; merge an option that joins with its earlier use."""
         earlier = self.last(given.option.key) if given.option.joins else None
         if earlier is not None:
-            # Modifiers are appended to a policy, whichever comes first: mpirun has them as options of their own.
+            # Modifiers follow the policy, whichever comes first: mpirun also has them as separate options.
             old, new = earlier.value, given.value
             self.remove(earlier)
             given = given._replace(value=old + new if new.startswith(":") else new + old if old.startswith(":") else new)
@@ -83,7 +83,7 @@ class Program:
 
     Attributes:
         words: the program and its arguments; may be empty.
-        own: the options for it alone.
+        own: the options that apply only to it.
     """
 
     words: list[str]
@@ -97,10 +97,10 @@ class CommandLine:
     Attributes:
         job: the options for the whole job.
         programs: its programs, at least one.
-        weak: options that give way to every other setting.
-        defaults: options with the default of another launcher: the value, and its source.
-        notes: texts for the user, each with a level of verbosity.
-        wants: "help" or "version" where the user asked for that; the words after it are not read.
+        weak: options that every other setting overrides.
+        defaults: options that have the default of another launcher: the value and its source.
+        notes: messages for the user, each with its verbosity level.
+        wants: "help" or "version" if the user asked for that; the words after it are not parsed.
         topic: the word after --help.
     """
 
@@ -114,11 +114,11 @@ class CommandLine:
 
 
 def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadFile | None = None) -> CommandLine:
-    """Take a command line apart; raises UsageError.
+    """Parse a command line; raises UsageError.
 
     Args:
-        name: the command that mpilaunch was started as.
-        read_file: for the options that name a file with more options; without it they are an error.
+        name: the command name that mpilaunch was started under.
+        read_file: reads files of more options; without it, options that name such a file are an error.
     """
     reader = _Reader(name, read_file)
     rest = list(words)
@@ -136,18 +136,18 @@ def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadF
     for number, program in enumerate(programs, start=1):
         if len(programs) > 1 and not program.words:
             message = f"program {number} of {len(programs)} has no name"
-            raise UsageError("no-program", message, hint="each ':' stands between two programs: -np 1 ./a : -np 2 ./b")
+            raise UsageError("no-program", message, hint="':' separates two programs: -np 1 ./a : -np 2 ./b")
         if program.words and not program.words[0].strip():
             message = "the name of the program is empty" + (f" (program {number})" if len(programs) > 1 else "")
-            raise UsageError("no-program", message, hint="is a shell variable in its place unset?")
+            raise UsageError("no-program", message, hint="check that its shell variable is set")
     return CommandLine(job, programs, reader.weak, reader.defaults(), tuple(reader.notes.items()))
 
 
 def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list[Program]:
-    """Return the programs in the file of --app; the options before it are for all of them."""
+    """Return the programs in the file of --app; the options on the command line apply to all of them."""
     if len(before) > 1 or before[0].words:
-        message = f"--app {path} names the programs, and so does the command line"
-        raise UsageError("option-conflict", message, hint="leave the one or the other out")
+        message = f"--app {path} and a program on the command line cannot be used together"
+        raise UsageError("option-conflict", message, hint="remove one of the two")
     reader.job += before[0].own
     programs: list[Program] = []
     pending = Words()
@@ -164,9 +164,9 @@ def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list
 
 
 def lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
-    """Return the words of each line of an app file that has any, and where it begins ("apps.txt:3"); raises UsageError.
+    """Yield the place ("apps.txt:3") and the words of each nonempty line of an app file; raises UsageError.
 
-    Words may be quoted as for a shell, "#" begins a comment, and a line that ends in a backslash goes on in the next.
+    Words may be quoted as in a shell, "#" begins a comment, and a line that ends in a backslash continues on the next.
     """
     pending, begin = "", 0
     for number, line in enumerate([*text.splitlines(), ""], start=1):
@@ -186,7 +186,7 @@ def lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
 
 
 class _Origin(NamedTuple):
-    """The option of another launcher that stands for an option of ours: the flag as written, and its row's attributes."""
+    """The option of another launcher that was translated: the flag as written, and the attributes of its row."""
 
     flag: str
     everywhere: bool = False
@@ -194,7 +194,7 @@ class _Origin(NamedTuple):
 
 
 class _Reader:
-    """Reads program after program; options for the whole job gather in `job`."""
+    """Parses one program after another; collects the options of the whole job in `job`."""
 
     def __init__(self, name: str, read_file: ReadFile | None) -> None:
         self.job = Words()
@@ -219,7 +219,7 @@ class _Reader:
     # Results
 
     def finished_job(self) -> Words:
-        """Return the options for the whole job, with the agent that several options of other launchers name together."""
+        """Return the options of the whole job, with the agent that several options of other launchers describe together."""
         if self._agent and self.job.last("remote-agent") is None:
             from mpilaunch.cli.dialects.hydra import agent_template
 
@@ -229,7 +229,7 @@ class _Reader:
         return self.job
 
     def defaults(self) -> dict[str, tuple[str, str]]:
-        """Return the defaults that differ under the launcher in use."""
+        """Return the defaults that differ for users of the detected launcher."""
         if self._dialects == frozenset(dialects.NAMES):
             return {}
         from mpilaunch.cli.dialects.table import defaults
@@ -239,17 +239,17 @@ class _Reader:
     def read_file(self, path: str, purpose: str) -> str:
         """Return the text of a file that an option names."""
         if self._read_file is None:
-            raise UsageError("file-unreadable", f"no {purpose} can be read here")
+            raise UsageError("file-unreadable", f"cannot read {purpose} '{path}' here")
         return self._read_file(path, purpose)
 
     # Programs
 
     def program(self, rest: list[str], place: str = "", pending: Iterable[Given] = ()) -> Program:
-        """Take the words of one program off `rest`; `goes_on` is whether a ':' follows.
+        """Remove the words of one program from `rest`; set `goes_on` if a ':' follows.
 
         Args:
-            place: prefix of errors.
-            pending: options before this program that no program has used.
+            place: prefix of error messages.
+            pending: earlier options that apply to this program.
         """
         self._own, self._place = Words(pending), place
         try:
@@ -263,7 +263,7 @@ class _Reader:
         return Program(words, self._own)
 
     def _options(self, rest: list[str]) -> bool:
-        """Take the options off `rest`; return whether "--" ended them."""
+        """Remove the options from `rest`; return whether "--" ended them."""
         while rest and rest[0].startswith("-") and rest[0] != "-" and not self.wants:
             word = rest.pop(0)
             if word == "--":
@@ -287,11 +287,11 @@ class _Reader:
         return False
 
     def _narrow(self, names: Iterable[str]) -> None:
-        """Only these dialects have an option that was used; ignored where that leaves none."""
+        """Exclude all dialects but these, which have an option that was used; ignored if none would remain."""
         self._dialects = self._dialects & frozenset(names) or self._dialects
 
     def _take(self, option: Option, flag: str, values: list[str], rest: list[str], origin: _Origin | None = None) -> None:
-        """Take the value of one option: the one that its flag stands for, or the next words."""
+        """Add one option, with the value that its flag stands for or the next words."""
         fixed = option.fixed_value(flag)
         spelled = _table_spelling(option, flag)
         if values and fixed is not None and spelled != option.flag:
@@ -325,7 +325,7 @@ class _Reader:
     # Options of other launchers
 
     def _translate(self, flag: str, values: list[str], rest: list[str]) -> None:
-        """Take an option of another launcher with its arguments, and the words of ours that it means."""
+        """Add our options for an option of another launcher and its arguments."""
         from mpilaunch.cli.dialects import table
 
         row = table.find(flag, self._dialects, named=self._named)
@@ -333,10 +333,10 @@ class _Reader:
             raise _unknown(flag, table.flags(self._dialects))
         if values and not row.words:
             raise UsageError("option-value", f"option {flag} takes no value")
-        while len(values) < row.words and rest and not (row.joined and values and "=" in values[0]):
+        while rest and row.needs_more(values):
             values.append(rest.pop(0))
-        if len(values) < row.words and not (row.joined and values and "=" in values[0]):
-            raise UsageError("option-value", f"option {flag} needs {row.metavar}")
+        if row.needs_more(values):
+            raise UsageError("option-value", f"option {flag} needs {row.metavar}", hint=f"write {row.usage(flag, values)}")
         self._narrow(row.dialects)
         self._follow(row, flag, table.translate(row, flag, values, self.read_file))
 
@@ -357,7 +357,7 @@ class _Reader:
 
 
 def _table_spelling(option: Option, flag: str) -> str:
-    """Return a flag as the table has it: a long one with two dashes."""
+    """Return a flag as the table of options spells it: a long one with two dashes."""
     return flag if flag.startswith("--") or f"-{flag}" not in (*option.opts, *option.secondary_opts) else f"-{flag}"
 
 

@@ -1,6 +1,6 @@
-"""The nodes of a job, and which of their slots each program may have: from hostfiles, lists, schedulers, slot maps, rankfiles.
+"""Selects the nodes of a job and the slots of each program: from hostfiles, lists, schedulers, slot maps and rankfiles.
 
-Reads the files that the user named; `build_job` makes the job of these nodes.
+Reads the files that the user names; `build_job` builds the job on these nodes. Contacts no node.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
-    """Return the lines of the rankfile that a policy names, None when it names none; raises UsageError."""
+    """Return the lines of the policy's rankfile, None if it has none; raises UsageError."""
     if mapping.map_by != "rankfile" or mapping.file is None:
         return None
-    from mpilaunch.placement.rankfile import parse_rankfile  # few jobs have one
+    from mpilaunch.placement.rankfile import parse_rankfile  # few jobs need it
 
     return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
 
 
 def _read_hostfile(path: str, *, named: bool) -> list[HostEntry]:
-    """Return the entries of a hostfile; `named`: the command line names it."""
+    """Return the entries of a hostfile; `named` as for `check_trusted`."""
     text, status = text_and_status(path, "hostfile")
     entries = parse_hostfile(text, path)
     _check_agents(entries, status, named=named)
@@ -42,25 +42,25 @@ def _read_hostfile(path: str, *, named: bool) -> list[HostEntry]:
 
 
 def _check_agents(entries: Sequence[HostEntry], status: os.stat_result, *, named: bool) -> None:
-    """Raise UsageError for commands in a file that another user may have written."""
+    """Raise UsageError if entries contain commands and another user may have written their file."""
     for entry in entries:
         if entry.agent is not None and is_template(entry.agent):
             check_trusted(f"{entry.origin}: agent", status, named=named)
 
 
 def _discover(environ: Mapping[str, str]) -> tuple[list[HostEntry], str] | None:
-    """Return the hosts that a scheduler or an operator names, and its name; the environment says which files list them."""
-    read: list[os.stat_result] = []
+    """Return the hosts of the scheduler or operator that the environment describes, and its name."""
+    statuses: list[os.stat_result] = []
 
-    def read_noted(path: str) -> str:
+    def read_file(path: str) -> str:
         with open(path, encoding="utf-8") as file:
-            read.append(os.fstat(file.fileno()))
+            statuses.append(os.fstat(file.fileno()))
             return file.read()
 
-    found = schedulers.discover(environ, read_noted) or kubernetes.find_hosts(environ, read_noted, os.listdir)
-    for status in read:
-        _check_agents(found[0] if found is not None else (), status, named=False)
-    return found
+    result = schedulers.discover(environ, read_file) or kubernetes.find_hosts(environ, read_file, os.listdir)
+    for status in statuses:
+        _check_agents(result[0] if result else (), status, named=False)
+    return result
 
 
 def choose_nodes(
@@ -71,12 +71,12 @@ def choose_nodes(
     environ: Mapping[str, str],
     agent: kubernetes.FoundAgent | None,
 ) -> tuple[Allocation, list[dict[int, int] | None]]:
-    """Return the allocation, and for each program the slots that it may have of which nodes, None for all of them.
+    """Return the allocation, and for each program its slots by node index, None for all slots.
 
     Args:
-        mapping: of the whole job.
-        lines: of a rankfile, which names the nodes where nothing else does.
-        agent: how an operator wants nodes to be reached for which the user names no agent.
+        mapping: the policy of the whole job.
+        lines: the lines of a rankfile, which names the nodes if nothing else does.
+        agent: the operator's agent, for nodes without an agent of the user's.
     """
     hostfiles, host_lists = _named_hosts(settings)
     own_files = [path for section in sections for path in own_values(section, "hostfile")]
@@ -100,7 +100,7 @@ def choose_nodes(
         if discovered is None and mapping.map_by == "seq" and mapping.file is not None:
             discovered = _read_hostfile(mapping.file, named=settings.layer("map-by") == Layer.COMMAND_LINE), mapping.file
     per_node = mapping.per_node
-    # The user's setting is stronger than what an operator has put into the environment.
+    # The user's setting overrides the operator's variables.
     inherited = agent if settings.layer("remote-agent") < 2 else None
     nodes = allocation.from_sources(
         entries,
@@ -130,16 +130,17 @@ def choose_nodes(
     return nodes, own_slots
 
 
-def listed(
+def add_listed_nodes(
     mapping: MappingPolicy, cpu: CpuPolicy, lines: Sequence[RankLine] | None, settings: Settings, nodes: Allocation
 ) -> tuple[MappingPolicy, CpuPolicy]:
-    """Return the policies with what the rankfile lists, --rankmap, or the hostfile that `--map-by seq` takes line by line."""
+    """Return the policies with the node of each rank from --rankmap, the rankfile, or the hosts of `--map-by seq`."""
     if settings["rankmap"] is not None:
         if mapping.map_by != "slot":
-            raise UsageError("option-conflict", "--rankmap says where each rank goes", hint=f"leave {mapping.map_by} out")
+            message = f"--rankmap and --map-by {mapping.map_by} cannot be used together"
+            raise UsageError("option-conflict", message, hint="remove one of the two")
         from mpilaunch.placement.process_map import read_rankmap
 
-        # Whoever names the node of each rank means it, also where a node has fewer slots.
+        # An explicit map may exceed the slots of a node.
         return mapping._replace(listed=read_rankmap(settings["rankmap"], len(nodes.nodes)), oversubscribe=True), cpu
     if lines is not None:
         entries = [HostEntry(line.host, origin=line.origin) for line in lines]
@@ -152,23 +153,23 @@ def listed(
         entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
         entries = entries or [entry for text in host_lists for entry in parse_host_list(text)]
         if not entries:
-            hint = "say --hostfile FILE, --host LIST, or --map-by seq:file=FILE"
-            raise UsageError("map-by", "--map-by seq: nothing lists the hosts of the ranks", hint=hint)
+            hint = "add --hostfile FILE or --host LIST, or write --map-by seq:file=FILE"
+            raise UsageError("map-by", "--map-by seq: no list of hosts", hint=hint)
         return mapping._replace(listed=allocation.node_indices(entries, nodes)), cpu
     return mapping, cpu
 
 
 def own_values(section: Section, name: str) -> tuple[str, ...]:
-    """Return a program's own values of an option that may be repeated."""
+    """Return the values that a program itself has for an option that may be repeated."""
     value = section.settings[name].value if name in section.settings else ()
     return value if isinstance(value, tuple) else ()
 
 
 def _own_slots(nodes: Allocation, section: Section, of_file: bool) -> dict[int, int] | None:
-    """Return the slots that a program may have of which nodes, by index; None for all.
+    """Return the slots of a program by node index; None for all slots.
 
     Args:
-        of_file: the nodes are those of hostfiles, among whose slots a host list chooses; else they are the sum of the lists.
+        of_file: the nodes are from hostfiles, and a host list selects among their slots; else they are the union of the lists.
     """
     entries = [entry for text in own_values(section, "host") for entry in parse_host_list(text)]
     if entries and of_file:
@@ -185,9 +186,9 @@ def _own_slots(nodes: Allocation, section: Section, of_file: bool) -> dict[int, 
 
 
 def _named_hosts(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the hostfiles and the host lists that count: those of the strongest layer that names hosts.
+    """Return the hostfiles and the host lists of the strongest layer that names hosts.
 
-    So `--host` filters a `--hostfile` beside it, and replaces a hostfile that a profile or MPILAUNCH_HOSTFILE names.
+    So `--host` filters a `--hostfile` on the command line, and replaces one from a config file or MPILAUNCH_HOSTFILE.
     """
     strongest = max(settings.layer("hostfile"), settings.layer("host"))
     hostfiles, host_lists = (settings[name] if settings.layer(name) == strongest else () for name in ("hostfile", "host"))
@@ -195,7 +196,7 @@ def _named_hosts(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def local_names(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of this machine that are certain without asking a name server."""
+    """Return the names of this machine that are known without a name server."""
     own = os.uname().nodename
     names = frozenset({"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]})
     if kubernetes.in_pod(environ):
@@ -204,13 +205,13 @@ def local_names(environ: Mapping[str, str]) -> frozenset[str]:
     return names
 
 
-def found_agent(settings: Settings, environ: Mapping[str, str]) -> kubernetes.FoundAgent | None:
-    """Return how an operator wants nodes to be reached, None where the user names an agent or there is no operator."""
+def operator_agent(settings: Settings, environ: Mapping[str, str]) -> kubernetes.FoundAgent | None:
+    """Return the agent that an operator's variables name; None without an operator, or if the user names an agent."""
     return None if settings["agent"] else kubernetes.find_agent(environ, plain_text, _is_program)
 
 
 def _is_program(word: str) -> bool:
-    import shutil  # 3 ms, and needed only where a variable names an agent
+    import shutil  # takes 3 ms
 
     return shutil.which(word) is not None
 

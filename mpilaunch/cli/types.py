@@ -1,7 +1,6 @@
-"""What an option is, and the types of its values: what each accepts, how an error names it, what a shell may complete.
+"""The option class and its value types: each type checks its values, words the error and completes them in a shell.
 
-Click's option and types, with the messages of mpilaunch. A type never knows where a value came from: `command` adds that to its
-error.
+They extend click's option and types. A type never knows the source of a value: `command` adds it to the error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     _Choice = click.Choice[str]
     _AnyType = click.ParamType[Any]
 else:
-    _Choice, _AnyType = click.Choice, click.ParamType  # generic in newer versions of click only
+    _Choice, _AnyType = click.Choice, click.ParamType  # generic only in newer versions of click
 
 VARIABLES = "MPILAUNCH"
 """Prefix of the environment variables that set options."""
@@ -45,12 +44,12 @@ class Number(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """A time: seconds, or a number with s, m, h or d."""
+    """A duration: seconds, or a number with s, m, h or d."""
 
     wanted = "a time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the time in seconds."""
+        """Return the duration in seconds."""
         if isinstance(value, str):
             match = _TIME.fullmatch(value)
             if match is None:
@@ -70,7 +69,7 @@ def _check_range(
 
 
 class YesNo(click.types.BoolParamType):
-    """A flag; in the environment and behind "=" a word like yes or no."""
+    """A flag; in the environment and after "=", a word such as yes or no."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return whether the flag is set."""
@@ -94,84 +93,59 @@ class OneOf(_Choice):
         return value
 
 
-class _Lines:
-    """The values of an option that may be repeated stand on lines of its variable."""
-
-    def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """Return the lines that are not empty."""
-        return [line for line in rv.splitlines() if line]
-
-
-class Text(_Lines, click.types.StringParamType):
-    """Any text but an empty one.
+class Text(click.types.StringParamType):
+    """A nonempty text, or a path that need not exist.
 
     Args:
-        words: usual values, for completion only.
-    """
-
-    wanted = "text"
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the text."""
-        return _checked(self, value, param, ctx)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the usual values that begin so."""
-        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
-
-
-class Path(_Lines, click.types.StringParamType):
-    """The path of a file or a directory; it need not exist.
-
-    Args:
-        kind: "file" or "dir": what a shell completes.
+        words: common values, for completion only.
+        path: "file" or "dir" for a path: what a shell completes.
         read: mpilaunch reads the file; a config file names it relative to itself.
     """
 
     wanted = "text"
 
-    def __init__(self, kind: str = "file", *, read: bool = False) -> None:
-        self.kind = kind
+    def __init__(self, *words: str, path: str = "", read: bool = False) -> None:
+        self.words = words
+        self.path = path
         self.read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
-        return _checked(self, value, param, ctx)
+        """Return the text."""
+        if value == "":
+            self.fail("the value is empty", param, ctx)
+        if "\0" in value:
+            self.fail("the value contains a NUL character", param, ctx)
+        return value
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        """Return the nonempty lines of a variable: each is one value of an option that may be repeated."""
+        return [line for line in rv.splitlines() if line]
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Let the shell complete names of files or directories."""
-        return [CompletionItem(incomplete, type=self.kind)]
-
-
-def _checked(self: Text | Path, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-    if value == "":
-        self.fail("the value is empty", param, ctx)
-    if "\0" in value:
-        self.fail("the value has a NUL character in it", param, ctx)
-    return value
+        """Return the matching common values, or let the shell complete a path."""
+        if self.path:
+            return [CompletionItem(incomplete, type=self.path)]
+        return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
 
 
 FLAG = YesNo()
 
 
 class Option(click.Option):
-    """One option.
+    """One option of the command line.
 
-    Every long flag is also declared with one dash, as mpirun's users write it, and every flag without a value has an opposite
-    (`--no-quiet`), so that a command line can take back what a file or a variable sets.
+    Every long flag is also declared with one dash, as users of mpirun write it. Every flag without a value has an opposite
+    (`--no-quiet`), so that the command line can undo the setting of a file or a variable.
 
     Args:
         flags: its long flag, whose name is also its config key, then its other flags; "--copy/--no-copy" names the opposite.
-        group: the topic of the help it stands under.
+        group: the help topic that lists it.
         shorthands: flags without an argument, and the value that each stands for.
-        words: how many arguments one use takes; two are joined by "=".
-        configurable: it may stand in a config file and in the environment.
-        local: in a job of several programs it belongs to the program that it stands before.
-        basic: its phrase in the short help, where it stands.
-        joins: a value that begins with ":" is appended to an earlier one, and does not replace it.
+        words: the number of arguments of one use; two are joined by "=".
+        configurable: a config file and the environment may set it.
+        local: in a job of several programs, it applies only to the program that follows it.
+        basic: its description in the short help; True for that of `help`, "" for an option that the short help leaves out.
+        joins: a value that begins with ":" is appended to an earlier value instead of replacing it.
     """
 
     def __init__(
@@ -186,7 +160,7 @@ class Option(click.Option):
         words: int = 1,
         configurable: bool = True,
         local: bool = False,
-        basic: str = "",
+        basic: str | bool = "",
         joins: bool = False,
         **attributes: Any,
     ) -> None:
@@ -197,13 +171,13 @@ class Option(click.Option):
         self.words = words
         self.configurable = configurable
         self.local = local
-        self.basic = basic
+        self.basic = help if basic is True else basic or ""
         self.joins = joins
         is_flag = type is FLAG
         if is_flag and default is None and not opposite:
             default = False
         named = [long, *flags[1:], *self.shorthands]
-        # In the order of the help: letters first.
+        # In the order of the help: single letters first.
         self.flags = tuple(dict.fromkeys([*(flag for flag in named if flag[1] != "-"), *named, *([opposite] if slash else [])]))
         opposite = opposite or f"--no-{self.key}"
         declared = [self.key.replace("-", "_"), *dict.fromkeys(spelling for flag in named for spelling in _spellings(flag))]
@@ -223,33 +197,33 @@ class Option(click.Option):
 
     @property
     def flag(self) -> str:
-        """Its long flag: the name it has in messages."""
+        """The long flag, which messages use as the name of the option."""
         return f"--{self.key}"
 
     @property
     def variable(self) -> str:
-        """The environment variable that sets it."""
+        """The environment variable that sets the option."""
         return f"{VARIABLES}_{self.key.replace('-', '_').upper()}"
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that it accepts; empty for any."""
+        """The accepted words; empty if the option accepts any text."""
         return tuple(self.type.choices) if isinstance(self.type, OneOf) else ()
 
     @property
     def reads_file(self) -> bool:
-        """Whether its value is a file to read, which a config file names relative to itself."""
-        return isinstance(self.type, Path) and self.type.read
+        """Whether the value names a file that mpilaunch reads, relative to the config file that names it."""
+        return isinstance(self.type, Text) and self.type.read
 
     @property
     def value_hint(self) -> str:
-        """What to do about a wrong value."""
+        """The hint for an invalid value."""
         if isinstance(self.type, Seconds):
             return "write seconds, or a number with s, m, h or d: 90, 90s, 5m, 1h"
         return f"{self.flag}: {self.help}"
 
     def fixed_value(self, flag: str) -> str | None:
-        """Return the value that a flag stands for by itself; None when it takes an argument."""
+        """Return the value that a flag stands for without an argument; None if the flag takes an argument."""
         if self.is_flag:
             return "no" if flag in self.secondary_opts else "yes"
         return next((value for short, value in self.shorthands.items() if flag in _spellings(short)), None)

@@ -104,7 +104,7 @@ def test_without_hosts_the_rankfiles_are_the_nodes(here: Path) -> None:
         ("-H b -rf t", "2 ranks do not fit in 1 slot of 1 node"),
         ("-rf r --map-by socket", "--rankfile and --map-by socket contradict each other"),
         ("--map-by rankfile", "--map-by: 'rankfile' names no file"),
-        ("--map-by seq", "--map-by seq: nothing lists the hosts of the ranks"),
+        ("--map-by seq", "--map-by seq: no list of hosts"),
     ],
 )
 def test_what_is_wrong_with_a_rankfile(here: Path, words: str, message: str) -> None:
@@ -136,7 +136,7 @@ def test_seq_takes_the_hostfile_line_by_line(here: Path) -> None:
 def test_a_rankmap_names_nodes_whatever_their_slots() -> None:
     assert map_of("-H a,b --rankmap 1,0,1") == "0@b 1@a 2@b"
     assert map_of("-H a,b -rankmap (0,2,2) -np 3") == "0@a 1@a 2@b"
-    with pytest.raises(UsageError, match="--rankmap says where each rank goes"):
+    with pytest.raises(UsageError, match="--rankmap and --map-by node cannot be used together"):
         job("-H a,b --rankmap 0 --map-by node")
 
 

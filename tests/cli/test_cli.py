@@ -23,6 +23,7 @@ from mpilaunch.cli.help import text as help_text
 from mpilaunch.cli.main import main
 from mpilaunch.cli.options import GROUPS, OPTIONS
 from mpilaunch.cli.parser import read_command
+from mpilaunch.cli.verbs.run import hint_for_missing
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.job.settings import Layer
 from mpilaunch.job.state import RankEnd, Verdict
@@ -97,6 +98,7 @@ PROGRAM = ("prog", "-x", "--np", "9")
         ("-x A=b=c -x D -x E_*", {"export": ("A=b=c", "D", "E_*")}),
         ("-v", {"verbose": 1}),
         ("-vv", {"verbose": 2}),
+        ("-vvv", {"verbose": 2}),
         ("--verbose=2 -q", {"verbose": 2, "quiet": True}),
         ("--allow-run-as-root -allow-run-as-root", {"allow-run-as-root": True}),
         ("--timeout 5m --grace 1", {"timeout": 300.0, "grace": 1.0}),
@@ -224,6 +226,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-refused-debugger": ("-n 2 -gdb prog", {}, {}),
     "option-unknown-foreign": ("-genvlst A prog", {}, {}),
     "option-value-foreign-missing": ("-genv A", {}, {}),
+    "option-value-foreign-none": ("-perhost", {}, {}),
     "option-value-foreign": ("-perhost two prog", {}, {}),
     "option-value-launcher": ("-launcher slurm prog", {}, {}),
     "option-value-pattern": ("-outfile-pattern out.%x prog", {}, {}),
@@ -300,6 +303,16 @@ def test_the_whole_help_has_every_option_in_100_columns(capsys) -> None:
     for option in OPTIONS:
         for flag in option.flags:
             assert re.search(rf"(?<![\w-]){re.escape(flag)}(?![\w-])", out), flag
+
+
+@pytest.mark.parametrize("columns", ["60", "70", "80", "90", "100"])
+@pytest.mark.parametrize("topic", ["all", "openmpi", "hydra", "intel"])
+def test_no_line_of_the_help_ends_inside_a_name(monkeypatch, capsys, topic: str, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["--help", topic]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii() and "--" in out
+    assert not re.findall(r"\w-$", out, re.M)
 
 
 @pytest.mark.parametrize("topic", GROUPS)
@@ -430,7 +443,7 @@ def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, ca
             ZeroDivisionError("oops"),
             70,
             "error[internal]: internal error: ZeroDivisionError: oops\n"
-            "hint: this is a fault of mpilaunch; run it again with MPILAUNCH_DEBUG=1 to see where it happened\n",
+            "hint: this is a bug in mpilaunch; run it again with MPILAUNCH_DEBUG=1 for a traceback\n",
         ),
     ],
 )
@@ -510,11 +523,11 @@ def test_looking_at_a_plan_imports_no_network(here: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "hint"),
     [
-        (["uptime; hostname"], "no shell reads this word: mpilaunch sh -c 'uptime; hostname'"),
-        (["ls | wc -l"], "no shell reads this word: mpilaunch sh -c 'ls | wc -l'"),
-        (["python train.py"], "this is one word: leave the quotes out, mpilaunch python train.py"),
+        (["uptime; hostname"], "mpilaunch does not use a shell; run one: mpilaunch sh -c 'uptime; hostname'"),
+        (["ls | wc -l"], "mpilaunch does not use a shell; run one: mpilaunch sh -c 'ls | wc -l'"),
+        (["python train.py"], "the quotes make this one word; remove them: mpilaunch python train.py"),
         (["A=1", "B=2", "env", "-0"], "variables of the ranks are set with -x: mpilaunch -x A=1 -x B=2 env"),
-        (["A=1 2", "env"], "this is one word: leave the quotes out, mpilaunch A=1 2"),
+        (["A=1 2", "env"], "the quotes make this one word; remove them: mpilaunch A=1 2"),
         (["RANK=3", "env"], "leave RANK=3 out: mpilaunch sets RANK for every rank"),
     ],
 )
@@ -533,11 +546,43 @@ def test_a_file_in_place_of_the_directory_of_output_gets_a_hint(tmp_path) -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["uup", "-H", "a"], "did you mean: mpilaunch up"),
+        (["donw"], "did you mean: mpilaunch down"),
+        (["-np", "1", "up"], "did you mean: mpilaunch up"),
+        (["help"], "did you mean: mpilaunch --help"),
+        (["version"], "did you mean: mpilaunch --version"),
+    ],
+)
+def test_a_missing_program_named_like_a_verb_gets_a_hint(here: Path, words: list[str], hint: str) -> None:
+    done = run_python("-m", "mpilaunch", *words, agents=True)
+    assert done.returncode == 1 and done.stderr.startswith("error[start-program-missing]: ")
+    assert done.stderr.splitlines()[-1] == f"hint: {hint}"
+
+
+@pytest.mark.parametrize("program", ["no-such-program", "./uup"])
+def test_any_other_missing_program_gets_the_usual_hint(here: Path, program: str) -> None:
+    assert hint_for_missing([[program]]) is None
+
+
+def test_a_program_of_this_machine_is_not_taken_for_a_verb(here: Path, monkeypatch) -> None:
+    assert hint_for_missing([["uup"]])
+    (here / "uup").touch(mode=0o755)
+    assert hint_for_missing([["uup"]]) is None
+    (here / "uup").rename(here / "uq")
+    (here / "bin").mkdir()
+    (here / "bin/uup").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(here / "bin"))
+    assert hint_for_missing([["uup"]]) is None
+
+
 def test_options_behind_a_program_that_fails_get_a_hint() -> None:
     done = run_python("-m", "mpilaunch", "-np", "1", "ls", "-np", "4", agents=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "hint: -np stands behind ls and was given to it: options of mpilaunch stand before the program"
+        "hint: ls received -np as its argument; options of mpilaunch must precede the program"
     )
 
 

@@ -83,10 +83,10 @@ def test_a_variable_has_one_value_per_line_and_empty_says_nothing(here: Path) ->
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("DRY_RUN", "--dry-run stands on the command line only"),
-        ("HOSTS", "say MPILAUNCH_HOST=VALUE"),
-        ("TAG_OUTPUT", "say MPILAUNCH_TAG=ompi"),
-        ("NO_COPY", "say MPILAUNCH_COPY=no"),
+        ("DRY_RUN", "--dry-run is for the command line only"),
+        ("HOSTS", "write MPILAUNCH_HOST=VALUE"),
+        ("TAG_OUTPUT", "write MPILAUNCH_TAG=ompi"),
+        ("NO_COPY", "write MPILAUNCH_COPY=no"),
         ("NPP", "did you mean MPILAUNCH_NP?"),
         ("HOSTFIL", "did you mean MPILAUNCH_HOSTFILE?"),
     ],
@@ -103,7 +103,8 @@ def test_variables_that_ranks_get_mean_no_option(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "hint"), [("no-copy", "say copy: no"), ("hosts", "say host: VALUE"), ("up", "--up stands on the command line only")]
+    ("key", "hint"),
+    [("no-copy", "write copy: no"), ("hosts", "write host: VALUE"), ("up", "--up is for the command line only")],
 )
 def test_another_spelling_of_an_option_is_told_the_right_one(here: Path, key: str, hint: str) -> None:
     (here / "a.yaml").write_text(f"{key}: yes\n")
@@ -134,8 +135,8 @@ def test_an_empty_config_file_says_nothing(here: Path, text: str) -> None:
         ("4: 4\n", "a.yaml:1:1: unknown key '4'"),
         ("np: four\n", "a.yaml:1:1: np: 'four' is not a whole number"),
         ("quiet: 1\n", "a.yaml:1:1: quiet: 1 is neither true nor false"),
-        ("np: 4\nfanout: 1\nnp: 5\n", "a.yaml:3:1: 'np' stands twice"),
-        ("- np\n", "a.yaml:1:1: a config file holds 'option: value' lines"),
+        ("np: 4\nfanout: 1\nnp: 5\n", "a.yaml:3:1: duplicate key 'np'"),
+        ("- np\n", "a.yaml:1:1: a config file must have 'option: value' lines"),
     ],
 )
 def test_a_bad_config_file_is_told_where(here: Path, text: str, expected: str) -> None:
@@ -161,12 +162,12 @@ def test_positions_of_keys_and_items(here: Path) -> None:
     [
         ("!!python/object/apply:os.system [true]\n", "could not determine a constructor"),
         ("a: &x [1]\nb: {<<: 4}\n", "could not determine a constructor"),
-        ("[a]: 1\n", "a.yaml:1:1: a key must be one word"),
+        ("[a]: 1\n", "a.yaml:1:1: a key must be a single word"),
         ("a: 1\n---\nb: 2\n", "a.yaml:2:1: but found another document"),
         ("a: \x07\n", "special characters are not allowed"),
         ("[" * 20000, "'a.yaml' is nested too deeply"),
         ("&a [*a]\n", "'a.yaml' is nested too deeply"),
-        ("#" * (files.MAX_BYTES + 1), "'a.yaml' has more than 1 MiB"),
+        ("#" * (files.MAX_BYTES + 1), "'a.yaml' is larger than 1 MiB"),
         ("a: 9999-99-99\n", "month must be in 1..12"),
     ],
     ids=["python", "merge", "list-key", "two", "control", "deep", "loop", "big", "date"],
@@ -196,12 +197,12 @@ def test_any_text_is_data_or_a_usage_error(tmp_path_factory, text: str) -> None:
 @pytest.mark.parametrize(
     ("path", "reason", "hint"),
     [
-        ("host.txt", "no such file or directory", "did you mean hosts.txt"),
+        ("host.txt", "no such file or directory", "did you mean hosts.txt?"),
         ("zzz", "no such file or directory", None),
         ("sub", "is a directory", None),
-        ("nowhere/hosts.txt", "no such file or directory", "there is no directory 'nowhere'"),
-        ("binary", "it is not UTF-8 text", None),
-        ("a\0b", "no file has such a name", None),
+        ("nowhere/hosts.txt", "no such file or directory", "the directory 'nowhere' does not exist"),
+        ("binary", "not UTF-8 text", None),
+        ("a\0b", "invalid file name", None),
     ],
 )
 def test_files_that_cannot_be_read(here: Path, path: str, reason: str, hint: str | None) -> None:

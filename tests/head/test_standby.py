@@ -92,7 +92,7 @@ class Place:
         """Run `--up`; return the keeper's process id."""
         done = self.launch("--up", *words)
         assert (done.code, done.out) == (0, b"")
-        assert b"daemons stand by on 2 nodes, for" in done.err
+        assert b"standby daemons run on 2 nodes until" in done.err
         return self.started[-1][0]
 
     def down(self) -> bytes:
@@ -132,10 +132,10 @@ def test_every_launch_gets_the_daemons_that_stand_by(place: Place) -> None:
     assert {parent for parent, _ in place.started} == {keeper}, "no launch has started one by itself"
     assert len(place.started) == 2, "nor was another started"
     standing = wait_until(lambda: len(found := place.standing) == 4 and found, "a daemon stands by behind each guard again")
-    assert place.down() == b"note: no daemon stands by any more\n"
+    assert place.down() == b"note: all standby daemons have ended\n"
     assert not any(map(living, standing))
     wait_until(lambda: not living(keeper), "the keeper has gone", 1)
-    assert place.down() == b"note: no daemon stood by\n"
+    assert place.down() == b"note: no standby daemon was running\n"
 
 
 def test_a_second_up_says_which_nodes_it_has_dropped(place: Place) -> None:
@@ -188,8 +188,8 @@ def test_a_job_goes_on_when_nothing_is_to_stand_by_any_more(place: Place, tmp_pa
     program = sh(f"echo >{tmp_path}/up-$RANK; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo done")
     with launching(*place.words, *program, env=place.env) as job:
         wait_for_files(*(tmp_path / f"up-{rank}" for rank in range(4)))
-        assert place.down() == b"note: no daemon stands by any more\n"
-        assert place.down() == b"note: no daemon stood by\n"
+        assert place.down() == b"note: all standby daemons have ended\n"
+        assert place.down() == b"note: no standby daemon was running\n"
         assert living(keeper), "it hands on what the job says"
         (tmp_path / "go").touch()
         done = finish(job)
@@ -360,7 +360,7 @@ def test_of_two_that_are_started_at_once_one_is_left(place: Place) -> None:
         assert {finish(one).code, finish(other).code} == {0}
     keepers = {parent for parent, _ in place.started}
     assert len(keepers) == 2
-    assert place.down() == b"note: no daemon stands by any more\n"
+    assert place.down() == b"note: all standby daemons have ended\n"
     wait_until(lambda: not any(map(living, keepers)), "both have gone")
 
 
@@ -491,7 +491,7 @@ def test_where_its_place_is_taken_it_has_another(place: Place, wrong: str) -> No
         assert len(place.started) == 2, "the launch has found it"
     finally:
         with launching("--down", env=env) as job:
-            assert finish(job).err == b"note: no daemon stands by any more\n"
+            assert finish(job).err == b"note: all standby daemons have ended\n"
     assert not [path for path in (cache / "mpilaunch-standby").rglob("*") if path.is_file() or path.is_socket()]
 
 
@@ -530,8 +530,8 @@ def test_without_any_place_there_is_an_error(place: Place) -> None:
         (["--up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
         (["--up", "-H", "a", "--dry-run"], ExitCode.USAGE, "error[option-conflict]: --up and --dry-run cannot"),
         (["--up", "--down", "-H", "a"], ExitCode.USAGE, "error[option-conflict]: --up and --down cannot be used together"),
-        (["--down", "prog"], ExitCode.USAGE, "error[option-conflict]: --down runs no program, and here is prog"),
-        (["--up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: --up runs no program, and here is prog"),
+        (["--down", "prog"], ExitCode.USAGE, "error[option-conflict]: --down runs no program, but was given 'prog'"),
+        (["--up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: --up runs no program, but was given 'prog'"),
         (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),
     ],
 )
@@ -553,7 +553,7 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
         runtime = {"XDG_RUNTIME_DIR": folder}
         try:
             done = hosts.launch("--up", *words, env=runtime)
-            assert (done.returncode, "stand by on 3 nodes" in done.stderr) == (0, True)
+            assert (done.returncode, "standby daemons run on 3 nodes" in done.stderr) == (0, True)
             first = {name: standing(name) for name in hosts.names[:3]}
             assert [len(pids) for pids in first.values()] == [2, 2, 2], "a daemon, and its guard before it"
             hosts.stop_sshd("node02")  # nobody logs in there any more, and nobody needs to
@@ -563,7 +563,7 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
             assert [standing(name)[0] for name in first] == [pids[0] for pids in first.values()], "they stand by again"
         finally:
             done = hosts.launch("--down", env=runtime)
-        assert (done.returncode, done.stderr) == (0, "note: no daemon stands by any more\n")
+        assert (done.returncode, done.stderr) == (0, "note: all standby daemons have ended\n")
         assert not any(standing(name) for name in hosts.names)
 
 

@@ -98,7 +98,7 @@ def test_the_first_failure_gives_the_code_and_the_report(tmp_path: Path) -> None
         "    | cause of it",
         "    | without newline",
         "    ranks 2-3 stopped after it",
-        "    rank 0 had ended well",
+        "    rank 0 had succeeded",
     ]
 
 
@@ -162,7 +162,7 @@ LEFT = {
     "left-behind", STRAYS,
     "children in the background, in own sessions, after two forks, without environment, deaf to SIGTERM, stopped, ...",
     finder="their daemon, by descent",
-    says="`warning: localhost: ended process 4711 (sleep), which its rank had left behind`", code="the ranks'", within=10,
+    says="`warning: localhost: ended process 4711 (sleep), left behind by its rank`", code="the ranks'", within=10,
 )  # fmt: skip
 def test_what_ranks_leave_behind_is_gone_with_the_job(tmp_path: Path, code: int) -> None:
     for rank, leave in enumerate(LEFT.values()):
@@ -173,7 +173,7 @@ def test_what_ranks_leave_behind_is_gone_with_the_job(tmp_path: Path, code: int)
     assert done.code == code
     if code == 0:
         assert done.out == b"out\n" * len(LEFT)
-        assert done.words.count("which its rank had left behind") >= len(LEFT)
+        assert done.words.count("left behind by its rank") >= len(LEFT)
 
 
 def test_a_process_with_an_empty_environment_is_gone_too(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_process_with_an_empty_environment_is_gone_too(tmp_path: Path) -> None
     done = launch("-np", "1", *sh(program), cwd=tmp_path)
     (stray,) = pids(tmp_path, "stray")
     assert done.code == 0 and not living(stray)
-    assert f"warning: localhost: ended process {stray} (sleep), which its rank had left behind" in done.words
+    assert f"warning: localhost: ended process {stray} (sleep), left behind by its rank" in done.words
 
 
 def test_output_of_what_a_rank_left_behind_is_taken_while_it_writes(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_the_time_limit(tmp_path: Path) -> None:
     done = launch("-np", "2", "--timeout", "0.3", *sh(f"trap 'echo told; exit 0' TERM; {STAY}"), cwd=tmp_path)
     assert time.monotonic() - began > 0.3
     assert (done.code, done.lines) == (124, ["told", "told"])
-    assert done.words == "error[timeout]: the time limit of 0.3 s is over\n    ranks 0-1 had ended well\n"
+    assert done.words == "error[timeout]: the time limit of 0.3 s is over\n    ranks 0-1 had succeeded\n"
 
 
 def test_a_job_within_its_time_limit_is_not_touched() -> None:
@@ -482,7 +482,7 @@ def test_a_signal_ends_a_job_whose_output_nobody_reads(
         assert process.wait(10) == code
         if not streams:
             assert process.stderr is not None
-            assert process.stderr.read().startswith(b"warning: output that nobody read was not printed\nerror[")
+            assert process.stderr.read().startswith(b"warning: unread output was not printed\nerror[")
 
 
 @pytest.mark.parametrize("end", ["0", "7"])
@@ -534,7 +534,7 @@ def test_every_rank_runs_to_its_end_and_every_failure_is_told(tmp_path: Path) ->
         "    | the first",
         "    rank 2 on local failed too: killed by SIGSEGV (signal 11)",
         "    ranks 3-4 on local failed too: exited with code 4",
-        "    ranks 0,5 had ended well",
+        "    ranks 0,5 had succeeded",
     ]
 
 
@@ -554,7 +554,7 @@ def test_a_lost_node_does_not_end_the_others_of_a_job_that_continues(tmp_path: P
     assert (tmp_path / "done-1").exists() and (tmp_path / "done-2").exists()
     assert "note: local: lost: its daemon ended with code 137: the others go on\n" in done.words
     assert "error[node-lost]: local: lost: its daemon ended with code 137\n" in done.words
-    assert "    rank 2 on local failed too: exited with code 1\n    rank 0 stopped\n    rank 1 had ended well\n" in done.words
+    assert "    rank 2 on local failed too: exited with code 1\n    rank 0 stopped\n    rank 1 had succeeded\n" in done.words
 
 
 def test_an_interrupt_ends_a_job_that_continues(tmp_path: Path) -> None:

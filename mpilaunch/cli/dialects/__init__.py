@@ -1,6 +1,6 @@
-"""The options of other launchers: one file for each launcher, with a table and the functions that it names.
+"""The options of other launchers: one module for each launcher, with a table of options and the functions it uses.
 
-A new launcher is a new file with a `DIALECT` and its name in the line below. `table` looks options up.
+A new launcher is a new module with a `DIALECT`, and its name in `NAMES`. `table` looks options up.
 """
 
 NAMES = ("openmpi", "hydra", "intel")

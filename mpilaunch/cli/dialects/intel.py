@@ -1,6 +1,6 @@
-"""Options of Intel MPI's mpiexec (2021) that are not spelled as ours.
+"""Options of Intel MPI's mpiexec (2021) that are not the same as ours.
 
-Pure. It is made from Hydra, and has most of Hydra's options.
+Pure. It is derived from Hydra, and has most of Hydra's options.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from mpilaunch.cli.dialects.rows import Dialect, ReadFile, Translation, Wrong, a
 
 
 def none_of_these(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """-envexcl a,b: the ranks do not have these variables."""
+    """-envexcl a,b: remove these variables from the ranks."""
     return Translation(tuple(for_each("--unset-env", values[0])))
 
 
 def stdin(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """Intel's -s all, -s 3: who gets standard input."""
+    """-s all, -s 3: the ranks that read standard input."""
     if values[0] != "all" and not values[0].isdecimal():
-        raise Wrong(f"'{values[0]}' is neither all nor one rank", "standard input goes to one rank, to all or to none: --stdin")
+        raise Wrong(f"'{values[0]}' is neither all nor one rank", "--stdin none gives standard input to no rank")
     return Translation(("--stdin", values[0]))
 
 
 def launcher_arguments(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """-bootstrap-exec-args WORDS: what stands before the host."""
+    """-bootstrap-exec-args WORDS: arguments before the host."""
     return Translation(agent={"arguments": values[0], "flags": "-x"})
 
 
@@ -44,13 +44,13 @@ _ROWS = (
     # The program
     acts("genvexcl", "NAMES", none_of_these, "`--unset-env` for each name", everywhere=True),
     acts("envexcl", "NAMES", none_of_these, "`--unset-env` for each name"),
-    acts("s", "WHO", stdin, "`--stdin all` or one rank"),
+    acts("s", "RANK", stdin, "`--stdin all` or one rank"),
     acts("tune", "FILE", "--export I_MPI_TUNING_BIN=$1"),
     refused("umask", "MASK", "start the program as: sh -c 'umask MASK; exec ./a'"),
-    ignored("prot", "", "the library tells it with -genv I_MPI_DEBUG 4"),
+    ignored("prot", "", "the library prints it with -genv I_MPI_DEBUG 4"),
     # Output
     acts("prepend-timestamp", "", "--timestamp-output"),
-    needless("ordered-output", "", "lines stay whole"),
+    needless("ordered-output", "", "mpilaunch never splits lines"),
     # Looking
     acts("print-rank-map", "", "--display-map"),
     refused("tv", "", _DEBUGGER),
@@ -58,11 +58,11 @@ _ROWS = (
     refused("gtool gtoolfile gdb-args", "TOOLS", "start the tool as the program: tool ./a"),
     refused("aps mps check_mpi t", "", "start the tool as the program, or set its LD_PRELOAD with -x"),
     refused("trace trace-collectives trace-imbalance trace-pt2pt", "", "set the tool's LD_PRELOAD with -x"),
-    needless("silent-abort", "", "the first failure is told once"),
-    needless("noconf", "", "no configuration of Intel MPI is read"),
+    needless("silent-abort", "", "mpilaunch reports the first failure once"),
+    needless("noconf", "", "mpilaunch reads no configuration files of Intel MPI"),
     # Reaching the nodes
-    acts("bootstrap-exec-args", "WORDS", launcher_arguments, "the same, with these words before the host"),
-    needless("tmpdir", "DIR", "nothing is written to a node's disk"),
+    acts("bootstrap-exec-args", "WORDS", launcher_arguments, "`--remote-agent` with these arguments before the host"),
+    needless("tmpdir", "DIR", "mpilaunch writes nothing to a node's disk"),
 )
 
 DIALECT = Dialect(

@@ -1,6 +1,6 @@
-"""Open MPI's MCA parameters: those that steer mpirun itself act here, all others reach the ranks as OMPI_MCA_name.
+"""Open MPI's MCA parameters: those that configure mpirun become our options, all others become OMPI_MCA_name for the ranks.
 
-Pure. The same table serves -mca on the command line, the lines of --tune and -am files, and OMPI_MCA_* in our own environment.
+Pure. Serves -mca on the command line and the lines of --tune and -am files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from mpilaunch.cli.dialects.rows import ReadFile, Translation, Wrong, words_of
 
 ACTING = (
-    # names of Open MPI 1.x to 5, words of ours
+    # names in Open MPI 1.x to 5, our options
     ("rmaps_base_mapping_policy rmaps_default_mapping_policy", "--map-by $1"),
     ("rmaps_base_ranking_policy rmaps_default_ranking_policy", "--rank-by $1"),
     ("hwloc_base_binding_policy hwloc_default_binding_policy", "--bind-to $1"),
@@ -33,10 +33,10 @@ ACTING = (
     ("odls_base_sigkill_timeout", "--grace $1"),
     ("plm_rsh_num_concurrent plm_ssh_num_concurrent", "--fanout $1"),
 )
-"""What steers mpirun, and the words of ours; those behind "?" are used when the value is true."""
+"""Parameters that configure mpirun, and our options; those after "?" apply if the value is true."""
 
 WEAK = "orte_default_hostfile prte_default_hostfile"
-"""Names a hostfile for those who name no hosts."""
+"""Names of the default hostfile."""
 AGENT = "plm_rsh_agent plm_ssh_agent orte_rsh_agent pls_rsh_agent"
 AGENT_ARGUMENTS = "plm_rsh_args plm_ssh_args"
 VARIABLES = "mca_base_env_list"
@@ -46,29 +46,29 @@ _WORDS = {name: words for names, words in ACTING for name in names.split()}
 
 
 def parameter(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """-mca KEY VALUE: act, or give it to the ranks."""
+    """-mca KEY VALUE: one of our options, or a variable of the ranks."""
     acting = _acting(values[0], values[1], read_file)
     return Translation(("--export", f"OMPI_MCA_{values[0]}={values[1]}")) if acting is None else acting
 
 
 def prrte_parameter(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """--prtemca KEY VALUE: act, or nothing: no daemon of PRRTE's reads it."""
+    """--prtemca KEY VALUE: one of our options, or no effect, because no PRRTE daemon runs."""
     acting = _acting(values[0], values[1], read_file)
-    note = (f"--prtemca {values[0]} changes nothing: no daemon of PRRTE's runs", 0)
+    note = (f"--prtemca {values[0]} has no effect: mpilaunch runs no PRRTE daemons", 0)
     return Translation(notes=(note,)) if acting is None else acting
 
 
 def acts(name: str) -> bool:
-    """Tell whether a parameter steers mpirun and not the ranks."""
+    """Return whether a parameter configures mpirun, not the ranks."""
     return name in _WORDS or name in f"{WEAK} {AGENT} {AGENT_ARGUMENTS} {VARIABLES} {FILES}".split()
 
 
 def _acting(name: str, value: str, read_file: ReadFile) -> Translation | None:
-    """Return what a parameter that steers mpirun means, None for any other."""
+    """Return the translation of a parameter that configures mpirun, None for any other."""
     if name in WEAK.split():
         return Translation(("--hostfile", value), weak=frozenset({"--hostfile"}))
     if name in AGENT.split():
-        # A list of programs to try: the first is the one that its user has.
+        # A list of programs to try; users usually have the first.
         return Translation(agent={"program": value.split(":")[0].strip(), "flags": ""})
     if name in AGENT_ARGUMENTS.split():
         return Translation(agent={"arguments": value})
@@ -89,7 +89,7 @@ def _acting(name: str, value: str, read_file: ReadFile) -> Translation | None:
 
 
 def tune(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """--tune FILES: the options of files, small command lines or `key = value` lines, as if they stood here."""
+    """--tune FILES: the options in files, as lines of options or `key = value`."""
     result = Translation()
     for path in values[0].split(","):
         for number, line in enumerate(read_file(path, "parameter file").splitlines(), start=1):
@@ -108,13 +108,13 @@ def _options_of(text: str, where: str, read_file: ReadFile) -> Translation:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise Wrong(f"{where}: {str(error).lower()}", "quote words as for a shell") from None
+        raise Wrong(f"{where}: {str(error).lower()}", "quote words as in a shell") from None
     result = Translation()
     while words:
         flag = "-" + words.pop(0).lstrip("-")
         count = {"-x": 1, "-mca": 2, "-gmca": 2, "-omca": 2}.get(flag)
         if count is None or len(words) < count:
-            raise Wrong(f"{where}: '{flag}' cannot stand here", "such a file has -x NAME=VALUE and -mca KEY VALUE")
+            raise Wrong(f"{where}: '{flag}' is not allowed here", "such a file may have -x NAME=VALUE and -mca KEY VALUE")
         taken = [words.pop(0) for _ in range(count)]
         result += Translation(("--export", taken[0])) if count == 1 else parameter(taken, read_file)
     return result

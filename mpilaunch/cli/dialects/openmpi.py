@@ -1,4 +1,4 @@
-"""Options of Open MPI's mpirun that are not spelled as ours: 4.1 (`mpirun --help all`) and 5.0 (PRRTE's schizo_ompi.c).
+"""Options of Open MPI's mpirun that are not the same as ours: 4.1 (`mpirun --help all`) and 5.0 (PRRTE's schizo_ompi.c).
 
 Pure.
 """
@@ -25,7 +25,7 @@ from mpilaunch.cli.dialects.rows import (
 # Functions of rows
 
 def prefix(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """--prefix DIR: programs and libraries of the installation there come first."""
+    """--prefix DIR: search the installation in DIR first for programs and libraries."""
     folder = values[0].rstrip("/") or "/"
     return Translation(("--prepend-env", "PATH", f"{folder}/bin", "--prepend-env", "LD_LIBRARY_PATH", f"{folder}/lib"))
 
@@ -41,11 +41,11 @@ _OUTPUT = {
     "NOCOPY": "--no-copy",
     "COPY": "--copy",
 }
-"""An item of Open MPI 5's --output, and words of ours; "_" is a blank."""
+"""Items of Open MPI 5's --output, and our options; "_" is a space."""
 
 
 def output(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """--output TAG,DIR=d:COPY,...: how output looks and where it goes."""
+    """--output TAG,DIR=d:COPY,...: the format and the destination of output."""
     words: list[str] = []
     files: list[str] = []
     copied = False
@@ -61,32 +61,32 @@ def output(values: Sequence[str], read_file: ReadFile) -> Translation:
             copied = copied or key == "COPY"
             words += [word.replace("_", " ") for word in _OUTPUT[key].split()]
         elif key == "XML":
-            raise Wrong("XML is not written", "--report FILE writes what the job did as JSON; --tag marks the lines")
+            raise Wrong("XML is not supported", "--report FILE writes a report of the job as JSON; --tag marks lines")
         elif key not in ("RAW", "PATTERN"):
-            raise Wrong(f"'{item}' is no item", "the items are " + ", ".join([*_OUTPUT, "DIR=...", "FILE=..."]))
+            raise Wrong(f"unknown item '{item}'", "the items are " + ", ".join([*_OUTPUT, "DIR=...", "FILE=..."]))
     if files and not copied:
         files.append("--no-copy")  # Open MPI 5 prints what it writes to files only with COPY
     return Translation((*words, *files))
 
 
 def _items(text: str) -> list[str]:
-    """Return the items of a list, and the modifiers behind them, which a colon begins."""
+    """Return the items of a list and their modifiers, which follow a colon."""
     return [item for item in re.split(r",|:(?![/\\])", text) if item]
 
 
 def display(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """--display MAP,ALLOCATION,BINDINGS: what is printed before the ranks start."""
+    """--display MAP,ALLOCATION,BINDINGS: what to print before the ranks start."""
     known = {"MAP": "map", "MAP-DEVEL": "map", "ALLOCATION": "allocation", "ALLOC": "allocation", "BINDINGS": "bindings"}
     result = Translation()
     for item in _items(values[0]):
         key = item.partition("=")[0].upper()
         if key in ("TOPO", "CPUS", "PARSEABLE", "PARSABLE", "PHYSICAL"):
-            note = f"--display {item} changes nothing: --report FILE tells each node's CPUs and GPUs"
+            note = f"--display {item} has no effect: --report FILE lists the CPUs and GPUs of each node"
             result += Translation(notes=((note, 0),))
         elif key in known:
             result += Translation(("--report-bindings" if key == "BINDINGS" else f"--display-{known[key]}",))
         else:
-            raise Wrong(f"'{item}' is nothing to display", "display MAP, ALLOCATION or BINDINGS")
+            raise Wrong(f"unknown item '{item}'", "the items are MAP, ALLOCATION and BINDINGS")
     return result
 
 
@@ -104,13 +104,13 @@ _NOT_RUNTIME = {
     **dict.fromkeys(("RECOVERABLE", "AUTORESTART", "CONTINUOUS", "MAX-RESTARTS"), "a rank that fails ends the job"),
     "NOTIFYERRORS": "a rank that fails ends the job",
     **dict.fromkeys(("STOP-ON-EXEC", "STOP-IN-INIT", "STOP-IN-APP"), "start the debugger as the program: gdb --args ./a"),
-    **dict.fromkeys(("EXEC-AGENT", "DEFAULT-EXEC-AGENT"), "say the agent's program before the program: agent ./a"),
+    **dict.fromkeys(("EXEC-AGENT", "DEFAULT-EXEC-AGENT"), "start the agent as the program: agent ./a"),
     "GET-STACK-TRACES": "the ranks get SIGTERM at the time limit; python -X faulthandler or py-spy show a stack",
 }
 
 
 def runtime_options(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """--runtime-options TIMEOUT=60,DONOTLAUNCH,...: each item is an option of ours."""
+    """--runtime-options TIMEOUT=60,DONOTLAUNCH,...: each item is one of our options."""
     result = Translation()
     for item in _items(values[0]):
         key, _, text = item.partition("=")
@@ -123,7 +123,7 @@ def runtime_options(values: Sequence[str], read_file: ReadFile) -> Translation:
         if key in _NOT_RUNTIME and wanted:
             raise Wrong(f"'{item}' is not supported", _NOT_RUNTIME[key])
         if key not in _RUNTIME and key not in _NOT_RUNTIME:
-            raise Wrong(f"'{item}' is no runtime option", "the options are " + ", ".join(_RUNTIME))
+            raise Wrong(f"unknown runtime option '{item}'", "the options are " + ", ".join(_RUNTIME))
         if wanted and "$1" in _RUNTIME.get(key, "") and not text:
             raise Wrong(f"'{item}' has no value", f"write {key}=SECONDS")
         if wanted:
@@ -134,9 +134,8 @@ def runtime_options(values: Sequence[str], read_file: ReadFile) -> Translation:
 # Rows
 
 _DEBUGGER = "start the debugger as the program: xterm -e gdb --args ./a, or attach it to a running rank"
-_FAILS = "a rank that fails ends the job; --max-restarts N starts all ranks again, see docs/restarts.md"
-_STAGE = "put the files where the nodes see them, or copy them there first"
-_DEBUG_DAEMONS = "the daemons' words come with -vv"
+_FAILS = "a rank that fails ends the job; --max-restarts N restarts all ranks, see docs/restarts.md"
+_STAGE = "put the files on a shared file system, or copy them to the nodes first"
 
 _ROWS = (
     # Ranks and nodes
@@ -147,16 +146,16 @@ _ROWS = (
     acts("bindto", "POLICY", "--bind-to $1"),
     acts("bynode", "", "--map-by node"),
     acts("bycore", "", "--map-by core"),
-    acts("default-hostfile", "FILE", "--hostfile $1", "where nobody names other hosts", weak=True),
+    acts("default-hostfile", "FILE", "--hostfile $1", "unless the user names other hosts", weak=True),
     acts("add-host", "HOSTS", "--host $1"),
     acts("add-hostfile", "FILE", "--hostfile $1"),
     refused("max-vm-size", "N", "choose hosts with --host"),
     needless("novm", "", "daemons run only on nodes that run ranks"),
-    needless("do-not-resolve use-regexp fwd-mpirun-port enable-instant-on-support", "", "nothing of the kind is needed"),
-    needless("hetero-nodes homogeneous", "", "every node tells its own topology"),
-    refused("cf cartofile", "FILE", "devices and their NUMA nodes are found on the nodes; --slot-map names them by hand"),
-    refused("dvm", "", "there is no standing virtual machine: the daemons live as long as their job"),
-    refused("hnp ompi-server", "URI", "there is no server of others to join: publish and lookup work inside one job"),
+    needless("do-not-resolve use-regexp fwd-mpirun-port enable-instant-on-support", "", "mpilaunch does not need it"),
+    needless("hetero-nodes homogeneous", "", "every node reports its own topology"),
+    refused("cf cartofile", "FILE", "mpilaunch detects devices and their NUMA nodes; --slot-map overrides them"),
+    refused("dvm", "", "mpilaunch has no DVM; 'mpilaunch up' keeps daemons between jobs"),
+    refused("hnp ompi-server", "URI", "mpilaunch joins no external server: publish and lookup work within one job"),
     # Binding
     acts("bind-to-core", "", "--bind-to core"),
     acts("bind-to-socket", "", "--bind-to socket"),
@@ -165,7 +164,7 @@ _ROWS = (
     acts("fwd-environment", "", "--forward all", everywhere=True),
     acts("mca omca", "KEY VALUE", mca.parameter, "see the parameters below", joined=True),
     acts("gmca gomca", "KEY VALUE", mca.parameter, "the same, for all programs", everywhere=True, joined=True),
-    acts("prtemca", "KEY VALUE", mca.prrte_parameter, "the same; what does not act goes to nobody", joined=True),
+    acts("prtemca", "KEY VALUE", mca.prrte_parameter, "the same; all other parameters have no effect", joined=True),
     acts("pmixmca gpmixmca", "KEY VALUE", "--export PMIX_MCA_$1=$2", joined=True),
     acts("tune am amca", "FILES", mca.tune, "the `-x`, `-mca` and `key = value` lines of files"),
     acts("memory-alloc-kinds memory-allocation-kinds", "KINDS", "--export OMPI_MCA_mpi_memory_alloc_kinds=$1"),
@@ -175,51 +174,51 @@ _ROWS = (
     acts("stream-buffering", "N", "--export OMPI_MCA_ompi_stream_buffering=$1"),
     acts("prefix app-prefix", "DIR", prefix, "`--prepend-env PATH DIR/bin`, and `LD_LIBRARY_PATH DIR/lib`"),
     acts("path", "DIR", "--prepend-env PATH $1"),
-    needless("noprefix no-app-prefix", "", "nothing is installed on the nodes that a prefix would be for"),
-    ignored("pmix-prefix app-pmix-prefix", "DIR", "the ranks' own library path finds PMIx: --prefix DIR sets it"),
+    needless("noprefix no-app-prefix", "", "mpilaunch needs no installation on the nodes"),
+    ignored("pmix-prefix app-pmix-prefix", "DIR", "ranks find PMIx by their library path, which --prefix DIR sets"),
     refused("s preload-binary", "", _STAGE),
     refused("preload-files", "FILES", _STAGE),
-    refused("set-cwd-to-session-dir", "", "name a directory with --wdir"),
-    refused("index-argv-by-rank", "", "a rank finds its number in OMPI_COMM_WORLD_RANK"),
-    needless("personality", "NAME", "every MPI is offered what it needs: --mpi"),
-    needless("pset", "NAME", "no process set has a name here"),
-    ignored("gpu-support", "YES", "the library decides by itself; say its own variable with -x"),
-    refused("soft arch file", "VALUE", "say how many ranks with -np, and where with --host"),
+    refused("set-cwd-to-session-dir", "", "choose a directory with --wdir"),
+    refused("index-argv-by-rank", "", "each rank has its number in OMPI_COMM_WORLD_RANK"),
+    needless("personality", "NAME", "mpilaunch supports every MPI; see --mpi"),
+    needless("pset", "NAME", "mpilaunch has no named process sets"),
+    ignored("gpu-support", "YES", "the library decides; set its own variable with -x"),
+    refused("soft arch file", "VALUE", "choose the number of ranks with -np, and the nodes with --host"),
     # Output
-    acts("output", "LIST", output, "TAG, RANK, TIMESTAMP, MERGE, DIR=, FILE= as our options of output"),
+    acts("output", "LIST", output, "TAG, RANK, TIMESTAMP, MERGE, DIR=, FILE= as our output options"),
     acts("output-directory", "DIR", "--output-filename $1"),
-    refused("xml", "", "--report FILE writes what the job did as JSON; --tag marks the lines"),
-    refused("xml-file", "FILE", "--report FILE writes what the job did as JSON; --output-filename the ranks' output"),
+    refused("xml", "", "--report FILE writes a report of the job as JSON; --tag marks lines"),
+    refused("xml-file", "FILE", "--report FILE writes a report of the job as JSON; --output-filename writes the ranks' output"),
     refused("xterm", "RANKS", "start a terminal as the program: xterm -hold -e ./a"),
-    ignored("p parseable parsable", "", "--json goes with --dry-run, --report FILE with a run"),
+    ignored("p parseable parsable", "", "use --dry-run --json for a plan, --report FILE for a job"),
     # Looking
     acts("display-devel-map display-diffable-map", "", "--display-map"),
     acts("display-devel-allocation", "", "--display-allocation"),
-    acts("display", "LIST", display, "MAP, ALLOCATION and BINDINGS, as the options of these names"),
-    refused("display-topo", "", "--report FILE tells each node's CPUs and GPUs"),
+    acts("display", "LIST", display, "MAP, ALLOCATION and BINDINGS, as our options of these names"),
+    refused("display-topo", "", "--report FILE lists the CPUs and GPUs of each node"),
     acts("do-not-launch", "", "--dry-run"),
     acts("d debug-devel debug-daemons debug-daemons-file", "", "-vv"),
-    acts("rtos runtime-options", "LIST", runtime_options, "its items as the options of these names"),
-    needless("show-progress", "", "a start that takes long shows its progress"),
-    needless("leave-session-attached", "", _DEBUG_DAEMONS),
-    needless("no-aggregate-help do-not-aggregate-help", "", "equal messages of nodes are one message"),
+    acts("rtos runtime-options", "LIST", runtime_options, "its items, as our options of these names"),
+    needless("show-progress", "", "mpilaunch shows the progress of a slow start"),
+    needless("leave-session-attached", "", "-vv prints the daemons' messages"),
+    needless("no-aggregate-help do-not-aggregate-help", "", "mpilaunch merges equal messages of nodes"),
     refused("debug stop-on-exec stop-in-init stop-in-app", "", _DEBUGGER),
     refused("debugger", "NAME", _DEBUGGER),
     refused("tv", "", _DEBUGGER),
-    ignored("report-events report-uri", "WHERE", "--report FILE tells node and times of each rank"),
-    ignored("output-proctable", "", "--report FILE tells node and times of each rank"),
-    ignored("report-pid", "WHERE", "a shell has it in $!"),
+    ignored("report-events report-uri", "WHERE", "--report FILE has the node and times of each rank"),
+    ignored("output-proctable", "", "--report FILE has the node and times of each rank"),
+    ignored("report-pid", "WHERE", "the shell has it in $!"),
     # Reaching the nodes
-    ignored("launch-agent", "COMMAND", "no orted is started; --python names another interpreter for the nodes"),
-    needless("tmpdir", "DIR", "nothing is written to a node's disk"),
+    ignored("launch-agent", "COMMAND", "mpilaunch starts no orted; --python sets the interpreter on the nodes"),
+    needless("tmpdir", "DIR", "mpilaunch writes nothing to a node's disk"),
     # Ends
     acts("spawn-timeout", "SECONDS", "--start-timeout $1"),
     needless("report-state-on-timeout", "", "--report FILE has the state of every rank"),
     ignored("get-stack-traces", "", "the ranks get SIGTERM; python -X faulthandler or py-spy show a stack"),
-    needless("disable-recovery report-child-jobs-separately enable-auto-cleanup", "", "it is so anyway"),
+    needless("disable-recovery report-child-jobs-separately enable-auto-cleanup", "", "mpilaunch always behaves so"),
     refused("enable-recovery continuous", "", _FAILS),
     refused("with-ft", "KIND", _FAILS),
-    ignored("forward-signals", "SIGNALS", "SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are passed on"),
+    ignored("forward-signals", "SIGNALS", "mpilaunch forwards SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT"),
 )
 
 DIALECT = Dialect(

@@ -1,7 +1,7 @@
-"""What the table of a launcher is made of: its rows, and what one option means here.
+"""The rows of a launcher's table of options, and the translation of one option.
 
-Pure. `acts`, `needless`, `ignored` and `refused` make the rows; the functions that rows name return a `Translation`, or raise
-`Wrong` with what would be right.
+Pure. `acts`, `needless`, `ignored` and `refused` make the rows. The functions of rows return a `Translation`, or raise
+`Wrong` with a hint.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 ReadFile = Callable[[str, str], str]
-"""Path, and what the file is for the user, to its text; raises UsageError."""
+"""Reads a file, given its path and a name of its purpose for error messages; raises UsageError."""
 
 ACTS, NEEDLESS, IGNORED, REFUSED = "acts", "needless", "ignored", "refused"
 
 
 class Wrong(Exception):
-    """An argument that the option does not take; `hint` says what it takes."""
+    """An invalid argument of an option; `hint` suggests a valid one."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -26,13 +27,13 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class Translation:
-    """What an option means.
+    """The meaning of an option of another launcher.
 
     Attributes:
-        words: options of ours.
-        notes: texts for the user, each with a level of verbosity.
-        agent: parts of the remote agent, which several options name together; see `hydra.agent_template`.
-        weak: flags among the words that give way to every other setting.
+        words: our options.
+        notes: messages for the user, each with its verbosity level.
+        agent: parts of the remote agent, which several options describe together; see `hydra.agent_template`.
+        weak: the flags among the words that every other setting overrides.
     """
 
     words: tuple[str, ...] = ()
@@ -54,15 +55,15 @@ class Row:
     """One option of a launcher.
 
     Attributes:
-        names: its spellings without dashes; it is understood with one dash and, but for single letters, with two.
-        metavar: a word for each of its arguments.
-        kind: ACTS, NEEDLESS (what it asks for is so anyway), IGNORED (it is not done, and a note says so) or REFUSED.
-        means: words of ours, with $1 and $2 for the arguments, or the function that makes them.
-        text: what it means where that is not words of ours, why it changes nothing, or what to use instead.
-        everywhere: it is for all programs of the job, though the option of ours would be for one.
-        weak: every other setting wins over it.
-        joined: two arguments may be one, with "=" between them.
-        dialects: the launchers that have it; `table` fills it in.
+        names: its names without dashes; it may have one dash or, unless it is a single letter, two.
+        metavar: the names of its arguments.
+        kind: ACTS, NEEDLESS (mpilaunch always behaves so), IGNORED (a note says that it has no effect) or REFUSED.
+        means: our options, with $1 and $2 for the arguments, or a function that returns them.
+        text: the meaning where `means` is a function, the reason for having no effect, or the alternative.
+        everywhere: it applies to all programs of the job, unlike our option.
+        weak: every other setting overrides it.
+        joined: two arguments may be one word, joined by "=".
+        dialects: the launchers that have it; set by `table`.
     """
 
     names: tuple[str, ...]
@@ -77,25 +78,34 @@ class Row:
 
     @property
     def words(self) -> int:
-        """How many arguments it takes."""
+        """The number of its arguments."""
         return len(self.metavar.split())
+
+    def needs_more(self, values: Sequence[str]) -> bool:
+        """Return whether arguments are missing; "NAME=VALUE" is two of an option that joins them."""
+        return len(values) < self.words and not (self.joined and values and "=" in values[0])
+
+    def usage(self, flag: str, values: Sequence[str]) -> str:
+        """Return how to write the option, with the arguments that are known: "-genv A VALUE or -genv A=VALUE"."""
+        words = [*values, *self.metavar.split()[len(values) :]]
+        return f"{flag} {' '.join(words)}" + (f" or {flag} {'='.join(words)}" if self.joined else "")
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """A launcher whose command lines mpilaunch understands.
+    """A launcher whose command lines mpilaunch accepts.
 
     Attributes:
-        name: the word for it in --dialect.
-        title: its name in a heading of the help.
-        owner: its name as the owner of an option.
-        rows: its options that are not spelled as ours.
-        commands: names of its commands; a link of this name is mpilaunch with this dialect.
-        marks: flags of ours that only its users write, under the names mpirun and mpiexec.
-        defaults: options whose default differs: the value, and its source.
-        variables: its environment variables that are safe to act on, and the option of ours that each sets: an operator of a
-            cluster or a container image set them for that launcher. One that changes how a job runs, and not only where and
-            how its nodes are reached, is left alone; hostfiles and agents are read by `operators`.
+        name: its name for --dialect.
+        title: its name in the heading of the help.
+        owner: its possessive form, for messages.
+        rows: its options that are not the same as ours.
+        commands: its command names; under such a name, mpilaunch uses this dialect.
+        marks: our flags that, under the names mpirun and mpiexec, only its users write.
+        defaults: options whose default differs: the value and its source.
+        variables: its environment variables that mpilaunch follows, and our option that each sets. Cluster operators and
+            container images set them for that launcher, so they must only affect how nodes are reached, never how a job runs.
+            `hosts.kubernetes` reads those of hostfiles and agents.
     """
 
     name: str
@@ -113,41 +123,36 @@ def acts(names: str, metavar: str, means: Means, text: str = "", **more: bool) -
     return Row(tuple(names.split()), metavar, ACTS, means, text, **more)  # type: ignore[arg-type]
 
 
-def needless(names: str, metavar: str, why: str) -> Row:
-    """Return the row of an option that asks for what is so anyway."""
-    return Row(tuple(names.split()), metavar, NEEDLESS, "", why)
+def _without_effect(kind: str, names: str, metavar: str, text: str) -> Row:
+    return Row(tuple(names.split()), metavar, kind, text=text)
 
 
-def ignored(names: str, metavar: str, why: str) -> Row:
-    """Return the row of an option that changes nothing, which a note says."""
-    return Row(tuple(names.split()), metavar, IGNORED, "", why)
-
-
-def refused(names: str, metavar: str, instead: str) -> Row:
-    """Return the row of an option that is an error; `instead` says what to use."""
-    return Row(tuple(names.split()), metavar, REFUSED, "", instead)
+needless = partial(_without_effect, NEEDLESS)
+ignored = partial(_without_effect, IGNORED)
+refused = partial(_without_effect, REFUSED)
 
 
 def words_of(template: str, values: Sequence[str] = ()) -> Translation:
-    """Return the words of a template, with $1 and $2 replaced by the values."""
+    """Return the options of a template, with $1 and $2 replaced by the values."""
     return Translation(tuple(re.sub(r"\$([12])", lambda match: values[int(match[1]) - 1], word) for word in template.split()))
 
 
 def for_each(flag: str, names: str) -> Iterator[str]:
-    """Return the flag before each name of a list with commas."""
+    """Yield the flag before each name of a comma-separated list."""
     for name in names.split(","):
         if name.strip():
             yield from (flag, name.strip())
 
 
 def fill_pattern(pattern: str, fields: Mapping[str, str]) -> str:
-    """Return a template of ours for a pattern with fields like %r."""
+    """Convert a pattern with fields such as %r to a template of ours."""
 
     def replaced(match: re.Match[str]) -> str:
         if match[0] in "{}":
             return match[0] * 2
         if match[1] not in fields:
-            raise Wrong(f"'{match[0]}' in '{pattern}' is no field", "the fields are " + " ".join(f"%{name}" for name in fields))
+            hint = "the fields are " + " ".join(f"%{name}" for name in fields)
+            raise Wrong(f"unknown field '{match[0]}' in '{pattern}'", hint)
         return fields[match[1]]
 
     return re.sub("%(.?)|[{}]", replaced, pattern)

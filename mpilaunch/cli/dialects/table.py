@@ -1,8 +1,6 @@
-"""The table of all options of other launchers, and how one is looked up and translated.
+"""The table of all options of other launchers: looks up an option and translates it.
 
-Pure, and loaded only when a command line needs it. A row names an option, its arguments and what it means here: words of ours,
-a function that makes them, nothing (because it is so anyway, or is not to be had), or a refusal with what to use instead.
-docs/dialects.md is made from this table.
+Pure, and loaded only if a command line needs it. docs/dialects.md is generated from this table.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ DIALECTS: tuple[Dialect, ...] = tuple(import_module(f"{__package__}.{name}").DIA
 
 
 def _merged() -> tuple[Row, ...]:
-    """Return each row once, with the names of the dialects that have it."""
+    """Return each distinct row once, with the names of its dialects."""
     owners: dict[Row, frozenset[str]] = {}
     for dialect in DIALECTS:
         for row in dialect.rows:
@@ -41,23 +39,23 @@ _BY_FLAG = _index()
 
 
 def of_command(name: str) -> str | None:
-    """Return the dialect of a name that mpilaunch was started under; `mpirun` and `mpiexec` may be anybody's."""
+    """Return the dialect of a command name; None for `mpirun` and `mpiexec`, which several launchers use."""
     return next((dialect.name for dialect in DIALECTS if name in dialect.commands), None)
 
 
 def of_mark(flag: str) -> frozenset[str]:
-    """Return the dialects that a flag of ours tells a command line for `mpirun` or `mpiexec` to be in; all if none."""
+    """Return the dialects that one of our flags indicates for `mpirun` or `mpiexec`; all if it indicates none."""
     return frozenset(dialect.name for dialect in DIALECTS if flag in dialect.marks) or frozenset(NAMES)
 
 
 def defaults(dialects: frozenset[str]) -> dict[str, tuple[str, str]]:
-    """Return the defaults that all of these dialects have in common: option, value and source."""
+    """Return the defaults that all of these dialects share, by option: the value and its source."""
     common = [dialect.defaults.items() for dialect in DIALECTS if dialect.name in dialects]
     return {name: setting for name, setting in common[0] if all((name, setting) in items for items in common)}
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the options that variables of other launchers set: the text of the value, and the variable."""
+    """Return the options that variables of other launchers set: the value as text, and the variable."""
     result: dict[str, tuple[str, str]] = {}
     for dialect in DIALECTS:
         for variable, name in dialect.variables.items():
@@ -67,30 +65,30 @@ def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 
 def flags(dialects: frozenset[str]) -> list[str]:
-    """Return the long flags that the dialects know beside ours."""
+    """Return the long flags that the dialects have in addition to ours."""
     return [flag for flag, rows in _BY_FLAG.items() if flag.startswith("--") and any(row.dialects & dialects for row in rows)]
 
 
 def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
-    """Return the row of a flag, None when no launcher has it; raises UsageError when its meaning depends on the launcher.
+    """Return the row of a flag, None if no launcher has it; raises UsageError if its meaning depends on the launcher.
 
     Args:
-        dialects: those that are possible after what has been read.
-        named: the user has named the dialect, so that options of others are none of it.
+        dialects: the dialects that the command line may still be in.
+        named: the user has named the dialect, so options of others are errors.
     """
     rows = _BY_FLAG.get(flag, ())
     possible = [row for row in rows if row.dialects & dialects]
     if rows and not possible and named:
-        message = f"option {flag} is {_owners(rows)}, and --dialect names another launcher"
-        raise UsageError("option-dialect", message, hint="leave --dialect out to use options of all launchers")
+        message = f"option {flag} is {_owners(rows)}, but --dialect names another launcher"
+        raise UsageError("option-dialect", message, hint="remove --dialect to use the options of all launchers")
     possible = possible or list(rows)
     if len(possible) > 1 and flag.startswith("--"):
-        # Two dashes are how Open MPI's documents spell an option, and no other launcher's.
+        # Only Open MPI documents its options with two dashes.
         possible = [row for row in possible if "openmpi" in row.dialects] or possible
     if len(possible) > 1:
         readings = [f"{_owners([row])}: {flag} {row.metavar}".rstrip() for row in possible]
         message = f"option {flag} means different things to different launchers"
-        hint = "say whose it is before it: --dialect openmpi, hydra or intel"
+        hint = f"name the launcher before it: --dialect {', '.join(NAMES)}"
         raise UsageError("option-dialect", message, context=readings, hint=hint)
     return possible[0] if possible else None
 
@@ -100,13 +98,13 @@ def _owners(rows: Sequence[Row]) -> str:
 
 
 def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -> Translation:
-    """Return the words of ours that an option with its arguments means; raises UsageError."""
-    if row.joined and len(values) < row.words:
+    """Return our options for an option of another launcher and its arguments; raises UsageError."""
+    if len(values) < row.words:
         values = values[0].split("=", 1)
     if row.kind == REFUSED:
         raise UsageError("option-refused", f"option {flag} is not supported", hint=row.text)
     if row.kind in (NEEDLESS, IGNORED):
-        return Translation(notes=((f"{flag} changes nothing: {row.text}", 1 if row.kind == NEEDLESS else 0),))
+        return Translation(notes=((f"{flag} has no effect: {row.text}", 1 if row.kind == NEEDLESS else 0),))
     if isinstance(row.means, str):
         return words_of(row.means, values)
     try:
@@ -116,12 +114,12 @@ def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -
 
 
 def spelling(row: Row) -> str:
-    """Return an option with its arguments, as for a help: "-genv NAME VALUE"."""
+    """Return an option with its arguments, for a help text: "-genv NAME VALUE"."""
     return f"{' '.join('-' + name for name in row.names)} {row.metavar}".rstrip()
 
 
 def meaning(row: Row) -> str:
-    """Return what an option does here, as one line."""
+    """Return the effect of an option here, in one line."""
     if row.kind == ACTS:
         words = row.means if isinstance(row.means, str) else ""
         for place, name in enumerate(row.metavar.split(), start=1):

@@ -1,7 +1,6 @@
-"""The verbs: one file for each, with a `SUMMARY` and `TOPICS` for its help, and `main`, which does it.
+"""The verbs: one module for each, with `SUMMARY`, `USAGE` and `TOPICS` for its help, and `main`, which runs it.
 
-A new verb is a new file and its name in the line below. A verb stands in the first place of a command line only; `run` need not
-be written.
+A new verb is a new module and its name in `NAMES`. Only the first word of a command line can be a verb; the default is `run`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ NAMES = ("run", "up", "down")
 
 @dataclass(frozen=True)
 class Request:
-    """What a verb is to do."""
+    """A parsed command line, with the environment and the user's console."""
 
     settings: Settings
     sections: tuple[Section, ...]
@@ -34,22 +33,21 @@ def module_of(name: str) -> ModuleType:
 
 
 def main_of(name: str) -> Callable[[Request], int]:
-    """Return the function of a verb, which returns an exit code."""
+    """Return the main function of a verb, which returns an exit code."""
     main: Callable[[Request], int] = module_of(name).main
     return main
 
 
-def summary_of(name: str) -> str:
-    """Return one line about a verb."""
-    return str(module_of(name).SUMMARY)
-
-
 def refuse_program(request: Request, verb: str, hint: str | None = None) -> None:
-    """Raise UsageError when a verb that runs no program was given one, or an option that asks for something else."""
-    program = request.sections[0].program
-    verb = f"--{verb}" if request.settings[verb] else f"mpilaunch {verb}"
-    if program:
-        raise UsageError("option-conflict", f"{verb} runs no program, and here is {program[0]}", hint=hint)
+    """Raise UsageError if the command line of a verb that runs no program has one, or an option that only shows a plan."""
+    verb = spelling_of(request, verb)
+    if program := request.sections[0].program:
+        raise UsageError("option-conflict", f"{verb} runs no program, but was given '{program[0]}'", hint=hint)
     for name in ("dry-run", "show-env"):
         if request.settings[name] not in (None, False):
             raise UsageError("option-conflict", f"{verb} and --{name} cannot be used together")
+
+
+def spelling_of(request: Request, verb: str) -> str:
+    """Return a verb as the user wrote it: "--up" or "mpilaunch up"."""
+    return f"--{verb}" if request.settings[verb] else f"mpilaunch {verb}"

@@ -1,19 +1,28 @@
-"""`mpilaunch down`: end the daemons that `mpilaunch up` keeps."""
+"""`mpilaunch down`: end the standby daemons of `mpilaunch up`."""
 
 from __future__ import annotations
 
-from mpilaunch.cli.verbs import Request, refuse_program
-from mpilaunch.errors import ExitCode
+from mpilaunch.cli.options import OPTIONS
+from mpilaunch.cli.verbs import Request, refuse_program, spelling_of
+from mpilaunch.errors import ExitCode, UsageError
+from mpilaunch.job.settings import Layer
 
-SUMMARY = "end the daemons that 'up' keeps"
+SUMMARY = "end the standby daemons of 'up'"
 USAGE = "mpilaunch down"
 TOPICS = ()
 
+EFFECTIVE = ("down", "quiet", "verbose", "config", "dialect", "allow-run-as-root")
+"""Options that have an effect here, or that mpilaunch accepts everywhere."""
+
 
 def main(request: Request) -> int:
-    """End them; return the exit code."""
+    """End the standby daemons; return the exit code."""
     refuse_program(request, "down")
+    for option in OPTIONS:
+        if option.key not in EFFECTIVE and request.settings.layer(option.key) == Layer.COMMAND_LINE:
+            message = f"{request.settings.source(option.key)} has no effect on {spelling_of(request, 'down')}"
+            raise UsageError("option-conflict", message, hint="it ends all your standby daemons, on all nodes")
     from mpilaunch.head.standby.client import take_down
 
-    request.console.remark("no daemon stood by" if take_down() is None else "no daemon stands by any more")
+    request.console.remark("no standby daemon was running" if take_down() is None else "all standby daemons have ended")
     return ExitCode.OK

@@ -1,9 +1,11 @@
-"""`mpilaunch run`, or `mpilaunch` alone: make the job of a command line, then print what it would do, or launch it."""
+"""`mpilaunch run`, or `mpilaunch` without a verb: build the job of a command line, then print its plan or launch it."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -13,24 +15,27 @@ from mpilaunch.cli import verbs
 from mpilaunch.cli.console import print_result, printable
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
+from mpilaunch.text import closest
 
 if TYPE_CHECKING:
     from mpilaunch.agent import PrestartedAgent
     from mpilaunch.job.settings import Settings
     from mpilaunch.job.spec import JobSpec
 
-SUMMARY = "start a program as N ranks; this verb need not be written"
+SUMMARY = "start a program as N ranks (the default verb)"
 USAGE = "mpilaunch [OPTIONS] PROGRAM [ARGUMENTS...]"
 TOPICS = ()
 
-NAME_NODES = ("host", "hostfile", "slot-map", "agent")
-"""Options without which a job most likely runs on this machine."""
+NODE_OPTIONS = ("host", "hostfile", "slot-map", "agent")
+"""Options that name nodes; without them a job most likely runs on this machine."""
 PROGRAM_MISSING = "start-program-missing"
-"""Reference of the error that says that a node does not have the program."""
-OPTIONS_BEHIND = frozenset(
+"""Reference of the error of a node that does not have the program."""
+WORDS_FOR_OPTIONS = ("help", "version")
+"""Names of options that users may write as if they were verbs."""
+MISPLACED = frozenset(
     {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
 )
-"""Options of ours that few programs have: behind a program that fails they are likely misplaced."""
+"""Our options that few programs have: among the arguments of a program that fails, they are likely misplaced."""
 READERS = frozenset(
     {"python", "ipython", "pypy", "perl", "ruby", "lua", "node", "julia", "R", "octave", "tclsh", "bc", "gdb", "cat"}
     | {"sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh"}
@@ -41,10 +46,10 @@ READER_FLAGS = frozenset({"-", "-i", "-l", "-q", "-s", "-u", "--interactive", "-
 
 
 def main(request: Request) -> int:
-    """Print what was asked for, or run the programs; return the exit code."""
+    """Print what the options ask for, or run the programs; return the exit code."""
     settings = request.settings
     if settings["json"] and not settings["dry-run"]:
-        raise UsageError("option-conflict", "--json goes with --dry-run", hint="--report FILE writes what a job did as JSON")
+        raise UsageError("option-conflict", "--json needs --dry-run", hint="--report FILE writes a report of a job as JSON")
     if settings["show-config"]:
         from mpilaunch.job.plan import settings_as_text
 
@@ -55,22 +60,22 @@ def main(request: Request) -> int:
         if settings[verb]:
             return verbs.main_of(verb)(request)
     if not request.sections[0].program:
-        raise UsageError("no-program", "no program to run", hint="say it after the options: mpilaunch -np 4 train.py")
+        raise UsageError("no-program", "no program to run", hint="add the program after the options: mpilaunch -np 4 train.py")
     if settings["show-env"] is not None or settings["dry-run"]:
         from mpilaunch.cli.build_job import make_job_of_sections
 
-        return look(make_job_of_sections(settings, request.sections, request.environ), settings)
+        return show_plan(make_job_of_sections(settings, request.sections, request.environ), settings)
     from mpilaunch.head.begin import local_agent
 
     named = {name for section in request.sections for name in section.settings}
-    here = not any(settings.layer(name) or name in named for name in NAME_NODES)
-    # This machine's daemon gets ready while the job is made.
+    here = not any(settings.layer(name) or name in named for name in NODE_OPTIONS)
+    # This machine's daemon starts while the job is built.
     with local_agent(daemons=1 if here else 0) as local:
         return launch(request, local)
 
 
 def launch(request: Request, local: PrestartedAgent) -> int:
-    """Make the job and launch it; return the exit code."""
+    """Build the job and launch it; return the exit code."""
     from mpilaunch.cli.build_job import make_job_of_sections
     from mpilaunch.head import begin
 
@@ -89,7 +94,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
         console.lines(map_as_text(job).splitlines())
     if job.agent.insecure_host_keys:
-        console.warning("--insecure-host-keys: no host key is checked, so a machine in between could read and change this job")
+        console.warning("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
     if job.stdin == "none" and settings.layer("stdin") == 0:  # stdin is a terminal
         reader = next((program[0] for program in programs if reads_stdin(program)), None)
@@ -114,20 +119,23 @@ def reads_stdin(program: Sequence[str]) -> bool:
 
 
 def hint_for_missing(programs: Sequence[Sequence[str]]) -> str | None:
-    """Return what to do about a program that no node has, and whose name is a whole command line or sets a variable."""
+    """Return a hint if a missing program is probably a command line, a variable or a misspelled verb, else None."""
     for program in programs:
         if (hint := hint_for_variables(program)) is not None:
             return hint
-    name = next((program[0] for program in programs if any(sign in program[0] for sign in " ;|&><")), None)
-    if name is None:
-        return None
-    if any(sign in name for sign in ";|&><"):
-        return f"no shell reads this word: mpilaunch sh -c {shlex.quote(name)}"
-    return f"this is one word: leave the quotes out, mpilaunch {name}"
+    for name in (program[0] for program in programs):
+        if any(sign in name for sign in ";|&><"):
+            return f"mpilaunch does not use a shell; run one: mpilaunch sh -c {shlex.quote(name)}"
+        if " " in name:
+            return f"the quotes make this one word; remove them: mpilaunch {name}"
+    name = programs[0][0]
+    if not shutil.which(name) and not os.path.exists(name) and (guess := closest(name, (*verbs.NAMES, *WORDS_FOR_OPTIONS))):
+        return f"did you mean: mpilaunch {'--' if guess in WORDS_FOR_OPTIONS else ''}{guess}"
+    return None
 
 
 def hint_for_variables(program: Sequence[str]) -> str | None:
-    """Return what to do about words like NAME=VALUE before a program, which only a shell takes for variables."""
+    """Return a hint if words like NAME=VALUE precede a program: only a shell takes them for variables."""
     from mpilaunch.job.environment.contracts import FIXED  # only this error needs it
 
     variables = list(takewhile(lambda word: re.fullmatch("[A-Za-z_][A-Za-z0-9_]*=.*", word, re.DOTALL), program))
@@ -141,17 +149,17 @@ def hint_for_variables(program: Sequence[str]) -> str | None:
 
 
 def hint_for_failed(programs: Sequence[Sequence[str]]) -> str | None:
-    """Return what to do about a program that was given an option of ours among its arguments, where that is likely."""
+    """Return a hint if the arguments of a failed program probably include options meant for mpilaunch, else None."""
     for program in programs:
         for argument in program[1:]:
             flag = argument.partition("=")[0]
-            if flag in OPTIONS_BEHIND:
-                return f"{flag} stands behind {program[0]} and was given to it: options of mpilaunch stand before the program"
+            if flag in MISPLACED:
+                return f"{program[0]} received {flag} as its argument; options of mpilaunch must precede the program"
     return None
 
 
-def look(job: JobSpec, settings: Settings) -> int:
-    """Print what a launch would do, and start nothing; return the exit code."""
+def show_plan(job: JobSpec, settings: Settings) -> int:
+    """Print the plan or the environment of a job without starting it; return the exit code."""
     from mpilaunch.job import plan
 
     rank, size = settings["show-env"], len(job.job_map.placements)
@@ -160,8 +168,8 @@ def look(job: JobSpec, settings: Settings) -> int:
         from mpilaunch.job.masking import mask_variables
 
         if job.pending:
-            hint = "a rank's place is known when the nodes have been asked: run it with --display-map"
-            raise UsageError("option-value", "--show-env: the map of this job depends on its nodes", hint=hint)
+            hint = "--display-map prints the map once the nodes have reported their topology, then starts the job"
+            raise UsageError("option-value", "--show-env: the map of this job depends on the topology of its nodes", hint=hint)
         if rank >= size:
             raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has ranks 0 to {size - 1}")
         variables = environment_before_launch(job, rank)

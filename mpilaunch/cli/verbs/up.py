@@ -1,4 +1,4 @@
-"""`mpilaunch up`: keep a daemon ready on every node, for launches to come."""
+"""`mpilaunch up`: keep a standby daemon on every node for later launches."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from mpilaunch.cli.verbs import Request, refuse_program
 from mpilaunch.errors import ExitCode
 from mpilaunch.text import plural
 
-SUMMARY = "keep a daemon ready on every node, for launches to come"
+SUMMARY = "keep a standby daemon on every node for later launches"
 USAGE = "mpilaunch up [OPTIONS]"
 TOPICS = (RANKS, REACH)
 
 
 def main(request: Request) -> int:
-    """Start the daemons that stand by; return the exit code."""
-    refuse_program(request, "up", hint="launch it afterwards, without 'up': the daemons are found")
+    """Start the standby daemons; return the exit code."""
+    refuse_program(request, "up", hint="launch the program afterwards, without 'up': the launch uses the daemons")
     from mpilaunch.cli.build_job import make_job
     from mpilaunch.head.standby.keeper import up
 
     idle = request.settings["up-idle"]
     count, dropped = up(make_job(request.settings, ["true"], request.environ), idle)
     nodes = plural(count, "node")
-    request.console.remark(f"daemons stand by on {nodes}, for {idle:g} s after the last launch; mpilaunch down ends them")
+    request.console.remark(f"standby daemons run on {nodes} until {idle:g} s after the last launch; mpilaunch down ends them")
     if dropped:
         from mpilaunch.hosts.nodeset import fold
 
-        message = f"no daemon stands by on {fold(dropped)} any more: this 'up' replaced an earlier one with other nodes"
+        message = f"standby daemons on {fold(dropped)} have ended: this 'up' replaced an earlier one with other nodes"
         request.console.remark(f"{message}; name all nodes in one 'up'")
     return ExitCode.OK
