@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from typing import Any
 
 from mpilaunch.wire.environment import app_layer, decode, encode, rank_layer
@@ -160,6 +161,8 @@ def _spawn_slowly(app: App, environment: dict[bytes, bytes], descriptors: dict[i
 def raise_file_limit() -> None:
     """Raise this process's limit of open files to the hard limit: it needs four for a rank. Ranks keep the node's limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard < OWN_FILES:
+        sys.exit("Too many open files: a node needs %d for itself, the limit there is %d" % (OWN_FILES, hard))
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
