@@ -21,6 +21,8 @@ DIRECTORY_MISSING = "directory-missing"
 INTERPRETER_MISSING = "interpreter-missing"
 FILE_LIMIT = "file-limit"
 
+PYTHON = "python3"
+"""The program that is the same Python as that of scripts, unless the job changes the ranks' PATH."""
 OWN_FILES = 40
 """Descriptors that this process needs besides those of its ranks."""
 
@@ -49,7 +51,17 @@ def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], python
     directory, note = choose_directory(message["directory"], message["directory_required"])
     environment = app_layer(message, environment)
     search_path = environment.get(b"PATH", os.defpath.encode())
-    path, arguments = resolve_program(message["program"], search_path, directory, pythons)
+    program = message["program"]
+    if program[0] == PYTHON and environment.get(b"PATH") == os.environb.get(b"PATH"):
+        path = _first_python(pythons, search_path, directory)
+        # A Python finds its virtual environment by the name that it was started with.
+        arguments = [path, *map(encode, program[1:])]
+    else:
+        path, arguments = resolve_program(program, search_path, directory, pythons)
+    under_python = arguments[0] == path != encode(program[0])
+    if under_python and pythons[1:] and path != encode(pythons[0]):
+        missing = "no %s here: Python programs run under %s" % (pythons[0], decode(path))
+        note = "; ".join(filter(None, (note, missing)))
     return App(path, arguments, directory, environment, note)
 
 
