@@ -65,6 +65,7 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
         nodes, job_map = layout.allocation, layout.job_map
     else:
         job_map = JobMap((), ()) if pending else map_apps(nodes, shares)
+    _check_fold(settings)
     forwarded, of_apps = _environments(settings, sections, of_each, environ)
     apps = tuple(
         App(
@@ -152,6 +153,15 @@ def placement_options(settings: Settings) -> PlacementOptions:
         use_hwthread_cpus=settings["use-hwthread-cpus"],
         cpus_per_rank=settings["cpus-per-rank"],
     )
+
+
+def _check_fold(settings: Settings) -> None:
+    """Refuse a time before each line of output that is printed once for several ranks, at the end."""
+    tag = parse_tag(settings["tag"] or "")
+    timed = "--timestamp-output" if settings["timestamp-output"] else "--tag with {time}"
+    if settings["fold"] and (settings["timestamp-output"] or any(field == "time" for field, _ in tag.pieces)):
+        message = f"--fold and {timed} cannot be used together: equal lines of several ranks have no common time"
+        raise UsageError("option-conflict", message, hint="leave one out; --output-filename DIR keeps each rank's output apart")
 
 
 def _restarts(

@@ -30,6 +30,7 @@ NOT_CALLED = 3
 
 def main() -> None:
     """Run the daemon of this node, with the wire on stdin and stdout. Does not return."""
+    spawn.raise_file_limit()
     wire = wire_in, wire_out = _take_wire()
     signal.alarm(0)  # set by the boot line
     # The parent may have ignored or blocked these; the daemon needs them to see the end of a child or of the job.
@@ -48,7 +49,6 @@ def main() -> None:
             break
         if guarded or not standby:
             sys.exit(0 if guarded == NOT_CALLED else guarded)
-    spawn.raise_file_limit()
     hardware = _stand_by(wire_in, wire_out, *guarded) if standby else None
     released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
     directory.remove()

@@ -163,7 +163,9 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks.node_name)
+            verdict = explain(
+                self._state, verdict.first, self._output.last_lines, self._ranks.node_name, self._ranks.why_too_long
+            )
         if self._stop.outcome is not None:
             failed, stopped, finished = self._state.other_ranks(None)
             verdict = replace(self._stop.outcome, stopped=stopped, finished=finished)

@@ -19,6 +19,7 @@ from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.environment.size import explain_size
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.worlds import World
@@ -65,6 +66,12 @@ class Ranks:
     def place(self, rank: int) -> Placement:
         """Return the placement of a rank; `Placement.rank` is its number in its world."""
         return self._places[rank]
+
+    def why_too_long(self, rank: int) -> str:
+        """Return why the kernel refused the environment or the arguments of a rank as too long."""
+        world = next(world for world in self.worlds if world.first <= rank < world.first + world.size)
+        app = world.apps[self.place(rank).app]
+        return explain_size({**self._job.environment, **app.environment}, app.program)
 
     def is_on(self, rank: int, index: int) -> bool:
         """Return whether the rank exists and is on this node."""

@@ -33,6 +33,9 @@ from mpilaunch.hosts.host_values import (
 from mpilaunch.hosts.nodeset import Line, Span, expand
 from mpilaunch.text import closest
 
+MOST_MISTAKES = 10
+"""Lines with a mistake of which a hostfile's error tells."""
+
 
 class HostEntry(NamedTuple):
     """One mention of a host in a hostfile or in `--host`; None means that the mention gives no value.
@@ -66,13 +69,29 @@ class HostEntry(NamedTuple):
 def parse_hostfile(text: str, source: str) -> list[HostEntry]:
     """Return the entries of a hostfile in order, one per mention of a host; raises UsageError."""
     entries: list[HostEntry] = []
+    mistakes: list[UsageError] = []
     for line, code in code_lines(text, source):
-        entries += _read_line(line, code)
+        try:
+            entries += _read_line(line, code)
+        except UsageError as mistake:
+            mistakes.append(mistake)
+            if len(mistakes) == MOST_MISTAKES:
+                break
+    if mistakes:
+        raise _all_of(mistakes)
     if not entries:
         raise UsageError(
             "hostfile-empty", f"{source}:1:1: no hosts in this file", hint="write one host per line, like 'node01 slots=4'"
         )
     return entries
+
+
+def _all_of(mistakes: Sequence[UsageError]) -> UsageError:
+    """Return the first mistake of a hostfile with the others, each of another line, below it."""
+    first, *others = mistakes
+    last = [f"only the first {MOST_MISTAKES} lines with a mistake are shown"] if len(mistakes) == MOST_MISTAKES else []
+    context = [*first.context, *(other.message for other in others), *last]
+    return UsageError(first.reference, first.message, context=context, hint=first.hint)
 
 
 def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:

@@ -188,7 +188,7 @@ def test_the_environment(here: Path) -> None:
 def test_the_rest_of_the_job() -> None:
     words = (
         "-H a --python py --wdir d --master-addr m --master-port 9 --gpus-per-rank 0 --gpu-bind node --oversubscribe-gpus "
-        "--tag rank --timestamp-output --output-filename o --merge-stderr-to-stdout --fold -q -v --timeout 5m --grace 0 "
+        "--tag rank --timestamp-output --output-filename o --merge-stderr-to-stdout -q -v --timeout 5m --grace 0 "
         "--start-timeout 3 --fanout 7 --ssh-option A=b --ssh-option C=d --insecure-host-keys --report r --report-bindings"
     )
     made = job(words)
@@ -196,7 +196,8 @@ def test_the_rest_of_the_job() -> None:
     assert (made.python, made.wdir, made.master_addr, made.master_port) == ("py", "d", "m", 9)
     assert (made.gpu.per_rank, made.gpu.bind, made.gpu.oversubscribe) == (0, "node", True)
     assert (made.output.tag, made.output.directory) == ("{time} [{rank}] ", "o")
-    assert (made.output.merge_stderr, made.output.fold, made.output.quiet, made.output.verbose) == (True, True, True, 1)
+    assert (made.output.merge_stderr, made.output.quiet, made.output.verbose) == (True, True, 1)
+    assert job("-H a --fold --tag rank").output.fold
     assert (made.deadlines, made.fanout) == (Deadlines(timeout=300.0, grace=0.0, start=3.0), 7)
     assert (made.agent.ssh_options, made.agent.insecure_host_keys) == (("A=b", "C=d"), True)
     assert (made.report_file, made.report_bindings) == ("r", True)

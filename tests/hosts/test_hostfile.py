@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
+from mpilaunch.hosts.hostfile import MOST_MISTAKES, HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.hosts.remote_names import is_login_name
 
@@ -271,3 +271,19 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert error.message.startswith("fuzz:")
     else:
         assert read(format_hostfile(entries)) == [entry._replace(origin="") for entry in entries]
+
+
+def test_every_line_with_a_mistake_is_named() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_hostfile("a slots=x\nb\nc:y\nd user=\n", "hosts.txt")
+    error = caught.value
+    assert error.message == "hosts.txt:1:9: 'x' is not a number of slots"
+    assert error.context[0] == "a slots=x"
+    assert [line.partition(": ")[0] for line in error.context[2:]] == ["hosts.txt:3:3", "hosts.txt:4:3"]
+
+
+def test_a_file_of_mistakes_has_a_short_error() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_hostfile("a slots=x\n" * 10_000, "hosts.txt")
+    assert len(caught.value.context) == 2 + MOST_MISTAKES - 1 + 1
+    assert caught.value.context[-1] == "only the first 10 lines with a mistake are shown"

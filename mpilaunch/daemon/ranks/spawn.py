@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from typing import Any
 
 from mpilaunch.wire.environment import app_layer, decode, encode, rank_layer
@@ -20,6 +21,8 @@ DIRECTORY_MISSING = "directory-missing"
 INTERPRETER_MISSING = "interpreter-missing"
 FILE_LIMIT = "file-limit"
 
+PYTHON = "python3"
+"""The program that is the same Python as that of scripts, unless the job changes the ranks' PATH."""
 OWN_FILES = 40
 """Descriptors that this process needs besides those of its ranks."""
 
@@ -48,14 +51,24 @@ def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], python
     directory, note = choose_directory(message["directory"], message["directory_required"])
     environment = app_layer(message, environment)
     search_path = environment.get(b"PATH", os.defpath.encode())
+    program = message["program"]
     try:
-        path, arguments = resolve_program(message["program"], search_path, directory, pythons)
+        if program[0] == PYTHON and environment.get(b"PATH") == os.environb.get(b"PATH"):
+            path = _first_python(pythons, search_path, directory)
+            # A Python finds its virtual environment by the name that it was started with.
+            arguments = [path, *map(encode, program[1:])]
+        else:
+            path, arguments = resolve_program(program, search_path, directory, pythons)
     except Problem as problem:
-        if problem.cause == PROGRAM_MISSING and note and not os.path.isabs(message["program"][0]):
+        if problem.cause == PROGRAM_MISSING and note and not os.path.isabs(program[0]):
             places = problem.detail, message["directory"], decode(directory)
             detail = "%s; the working directory %s is not there, and ranks would start in %s" % places
             raise Problem(PROGRAM_MISSING, detail) from problem
         raise
+    under_python = arguments[0] == path != encode(program[0])
+    if under_python and pythons[1:] and path != encode(pythons[0]):
+        missing = "no %s here: Python programs run under %s" % (pythons[0], decode(path))
+        note = "; ".join(filter(None, (note, missing)))
     return App(path, arguments, directory, environment, note)
 
 
@@ -169,6 +182,8 @@ def _spawn_slowly(app: App, environment: dict[bytes, bytes], descriptors: dict[i
 def raise_file_limit() -> None:
     """Raise this process's limit of open files to the hard limit: it needs four for a rank. Ranks keep the node's limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard < OWN_FILES:
+        sys.exit("Too many open files: a node needs %d for itself, the limit there is %d" % (OWN_FILES, hard))
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 

@@ -271,8 +271,13 @@ class Daemons:
         return shlex.join(argv if self._show_secrets else mask_argv(argv))
 
 
-NO_PROCESS = ("Resource temporarily unavailable", "annot fork", "fork failed", "can't start new thread")
-"""Messages of shells, ssh and Python for a process or thread that was not started."""
+MESSAGES = {
+    "process-limit": ("Resource temporarily unavailable", "annot fork", "fork failed", "can't start new thread"),
+    "file-limit": ("Too many open files", "shared object file: Error 24"),
+    # Python 2 and Python 3 before 3.4.
+    "python-too-old": ("Unknown option: -I",),
+}
+"""Cause -> messages of shells, ssh and Python that show it, whatever the exit code."""
 
 
 def _why_no_hello(link: NodeLink) -> tuple[str, str]:
@@ -289,9 +294,10 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return "python-missing", output
     if NO_SHELL in output:
         return "login-disabled", output
-    no_process = [line for line in output.splitlines() if any(message in line for message in NO_PROCESS)]
-    if no_process:
-        return "process-limit", no_process[-1]
+    for cause, messages in MESSAGES.items():
+        lines = [line for line in output.splitlines() if any(message in line for message in messages)]
+        if lines:
+            return cause, lines[-1]
     if NO_BUNDLE in output:
         return "no-stdin", output
     if "mpilaunch" in output and "Traceback" in output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,7 +14,11 @@ LAST_LINES = 12
 
 
 def explain(
-    state: JobState, first: RankEnd, lines_of: Callable[[int], Sequence[bytes]], host_of: Callable[[int], str]
+    state: JobState,
+    first: RankEnd,
+    lines_of: Callable[[int], Sequence[bytes]],
+    host_of: Callable[[int], str],
+    why_too_long: Callable[[int], str],
 ) -> Verdict:
     """Return the verdict with the failure that counts, its node, its last lines and a hint.
 
@@ -21,12 +26,15 @@ def explain(
         first: the earliest failure.
         lines_of: returns the kept last lines of a rank's stderr.
         host_of: returns the name of a rank's node.
+        why_too_long: returns why the kernel refused the environment or the arguments of a rank as too long.
     """
     first = decisive_failure(first, state.other_ranks(first)[0], lines_of)
     verdict = verdict_of_ranks(state, first)
     lines = lines_of(first.rank)
     finding = find_hint(first, lines)
     hint = None if finding is None else finding.hint
+    if first.errno == errno.E2BIG:
+        hint = why_too_long(first.rank)
     if finding is not None and finding.follow_on:
         # The rank that failed first may not have ended: it may wait for a thread, or in a collective.
         earlier = find_exception(verdict.stopped, lines_of)
