@@ -193,13 +193,17 @@ UNPACK = "import binascii,sys,zlib;exec(zlib.decompress(binascii.a2b_base64(sys.
 backslash, which shells read differently."""
 
 
-def python_command(python: str, code: str, *arguments: str) -> list[str]:
-    """Return the command that runs code in a node's Python; its words survive every login shell."""
+def python_command(python: str, name: str, code: str, *arguments: str) -> list[str]:
+    """Return the command that runs code in a node's Python; its words survive every login shell.
+
+    Args:
+        name: what a list of processes shows.
+    """
     import zlib  # a local launch needs neither
     from binascii import b2a_base64
 
     packed = b2a_base64(zlib.compress(code.encode(), 9), newline=False).decode()
-    return [python, "-I", "-S", "-B", "-c", UNPACK, packed, *arguments]
+    return [python, "-I", "-S", "-B", "-c", f"{UNPACK} # {name}", packed, *arguments]
 
 
 BUILT_IN = {

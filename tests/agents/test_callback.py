@@ -49,7 +49,7 @@ def relays() -> dict[int, list[bytes]]:
     for pid in everything():
         with contextlib.suppress(OSError):  # it has just ended
             arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if python_command("", callback.node_script())[-1].encode() in arguments and b"python" in arguments[0]:
+            if python_command("", "", callback.node_script())[-1].encode() in arguments and b"python" in arguments[0]:
                 processes[pid] = arguments
     return processes
 

@@ -237,7 +237,7 @@ def attaching(path: str, user: int | None = None) -> Iterator[subprocess.Popen[b
     """Run ATTACH as an agent would."""
     pipe = subprocess.PIPE
     # Another user may not see ours.
-    argv = python_command(sys.executable if user is None else "/usr/bin/python3", ATTACH, path)
+    argv = python_command(sys.executable if user is None else "/usr/bin/python3", "attach", ATTACH, path)
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, user=user) as process:
         try:
             yield process

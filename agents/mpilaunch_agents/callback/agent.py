@@ -72,7 +72,9 @@ class CallbackAgent:
         channel = _CallbackChannel(events, self._outlived, lambda: self._expected.pop(secret, None))
         self._expected[secret] = channel
         python, *arguments = command
-        script = python_command(python, node_script(), endpoints, fingerprint, "-" if self._stdin else secret)
+        script = python_command(
+            python, "mpilaunch callback", node_script(), endpoints, fingerprint, "-" if self._stdin else secret
+        )
         try:
             inner = await self._inner.open(node, [*script, *arguments], channel)
         except BaseException:

@@ -50,7 +50,7 @@ LOCAL = "local"
 
 def boot_command(python: str, bundle: bytes) -> list[str]:
     """Return the command that starts the daemon on a node; the caller sends `bundle` on its stdin."""
-    return python_command(python, BOOT, str(len(bundle)))
+    return python_command(python, "mpilaunch.daemon", BOOT, str(len(bundle)))
 
 
 def local_command() -> list[str]:

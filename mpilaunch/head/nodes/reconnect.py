@@ -74,7 +74,7 @@ async def reconnect(
         why = link.why_no_attach or "it did not say where it can be reached again"
         link.give_up(f"{why_lost or link.how_ended}; {why}")
         return
-    command = python_command(python, ATTACH, link.attach_path)
+    command = python_command(python, "mpilaunch attach", ATTACH, link.attach_path)
     until = link.lost_at + link.reconnect_time
     longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS)
     ended = why_lost or link.how_ended
