@@ -19,7 +19,7 @@ from mpilaunch_agents.ssh.agent import config_line
 NODE = Node(0, "node07", (), "any", user="ann", port=2222)
 PLAIN = Node(0, "node07", (), "any")
 COMMAND = ["python3", "-c", "print('a b')"]
-JOINED = """python3 -c 'print('"'"'a b'"'"')'"""
+JOINED = r"""python3 -c 'print('\''a b'\'')'"""
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"command"}))
