@@ -34,7 +34,7 @@ ABORT_SECONDS = 0.5
 """Limit on the search for descendants during an abort; killed processes exit at once unless they are in a system call."""
 CLOSE_SECONDS = 5.0
 """Limit on the wait for aborted processes: those of another user, or blocked in the kernel, cannot be killed."""
-CLEANUP_SECONDS = 0.5
+CLEANUP_SECONDS = 2.0
 """Seconds that an aborted process has to exit by itself after its descendants are dead: a guard cleans up then."""
 STRAY_GRACE = 0.5
 """Seconds for which output is still read after the process has exited while another process holds its pipes open."""
