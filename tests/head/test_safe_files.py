@@ -222,10 +222,18 @@ def test_a_directory_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(sticky
     victim.mkdir(0o755)
 
     def exchange() -> None:
-        os.rename("logs", "aside")
-        os.symlink(victim, "logs")
-        os.unlink("logs")
-        os.rename("aside", "logs")
+        steps = (
+            lambda: os.rename("logs", "aside"),
+            lambda: os.symlink(victim, "logs"),
+            lambda: os.unlink("logs"),
+            lambda: os.rename("aside", "logs"),
+        )
+        for step in steps:
+            try:
+                step()
+            except OSError:  # the head has made the directory again in between
+                with contextlib.suppress(OSError):
+                    os.rename("logs", f"made-{time.monotonic_ns()}")
 
     written = failed = number = 0
     deadline = time.monotonic() + 20

@@ -140,7 +140,7 @@ def test_every_launch_gets_the_daemons_that_stand_by(place: Place) -> None:
 
 def test_a_second_up_says_which_nodes_it_has_dropped(place: Place) -> None:
     first, same = place.launch("--up", "-H", "c,d"), place.launch("--up", "-H", "c,d")
-    assert (first.code, same.code) == (0, 0) and b"any more" not in first.err + same.err
+    assert (first.code, same.code) == (0, 0) and b"have ended" not in first.err + same.err
     fewer = place.launch("--up")
     goldens.check("messages/up-dropped.txt", fewer.words)
 
