@@ -56,6 +56,19 @@ def sh(hosts: Hosts, name: str, script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def settled_processes(hosts: Hosts, name: str) -> set[int]:
+    """Return the processes of a host once no short-lived one is among them."""
+    seen: list[set[int]] = [set(), set()]
+
+    def settled() -> bool:
+        time.sleep(0.2)
+        seen.append({pid for pid, _ in hosts.processes(name)})
+        return seen[-1] == seen[-2] == seen[-3]
+
+    wait_until(settled, f"the processes of {name} stay the same")
+    return seen[-1]
+
+
 def know(hosts: Hosts, keys: dict[str, str | None]) -> None:
     """Change the head's known_hosts: other keys for some hosts, None for no key at all."""
     known = hosts.ssh / "known_hosts"
@@ -645,7 +658,7 @@ def test_name_server_that_does_not_answer(hosts: Hosts, agent: str) -> None:
 def test_another_job_on_the_same_node_lives_on(hosts: Hosts, agent: str) -> None:
     with running(hosts, "--agent", agent) as job:
         wait_until(lambda: ["sleep", "601"] in [argv for _, argv in hosts.processes("node02")], "its children run too")
-        before = {pid for pid, _ in hosts.processes("node02")}
+        before = settled_processes(hosts, "node02")
         script = "setsid sleep 602 & [ $RANK = 0 ] && exit 3; sleep 603"
         done = hosts.launch("--agent", agent, "-H", "node02:2", "sh", "-c", script)
         assert done.returncode == 3
