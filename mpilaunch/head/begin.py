@@ -1,7 +1,7 @@
 """The first step of a launch: start this machine's daemons before the head has imported asyncio and the rest of itself.
 
-The daemons load while the head does. `local_agent` may start one before the command line is even parsed, where this machine is
-likely to be a node; unused daemons are dismissed. This module must import nothing slow at its top level.
+The daemons load while the head does. `local_agent` may start one before the job is built, where this machine is likely to be a
+node; unused daemons are dismissed. This module must import nothing slow at its top level.
 """
 
 from __future__ import annotations

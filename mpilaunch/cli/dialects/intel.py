@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mpilaunch.cli.dialects import hydra
-from mpilaunch.cli.dialects.rows import Dialect, ReadFile, Translation, Wrong, acts, for_each, ignored, needless, refused
+from mpilaunch.cli.dialects.rows import (
+    DEBUGGER,
+    Dialect,
+    ReadFile,
+    Translation,
+    Wrong,
+    acts,
+    for_each,
+    ignored,
+    needless,
+    refused,
+)
 
 # Functions of rows
 
@@ -32,7 +43,6 @@ def launcher_arguments(values: Sequence[str], read_file: ReadFile) -> Translatio
 
 # Rows
 
-_DEBUGGER = "start the debugger as the program: xterm -e gdb --args ./a, or attach it to a running rank"
 
 _ROWS = (
     # Ranks and nodes
@@ -53,8 +63,8 @@ _ROWS = (
     needless("ordered-output", "", "mpilaunch never splits lines"),
     # Looking
     acts("print-rank-map", "", "--display-map"),
-    refused("tv", "", _DEBUGGER),
-    refused("gdb gdba gdb-ia tva", "", _DEBUGGER),
+    refused("tv", "", DEBUGGER),
+    refused("gdb gdba gdb-ia tva", "", DEBUGGER),
     refused("gtool gtoolfile gdb-args", "TOOLS", "start the tool as the program: tool ./a"),
     refused("aps mps check_mpi t", "", "start the tool as the program, or set its LD_PRELOAD with -x"),
     refused("trace trace-collectives trace-imbalance trace-pt2pt", "", "set the tool's LD_PRELOAD with -x"),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mpilaunch.cli.dialects import mca
 from mpilaunch.cli.dialects.rows import (
+    DEBUGGER,
     Dialect,
     ReadFile,
     Translation,
@@ -133,7 +134,6 @@ def runtime_options(values: Sequence[str], read_file: ReadFile) -> Translation:
 
 # Rows
 
-_DEBUGGER = "start the debugger as the program: xterm -e gdb --args ./a, or attach it to a running rank"
 _FAILS = "a rank that fails ends the job; --max-restarts N restarts all ranks, see docs/restarts.md"
 _STAGE = "put the files on a shared file system, or copy them to the nodes first"
 
@@ -202,9 +202,9 @@ _ROWS = (
     needless("show-progress", "", "mpilaunch shows the progress of a slow start"),
     needless("leave-session-attached", "", "-vv prints the daemons' messages"),
     needless("no-aggregate-help do-not-aggregate-help", "", "mpilaunch merges equal messages of nodes"),
-    refused("debug stop-on-exec stop-in-init stop-in-app", "", _DEBUGGER),
-    refused("debugger", "NAME", _DEBUGGER),
-    refused("tv", "", _DEBUGGER),
+    refused("debug stop-on-exec stop-in-init stop-in-app", "", DEBUGGER),
+    refused("debugger", "NAME", DEBUGGER),
+    refused("tv", "", DEBUGGER),
     ignored("report-events report-uri", "WHERE", "--report FILE has the node and times of each rank"),
     ignored("output-proctable", "", "--report FILE has the node and times of each rank"),
     ignored("report-pid", "WHERE", "the shell has it in $!"),

@@ -24,6 +24,9 @@ class Wrong(Exception):
         super().__init__(message)
         self.hint = hint
 
+DEBUGGER = "start the debugger as the program: xterm -e gdb --args ./a, or attach it to a running rank"
+"""What to use instead of an option that starts a debugger."""
+
 
 @dataclass(frozen=True)
 class Translation:

@@ -40,14 +40,13 @@ def path(value: Any) -> bool:
     return without_nul(value) and len(value) <= LONGEST_PATH
 
 
+unit = place
+"""The number of a core, socket, NUMA node or GPU, -1 for none."""
+
+
 def cpu(value: Any) -> bool:
     """The number of a CPU."""
     return type(value) is int and 0 <= value <= MAX_CPU
-
-
-def unit(value: Any) -> bool:
-    """The number of a core, socket, NUMA node or GPU, -1 for none."""
-    return type(value) is int and -1 <= value < 1 << 31
 
 
 def port(value: Any) -> bool:
