@@ -45,6 +45,10 @@ def run(test: Callable[[ProcessAgent], Awaitable[None]], agent: Callable[[AgentO
             await test(made)
         finally:
             await made.close()
+        # A process that was killed gives its pidfd back when the loop has heard of its end.
+        deadline = time.monotonic() + 2
+        while descriptors() - before and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
         assert not descriptors() - before
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
