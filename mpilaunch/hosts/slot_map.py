@@ -15,8 +15,8 @@ and leaves the others alone; without other hosts, its nodes are the hosts of the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, Node, Slot, divide
@@ -33,7 +33,7 @@ Positions = Mapping[Path, tuple[int, int]]
 def hosts(data: object, source: str, positions: Positions) -> list[HostEntry]:
     """Return the nodes of a slot map as host entries, in the order of the file; raises UsageError."""
     return [
-        HostEntry(name, slots=plan.count(), max_slots=plan.max_slots, origin=f"{source}:{plan.at.position()[0]}")
+        HostEntry(name, slots=plan.slot_count(), max_slots=plan.max_slots, origin=f"{source}:{plan.at.position()[0]}")
         for name, plan in _read(data, _Position(source, positions)).items()
     ]
 
@@ -52,8 +52,7 @@ def apply_slot_map(allocation: Allocation, data: object, source: str, positions:
     return allocation._replace(nodes=nodes, elastic_slots=False)
 
 
-@dataclass(frozen=True)
-class _Position:
+class _Position(NamedTuple):
     """The position of a value in the slot map: its path, from which line and column follow."""
 
     source: str
@@ -62,7 +61,7 @@ class _Position:
 
     def at(self, key: object) -> _Position:
         """Return the position of the value under a key or index of this one."""
-        return replace(self, path=(*self.path, key))
+        return self._replace(path=(*self.path, key))
 
     def position(self) -> tuple[int, int]:
         """Return line and column of the innermost enclosing value whose position is known."""
@@ -83,8 +82,7 @@ class _Position:
         return UsageError("slot-map", f"{self.where()}: {message}", hint=hint)
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """The settings of one node; `slots` is a list of slots, their number, or None."""
 
     at: _Position
@@ -93,7 +91,7 @@ class _Plan:
     cpus: tuple[int, ...] | None
     max_slots: int | None
 
-    def count(self) -> int | None:
+    def slot_count(self) -> int | None:
         """Return the number of slots, None if it is not given."""
         if self.slots is None:
             return len(self.gpus) if self.gpus else None

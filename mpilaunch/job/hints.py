@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpilaunch.job.state import RankEnd, signal_name
 
@@ -18,8 +18,7 @@ SMALL_SHM = 64 << 20
 """Default size of /dev/shm in a container, in bytes."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One known message of programs.
 
     Attributes:
@@ -168,8 +167,7 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A hint about a failure; `follow_on`: it is the consequence of another rank's end."""
 
     hint: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, Node
@@ -22,8 +23,7 @@ from mpilaunch.placement.policy import MappingPolicy
 from mpilaunch.text import plural
 
 
-@dataclass(frozen=True)
-class RestartOptions:
+class RestartOptions(NamedTuple):
     """The options about restarts, and the agent options for the hosts of --host-discovery-script."""
 
     max_restarts: int = 0
@@ -44,8 +44,7 @@ REST_AFTER = 2
 """Failures after which a node is used only as a last resort."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """The nodes and the map of one attempt.
 
     Attributes:
@@ -69,8 +68,7 @@ class Layout:
         return tuple(self.allocation.nodes[index].name for index in self.job_map.nodes)
 
 
-@dataclass(frozen=True)
-class Health:
+class Health(NamedTuple):
     """The failures and losses of nodes, by their numbers in the pool.
 
     Attributes:
@@ -79,14 +77,14 @@ class Health:
         unusable: nodes that were not reached in this attempt, or are no longer among the discovered hosts.
     """
 
-    failures: Mapping[int, int] = field(default_factory=dict)
+    failures: Mapping[int, int] = {}
     lost: frozenset[int] = frozenset()
     unusable: frozenset[int] = frozenset()
 
     def with_failures(self, numbers: Collection[int]) -> Health:
         """Return a copy with one more failure for each of these nodes."""
         more = {number: self.failures.get(number, 0) + 1 for number in numbers}
-        return replace(self, failures={**self.failures, **more})
+        return self._replace(failures={**self.failures, **more})
 
     def tier(self, number: int, used: Collection[int]) -> int:
         """Return the preference of a node, lowest first: 0 in use, 1 idle, 2 lost, 3 and 4 too many failures."""

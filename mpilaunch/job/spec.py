@@ -6,7 +6,6 @@ Pure and frozen: `cli` makes it, `--dry-run` prints it, `head.launch` runs it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mpilaunch.agent import AgentOptions
@@ -159,8 +158,7 @@ class App(NamedTuple):
     edits: tuple[tuple[str, str, str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class JobSpec:
+class JobSpec(NamedTuple):
     """One job.
 
     Attributes:
@@ -195,20 +193,20 @@ class JobSpec:
     apps: tuple[App, ...]
     allocation: Allocation
     job_map: JobMap
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     python: str | None = None
     wdir: str | None = None
     continue_on_error: bool = False
     stdin: str = "0"
     master_addr: str | None = None
     master_port: int | None = None
-    gpu: GpuPolicy = field(default_factory=GpuPolicy)
-    cpu: CpuPolicy = field(default_factory=CpuPolicy)
-    output: OutputPolicy = field(default_factory=OutputPolicy)
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    gpu: GpuPolicy = GpuPolicy()
+    cpu: CpuPolicy = CpuPolicy()
+    output: OutputPolicy = OutputPolicy()
+    deadlines: Deadlines = Deadlines()
     fanout: int = 64
     patient: bool = False
-    agent: AgentOptions = field(default_factory=AgentOptions)
+    agent: AgentOptions = AgentOptions()
     mpi: str = "auto"
     pmix_library: str | None = None
     pmi_port: bool = False
@@ -218,7 +216,7 @@ class JobSpec:
     report_file: str | None = None
     show_secrets: bool = False
     report_bindings: bool = False
-    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    restarts: RestartPolicy = RestartPolicy()
     restart: int = 0
     time_spent: float = 0.0
     last_port: int | None = None

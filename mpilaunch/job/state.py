@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -133,8 +132,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How a job ended.
 
     Attributes:
@@ -182,13 +180,13 @@ class Verdict:
         return ""
 
 
-@dataclass
 class JobState:
     """Every rank's state and end."""
 
-    states: dict[int, str]
-    ends: dict[int, RankEnd] = field(default_factory=dict)
-    finished: set[int] = field(default_factory=set)
+    def __init__(self, states: dict[int, str]) -> None:
+        self.states = states
+        self.ends: dict[int, RankEnd] = {}
+        self.finished: set[int] = set()
 
     @classmethod
     def of(cls, ranks: Iterable[int]) -> JobState:

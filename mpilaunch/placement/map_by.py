@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -64,7 +63,6 @@ class PlacementOptions(NamedTuple):
     cpus_per_rank: int = 1
 
 
-@dataclass
 class _MapBy:
     """The parsed value of --map-by."""
 
@@ -81,14 +79,15 @@ class _MapBy:
     cpu_list: tuple[int, ...] = ()
 
 
-@dataclass
 class _BindTo:
     """The parsed value of --bind-to."""
 
-    unit: str
     each: int | None = None
-    flags: set[str] = field(default_factory=set)
-    lists: tuple[tuple[int, ...], ...] = ()
+
+    def __init__(self, unit: str, lists: tuple[tuple[int, ...], ...] = ()) -> None:
+        self.unit = unit
+        self.lists = lists
+        self.flags: set[str] = set()
 
 
 def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPolicy]:

@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -107,7 +106,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
             error.hint = hint
         raise
     if verdict.cause == "rank-failed" and verdict.hint is None and (hint := hint_for_failed(programs)):
-        verdict = replace(verdict, hint=hint)
+        verdict = verdict._replace(hint=hint)
     console.verdict(verdict)
     return verdict.exit_code
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from mpilaunch.job.hints import decisive_failure, find_exception, find_hint
 from mpilaunch.job.state import JobState, RankEnd, Verdict, verdict_of_ranks
@@ -43,4 +42,4 @@ def explain(
             hint = f"this followed from rank {rank} on {host_of(rank)}, which had not ended yet but had said: {line}"
     hosts = tuple(host_of(end.rank) for end in verdict.failed_after)
     last_lines = tuple(lines[-LAST_LINES:])
-    return replace(verdict, host=host_of(first.rank), last_lines=last_lines, hint=hint, hosts=hosts)
+    return verdict._replace(host=host_of(first.rank), last_lines=last_lines, hint=hint, hosts=hosts)
