@@ -14,12 +14,12 @@ Horovod, Open MPI's --host), never port 22 (pssh): write `port=22`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import host_values
-from mpilaunch.hosts.nodeset import Line, Span, expand
+from mpilaunch.hosts.nodeset import Span, expand
 from mpilaunch.text import closest
 
 MOST_MISTAKES = 10
@@ -81,45 +81,27 @@ def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
 # Lines
 
 
-_COMMENT = r"""(?P<quoted>"(?:[^"]|"")*"|'(?:[^']|'')*')|(?P<rest>\#.*|//.*)|(?P<block>/\*)"""
+_COMMENT = r"""(?P<quoted>"(?:[^"\r\n]|"")*"|'(?:[^'\r\n]|'')*')|(?:\#|//)[^\r\n]*|/\*(?s:.*?)\*/|(?P<open>/\*)"""
+_LINE_END = r"\r\n|\n|\r"
 _PAIR = r"""\s*(?P<key>[^\s=]+)\s*(?:(?P<equals>=)\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^\s"']\S*)?)?\s*"""
 
 
 def code_lines(text: str, source: str) -> Iterator[tuple[Span, str]]:
-    """Return each line that is not empty, and the same line with comments replaced by blanks."""
-    lines = re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff"))
-    for number, (shown, code) in enumerate(zip(lines, _without_comments(lines, source), strict=True), start=1):
+    """Yield each line that is not empty, and the same line with comments replaced by blanks, so that columns do not move."""
+    text = text.removeprefix("\ufeff")
+    lines = re.split(_LINE_END, text)
+
+    def without_comment(match: re.Match[str]) -> str:
+        if match["open"]:
+            *before, indent = re.split(_LINE_END, text[: match.start()])
+            opening = Span.of(lines[len(before)], source, len(before) + 1).part(len(indent), len(indent) + 2)
+            raise opening.error("hostfile-syntax", "the comment '/*' is never closed", "end it with '*/'")
+        return match["quoted"] or re.sub(r"[^\r\n]", " ", match[0])
+
+    codes = re.split(_LINE_END, re.sub(_COMMENT, without_comment, text))
+    for number, (line, code) in enumerate(zip(lines, codes, strict=True), start=1):
         if code.strip():
-            yield Span.of(shown, source, number), code
-
-
-def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
-    """Return each line with its comments replaced by blanks, so that columns do not move."""
-    opened: Span | None = None
-    for number, line in enumerate(lines, start=1):
-        code, offset = "", 0
-        while offset < len(line):
-            if opened is not None:
-                closing = line.find("*/", offset)
-                end = len(line) if closing < 0 else closing + 2
-                opened = opened if closing < 0 else None
-                code += " " * (end - offset)
-            else:
-                match = re.compile(_COMMENT).search(line, offset)
-                if match is None or match["quoted"]:
-                    end = len(line) if match is None else match.end()
-                    code += line[offset:end]
-                elif match["rest"]:
-                    end = len(line)
-                    code += line[offset : match.start()]
-                else:
-                    end = match.end()
-                    code += line[offset : match.start()] + "  "
-                    opened = Span(Line(source, number, line), match.start(), end)
-            offset = end
-        yield code
-    if opened is not None:
-        raise opened.error("hostfile-syntax", "the comment '/*' is never closed", "end it with '*/'")
+            yield Span.of(line, source, number), code
 
 
 def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
