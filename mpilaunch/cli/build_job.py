@@ -23,8 +23,7 @@ from mpilaunch.job.settings import Section, Settings, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, placement_policies
-from mpilaunch.placement.mapping import JobMap
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.text import did_you_mean, is_whole_number
 

@@ -18,7 +18,7 @@ from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.job.settings import Layer, Section, Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy
 
 if TYPE_CHECKING:
     from mpilaunch.placement.rankfile import RankLine

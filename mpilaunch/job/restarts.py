@@ -18,8 +18,7 @@ from mpilaunch.hosts.allocation import Allocation, Node
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import Discovery, RestartPolicy
 from mpilaunch.job.state import Verdict
-from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from mpilaunch.text import plural
 
 

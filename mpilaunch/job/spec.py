@@ -14,8 +14,7 @@ from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.job import checkpoints
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.mapping import JobMap
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy
 from mpilaunch.placement.topology import OBJECTS
 from mpilaunch.text import did_you_mean, is_whole_number
 

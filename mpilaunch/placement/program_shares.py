@@ -13,8 +13,7 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation, Node
 from mpilaunch.hosts.node_facts import Cpu
-from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 
 
 class Share(NamedTuple):

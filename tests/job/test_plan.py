@@ -16,8 +16,7 @@ from mpilaunch.job.plan import (
     settings_as_text,
 )
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.placement.mapping import map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 from tests.support import goldens
 from tests.support.command_line import request, settings
 
