@@ -13,14 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import LaunchError
-from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.placement.mapping import JobMap, Placement
 
 MAX_SPAWNED = 100_000
 """Most ranks in one MPI_Comm_spawn."""
-MAX_RANKS = 1 << 20
-"""Most ranks of a job, in all its worlds."""
 
 
 class World(NamedTuple):
@@ -74,8 +72,8 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, A
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks", hint=hint)
     last = worlds[-1]
     number, first = last.number + 1, last.first + last.size
-    if first + sum(counts) > MAX_RANKS:
-        raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_RANKS:,}")
+    if first + sum(counts) > MAX_SLOTS:
+        raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_SLOTS:,}")
     for program in apps:
         _check_words(program)
     load = Counter((place.node, place.slot) for place in living)

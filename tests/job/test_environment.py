@@ -20,7 +20,7 @@ from mpilaunch.job.environment.contracts import FIXED, SCRUBBED, is_scrubbed
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.forward import (
     FORWARDED_PREFIXES,
-    LONGEST_VARIABLE,
+    LONGEST_STRING,
     NEVER_FORWARDED,
     forwarded_environment,
 )
@@ -275,8 +275,8 @@ def test_a_fact_of_the_job_map_cannot_be_set(name: str) -> None:
 
 
 def test_the_longest_variable_passes_and_one_byte_more_does_not() -> None:
-    longest = "é" * ((LONGEST_VARIABLE - 3) // 2)
-    assert len(f"AB={longest}".encode()) == LONGEST_VARIABLE
+    longest = "é" * ((LONGEST_STRING - 3) // 2)
+    assert len(f"AB={longest}".encode()) == LONGEST_STRING
     assert forwarded_environment({}, [f"AB={longest}"]) == {"AB": longest}
     error = refused([f"ABC={longest}"])
     assert error.message == "'ABC' has 131,072 bytes with its name, and Linux hands a program at most 131,071 in one"
@@ -286,9 +286,9 @@ def test_the_longest_variable_passes_and_one_byte_more_does_not() -> None:
 def test_the_longest_variable_is_what_this_kernel_takes() -> None:
     if os.sysconf("SC_PAGE_SIZE") != 4096:
         pytest.skip("the limit is counted in pages of 4 KiB")
-    subprocess.run(["true"], env={"PATH": os.environ["PATH"], "A": "x" * (LONGEST_VARIABLE - 2)}, check=True)
+    subprocess.run(["true"], env={"PATH": os.environ["PATH"], "A": "x" * (LONGEST_STRING - 2)}, check=True)
     with pytest.raises(OSError, match="too long"):
-        subprocess.run(["true"], env={"PATH": os.environ["PATH"], "A": "x" * (LONGEST_VARIABLE - 1)}, check=True)
+        subprocess.run(["true"], env={"PATH": os.environ["PATH"], "A": "x" * (LONGEST_STRING - 1)}, check=True)
 
 
 @pytest.mark.parametrize("value", ["secret\0", "secret\ud800"])

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
-from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace, cross_places
+from mpilaunch.job.environment.contract import PMI, PMI_DESCRIPTOR, JobFacts, NodePlace, RankPlace, cross_places, mpi_offer
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.master_address import choose_master_address
-from mpilaunch.job.environment.mpi import PMI, PMI_DESCRIPTOR, mpi_offer
 from mpilaunch.job.spec import App, Deadlines, JobSpec
 from mpilaunch.job.worlds import World, first_world
 from mpilaunch.placement.binding import RankBinding

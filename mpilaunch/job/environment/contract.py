@@ -13,6 +13,17 @@ from mpilaunch.placement.mapping import Placement
 
 Variables = Mapping[str, str]
 
+PMI_DESCRIPTOR = 60
+"""The rank's connection to PMI: above the descriptors that programs and shells open by number (bash takes 10 and 255)."""
+PMI, PMIX = "pmi", "pmix"
+"""A connection for PMI-1 and PMI-2, and the node's libpmix."""
+_OFFERS = {"auto": (PMI, PMIX), "pmi1": (PMI,), "pmi2": (PMI,), "pmix": (PMIX,), "none": ()}
+
+
+def mpi_offer(mpi: str) -> tuple[str, ...]:
+    """Return the process-management interfaces that a value of `--mpi` offers; by default both, as any MPI library may run."""
+    return _OFFERS[mpi]
+
 
 class JobFacts(NamedTuple):
     """Facts shared by all ranks of a world.

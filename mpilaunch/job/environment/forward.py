@@ -46,8 +46,8 @@ OF_THIS_MACHINE = (
 MAY_BE_UNSET = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "PATH", "PYTHONPATH")
 """What manifests and scripts name by habit after -x: none is as good as an empty one."""
 
-LONGEST_VARIABLE = 131_071
-"""Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
+LONGEST_STRING = 131_071
+"""Bytes of NAME=VALUE or of one argument: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
 
 # What the head forwards
@@ -175,14 +175,31 @@ def _check_name(name: str, where: str) -> None:
 def _check_value(name: str, value: str) -> None:
     """Raise UsageError unless the variable can be handed to a program; the value is never shown, it may be a secret."""
     try:
-        size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
+        size = _size(f"{name}={value}")
     except UnicodeEncodeError:
         raise UsageError("export-value", f"the value of '{name}' has a character that UTF-8 cannot write") from None
     if "\0" in value:
         raise UsageError("export-value", f"the value of '{name}' has a zero byte, which ends a variable")
-    if size > LONGEST_VARIABLE:
+    if size > LONGEST_STRING:
         raise UsageError(
             "export-value",
-            f"'{name}' has {size:,} bytes with its name, and Linux hands a program at most {LONGEST_VARIABLE:,} in one",
+            f"'{name}' has {size:,} bytes with its name, and Linux hands a program at most {LONGEST_STRING:,} in one",
             hint="put the value into a file and forward its path",
         )
+
+
+def explain_size(environment: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """Return which part of what a rank is given is too long for the kernel, and what to do about it."""
+    sizes = {name: _size(f"{name}={value}") for name, value in environment.items()}
+    largest = max(sizes, key=lambda name: sizes[name], default=None)
+    longest = max(map(_size, arguments), default=0)
+    if sum(sizes.values()) < sum(map(_size, arguments)) or largest is None:
+        if longest > LONGEST_STRING:
+            return f"one argument has {longest:,} bytes, and the kernel allows {LONGEST_STRING:,}: write it to a file"
+        return f"the arguments have {sum(map(_size, arguments)):,} bytes, more than the kernel allows: write them to a file"
+    total = f"the environment is too long: the ranks are given {len(sizes):,} variables with {sum(sizes.values()):,} bytes"
+    return f"{total}; the longest, {largest}, has {sizes[largest]:,}; --unset-env {largest} leaves it out"
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))

@@ -5,8 +5,7 @@ Source: Hydra's MPI_LOCALRANKID and MPI_LOCALNRANKS, which Intel MPI's launcher 
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace, Variables
-from mpilaunch.job.environment.mpi import PMI, mpi_offer
+from mpilaunch.job.environment.contract import PMI, Contract, JobFacts, NodePlace, RankPlace, Variables, mpi_offer
 
 
 def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:

@@ -5,8 +5,16 @@ Source: MPICH's src/pm/hydra and src/pmi; ../docs/mpi.md describes the protocol.
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace, Variables
-from mpilaunch.job.environment.mpi import PMI, PMI_DESCRIPTOR, mpi_offer
+from mpilaunch.job.environment.contract import (
+    PMI,
+    PMI_DESCRIPTOR,
+    Contract,
+    JobFacts,
+    NodePlace,
+    RankPlace,
+    Variables,
+    mpi_offer,
+)
 
 
 def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:

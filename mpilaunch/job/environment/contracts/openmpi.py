@@ -5,8 +5,7 @@ Source: Open MPI's ompi/mca/schizo and mpirun(1), "Exported Environment Variable
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace, Variables
-from mpilaunch.job.environment.mpi import PMIX, mpi_offer
+from mpilaunch.job.environment.contract import PMIX, Contract, JobFacts, NodePlace, RankPlace, Variables, mpi_offer
 
 _ONE_MACHINE = {"OMPI_MCA_btl": "self,tcp", "OMPI_MCA_coll": "^han"}
 """For several nodes on one machine: their ranks' shared memory would collide, and `han` of Open MPI 5.0 reduces wrongly."""
