@@ -29,10 +29,8 @@ class JobFacts(NamedTuple):
     """Facts shared by all ranks of a world.
 
     Attributes:
-        job_id: the id of this attempt.
-        run_id: the id shared by all attempts of the job.
-        size: ranks in the world.
-        node_count: nodes that run at least one of them.
+        job_id, run_id: the id of this attempt, and that of all attempts of the job.
+        size, node_count: ranks in the world, and nodes that run at least one of them.
         universe_size: slots in the allocation, used or not.
         master_addr, master_port: where rank 0 listens, as text.
         restart_count, max_restarts: restarts so far, and the most allowed.
@@ -70,12 +68,7 @@ class NodePlace(NamedTuple):
 
 
 class RankPlace(NamedTuple):
-    """Facts about one rank.
-
-    Attributes:
-        cross_rank: place of the node among the nodes that have this local rank.
-        cross_size: the number of nodes that have this local rank.
-    """
+    """Facts about one rank; `cross_rank` is the place of its node among the `cross_size` nodes that have this local rank."""
 
     rank: int
     local_rank: int
@@ -106,8 +99,7 @@ class Contract(NamedTuple):
         defaults: returns variables that are set only if neither the node nor the user sets them.
         overridable: names from `job` that the user may set to another value; all other names state facts of the job map.
         also_fixed: names that state such facts and are set elsewhere.
-        scrubbed: variables of a surrounding job, which would make a rank join that job: exact names, and prefixes written
-            `PREFIX*`.
+        scrubbed: variables of a surrounding job, which a rank would join: exact names, and prefixes written `PREFIX*`.
     """
 
     job: Callable[[JobFacts], Variables] = _nothing
