@@ -44,13 +44,7 @@ REST_AFTER = 2
 
 
 class Layout(NamedTuple):
-    """The nodes and the map of one attempt.
-
-    Attributes:
-        numbers: the number in the pool of each node of the allocation.
-        allocation: its nodes; idle nodes have no slots.
-        job_map: the ranks on them.
-    """
+    """The nodes and the map of one attempt: `numbers` has the number in the pool of each node; idle nodes have no slots."""
 
     numbers: tuple[int, ...]
     allocation: Allocation
@@ -120,6 +114,9 @@ def restart_policy(
         raise UsageError("node-count", message, hint="name more hosts, or request fewer nodes or spares")
     if most is not None and spares:
         most = min(most, (available - spares) // unit * unit)
+    discovery = None
+    if command is not None:
+        discovery = Discovery(command, options.agent, options.remote_agent, mapping.per_node, local_names)
     return RestartPolicy(
         limit=options.max_restarts,
         excluded_codes=excluded_codes,
@@ -130,9 +127,7 @@ def restart_policy(
         elastic=":" in (options.nnodes or "") and mapping.ranks is None,
         pool=pool,
         mapping=mapping,
-        discovery=None if command is None else Discovery(
-            command, options.agent, options.remote_agent, mapping.per_node, local_names
-        ),
+        discovery=discovery,
     )
 
 
@@ -207,6 +202,7 @@ def _replace(
 ) -> tuple[int, ...] | None:
     """Return the numbers with failed nodes replaced; None if an unusable node has no replacement."""
     numbers = list(before)
+    places_of = job_map.by_node()
     used = [numbers[index] for index in job_map.nodes]
     free = [number for number in usable if number not in used]
     tiers = {number: health.tier(number, used) for number in numbers}
@@ -215,8 +211,7 @@ def _replace(
     leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
-        places = [place for place in job_map.placements if place.node == index]
-        able = [number for number in free if _fits(pool.nodes[number], places)] + [own] * (own in usable)
+        able = [number for number in free if _fits(pool.nodes[number], places_of[index])] + [own] * (own in usable)
         if not able:
             return None
         best = min(able, key=lambda number: (tiers[number], number != own, number))
@@ -264,8 +259,8 @@ def describe_changes(old: Layout, new: Layout) -> str:
     """Describe how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" if equal."""
     if len(old.names) != len(new.names):
         return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
-    pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]
-    return ", ".join(f"{now} for {was}" for was, now in pairs)
+    nodes = zip(old.names, new.names, old.used, new.used, strict=True)
+    return ", ".join(f"{now} for {before}" for before, now, one, other in nodes if one != other)
 
 
 # Decision and delay
