@@ -155,16 +155,15 @@ def resolve_relative_names(entries: Sequence[HostEntry], allocation: Allocation)
     return resolved
 
 
-def _unknown(reference: str, message: str, allocation: Allocation, hint: str) -> UsageError:
-    """Return the error about a host that the allocation lacks, with the hosts that it has."""
-    context = [f"{allocation.source} has {fold(node.name for node in allocation.nodes)}"]
-    return UsageError(reference, message, context=context, hint=hint)
+def _hosts_of(allocation: Allocation) -> list[str]:
+    """Return the context of an error about a host that the allocation lacks."""
+    return [f"{allocation.source} has {fold(node.name for node in allocation.nodes)}"]
 
 
 def _no_such_node(entry: HostEntry, reason: str, allocation: Allocation) -> UsageError:
     message = f"{entry.origin}: '{entry.name}' is not one of the nodes of {allocation.source}: {reason}"
     hint = "+n0 is the first node; +e is all nodes that are not named, +e:2 two of them"
-    return _unknown("host-relative", message, allocation, hint)
+    return UsageError("host-relative", message, context=_hosts_of(allocation), hint=hint)
 
 
 def order_nodes(allocation: Allocation, *, descending: bool) -> Allocation:
@@ -186,7 +185,7 @@ def node_indices(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[
     for entry in resolve_relative_names(entries, allocation):
         if entry.name not in by_name:
             message = f"{entry.origin}: {entry.name} is not in {allocation.source}"
-            raise _unknown("host-unknown", message, allocation, "name hosts that the job has")
+            raise UsageError("host-unknown", message, context=_hosts_of(allocation), hint="name hosts that the job has")
         own = by_name[entry.name]
         indices.append(own[mentions[entry.name] % len(own)])
         mentions[entry.name] += 1
@@ -241,7 +240,8 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
     missing = [entry.name for entry in host_list if entry.name not in known]
     if missing:
         hint = "name hosts of the hostfile, or leave --hostfile out to use --host alone"
-        raise _unknown("host-unknown", f"{fold(missing)} of {source} is not in {allocation.source}", allocation, hint)
+        message = f"{fold(missing)} of {source} is not in {allocation.source}"
+        raise UsageError("host-unknown", message, context=_hosts_of(allocation), hint=hint)
     mentions_of: dict[str, list[HostEntry]] = defaultdict(list)
     for entry in host_list:
         mentions_of[entry.name].append(entry)

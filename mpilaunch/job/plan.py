@@ -16,6 +16,7 @@ from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.text import plural
 
 SCHEMA = "mpilaunch.plan/1"
+_NODE_MEMBERS = ("index", "name", "origin", "agent", "user", "port", "namespace", "container", "max_slots")
 
 
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
                 "program": _program(job, app),
                 "wdir": app.wdir,
                 "environment": sorted(app.environment),
-                "edits": _edits(job, app),
+                "edits": [[verb, name, _value(job, name, value), mark] for verb, name, value, mark in app.edits],
             }
             for app in job.apps
         ],
@@ -36,15 +37,8 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
         "agent_source": job.allocation.agent_source or None,
         "nodes": [
             {
-                "index": node.index,
-                "name": node.name,
-                "origin": node.origin,
+                **{name: getattr(node, name) for name in _NODE_MEMBERS},
                 "agent": _agent(job, node.agent),
-                "user": node.user,
-                "port": node.port,
-                "namespace": node.namespace,
-                "container": node.container,
-                "max_slots": node.max_slots,
                 "slots": [slot._asdict() for slot in node.slots],
                 "ranks": [place.rank for place in places_of.get(node.index, ())],
             }
@@ -117,12 +111,8 @@ def _program(job: JobSpec, app: App) -> list[str]:
     return list(app.program) if job.show_secrets else mask_argv(app.program)
 
 
-def _edits(job: JobSpec, app: App) -> list[list[str]]:
-    """Return the edits of an app's environment as lists [verb, name, value, separator]."""
-    return [
-        [verb, name, value if job.show_secrets else mask_variables({name: value})[name], separator]
-        for verb, name, value, separator in app.edits
-    ]
+def _value(job: JobSpec, name: str, value: str) -> str:
+    return value if job.show_secrets else mask_variables({name: value})[name]
 
 
 def _agent(job: JobSpec, agent: str) -> str:

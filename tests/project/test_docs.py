@@ -88,7 +88,7 @@ def _reference_of(call: ast.Call) -> ast.expr | None:
         return call.args[0]
     if name == "Verdict" and len(call.args) > 1:
         return call.args[1]
-    return next((keyword.value for keyword in call.keywords if keyword.arg == "cause" and name == "replace"), None)
+    return next((keyword.value for keyword in call.keywords if keyword.arg == "cause" and name == "_replace"), None)
 
 
 def _texts(given: ast.expr) -> Iterator[str]:
