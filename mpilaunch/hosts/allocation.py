@@ -3,9 +3,9 @@
 Pure. A node is identified by its index in the allocation, never by its name: two nodes may have the same name.
 
 A host that is mentioned several times is one node, at the position of its first mention, and its slots add up (`slots=2` and a
-repeat without slots are 3). Only `local` is a new node at each mention, for experiments. With a hostfile, `--host` selects
-among its hosts, in the hostfile's order, and may lower their slots. Relative names (`+n0`, `+e`) select in the same way among
-the nodes of the hostfile or the scheduler, or this machine.
+repeat without slots are 3); `local` is a new node at each mention. With a hostfile, `--host` selects among its hosts, in the
+hostfile's order, and may lower their slots. Relative names (`+n0`, `+e`) select among the nodes of the hostfile, the scheduler
+or this machine.
 """
 
 from __future__ import annotations
@@ -97,14 +97,11 @@ def from_sources(
     """Return the allocation from the hostfile (filtered by `--host`), `--host`, `surrounding` or this machine, in this order.
 
     Args:
-        hostfile: entries of `--hostfile`, empty without it; `hostfile_source` names the files for messages.
-        host_list: entries of `--host`, empty without it.
+        hostfile, host_list: entries of `--hostfile` and `--host`; `hostfile_source` names the files for messages.
         surrounding: entries and source of a scheduler's job or a slot map.
-        agent: `--agent`, for nodes whose entry names none.
-        remote_agent: `--remote-agent`, for other machines without either.
-        per_node: `-N`: the slots of a host without a slot count.
-        local_names: names of the head's machine, which is reached without an agent.
-        local_slots: slots of this machine when no hosts are given.
+        agent, remote_agent: for nodes whose entry names none, and for other machines without either.
+        per_node: the slots of a host without a slot count.
+        local_names, local_slots: names of the head's machine, and its slots when no hosts are given.
     """
     named = partial(allocate, agent=agent, remote_agent=remote_agent, per_node=per_node, local_names=local_names)
     allocation = this_machine(local_slots, agent or LOCAL)

@@ -53,11 +53,9 @@ IGNORED_SETTINGS = ("connectionattempts", "batchmode", "loglevel")
 
 
 class FoundAgent(NamedTuple):
-    """The agent that an operator configured.
+    """The agent that an operator configured: its name or command template, and the variable that names it.
 
     Attributes:
-        name: an agent's name, or a command template.
-        source: the variable that names it.
         ssh_options: settings of ssh_config, `Name=value`.
         container: the container of the pods, if a kubexec.sh names one.
     """
@@ -78,8 +76,7 @@ def find_hosts(
 ) -> tuple[list[HostEntry], str] | None:
     """Return the hosts that an operator names and their source, None without an operator; raises UsageError.
 
-    Args:
-        list_names: returns the names in a folder, or raises OSError.
+    `list_names` returns the names in a folder, or raises OSError.
     """
     for variable in HOSTFILE_VARIABLES:
         path = environ.get(variable, "none")
@@ -91,11 +88,7 @@ def find_hosts(
 
 
 def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent | None:
-    """Return the agent that an operator configured, None without one.
-
-    Args:
-        is_program: returns whether a word names a program that can be run here.
-    """
+    """Return the agent that an operator configured, or None; `is_program` returns whether a word names a program here."""
     given = [next((name for name in names if environ.get(name)), "") for _, names, _ in AGENT_VARIABLES]
     for (agent, _, kinds), arguments in zip(AGENT_VARIABLES, given, strict=True):
         if environ.get(agent) and all(environ.get(kind) in (None, "", "ssh", "rsh") for kind in kinds):

@@ -1,9 +1,8 @@
 """Restarts: whether a failed job is restarted, when, and on which nodes.
 
-Pure. The pool holds all nodes that a job may ever use; a node's number is its index there. Each attempt has an allocation of
-the same nodes. A replacement node takes the index of the node that it replaces, so that every rank keeps its number, its local
-rank and its node rank; idle nodes have no slots. The ranks are mapped again only when the size of the job changes (`--nnodes
-MIN:MAX`).
+Pure. The pool holds all nodes that a job may ever use; a node's number is its index there. In each attempt, a replacement node
+takes the index of the node that it replaces, so that every rank keeps its number, local rank and node rank; idle nodes have no
+slots. The ranks are mapped again only when the size of the job changes (`--nnodes MIN:MAX`).
 """
 
 from __future__ import annotations

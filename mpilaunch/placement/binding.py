@@ -195,12 +195,10 @@ def _look_up(name: str, gpus: Sequence[Gpu], main: Sequence[Gpu], node: Node, pl
     if len(matches) == 1:
         return matches[0]
     problem = f"matches {len(matches)} GPUs there" if matches else "is not there"
-    raise LaunchError(
-        "gpu-unknown",
-        f"rank {placement.rank} on {node.name}: GPU '{name}' {problem}",
-        context=[f"GPUs of {node.name}: " + (", ".join(_label(gpu) for gpu in gpus) or "none")],
-        hint=f"name one of these for slot {placement.slot} ({node.origin or node.name})",
-    )
+    message = f"rank {placement.rank} on {node.name}: GPU '{name}' {problem}"
+    context = [f"GPUs of {node.name}: " + (", ".join(map(_label, gpus)) or "none")]
+    hint = f"name one of these for slot {placement.slot} ({node.origin or node.name})"
+    raise LaunchError("gpu-unknown", message, context=context, hint=hint)
 
 
 def _in_runtime_order(gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -239,7 +237,7 @@ def _make_visible(visible: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placem
     if not visible and not environment and not unset:
         return _NO_BINDING
     return RankBinding(
-        gpus=tuple(_label(gpu) for gpu in visible),
+        gpus=tuple(map(_label, visible)),
         environment=environment,
         unset=tuple(name for name in unset if name not in environment),
     )

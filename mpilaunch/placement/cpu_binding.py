@@ -68,8 +68,7 @@ def bind_cpus(
 ) -> dict[int, tuple[int, ...] | None]:
     """Return the CPU numbers of each rank of a node, None for an unbound rank; raises LaunchError.
 
-    Args:
-        gpu_of: the GPU that a rank is likely to compute on; binding to NUMA nodes chooses that of the GPU.
+    `gpu_of` has the GPU that a rank is likely to compute on; binding to NUMA nodes chooses that of the GPU.
     """
     named = {number for placement in placements for number in node.slots[placement.slot].cpus or ()}
     usable = frozenset(cpu.number for cpu in cpus)

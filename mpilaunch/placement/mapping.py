@@ -18,7 +18,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, cycle, islice, repeat
-from types import MappingProxyType
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -73,9 +72,8 @@ class Placement(NamedTuple):
     """Where one rank runs.
 
     Attributes:
-        rank: number in the job, from 0.
+        rank, local_rank: number in the job, and among the job's ranks on its node, from 0.
         node: `Node.index` in the allocation.
-        local_rank: number among the job's ranks on that node, from 0.
         slot: index into `Node.slots`; repeated on a node only if the job oversubscribes or the slots are elastic.
         app: index into `JobSpec.apps`: the program of the rank.
     """
@@ -106,8 +104,7 @@ def map_ranks(
 ) -> JobMap:
     """Return the map of the job; raises UsageError if its ranks do not fit.
 
-    Args:
-        topologies: the CPUs of each node by `Node.index`, for a policy that needs them.
+    `topologies` has the CPUs of each node by `Node.index`, for a policy that needs them.
     """
     nodes = [node for node in allocation.nodes if node.slots and not (policy.nolocal and node.agent == LOCAL)]
     object_counts = {}
@@ -125,7 +122,7 @@ def map_ranks(
     if policy.listed:
         order: Iterable[int] = policy.listed[:ranks]
         if any(count > capacities.get(index, 0) for index, count in Counter(order).items()):
-            raise _not_enough(allocation, policy, ranks)
+            raise _not_enough(allocation, policy, ranks, object_counts)
     else:
         quotas = _quotas(nodes, len(free_ranks), capacities, fixed, policy, object_counts)
         order = _order(nodes, quotas, policy, topologies)
@@ -209,9 +206,7 @@ def _quotas(
     object_counts: Mapping[int, int],
 ) -> dict[int, int]:
     """Return the number of ranks of each node, without the fixed ones; `ranks` is their sum."""
-    taken = {node.index: 0 for node in nodes}
-    for index, _ in fixed.values():
-        taken[index] += 1
+    taken = Counter(index for index, _ in fixed.values())
     room = {}
     for node in nodes:
         # A node is not oversubscribed before it has the explicit number of ranks per node or object.
@@ -277,10 +272,7 @@ def _free_slots(node: Node) -> Iterator[int]:
 # Ranks that do not fit
 
 
-def _not_enough(
-    allocation: Allocation, policy: MappingPolicy, ranks: int, objects: Mapping[int, int] = MappingProxyType({})
-) -> UsageError:
-    """Return the error for `ranks` ranks that do not fit; `objects` counts the `map_by` objects of each node."""
+def _not_enough(allocation: Allocation, policy: MappingPolicy, ranks: int, object_counts: Mapping[int, int]) -> UsageError:
     usable = [node for node in allocation.nodes if not (policy.nolocal and node.agent == LOCAL)]
     total = sum(len(node.slots) for node in usable)
     nodes = plural(len(usable), "node")
@@ -296,8 +288,8 @@ def _not_enough(
     elif policy.per_node is not None and ranks > policy.per_node * len(usable):
         message = f"{request} on {nodes} ({where})"
         hint = f"ask for {plural(policy.per_node * len(usable), 'rank')} or fewer, for a higher -N, or for more nodes"
-    elif policy.per_object is not None and ranks > (most := policy.per_object * sum(objects.values())):
-        message = f"{request} on the {plural(sum(objects.values()), policy.map_by)} of {nodes} ({where})"
+    elif policy.per_object is not None and ranks > (most := policy.per_object * sum(object_counts.values())):
+        message = f"{request} on the {plural(sum(object_counts.values()), policy.map_by)} of {nodes} ({where})"
         hint = f"ask for {plural(most, 'rank')} or fewer, or for more on each {policy.map_by}"
     elif policy.oversubscribe or allocation.elastic_slots:
         message = f"{request} in {plural(total, 'slot')} of {nodes} ({where}) with their max_slots"

@@ -12,7 +12,8 @@ CONTRACT = Contract(
     rank=lambda job, node, rank: {
         **({"PMI_SPAWNED": "1"} if job.spawned else {}),
         **({} if job.pmi_port else {"PMI_FD": str(PMI_DESCRIPTOR)}),
-        **{"PMI_RANK": str(rank.rank), "PMI_SIZE": str(job.size)},
+        "PMI_RANK": str(rank.rank),
+        "PMI_SIZE": str(job.size),
     }
     if PMI in mpi_offer(job.mpi)
     else {},
