@@ -219,7 +219,7 @@ def tables() -> str:
     variables = {variable: name for dialect in dialects.DIALECTS for variable, name in dialect.variables.items()}
     lines += [f"| `{variable}` | `--{name}` |" for variable, name in variables.items()]
     lines += [f"| `{variable}` | `--hostfile` |" for variable in kubernetes.HOSTFILE_VARIABLES]
-    for agent, arguments in kubernetes.AGENT_VARIABLES:
+    for agent, arguments, _ in kubernetes.AGENT_VARIABLES:
         lines.append(f"| `{agent}`, {', '.join(f'`{name}`' for name in arguments)} | `--remote-agent` |")
     return "\n".join([*lines, ""])
 
