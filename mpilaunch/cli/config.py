@@ -144,7 +144,7 @@ def _add_file(result: Defaults, path: str, named: bool) -> None:
         if key in COMMANDS:
             check_trusted(origin.place, status, named=named)
         checked = _plain(option, value, origin.place)
-        result.set(option, _beside(path, checked) if option.reads_file else checked, origin)
+        result.set(option, _beside(path, checked) if getattr(option.type, "read", False) else checked, origin)
 
 
 def _plain(option: Option, data: object, place: str) -> Any:
