@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from mpilaunch.cli.files import check_trusted, parse_yaml, text_and_status
 from mpilaunch.cli.options import BY_NAME, OPTIONS
-from mpilaunch.cli.types import VARIABLES, Option
+from mpilaunch.cli.types import VARIABLES, Option, Origin
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer
 from mpilaunch.text import closest, did_you_mean
@@ -35,21 +34,12 @@ NOT_OPTIONS = frozenset({
 """Variables MPILAUNCH_* that set no option: those of ranks and tools, and those of environment modules."""
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The source of a default: "jobs.yaml:3", and for errors "jobs.yaml:3:1: np"."""
-
-    source: str
-    place: str
-    layer: Layer
-
-
-@dataclass
 class Defaults:
     """Values for click's default map and their sources, by parameter name."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, Origin] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, Origin] = {}
 
     def set(self, option: Option, value: Any, origin: Origin) -> None:
         """Set a default, replacing a weaker one."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from mpilaunch.job.settings import Layer
 from mpilaunch.text import did_you_mean, is_whole_number
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ VARIABLES = "MPILAUNCH"
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+class Origin(NamedTuple):
+    """The source of a value: "jobs.yaml:3", and for errors "jobs.yaml:3:1: np"."""
+
+    source: str
+    place: str
+    layer: Layer
 
 
 class YesNo(click.types.BoolParamType):
