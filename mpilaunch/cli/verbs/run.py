@@ -62,9 +62,9 @@ def main(request: Request) -> int:
     if not request.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="add the program after the options: mpilaunch -np 4 train.py")
     if settings["show-env"] is not None or settings["dry-run"]:
-        from mpilaunch.cli.build_job import make_job_of_sections
+        from mpilaunch.cli.build_job import make_job
 
-        return show_plan(make_job_of_sections(settings, request.sections, request.environ), settings)
+        return show_plan(make_job(settings, request.sections, request.environ), settings)
     from mpilaunch.head.begin import local_agent
 
     named = {name for section in request.sections for name in section.settings}
@@ -76,11 +76,11 @@ def main(request: Request) -> int:
 
 def launch(request: Request, local: PrestartedAgent) -> int:
     """Build the job and launch it; return the exit code."""
-    from mpilaunch.cli.build_job import make_job_of_sections
+    from mpilaunch.cli.build_job import make_job
     from mpilaunch.head import begin
 
     settings, console = request.settings, request.console
-    job = make_job_of_sections(settings, request.sections, request.environ)
+    job = make_job(settings, request.sections, request.environ)
     if settings["display-allocation"]:
         from mpilaunch.job.plan import allocation_as_text
 
