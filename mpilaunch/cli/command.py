@@ -166,8 +166,3 @@ def complete(name: str, variable: str, instruction: str) -> int:
     from click.shell_completion import shell_complete
 
     return shell_complete(Completer(name), {}, name, variable, instruction)
-
-
-def completion_variable(name: str) -> str:
-    """Return the variable by which a shell asks for completion: _MPILAUNCH_COMPLETE."""
-    return f"_{name}_COMPLETE".replace("-", "_").replace(".", "_").upper()
