@@ -23,11 +23,7 @@ STDOUT, STDERR, CLOSED = 13, 14, 15
 
 
 class FrameProtocol(asyncio.Protocol):
-    """One side of a connection; subclasses handle the frames.
-
-    Attributes:
-        max_data: bytes of data that a frame may have now.
-    """
+    """One side of a connection; subclasses handle the frames. `max_data` is the bytes of data that a frame may have now."""
 
     transport: asyncio.Transport
     max_data = MAX_DATA
@@ -85,10 +81,8 @@ class FrameProtocol(asyncio.Protocol):
 class RelayedChannel(FrameProtocol):
     """The head's side of the connection, which is an agent's channel.
 
-    Attributes:
-        events: receives the daemon's output; None while there is no daemon yet.
-
     Args:
+        events: receives the daemon's output; None while there is no daemon yet.
         lost: the error to report when the connection ends without a CLOSED frame.
     """
 
@@ -143,9 +137,7 @@ class RequestChannel(RelayedChannel):
     """A channel that first requests its daemon, and reports no event until the request is granted.
 
     Args:
-        events: receives the daemon's output once the daemon is granted.
         granted: the kind of the answer that grants the daemon; all frames after it are the daemon's.
-        lost: as above.
     """
 
     def __init__(self, events: ChannelEvents, granted: int, lost: str) -> None:
