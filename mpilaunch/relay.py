@@ -10,7 +10,7 @@ import json
 import socket
 import struct
 
-from mpilaunch.agent import ChannelEnd, ChannelEvents
+from mpilaunch.agent import CAUSES, ChannelEnd, ChannelEvents
 
 HEADER = struct.Struct(">BI")
 _PEER = struct.Struct("3i")
@@ -107,7 +107,7 @@ class RelayedChannel(FrameProtocol):
         self.transport.abort()
 
     def frame_received(self, kind: int, data: bytes) -> None:
-        """Pass on output; store the end until the connection is closed."""
+        """Pass on output; store the end until the connection is closed, or cut the connection if it is malformed."""
         if self.events is None:
             return
         if kind == STDOUT:
@@ -115,7 +115,10 @@ class RelayedChannel(FrameProtocol):
         elif kind == STDERR:
             self.events.stderr_received(data)
         elif kind == CLOSED:
-            self._end = ChannelEnd(*json.loads(data))
+            try:
+                self._end = _end_of(data)
+            except (ValueError, RecursionError):
+                self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Report the end."""
@@ -131,6 +134,14 @@ class RelayedChannel(FrameProtocol):
         """Report that the write buffer has room."""
         if self.events is not None:
             self.events.resume_writing()
+
+
+def _end_of(data: bytes) -> ChannelEnd:
+    """Return the end that a CLOSED frame reports; raises ValueError, RecursionError for the frame of a hostile node."""
+    match json.loads(data):
+        case [int() | None as code, str() as error, str() as cause] if cause in CAUSES or not cause:
+            return ChannelEnd(code, error, cause)
+    raise ValueError("not the end of a channel")
 
 
 class RequestChannel(RelayedChannel):
