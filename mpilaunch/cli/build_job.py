@@ -182,18 +182,14 @@ def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int
 
 
 def _stdin(settings: Settings, ranks: int | None) -> str:
-    """Return the rank that reads stdin, "all" or "none"; by default "none" for a terminal, which would stop a background job.
-
-    `ranks` is None if their number is not known yet.
-    """
+    """Return the rank that reads stdin, "all" or "none"; `ranks` is None if their number is not known yet."""
     target: str = settings["stdin"]
     if settings.layer("stdin") == 0 and os.isatty(0):
-        return "none"
+        return "none"  # a background job would stop at its first read of the terminal
     if target in ("all", "none"):
         return target
     if not is_whole_number(target, 9):
-        guess = did_you_mean(target, ("all", "none"))
-        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{guess}")
+        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{did_you_mean(target, ('all', 'none'))}")
     if ranks is not None:
         check_stdin_rank(target, ranks)
     return str(int(target))
@@ -250,11 +246,9 @@ def _directory(text: str | None) -> tuple[str | None, bool | None]:
 def _file_template(settings: Settings, name: str) -> str | None:
     """Return the template of --output-file or --error-file; raises UsageError for a field that file names cannot have."""
     text: str | None = settings[name]
-    if text is not None:
-        fields = {field for field, _ in parse_tag(text, f"--{name}").pieces if field}
-        if fields & {"time", "stream"}:
-            message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
-            raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
+    if text is not None and any(field in ("time", "stream") for field, _ in parse_tag(text, f"--{name}").pieces):
+        message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
+        raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
     return text
 
 
@@ -264,16 +258,15 @@ def _agents_calling_back(choice: str, nodes: Allocation, in_pod: bool) -> tuple[
     if choice == "always":
         return tuple(sorted({*agents} - {"local"}))
     # Pods rarely reach a head outside the cluster.
-    many = choice == "auto" and in_pod and agents.count("kubectl") > MOST_OPEN_PODS
-    return ("kubectl",) if many else ()
+    return ("kubectl",) if choice == "auto" and in_pod and agents.count("kubectl") > MOST_OPEN_PODS else ()
 
 
 def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
     prefix, interval = settings["checkpoint-prefix"], settings["checkpoint-interval"]
+    if prefix is None and interval is not None:
+        hint = "add --checkpoint-prefix DIR, a directory that all nodes share"
+        raise UsageError("option-conflict", "--checkpoint-interval needs --checkpoint-prefix", hint=hint)
     if prefix is None:
-        if interval is not None:
-            hint = "add --checkpoint-prefix DIR, a directory that all nodes share"
-            raise UsageError("option-conflict", "--checkpoint-interval needs --checkpoint-prefix", hint=hint)
         return None
     prefix = os.path.abspath(prefix)
     try:

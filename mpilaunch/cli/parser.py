@@ -120,7 +120,7 @@ def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadF
 
 
 def _checked(reader: _Reader, programs: list[Program]) -> list[Program]:
-    """Return the programs of the job, each with a name; the options of a single program become those of the job."""
+    """Return the programs of the job, each with a name; the options of a single program become options of the job."""
     if (app := reader.job.last("app")) is not None:
         programs = _programs_of_file(reader, app.value, programs)
     reader.add_agent()
@@ -202,7 +202,7 @@ class _Reader:
         if name != "mpilaunch" and not self._ambiguous:
             from mpilaunch.cli.dialects.table import of_command
 
-            self._narrow({dialect for dialect in [of_command(name)] if dialect})
+            self._narrow([of_command(name) or ""])
 
     # Results
 
@@ -211,8 +211,7 @@ class _Reader:
         if self._agent and self.job.last("remote-agent") is None:
             from mpilaunch.cli.dialects.hydra import agent_template
 
-            template = agent_template(self._agent)
-            if template is not None:
+            if (template := agent_template(self._agent)) is not None:
                 self.job.add(OptionUse(BY_NAME["remote-agent"], template, self._agent_flag))
 
     def defaults(self) -> dict[str, tuple[str | list[str], str]]:
@@ -272,7 +271,7 @@ class _Reader:
                     from mpilaunch.cli.dialects.table import of_mark
 
                     self._narrow(of_mark(_table_spelling(option, flag)))
-                self._take(option, flag, values, rest, self._usual_target(option))
+                self._take(option, flag, values, rest, self._own if option.local else self.job)
         if self.wants:
             rest.clear()
         return False
@@ -280,9 +279,6 @@ class _Reader:
     def _narrow(self, names: Iterable[str]) -> None:
         """Exclude all dialects but these, which have an option that was used; ignored if none would remain."""
         self._dialects = self._dialects & frozenset(names) or self._dialects
-
-    def _usual_target(self, option: Option) -> OptionUses:
-        return self._own if option.local else self.job
 
     def _take(
         self, option: Option, flag: str, values: list[str], rest: list[str], target: OptionUses, foreign: str = ""
@@ -329,7 +325,7 @@ class _Reader:
         while words:
             own, equals, text = words.pop(0).partition("=")
             option = BY_FLAG[own]
-            target = self.job if row.everywhere else self._usual_target(option)
+            target = self._own if option.local and not row.everywhere else self.job
             target = self._weak if row.weak or own in translation.weak else target
             self._take(option, own, [text] if equals else [], words, target, flag)
         for text, level in translation.notes:

@@ -51,7 +51,7 @@ def _parse_host_lists(texts: Sequence[str], source: str = "--host") -> list[Host
 def _check_agents(entries: Sequence[HostEntry], status: os.stat_result, *, named: bool) -> None:
     """Raise UsageError if entries contain commands and another user may have written their file."""
     for entry in entries:
-        if entry.agent is not None and is_template(entry.agent):
+        if is_template(entry.agent or ""):
             check_trusted(f"{entry.origin}: agent", status, named=named)
 
 

@@ -77,7 +77,7 @@ class Text(click.types.StringParamType):
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Return the nonempty lines of a variable: each is one value of an option that may be repeated."""
-        return [line for line in rv.splitlines() if line]
+        return list(filter(None, rv.splitlines()))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Return the matching words, or let the shell complete a path."""
