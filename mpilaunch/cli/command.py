@@ -26,9 +26,6 @@ from mpilaunch.job.settings import Layer, Section, Setting, Settings
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-RUN = "run"
-"""The default verb."""
-
 
 class Surroundings(NamedTuple):
     """The environment of a command, the user's console, and the command name that mpilaunch was started under."""
@@ -57,8 +54,8 @@ def read(words: Sequence[str], surroundings: Surroundings) -> verbs.Request:
 
 
 def split_verb(words: Sequence[str], name: str) -> tuple[str, Sequence[str]]:
-    """Return the verb and the words after it; only the first word can be a verb."""
-    return (words[0], words[1:]) if words and words[0] in verbs_of(name) else (RUN, words)
+    """Return the verb, by default `run`, and the words after it; only the first word can be a verb."""
+    return (words[0], words[1:]) if words and words[0] in verbs_of(name) else ("run", words)
 
 
 def verbs_of(name: str) -> tuple[str, ...]:

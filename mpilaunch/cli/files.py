@@ -40,7 +40,7 @@ def check_trusted(where: str, status: os.stat_result, *, named: bool) -> None:
 
 
 def read_text(path: str, purpose: str) -> str:
-    """Return the text of a file that the user names; raises UsageError "file-unreadable"."""
+    """Return the text of a file that the user names; `purpose` is its name in errors. Raises UsageError "file-unreadable"."""
     return text_and_status(path, purpose)[0]
 
 

@@ -291,7 +291,7 @@ class _Reader:
         fixed = option.fixed_value(flag)
         spelled = _table_spelling(option, flag)
         if fixed is not None:
-            if values and spelled != option.flag:
+            if values and (spelled != option.flag or option.key == "version"):
                 raise UsageError("option-value", f"option {spelled} takes no value")
             values = values or [fixed]
         while len(values) < option.words and rest:

@@ -361,6 +361,11 @@ def test_help_does_not_read_a_broken_config(monkeypatch, capsys) -> None:
     assert main(["--help"]) == 0
 
 
+def test_the_version_takes_no_value(capsys) -> None:
+    assert main(["--version=maybe"]) == 2
+    assert capsys.readouterr().err == "error[option-value]: option --version takes no value\n"
+
+
 @pytest.mark.parametrize("words", [["--version"], ["-np", "2", "-V", "--nothing-like-it"], ["-info"]])
 def test_version(capsys, words: list[str]) -> None:
     assert main(words) == 0

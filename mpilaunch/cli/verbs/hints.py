@@ -15,8 +15,8 @@ from itertools import takewhile
 from mpilaunch.cli.verbs import NAMES
 from mpilaunch.text import closest
 
-WORDS_FOR_OPTIONS = ("help", "version")
-"""Names of options that users may write as if they were verbs."""
+NOT_VERBS = ("help", "version")
+"""Options that users may write as if they were verbs."""
 MISPLACED = frozenset(
     {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
 )
@@ -51,8 +51,8 @@ def for_missing_program(programs: Sequence[Sequence[str]]) -> str | None:
     import shutil  # takes 2 ms
 
     name = programs[0][0]
-    if not shutil.which(name) and not os.path.exists(name) and (guess := closest(name, (*NAMES, *WORDS_FOR_OPTIONS))):
-        return f"did you mean: mpilaunch {'--' if guess in WORDS_FOR_OPTIONS else ''}{guess}"
+    if not shutil.which(name) and not os.path.exists(name) and (guess := closest(name, (*NAMES, *NOT_VERBS))):
+        return f"did you mean: mpilaunch {'--' if guess in NOT_VERBS else ''}{guess}"
     return None
 
 
