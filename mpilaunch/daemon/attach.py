@@ -12,18 +12,17 @@ import fcntl
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
 
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.resume import RESUME_SIZE, resume_count
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.poller import Poller, Timers
     from mpilaunch.daemon.private_directory import PrivateDirectory
-    from mpilaunch.daemon.timers import Timers
 
 SOCKET_NAME = "attach"
 ATTACH_SECONDS = 10.0

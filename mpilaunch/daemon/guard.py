@@ -19,10 +19,10 @@ import signal
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.ranks import reaper
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mpilaunch.daemon.private_directory import PrivateDirectory
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
 
-from mpilaunch.daemon.timers import Timers
+from mpilaunch.daemon.poller import Timers
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.resume import resume_frame
 from mpilaunch.wire.session import Session
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.attach import AttachSocket, Candidate
     from mpilaunch.daemon.poller import Poller

@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
 
 import mpilaunch
 from mpilaunch.daemon.guard import Pulse
 from mpilaunch.daemon.lifeline import Lifeline
 from mpilaunch.daemon.mpi.wireup import WireUp
 from mpilaunch.daemon.node.probe import probe
-from mpilaunch.daemon.poller import Poller
+from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import reaper, spawn
 from mpilaunch.daemon.ranks.evidence import Evidence
 from mpilaunch.daemon.ranks.forward import Forwarder
 from mpilaunch.daemon.ranks.processes import Processes
-from mpilaunch.daemon.timers import Timers
 from mpilaunch.wire.environment import decode, node_layer
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
 from mpilaunch.wire.messages import HEAD_SENDS, handler_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 HIGH_WATER = 4 << 20
 """Bytes queued for the wire above which no output of ranks is read."""

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import sys
-from typing import Any
 
 from mpilaunch.daemon import guard
 from mpilaunch.daemon.loop import Daemon
@@ -19,6 +18,10 @@ from mpilaunch.daemon.node.probe import probe_hardware
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import spawn
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STANDBY_SILENCE = 120.0
 """Seconds of silence after which a standby daemon gives up its keeper, which sends a byte now and then."""

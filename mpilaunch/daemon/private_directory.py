@@ -14,8 +14,8 @@ import itertools
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

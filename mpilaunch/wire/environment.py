@@ -7,8 +7,7 @@ and the node, those of the program, its edits, and those of the rank.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any

@@ -6,12 +6,12 @@ because the other side may be newer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from mpilaunch.wire.frames import WireError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     Check = Callable[[Any], bool]
     Table = dict[str, tuple[str, Check, str]]

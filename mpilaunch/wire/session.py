@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
 
 from mpilaunch.wire import frames
 from mpilaunch.wire.frames import ACK, CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
 from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unacknowledged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode

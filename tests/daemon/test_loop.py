@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from mpilaunch.daemon.poller import Timers
 from mpilaunch.daemon.ranks import reaper
 from mpilaunch.daemon.ranks.processes import Processes
-from mpilaunch.daemon.timers import Timers
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MAGIC, PING, STDERR, STDIN, STDOUT, frame, stream_channel
 from tests.support.launching import WireToDaemon, children, living, peak_memory, state, stopped, wait_for_files, wait_until
 

@@ -8,10 +8,10 @@ ranks: the head knows that such a barrier cannot complete, and ends the job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
 """Longest name, key and value in bytes; sent to every rank, and enforced."""

@@ -8,8 +8,6 @@ The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from mpilaunch.daemon.mpi.pmi import (
     ABSENT,
     CONNECTED,
@@ -25,8 +23,10 @@ from mpilaunch.daemon.mpi.pmi import (
 )
 from mpilaunch.daemon.mpi.pmi2 import Pmi2
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 LONGEST_LINE = 4 * MAX_VALUE
 MAX_SPAWN_LINES = 10_000

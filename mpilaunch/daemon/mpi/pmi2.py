@@ -6,8 +6,6 @@ one in a value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from mpilaunch.daemon.mpi.pmi import (
     CONNECTED,
     MAX_KEY,
@@ -20,8 +18,10 @@ from mpilaunch.daemon.mpi.pmi import (
     small_number,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 PREFIX = 6
 """Digits of the length."""

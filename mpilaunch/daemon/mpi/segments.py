@@ -7,8 +7,8 @@ of the ranks show which files are theirs. Only files with names of MPI libraries
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -7,11 +7,11 @@ not connected some time after their start are checked for a mapped MPI library. 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.node.elf import ElfError, read_elf
 from mpilaunch.daemon.ranks import reaper
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import socket
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.mpi.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, PmiWorld, ProtocolError, Upward
 from mpilaunch.daemon.mpi.pmi1 import Pmi1
 from mpilaunch.daemon.ranks import reaper
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.mpi.pmi_port import PmiPort
     from mpilaunch.daemon.mpi.singletons import SingletonWatch

@@ -8,11 +8,11 @@ left out, with a note. NVML (`nvml`) is called only for UUIDs that /proc does no
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.node.nvml import ask_nvml
 from mpilaunch.daemon.node.topology import read_text
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 

@@ -9,13 +9,14 @@ import errno
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.node.gpus import find_gpus
 from mpilaunch.daemon.node.topology import read_text, shared_caches, usable_cpus
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
 PORT_TRIES = 64
 LOWEST_PORT = 20000  # services of a cluster live below

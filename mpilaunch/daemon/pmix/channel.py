@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.session import decode_message
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.poller import Poller
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING, Any, Protocol
 
 from mpilaunch.daemon.pmix.channel import Channel
 from mpilaunch.daemon.pmix.messages import HELPER_SENDS, SERVING
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.messages import handler_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Protocol
+
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.private_directory import PrivateDirectory

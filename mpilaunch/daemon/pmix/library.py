@@ -15,10 +15,11 @@ import ctypes
 import os
 import re
 from ctypes import CFUNCTYPE, POINTER, Structure, addressof, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 OLDEST = 4
 """The oldest usable major version of libpmix."""

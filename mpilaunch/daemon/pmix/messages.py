@@ -6,11 +6,12 @@ A message of the helper has exactly the members of its row, which become the arg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from mpilaunch.wire.messages import anything, code, exactly, flag, having, listed, maybe, named, row, text, whole
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from mpilaunch.wire.messages import Table
 
 SERVING = "serving"

@@ -7,13 +7,14 @@ registered with it, also those without ranks here: a rank may ask for any of the
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.mpi.pmi import ABORTED, CONNECTED, FINALIZED, Upward
 from mpilaunch.daemon.pmix.helper import PmixServer
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.node.elf import Elf, ElfError, read_elf
 from mpilaunch.wire.environment import decode
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 

@@ -13,7 +13,6 @@ import signal
 import socket
 import time
 from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.guard import IGNORED
 from mpilaunch.daemon.pmix import library as pmix
@@ -24,8 +23,10 @@ from mpilaunch.daemon.pmix.upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.wire.messages import handler_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.pmix.upcalls import Answer

@@ -16,13 +16,14 @@ import ctypes
 import os
 import traceback
 from ctypes import c_void_p
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.pmix import library as pmix
 from mpilaunch.daemon.pmix.library import BAD_PARAMETER, NOT_SUPPORTED, OPERATION_SUCCEEDED, OUT_OF_RESOURCE, SUCCESS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     Answer = Callable[[int, dict[str, Any], bytes], None]
     """Answer a rank: (status, message of the daemon, its data)."""

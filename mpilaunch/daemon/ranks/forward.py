@@ -10,12 +10,12 @@ import fcntl
 import os
 import struct
 import termios
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, rank_of, stream_channel
 from mpilaunch.wire.session import Session
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
+from mpilaunch.daemon.poller import Timers
 from mpilaunch.daemon.ranks import reaper
-from mpilaunch.daemon.timers import Timers
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 

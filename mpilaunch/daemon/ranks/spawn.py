@@ -11,9 +11,12 @@ import os
 import resource
 import signal
 import sys
-from typing import Any
 
 from mpilaunch.wire.environment import app_layer, decode, encode, rank_layer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 PROGRAM_MISSING = "program-missing"
 PROGRAM_NOT_EXECUTABLE = "program-not-executable"
