@@ -13,8 +13,6 @@ import signal
 import sys
 
 from mpilaunch.daemon import guard
-from mpilaunch.daemon.loop import Daemon
-from mpilaunch.daemon.node.probe import probe_hardware
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import spawn
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
@@ -41,8 +39,9 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD, signal.SIGTERM])
     standby = sys.argv[2:] == [STANDBY]
     if standby:
-        # Most jobs need these; other daemons load them while the head is busy.
+        # Once for all daemons that follow. Others load their modules behind the fork: the guard needs few, and ends sooner.
         import mpilaunch.daemon.attach
+        import mpilaunch.daemon.loop
         import mpilaunch.daemon.pmix.search  # noqa: F401
     gc.freeze()  # before a fork, as `gc` advises: memory stays shared between the daemon and its guard
     while True:
@@ -52,6 +51,8 @@ def main() -> None:
             break
         if guarded or not standby:
             sys.exit(0 if guarded == NOT_CALLED else guarded)
+    from mpilaunch.daemon.loop import Daemon
+
     hardware = _stand_by(wire_in, wire_out, *guarded) if standby else None
     released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
     directory.remove()
@@ -64,6 +65,8 @@ def _stand_by(wire_in: int, wire_out: int, alive: int, pulse: guard.Pulse) -> di
 
     Each daemon runs one job: the guard forks the next when it has ended.
     """
+    from mpilaunch.daemon.node.probe import probe_hardware
+
     pulse.beat(LONGEST_PULSE)
     hardware = probe_hardware()
     command = KEEP
