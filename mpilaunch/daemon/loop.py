@@ -78,7 +78,8 @@ class Daemon:
         self._flush()
         # The head handles the hello while these load.
         reaper.become_subreaper()
-        self._wireup.load()
+        from mpilaunch.daemon.pmix import search  # noqa: F401
+
         while not self._lifeline.lost or self._state == "running":
             self._poller.run(self._timers.seconds_left())
             self._timers.run()

@@ -1,8 +1,8 @@
 """MPI wire-up on the node: serves PMI and PMIx to the ranks of every world, and exchanges their requests with the head.
 
-PMI is a socket pair at a fixed descriptor of the rank, served in the daemon's loop; PMIx is served by a helper process, which
-runs where a program may need it. Requests to other nodes go to the head as one `collective` message for each node, or as an
-`ask` that the head answers.
+PMI is a socket pair at a fixed descriptor of the rank, served in the daemon's loop (`pmi` counts fences and barriers); PMIx is
+served by a helper process where a program may need it. Requests to other nodes go to the head as one `collective` message for
+each node, or as an `ask` that the head answers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import fcntl
 import socket
 
-from mpilaunch.daemon.mpi.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, PmiWorld, ProtocolError, Upward
-from mpilaunch.daemon.mpi.pmi1 import Pmi1
+from mpilaunch.daemon.mpi.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, PmiWorld, ProtocolError
 from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mpilaunch.daemon.mpi.pmi import Answered
+    from mpilaunch.daemon.mpi.pmi1 import Pmi1
     from mpilaunch.daemon.mpi.pmi_port import PmiPort
     from mpilaunch.daemon.mpi.singletons import SingletonWatch
     from mpilaunch.daemon.pmix.ranks import PmixRanks
@@ -56,11 +57,12 @@ class WireUp:
         self._joined: set[str] = set()
         self._late: set[str] = set()
         self._world_of: dict[int, str] = {}
-        self._connections: dict[int, tuple[socket.socket, Pmi1]] = {}
+        self._connections: dict[int, socket.socket] = {}
+        self._protocols: dict[int, Pmi1] = {}
         self._pmix: PmixRanks | None = None
         self._no_pmix_reason = ""
-        self._collectives: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
-        self._asked: dict[int, Callable[[dict[str, Any]], None]] = {}
+        self._collectives: dict[str, list[Answered]] = {}
+        self._asked: dict[int, Answered] = {}
         self._last_ask = 0
         self._ports: dict[str, PmiPort] = {}
         self._harmless: set[bytes] = set()
@@ -73,13 +75,14 @@ class WireUp:
         """Add a world: the `mpi` member of `prepare` with its `node`, and its ranks on this node."""
         name, first = description["world"], description["first"]
         self._descriptions[name] = description
-        upward = Upward(
+        self._worlds[name] = PmiWorld(
+            description,
+            {spec["rank"] - first: spec["app"] for spec in specs},
             self._collective,
             self._ask,
             lambda rank, code: self._abort_rank(first + rank, code),
             lambda rank: self._connected(name),
         )
-        self._worlds[name] = PmiWorld(description, {spec["rank"] - first: spec["app"] for spec in specs}, upward)
         self._world_of.update((spec["rank"], name) for spec in specs)
         if description["port"] and specs:
             from mpilaunch.daemon.mpi.pmi_port import PmiPort
@@ -95,14 +98,10 @@ class WireUp:
         if self._pmix is not None:
             self._pmix.know(description)
 
-    def load(self) -> None:
-        """Load the modules that most programs need."""
-        import mpilaunch.daemon.pmix.search  # noqa: F401
-
     def offer_pmix(self, description: dict[str, Any], apps: list[App], ready: Callable[[str], None]) -> None:
         """Start PMIx for the ranks of a world that run these apps; call `ready` when they can start.
 
-        `ready` gets a reason when they cannot: there is no PMIx, and it is the only offer. Else it gets "".
+        `ready` gets "", or the reason why they cannot: there is no PMIx, and it is the only offer.
         """
         if PMIX not in description["offer"]:
             ready("")
@@ -135,7 +134,8 @@ class WireUp:
             self._poller,
             self._set_timer,
             self._directory,
-            Upward(self._collective, self._ask, lambda rank, code: None, lambda rank: None),
+            self._collective,
+            self._ask,
             self._send,
             lambda name, rank, code: self._abort_rank(self._descriptions[name]["first"] + rank, code),
             self._connected,
@@ -168,13 +168,11 @@ class WireUp:
         self._receive(rank, data)
 
     def _serve(self, rank: int, connection: socket.socket) -> None:
-        world = self._worlds[self._world_of[rank]]
-        protocol = Pmi1(world, self._number(rank), lambda data: self._answer(rank, data))
-        self._connections[rank] = connection, protocol
+        self._connections[rank] = connection
         self._poller.watch(connection, lambda: self._read_ready(rank))
 
     def watch(self, pids: dict[int, int], program: bytes) -> None:
-        """Watch the ranks of one world that run this program: if it is an MPI program, they must connect."""
+        """Watch the ranks of one world that run this program: if it uses MPI, they must connect."""
         name = self._world_of.get(next(iter(pids), -1))
         if name is not None and self._descriptions[name]["size"] > 1 and program not in self._harmless:
             from mpilaunch.daemon.mpi.singletons import SingletonWatch
@@ -270,12 +268,12 @@ class WireUp:
 
     # To the head
 
-    def _collective(self, kind: str, members: list[Any], ranks: int, data: Any, done: Callable[[dict[str, Any]], None]) -> None:
+    def _collective(self, kind: str, members: list[Any], ranks: int, data: Any, done: Answered) -> None:
         message = {"type": "collective", "kind": kind, "members": members, "ranks": ranks, "data": data}
         self._collectives.setdefault(_key(message), []).append(done)
         self._send(message)
 
-    def _ask(self, what: str, details: dict[str, Any], done: Callable[[dict[str, Any]], None]) -> None:
+    def _ask(self, what: str, details: dict[str, Any], done: Answered) -> None:
         self._last_ask += 1
         self._asked[self._last_ask] = done
         self._send({"type": "ask", "id": self._last_ask, "what": what, **details})
@@ -309,7 +307,7 @@ class WireUp:
     def _read_ready(self, rank: int) -> None:
         """Read and serve requests of a rank."""
         try:
-            data = self._connections[rank][0].recv(READ_SIZE, socket.MSG_DONTWAIT)
+            data = self._connections[rank].recv(READ_SIZE, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -320,8 +318,13 @@ class WireUp:
             self._close(rank)
 
     def _receive(self, rank: int, data: bytes) -> None:
+        if rank not in self._protocols:
+            from mpilaunch.daemon.mpi.pmi1 import Pmi1  # most programs send nothing
+
+            world = self._worlds[self._world_of[rank]]
+            self._protocols[rank] = Pmi1(world, self._number(rank), lambda data: self._answer(rank, data))
         try:
-            self._connections[rank][1].receive(data)
+            self._protocols[rank].receive(data)
         except ProtocolError as error:
             self._note("rank %d broke the PMI protocol and was cut off from it: %s" % (rank, error))
             self._close(rank)
@@ -334,7 +337,7 @@ class WireUp:
         if rank not in self._connections:
             return  # cut off, or ended
         try:
-            sent = self._connections[rank][0].send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sent = self._connections[rank].send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
             sent = 0
         if sent < len(data):
@@ -342,7 +345,8 @@ class WireUp:
 
     def _close(self, rank: int) -> None:
         if rank in self._connections:
-            ours, _ = self._connections.pop(rank)
+            ours = self._connections.pop(rank)
+            self._protocols.pop(rank, None)
             self._poller.forget(ours)
             ours.close()
 

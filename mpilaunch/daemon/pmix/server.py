@@ -16,8 +16,7 @@ from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 
 from mpilaunch.daemon.guard import IGNORED
 from mpilaunch.daemon.pmix import library as pmix
-from mpilaunch.daemon.pmix.channel import Channel
-from mpilaunch.daemon.pmix.messages import DAEMON_SENDS, SERVING
+from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, SERVING, Channel
 from mpilaunch.daemon.pmix.port import LOOK_SECONDS, Port
 from mpilaunch.daemon.pmix.upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
