@@ -1,4 +1,4 @@
-"""The messages between the daemon and its PMIx helper: a table for each side, and JSON with a block of bytes over a socket pair.
+"""The messages between the daemon and its PMIx helper: a table for each side; JSON with a block of bytes over a socket pair.
 
 Neither side ever waits for the other, and neither trusts it: a message that breaks a rule ends the channel with a reason. A
 message of the helper has exactly the members of its row, which become the arguments of the handler. Ranks are any numbers here:
