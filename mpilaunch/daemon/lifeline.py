@@ -1,7 +1,7 @@
 """The daemon's side of the wire: the session, and the channel below it, which is read and written without blocking.
 
 When a channel is lost while ranks run, the head has a limited time to connect again; until then the session keeps what is
-sent. The loss of the head is reported once; after it nothing is read or written any more.
+sent. The loss of the head, by end of file or silence, is reported once; after it nothing is read or written any more.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import time
 
 from mpilaunch.daemon.poller import Timers
 from mpilaunch.wire.frames import MARKER, WireError
-from mpilaunch.wire.resume import resume_frame
-from mpilaunch.wire.session import Session
+from mpilaunch.wire.session import Session, resume_frame
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,10 +32,6 @@ SILENT_STEPS = 4
 
 class Lifeline:
     """The wire to the head.
-
-    Attributes:
-        session: frames, credits and messages.
-        lost: whether the head is lost.
 
     Args:
         wire_in, wire_out: descriptors of the first channel.
@@ -191,20 +186,17 @@ class Lifeline:
             os.close(self._wire_out)
         self._wire_in = self._wire_out = -1
 
-    def _restart_silence(self) -> None:
-        self._silent_steps = 0
-        self._begin_step()
-
-    def _begin_step(self) -> None:
+    def _restart_silence(self, steps: int = 0) -> None:
+        self._silent_steps = steps
         self._step_ends = time.monotonic() + self._silence / SILENT_STEPS
         self._timers.set("silence", self._silence / SILENT_STEPS, self._end_step)
 
     def _end_step(self) -> None:
         """Count a step of silence, but not one in which this whole node was frozen."""
-        if time.monotonic() - self._step_ends < self._silence / SILENT_STEPS:
-            self._silent_steps += 1
-        if self._silent_steps < SILENT_STEPS:
-            self._begin_step()
+        frozen = time.monotonic() - self._step_ends >= self._silence / SILENT_STEPS
+        steps = self._silent_steps + (not frozen)
+        if steps < SILENT_STEPS:
+            self._restart_silence(steps)
         else:
             self._lose_channel()
 

@@ -1,7 +1,7 @@
-"""The daemon's event loop: the wire, the ranks' pipes, ended children and deadlines.
+"""The daemon's event loop: the wire, the ranks' pipes, ended children and deadlines. It ends the ranks when the head dies.
 
 `HEAD_SENDS` lists the control messages of each state; others are ignored, since they may have crossed with an event here.
-Every wait has a deadline on the monotonic clock. When the head is lost, the daemon ends the ranks and itself.
+Every wait has a deadline on the monotonic clock. `lifeline` notices the loss of the head; `guard` that of the daemon.
 """
 
 from __future__ import annotations
@@ -69,10 +69,7 @@ class Daemon:
         self._poller.watch(self._signals, self._take_signals)
 
     def run(self, hardware: dict[str, Any] | None) -> bool:
-        """Serve until the wire has ended and no process of the job is left here; return whether the head sent `release`.
-
-        `hardware` is that of `probe`.
-        """
+        """Serve until the wire has ended and no process of the job is left here; return whether the head sent `release`."""
         facts = probe(hardware=hardware)
         self._session.send({"type": "hello", "version": mpilaunch.__version__, "clock": time.monotonic(), "facts": facts})
         self._flush()
@@ -104,13 +101,12 @@ class Daemon:
             self._lifeline.lose()
 
     def _take_message(self, message: Any) -> None:
-        name = message["type"]
         handler = handler_of(message, HEAD_SENDS, self._state)
         if handler:
             try:
                 getattr(self, handler)(message)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise WireError("%r does not fit: %r" % (name, error)) from error
+                raise WireError("%r does not fit: %r" % (message["type"], error)) from error
 
     def _flush(self) -> None:
         """Write what the wire takes now; above the high-water mark, let the ranks wait."""
@@ -294,20 +290,10 @@ class Daemon:
             mpi = self._wireup.close_rank(rank)  # first: its last message may be MPI_Abort with a code
             code, number, clock = self._processes.end_of(rank, status)
             stopped = self._processes.stopping or self._processes.got_sigterm
-            self._session.send(
-                {
-                    "type": "exited",
-                    "rank": rank,
-                    "code": code,
-                    "signal": number,
-                    "core": code is None and os.WCOREDUMP(status),
-                    "evidence": {} if stopped or self._evidence is None else self._evidence.of(pid, code, number),
-                    "clock": clock,
-                    "stopped": stopped,
-                    "stdin_read": self._forwarder.close_input(rank),
-                    "mpi": mpi,
-                }
-            )
+            evidence = {} if stopped or self._evidence is None else self._evidence.of(pid, code, number)
+            end = {"code": code, "signal": number, "core": code is None and os.WCOREDUMP(status), "clock": clock}
+            more = {"stopped": stopped, "stdin_read": self._forwarder.close_input(rank), "mpi": mpi, "evidence": evidence}
+            self._session.send({"type": "exited", "rank": rank, **end, **more})
         self._after_exits()
 
     def _after_exits(self) -> None:

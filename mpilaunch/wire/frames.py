@@ -21,7 +21,7 @@ MAX_CONTROL = 64 << 20
 MAX_DATA = 256 << 10
 LENGTHS = {DATA: (1, MAX_DATA), END: (0, 0), CREDIT: (4, 4), PING: (8, 8), PONG: (16, 16), ACK: (8, 8)}
 """Least and most payload bytes of each kind. The limit of CONTROL is an argument of FrameReader; RESUME is valid at the
-beginning of a channel only (`wire.resume`)."""
+beginning of a channel only (`wire.session`)."""
 STANDBY = "standby"
 """Argument of the boot line for a daemon that loads itself, sends the marker, and waits for GO."""
 GO = b"\n"
