@@ -73,10 +73,7 @@ class PrivateDirectory:
         if not _is_private(descriptor):
             os.close(descriptor)
             raise PermissionError(errno.EPERM, "it was exchanged while it was made", self.path)
-        try:
-            _lock(descriptor)
-        except OSError:
-            pass  # a file system without locks: no sweep will take it
+        _try(_lock, descriptor)  # without success on a file system without locks: no sweep will take it
         self.descriptor = descriptor
 
     def reserve(self, entry: str) -> str:
@@ -149,12 +146,8 @@ def _is_usable(path: str) -> bool:
     except OSError:
         return False
     others_write = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid in (0, os.geteuid())
-        and not others_write
-        and os.access(path, os.W_OK | os.X_OK)
-    )
+    safe = stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid()) and not others_write
+    return safe and os.access(path, os.W_OK | os.X_OK)
 
 
 def _take_over(parent: int, name: str, must_lock: bool) -> bool:
@@ -230,10 +223,10 @@ def _empty(root: int) -> None:
             return
 
 
-def _try(function: Callable[..., None], *names: str, **descriptors: int) -> bool:
+def _try(function: Callable[..., object], *arguments: object, **descriptors: object) -> bool:
     """Call a function of the file system; return whether it succeeded. The kernel refuses to unlink a directory."""
     try:
-        function(*names, **descriptors)
+        function(*arguments, **descriptors)
     except OSError:
         return False
     return True

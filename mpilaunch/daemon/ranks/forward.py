@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import termios
 
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, rank_of, stream_channel
@@ -212,4 +211,6 @@ class Forwarder:
 
 
 def _bytes_in_pipe(descriptor: int) -> int:
+    import termios  # most ranks end without this
+
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))[0])
