@@ -108,12 +108,9 @@ class Candidate:
 
 
 class AttachSocket:
-    """Listens for the head to connect again; raises OSError when no socket can be made.
+    """Listens for the head to connect again, and calls `attached` with each complete candidate, which must close it.
 
-    Args:
-        directory: the socket's.
-        secret: of the job.
-        attached: called with a complete candidate, which it must close.
+    Raises OSError when no socket can be made.
     """
 
     def __init__(

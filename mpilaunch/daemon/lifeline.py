@@ -31,14 +31,7 @@ SILENT_STEPS = 4
 
 
 class Lifeline:
-    """The wire to the head.
-
-    Args:
-        wire_in, wire_out: descriptors of the first channel.
-        directory: for the socket of a head that connects again.
-        readable: called when the channel can be read.
-        head_lost: called once when the head is lost.
-    """
+    """The wire to the head: calls `readable` when the channel can be read, and once `head_lost`."""
 
     def __init__(
         self,

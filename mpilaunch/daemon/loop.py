@@ -36,14 +36,7 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 
 
 class Daemon:
-    """The loop of one node.
-
-    Args:
-        wire_in, wire_out: descriptors of the wire.
-        guard: a descriptor that reads end of file when the guard has died.
-        pulse: the sign of life to the guard.
-        directory: for sockets and files of the job.
-    """
+    """The loop of one node; `guard` is a descriptor that reads end of file when the guard has died."""
 
     def __init__(self, wire_in: int, wire_out: int, guard: int, pulse: Pulse, directory: PrivateDirectory) -> None:
         self._timers = Timers()

@@ -61,10 +61,7 @@ def main() -> None:
 
 
 def _stand_by(wire_in: int, wire_out: int, alive: int, pulse: guard.Pulse) -> dict[str, Any]:
-    """Send the marker and wait for the byte that begins a job; return the result of `probe_hardware`.
-
-    Each daemon runs one job: the guard forks the next when it has ended.
-    """
+    """Send the marker and wait for the byte that begins a job; return the result of `probe_hardware`."""
     from mpilaunch.daemon.node.probe import probe_hardware
 
     pulse.beat(LONGEST_PULSE)

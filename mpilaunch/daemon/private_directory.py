@@ -151,11 +151,8 @@ def _is_usable(path: str) -> bool:
 
 
 def _take_over(parent: int, name: str, must_lock: bool) -> bool:
-    """Remove a directory whose processes have died; return False when it is missing, not ours, or in use.
-
-    Args:
-        must_lock: leave it alone where the file system has no locks.
-    """
+    """Remove a directory whose processes have died; return False when it is missing, not ours, in use or, with `must_lock`, on
+    a file system without locks."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=parent)
     except OSError:
@@ -193,8 +190,7 @@ def _remove(parent: int, name: str, descriptor: int) -> bool:
 def _empty(root: int) -> None:
     """Remove all entries of a directory that can be removed; links are removed and not followed.
 
-    Each round removes the files of the top level and moves the directories below it up, so that trees of any depth need
-    two descriptors.
+    Each round moves the directories below the top level up to it, so that trees of any depth need two descriptors.
     """
     deadline = time.monotonic() + REMOVE_SECONDS
     moved = 0

@@ -52,11 +52,7 @@ def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
 
 
 class FrameReader:
-    """Splits a byte stream into frames.
-
-    Args:
-        max_control: most payload bytes of a CONTROL frame.
-    """
+    """Splits a byte stream into frames; `max_control` limits the payload of a CONTROL frame."""
 
     def __init__(self, max_control: int = MAX_CONTROL) -> None:
         self._limits = dict(LENGTHS)

@@ -32,10 +32,7 @@ ACK_EVERY = 256 << 10
 
 
 class Session:
-    """One side of the wire.
-
-    Attributes:
-        received: bytes of frames that have been received.
+    """One side of the wire; `received` counts the bytes of frames that have been received.
 
     Args:
         max_control: most bytes of one control message that is accepted.
@@ -91,10 +88,9 @@ class Session:
     # Messages
 
     def send(self, message: dict[str, Any], shared: bytes = b"") -> None:
-        """Send a control message, a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept.
+        """Send a control message, a dict with `type`, and further members that `encode_shared` returned.
 
-        Args:
-            shared: further members of the message, as `encode_shared` returned them.
+        Lone surrogates (bytes that are not UTF-8) are kept.
         """
         own = _encode(message).encode("ascii")
         if shared:
@@ -220,11 +216,7 @@ def decode_message(payload: bytes) -> dict[str, Any]:
 
 
 class Unacknowledged:
-    """Sent pieces that are kept until the other side acknowledges them.
-
-    Args:
-        sent: bytes that were sent before, and are not kept.
-    """
+    """Sent pieces that are kept until the other side acknowledges them, except the first `sent` bytes."""
 
     def __init__(self, sent: int = 0) -> None:
         self._chunks: list[bytes] = []

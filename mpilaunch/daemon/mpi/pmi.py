@@ -62,7 +62,7 @@ class PmiWorld:
 
     Args:
         description: the `mpi` member of `prepare`.
-        ranks: the world's ranks on this node, and the app of each.
+        ranks: the app of each rank of the world on this node.
         abort: (rank, code): a rank called MPI_Abort; the library waits to be killed.
         connected: (rank): a rank has called MPI_Init.
     """

@@ -23,13 +23,7 @@ MAX_SPAWN_BYTES = 1 << 20
 
 
 class Pmi1:
-    """One rank's connection.
-
-    Args:
-        world: the rank's world.
-        rank: its number in that world.
-        send: sends bytes to the rank.
-    """
+    """One rank's connection; `rank` is its number in its world, `send` sends bytes to it."""
 
     def __init__(self, world: pmi.PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
         self._world = world

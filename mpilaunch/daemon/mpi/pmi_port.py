@@ -39,14 +39,9 @@ ESTABLISHED = "01"
 
 
 class PmiPort:
-    """The port of one world.
-
-    Attributes:
-        address: "127.0.0.1:port", the value of PMI_PORT.
+    """The port of one world of `size` ranks; `address` is the value of PMI_PORT.
 
     Args:
-        name: the name of the world.
-        size: number of ranks of the world, sent to each.
         opened: called with (number of the rank in its world, connection, bytes after its first line).
         note: sends a text to the user.
     """

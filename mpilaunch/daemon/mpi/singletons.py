@@ -28,11 +28,10 @@ _OF_OPEN_MPI = (b"/libopen-pal", b"/libopen-rte")
 
 
 class SingletonWatch:
-    """The ranks of one world on this node.
+    """The ranks of one world on this node that run one program.
 
     Args:
         pids: the process of each rank, by its number in the job.
-        program: path of the program that they run.
         has_connected: returns whether a rank has connected to PMI or PMIx.
         report: called once with (rank, library, family).
     """

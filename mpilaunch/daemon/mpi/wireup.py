@@ -36,7 +36,6 @@ class WireUp:
     """This node's part of all worlds. Ranks have their number in the job.
 
     Args:
-        send: sends a control message to the head.
         abort: (rank, code): ends a rank that called MPI_Abort.
         set_timer: (name, seconds, action) of the loop.
         directory: for files of PMIx and the MPI libraries.

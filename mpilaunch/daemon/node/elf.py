@@ -79,11 +79,7 @@ def read_elf(path: bytes, with_imports: bool = False) -> Elf:
 
 
 def parse(read: Read, with_imports: bool = False) -> Elf:
-    """Read an ELF file through a function; raises ElfError.
-
-    Args:
-        with_imports: read `imports` too, which takes longest.
-    """
+    """Read an ELF file through a function, `imports` only if asked, since it takes longest; raises ElfError."""
     try:
         return _parse(read, with_imports)
     except (struct.error, IndexError, OverflowError) as error:

@@ -35,13 +35,7 @@ def find_gpus(
 
     `index` counts before masking, in PCI bus order, for AMD in the kernel's KFD order (what ROCR_VISIBLE_DEVICES counts
     by). Only GPUs whose device file this process may open count, as for the vendors' own tools: a container with two of a
-    machine's eight GPUs has 0 and 1.
-
-    Args:
-        root: the directory of /proc, /sys and /dev.
-        environ: the inherited environment, os.environ when None.
-        notes: gets a line for each GPU that is left out, and each surprise.
-        ask: replaces `ask_nvml`.
+    machine's eight GPUs has 0 and 1. `notes` gets a line for each GPU that is left out, and each surprise.
     """
     environ = os.environ if environ is None else environ
     notes = [] if notes is None else notes

@@ -28,8 +28,7 @@ def probe(
 ) -> dict[str, object]:
     """Return the facts as docs/wire.md lists them, and `notes`, a line for each omission or surprise.
 
-    Args:
-        hardware: an earlier result of `probe_hardware`; not used if the usable CPUs have changed.
+    `hardware`, an earlier result of `probe_hardware`, is not used if the usable CPUs have changed.
     """
     environ = os.environ if environ is None else environ
     notes: list[str] = []

@@ -90,11 +90,9 @@ DAEMON_SENDS: Table = {
 
 
 class Channel:
-    """One side.
+    """One side, over a socket that becomes its own.
 
     Args:
-        connection: this side's socket; it becomes the channel's.
-        poller: of the loop.
         receive: called with each message; may raise WireError.
         lost: called once when the other side is gone, with the reason, "" for an orderly end.
     """

@@ -35,12 +35,8 @@ FILES = "pmix"
 class PmixServer:
     """The helper of this node. It starts at once, and loads its library while the caller goes on.
 
-    Attributes:
-        pid: of the helper.
-
     Args:
         events: has the handlers of `channel.HELPER_SENDS`; `failed` also reports that the helper has died.
-        libpmix: the libraries to try.
         hostname: this node's unique name in the worlds to come.
         directory: for the files of libpmix and the MPI libraries, which are removed after the helper's end.
 
@@ -103,10 +99,7 @@ class PmixServer:
         self._channel.send({"type": "modex_request", "world": world, "rank": rank, "token": token})
 
     def close(self) -> None:
-        """End the helper and wait for it, at most CLOSE_SECONDS.
-
-        To be called when the ranks have ended: the helper removes the shared memory that they left.
-        """
+        """End the helper after its ranks; wait at most CLOSE_SECONDS while it removes the shared memory that they left."""
         if not self.pid:
             return
         import select

@@ -144,8 +144,7 @@ class UnusableLibrary(Exception):
 def load(name: str, folders: Sequence[str] = ()) -> ctypes.CDLL:
     """Load a libpmix; raises UnusableLibrary.
 
-    Args:
-        folders: the ranks' LD_LIBRARY_PATH, for libraries that it needs and this process's loader does not find.
+    `folders` are the ranks' LD_LIBRARY_PATH, for libraries that it needs and this process's loader does not find.
     """
     try:
         version = _open(name, folders, set()).PMIx_Get_version

@@ -33,8 +33,6 @@ class PmixRanks:
         reason: why there is no PMIx here, "" when there is.
 
     Args:
-        directory: for the helper's files.
-        collective, ask, send: reach the head.
         broken: called with the reason when connected ranks have lost the helper.
     """
 

@@ -76,14 +76,7 @@ class Libpmix:
 
 
 class Program:
-    """A rank's program, and the libraries that it would load; the result of each search is kept.
-
-    Args:
-        path: of the program, as it will be executed.
-        arguments: of the program, its name first.
-        environment: of the program.
-        directory: that it starts in.
-    """
+    """A rank's program as it will be executed, and the libraries that it would load; the result of each search is kept."""
 
     def __init__(
         self, path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes = b"."

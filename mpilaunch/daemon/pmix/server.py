@@ -55,7 +55,6 @@ def run(
         output: the descriptor for this process's stdout and stderr.
         parent: process id of the daemon.
         libpmix: the libraries to try; settings in the environment win over `libpmix.settings`.
-        hostname: this node's name in the worlds to come.
         folder: for the files of libpmix and the MPI libraries; the daemon removes it.
         locks: descriptors that stay open, so that the private directory stays locked while this process lives.
     """
@@ -257,12 +256,9 @@ class Helper:
 
 
 def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: str) -> list[tuple[str, Any, Any]]:
-    """Return the job information that a namespace is registered with; the keys are those of pmix_common.h.
+    """Return the job information of a world (see `PmixServer.register`); the keys are those of pmix_common.h.
 
-    Args:
-        world: see `helper.PmixServer.register`.
-        local: its ranks on this node.
-        tmpdir, directory: for files of all worlds, and of this one.
+    `local` are its ranks on this node, `tmpdir` and `directory` hold files of all worlds and of this one.
     """
     apps = sorted(set(world["appnums"]))
     members = {app: [rank for rank, other in enumerate(world["appnums"]) if other == app] for app in apps}

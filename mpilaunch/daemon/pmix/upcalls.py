@@ -52,8 +52,7 @@ class Upcalls:
 
     Args:
         post: calls a function in the loop, from any thread; returns False when too many calls wait.
-        send: sends a message to the daemon; in the loop.
-        ask: sends a message that the daemon answers, with a timeout in seconds, 0 for none; in the loop.
+        send, ask: send a message to the daemon from the loop; `ask` has a timeout in seconds, 0 for none.
     """
 
     def __init__(

@@ -107,11 +107,7 @@ class Input:
 
 
 class Forwarder:
-    """The streams of all ranks of this node.
-
-    Args:
-        drained: called when a rank's stdout and stderr have both ended.
-    """
+    """The streams of all ranks of this node; calls `drained` when a rank's stdout and stderr have both ended."""
 
     def __init__(self, session: Session, poller: Poller, drained: Callable[[], None]) -> None:
         self.session = session

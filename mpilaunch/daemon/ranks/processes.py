@@ -26,7 +26,6 @@ class Processes:
 
     Attributes:
         ranks: process id -> rank, of those that have not exited.
-        stopping: whether a stop has begun.
         got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
 
     Args:
@@ -65,8 +64,7 @@ class Processes:
     def end(self, steps: list[list[float]], shared: bool = False) -> None:
         """Send the signal of each step, wait its seconds after each, and at last kill.
 
-        Args:
-            shared: another process may be sending the first signal to the ranks too: wait a moment to see it.
+        If another process may be sending the first signal to the ranks too (`shared`), wait a moment to see it.
         """
         self.stopping = True
         self._steps = [*steps, [signal.SIGKILL, 0.0]]

@@ -131,10 +131,9 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
 
 
 def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]) -> int:
-    """Start one rank; return its process id; raises OSError when it cannot be executed.
+    """Start one rank with changes to the app's environment; return its process id; raises OSError when it cannot be executed.
 
     Args:
-        unset, variables: changes to the app's environment.
         cpus: the CPUs that it may use, None for all of this process.
         descriptors: descriptor of the rank -> descriptor of this process.
     """
