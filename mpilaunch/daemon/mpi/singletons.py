@@ -66,7 +66,7 @@ class SingletonWatch:
     def _check(self, at: float) -> None:
         waiting = {rank: pid for rank, pid in self._pids.items() if not self._has_connected(rank)}
         for rank, pid in waiting.items():
-            library = mapped_library([pid, *reaper.descendants_of(pid)])
+            library = mapped_library([pid, *reaper.descendants(pid)])
             if library is not None:
                 self._library = library
                 self._report_once(rank)
@@ -83,11 +83,7 @@ class SingletonWatch:
 def mapped_library(pids: list[int]) -> tuple[str, str] | None:
     """Return the MPI library that one of these processes has mapped, as (file name, family), or None."""
     for pid in pids:
-        try:
-            with open("/proc/%d/maps" % pid, "rb") as file:
-                maps = file.read()
-        except OSError:
-            continue  # it has just gone
+        maps = reaper.process_file(pid, "maps")
         paths = {line.partition(b"/")[2] for line in maps.splitlines() if b".so" in line}
         for path in sorted(paths):
             match = _LIBRARY.search(path)

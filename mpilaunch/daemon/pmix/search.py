@@ -12,6 +12,7 @@ import os
 import re
 
 from mpilaunch.daemon.node.elf import Elf, ElfError, read_elf
+from mpilaunch.daemon.ranks.spawn import script_line
 from mpilaunch.wire.environment import decode
 
 TYPE_CHECKING = False
@@ -162,7 +163,7 @@ def _programs(path: bytes, arguments: list[bytes], environment: Mapping[bytes, b
     for word in words[:MOST_WORDS]:
         for program in _executables(word, search_path, directory):
             # A script runs the program of its first line: `#!/venv/bin/python`, `#!/usr/bin/env python3`.
-            interpreters = [_executables(name, search_path, directory) for name in _interpreter(program)]
+            interpreters = [_executables(name, search_path, directory) for name in script_line(program).split()]
             for file in [program, *(file for files in interpreters for file in files)]:
                 if file not in seen:
                     seen.add(file)
@@ -177,19 +178,6 @@ def _executables(word: bytes, search_path: list[bytes], directory: bytes) -> lis
         if os.path.isfile(file) and os.access(file, os.X_OK):
             return [os.path.normpath(file)]
     return []
-
-
-def _interpreter(path: bytes) -> list[bytes]:
-    """Return the words of the file's `#!` line, an empty list without such a line."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            start = os.read(descriptor, 256)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return []
-    return start[2:].partition(b"\n")[0].split() if start[:2] == b"#!" else []
 
 
 # Its libraries

@@ -213,16 +213,21 @@ def _is_executable(path: bytes) -> bool:
 
 def _interpreter(path: bytes) -> bytes | None:
     """Return the interpreter that a script's `#!` line names, None when it has no such line."""
-    try:
-        with open(path, "rb") as file:
-            first = file.read(256)
-    except OSError:
-        return None
-    if not first.startswith(b"#!"):
-        return None
     # Parsed as by the kernel: a carriage return is part of the name, and a common reason why it does not exist.
-    words = first[2:].split(b"\n")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
-    return words[0] or None
+    return script_line(path).replace(b"\t", b" ").strip(b" ").split(b" ")[0] or None
+
+
+def script_line(path: bytes) -> bytes:
+    """Return what follows `#!` in the first line of a script, b"" for another file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a named pipe
+        try:
+            start = os.read(descriptor, 256)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+    return start[2:].partition(b"\n")[0] if start[:2] == b"#!" else b""
 
 
 def _first_python(pythons: list[str], search_path: bytes, directory: bytes) -> bytes:
