@@ -105,6 +105,13 @@ def test_a_refusal_names_the_cause_and_another_prepare_may_follow(
     assert types(daemon) == ["hello", "refused"]
 
 
+def test_a_named_pipe_in_the_place_of_a_program_does_not_block_the_daemon(daemon: WireToDaemon, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job")
+    daemon.prepare(str(tmp_path / "job"))
+    (problem,) = daemon.until("refused")["problems"]
+    assert problem == {"cause": "program-not-executable", "detail": f"{tmp_path}/job: not executable"}
+
+
 def test_a_directory_that_may_be_missing_is_replaced_by_the_home(daemon: WireToDaemon) -> None:
     daemon.prepare("pwd", directory="/no/such", directory_required=False)
     (note,) = daemon.until("ready")["notes"]
