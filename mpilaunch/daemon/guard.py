@@ -1,14 +1,11 @@
-"""The guard: the process that the agent started and that forks the daemon. It kills all ranks when the daemon dies or freezes.
+"""The guard: what the agent started, and the parent of the daemon. It kills all ranks when the daemon dies or freezes.
 
 The kernel alone cannot tie ranks to the daemon (a parent-death signal is lost at the first fork of a rank), so the guard is a
-subreaper: when the daemon dies, its descendants become the guard's, and the guard kills them. When the guard dies first, the
-daemon reads end of file on a pipe and ends its ranks. The guard holds neither the wire nor an output of a rank, so that the
-head sees the death of a daemon at once. With standby daemons it keeps the wire for the next one, until one fails.
-
-The daemon itself handles the loss of the head (`lifeline`, `loop`).
-
-A daemon that was stopped (SIGSTOP) or is stuck in the kernel shows no pulse, and is killed with its descendants. Time in which
-the guard did not run either does not count: a suspended machine or a frozen node continues after it.
+subreaper: the descendants of a dead daemon become its own, and it kills them. A daemon without a pulse was stopped (SIGSTOP) or
+is stuck in the kernel, and is killed with them; time in which the guard did not run either does not count, so a suspended
+machine continues. When the guard dies first, the daemon reads end of file on a pipe and ends its ranks. The guard holds neither
+the wire nor an output of a rank, so that the head sees the death of a daemon at once; with standby daemons it keeps the wire
+for the next one, until one fails. The loss of the head is the daemon's matter (`lifeline`, `loop`).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ NOT_CALLED = 3
 
 def main() -> None:
     """Run the daemon of this node, with the wire on stdin and stdout. Does not return."""
+    gc.disable()  # until after the fork, as `gc` advises: memory stays shared between the daemon and its guard
     spawn.raise_file_limit()
     wire = wire_in, wire_out = _take_wire()
     signal.alarm(0)  # set by the boot line
@@ -43,7 +44,7 @@ def main() -> None:
         import mpilaunch.daemon.attach
         import mpilaunch.daemon.loop
         import mpilaunch.daemon.pmix.search  # noqa: F401
-    gc.freeze()  # before a fork, as `gc` advises: memory stays shared between the daemon and its guard
+    gc.freeze()
     while True:
         directory = PrivateDirectory()
         guarded = guard.stand_behind(wire, directory, again=standby)
@@ -54,6 +55,7 @@ def main() -> None:
     from mpilaunch.daemon.loop import Daemon
 
     hardware = _stand_by(wire_in, wire_out, *guarded) if standby else None
+    gc.enable()
     released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
     directory.remove()
     # A forked child must not run the exit handlers of the guard. The wire cannot be used again after a lost head.

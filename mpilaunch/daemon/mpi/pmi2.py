@@ -127,15 +127,12 @@ class Pmi2:
         self._world.unpublish(self._rank, words["name"], self._replier(words, "name-unpublish-response"))
 
     def _name_lookup(self, words: dict[str, str]) -> None:
-        def answered(port: str | None) -> None:
-            # MPICH reads `port`, Slurm's library `value`.
-            answer = {"rc": 1} if port is None else {"rc": 0, "port": port, "value": port}
-            self._reply(words, "name-lookup-response", **answer)
+        reply = self._replier(words, "name-lookup-response")
+        # MPICH reads `port`, Slurm's library `value`.
+        self._world.lookup(self._rank, words["name"], lambda port: reply(port is not None, port=port, value=port))
 
-        self._world.lookup(self._rank, words["name"], answered)
-
-    def _replier(self, words: dict[str, str], command: str) -> Callable[[bool], None]:
-        return lambda done: self._reply(words, command, rc=0 if done else 1)
+    def _replier(self, words: dict[str, str], command: str) -> Callable[..., None]:
+        return lambda done, **result: self._reply(words, command, rc=0 if done else 1, **(result if done else {}))
 
     def _spawn(self, words: dict[str, str], apps: list[dict[str, str]]) -> None:
         pairs = pmi.numbered_pairs(words, "preputcount", "ppkey%d", "ppval%d")

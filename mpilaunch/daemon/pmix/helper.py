@@ -7,8 +7,10 @@ ranks, and a rank may have broken it, so its messages are checked (`channel.HELP
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+import time
 
 from mpilaunch.daemon.pmix.channel import HELPER_SENDS, SERVING, Channel
 from mpilaunch.wire.frames import WireError
@@ -102,9 +104,6 @@ class PmixServer:
         """End the helper after its ranks; wait at most CLOSE_SECONDS while it removes the shared memory that they left."""
         if not self.pid:
             return
-        import select
-        import time
-
         self._closing = True
         self._channel.close()  # the helper reads end of file, cleans up and exits
         poll = select.poll()
