@@ -118,7 +118,6 @@ class Lifeline:
         self._watch_writing(bool(self._outgoing))
 
     def lose(self) -> None:
-        """Give up the head."""
         if self.lost:
             return
         self._leave_channel()

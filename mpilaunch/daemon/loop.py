@@ -118,7 +118,6 @@ class Daemon:
     # Messages
 
     def _limit(self, message: dict[str, Any]) -> None:
-        """Set the limits of the head's silence and of this process's pulse."""
         self._pulse_limit = message["pulse"]
         self._lifeline.limit_silence(message["silence"])
         self._beat()
@@ -234,7 +233,6 @@ class Daemon:
             self._timers.drop("silence")
 
     def _release(self, message: dict[str, Any]) -> None:
-        """End this daemon."""
         self._released = True
         self._lifeline.lose()
 

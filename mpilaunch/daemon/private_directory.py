@@ -127,7 +127,6 @@ class PrivateDirectory:
 
 
 def _safe_parent() -> str:
-    """Return the directory to make private directories in."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if len(os.fsencode(runtime)) <= LONGEST_RUNTIME and _is_usable(runtime):
         status = os.stat(runtime)

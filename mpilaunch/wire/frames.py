@@ -42,12 +42,10 @@ def stream_channel(rank: int, stream: int) -> int:
 
 
 def rank_of(channel: int) -> int:
-    """Return the rank whose stream a channel is."""
     return channel // 4
 
 
 def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
-    """Return one frame as bytes."""
     return HEADER.pack(MAGIC, kind, channel, len(payload)) + payload
 
 

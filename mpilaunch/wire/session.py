@@ -229,7 +229,6 @@ class Unacknowledged:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
         return self._end - self._first
 
     def acknowledge(self, count: int) -> None:

@@ -105,11 +105,9 @@ class PmiWorld:
             self._connected(rank)
 
     def finalize(self, rank: int) -> None:
-        """Handle MPI_Finalize of a rank."""
         self.states[rank] = FINALIZED
 
     def abort(self, rank: int, code: int) -> None:
-        """Handle MPI_Abort of a rank."""
         self.states[rank] = ABORTED
         self._abort(rank, code & 255)
 
@@ -198,7 +196,6 @@ class PmiWorld:
         self._check((group, tag))
 
     def _members(self, group: str) -> set[int]:
-        """Return the members of a group on this node."""
         if group in (WORLD, NODE):
             return set(self.states)
         return self._numbers(group) & set(self.states)

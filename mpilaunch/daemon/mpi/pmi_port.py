@@ -83,7 +83,6 @@ class PmiPort:
             self._served.add(number)
 
     def close(self) -> None:
-        """Close the port and its unserved connections."""
         for connection in list(self._unnamed):
             self._drop(connection)
         if self._listener is not None:

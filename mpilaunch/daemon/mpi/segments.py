@@ -30,7 +30,6 @@ def mapped_by(pids: Iterable[int]) -> set[bytes]:
 
 
 def remove(paths: Iterable[bytes]) -> None:
-    """Remove shared memory whose processes have ended."""
     for path in paths:
         try:
             os.unlink(path)

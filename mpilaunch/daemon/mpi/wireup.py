@@ -210,7 +210,6 @@ class WireUp:
         return next(state for state in (ABORTED, CONNECTED, FINALIZED, ABSENT) if state in states)
 
     def _states(self, rank: int) -> set[str]:
-        """Return the states of a rank in PMI and PMIx."""
         name, number = self._world_of[rank], self._number(rank)
         pmix = ABSENT if self._pmix is None else self._pmix.states.get((name, number), ABSENT)
         return {self._worlds[name].states[number], pmix}
@@ -250,7 +249,6 @@ class WireUp:
     # From the head
 
     def take(self, message: dict[str, Any]) -> None:
-        """Handle `collective`, `answer` or `ask`."""
         if message["type"] == "answer":
             self._asked.pop(message["id"])(message)
         elif message["type"] == "collective":
@@ -304,7 +302,6 @@ class WireUp:
     # PMI connections
 
     def _read_ready(self, rank: int) -> None:
-        """Read and serve requests of a rank."""
         try:
             data = self._connections[rank].recv(READ_SIZE, socket.MSG_DONTWAIT)
         except BlockingIOError:

@@ -140,7 +140,6 @@ class Channel:
             self._end(str(error))
 
     def close(self) -> None:
-        """Close this side."""
         if self._open:
             self._open = False
             self._poller.forget(self._connection)

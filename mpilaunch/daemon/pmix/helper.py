@@ -164,7 +164,6 @@ class PmixServer:
                 os.kill(self.pid, signal.SIGKILL)
 
     def _read_output(self) -> None:
-        """Keep the end of the helper's output."""
         try:
             data = os.read(self._output, 65536) if self._output >= 0 else b""
         except BlockingIOError:

@@ -296,6 +296,5 @@ def _plain_infos(infos: Any, count: int) -> dict[str, Any]:
 
 
 def _timeout(infos: Any, count: int) -> float:
-    """Return the caller's timeout in seconds, 0 for none."""
     value = _plain_infos(infos, count).get("pmix.timeout", 0)
     return value if isinstance(value, (int, float)) and value > 0 else 0

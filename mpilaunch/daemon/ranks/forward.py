@@ -33,7 +33,6 @@ class Input:
         self._writable = True
 
     def take(self, data: bytes) -> None:
-        """Queue bytes for the rank."""
         self._pending += data
         self.write_ready()
 
@@ -74,7 +73,6 @@ class Input:
         os.close(self._descriptor)
 
     def _watch(self, watched: bool) -> None:
-        """Start or stop watching for room in the pipe."""
         if watched != self._watched:
             self._watched = watched
             if watched:
@@ -112,12 +110,10 @@ class Forwarder:
         return {0: child_in, 1: child_out, 2: child_err}
 
     def take_input(self, channel: int, data: bytes) -> None:
-        """Write bytes of the head's stdin to the rank of this channel."""
         if channel in self._inputs:
             self._inputs[channel].take(data)
 
     def end_input(self, channel: int) -> None:
-        """End the stdin of the rank of this channel."""
         if channel in self._inputs:
             self._inputs[channel].end()
 
@@ -145,7 +141,6 @@ class Forwarder:
                 self.poller.watch(self._reading, lambda: self._reading.run(0))
 
     def all_ended(self) -> bool:
-        """Return whether all outputs of all ranks have ended."""
         return not self._outputs
 
     def close_idle_outputs(self) -> None:

@@ -43,12 +43,10 @@ class Processes:
         self._aborts: dict[int, tuple[int, float]] = {}
 
     def started(self, pid: int, rank: int) -> None:
-        """Add a rank."""
         self.ranks[pid] = rank
         self._groups.add(pid)
 
     def signal(self, number: int) -> None:
-        """Send a signal to every rank."""
         for pid in self.ranks:
             reaper.signal_group(pid, number)
 

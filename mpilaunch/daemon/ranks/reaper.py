@@ -65,7 +65,6 @@ def signal_catchers(number: int) -> None:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal."""
     mask = process_file(pid, "status").partition(b"\nSigCgt:")[2].split(None, 1)[:1]
     return bool(mask) and bool(int(mask[0], 16) >> (number - 1) & 1)
 
