@@ -76,6 +76,7 @@ class PmiWorld:
         abort: Callable[[int, int], None],
         connected: Callable[[int], None],
     ) -> None:
+        self.description = description
         self.name: str = description["world"]
         self.size: int = description["size"]
         self.universe_size: int = description["universe_size"]

@@ -52,7 +52,6 @@ class WireUp:
         self._poller, self._send, self._abort_rank, self._set_timer = poller, send, abort, set_timer
         self._directory = directory
         self._worlds: dict[str, PmiWorld] = {}
-        self._descriptions: dict[str, dict[str, Any]] = {}
         self._joined: set[str] = set()
         self._late: set[str] = set()
         self._world_of: dict[int, str] = {}
@@ -73,7 +72,6 @@ class WireUp:
     def open_world(self, description: dict[str, Any], specs: list[dict[str, Any]]) -> None:
         """Add a world: the `mpi` member of `prepare` with its `node`, and its ranks on this node."""
         name, first = description["world"], description["first"]
-        self._descriptions[name] = description
         self._worlds[name] = PmiWorld(
             description,
             {spec["rank"] - first: spec["app"] for spec in specs},
@@ -136,12 +134,12 @@ class WireUp:
             self._collective,
             self._ask,
             self._send,
-            lambda name, rank, code: self._abort_rank(self._descriptions[name]["first"] + rank, code),
+            lambda name, rank, code: self._abort_rank(self._worlds[name].description["first"] + rank, code),
             self._connected,
             self._pmix_broken,
         )
-        for description in self._descriptions.values():
-            pmix.know(description)
+        for world in self._worlds.values():
+            pmix.know(world.description)
         return pmix
 
     def _pmix_broken(self, reason: str) -> None:
@@ -173,7 +171,7 @@ class WireUp:
     def watch(self, pids: dict[int, int], program: bytes) -> None:
         """Watch the ranks of one world that run this program: if it uses MPI, they must connect."""
         name = self._world_of.get(next(iter(pids), -1))
-        if name is not None and self._descriptions[name]["size"] > 1 and program not in self._harmless:
+        if name is not None and self._worlds[name].description["size"] > 1 and program not in self._harmless:
             from mpilaunch.daemon.mpi.singletons import SingletonWatch
 
             key = "%s %d" % (name, len(self._watches))
@@ -186,7 +184,7 @@ class WireUp:
             return {}
         variables = {} if self._pmix is None else dict(self._pmix.environment(name, self._number(rank)))
         if variables:
-            defaults = self._descriptions[name]["pmix_defaults"].items()
+            defaults = self._worlds[name].description["pmix_defaults"].items()
             variables.update((key, value) for key, value in defaults if key.encode() not in app.environment)
         if name in self._ports:
             variables.update(PMI_PORT=self._ports[name].address, PMI_ID=self._ports[name].expect(self._number(rank)))
@@ -224,7 +222,7 @@ class WireUp:
 
     def note_memory(self, pids: list[int]) -> None:
         """Record the shared memory of processes that are about to be killed, and cannot remove it."""
-        if self._descriptions:
+        if self._worlds:
             from mpilaunch.daemon.mpi import segments
 
             self._memory |= segments.mapped_by(pids)
@@ -244,7 +242,7 @@ class WireUp:
 
     def _number(self, rank: int) -> int:
         """Return the number of a rank in its world."""
-        return rank - int(self._descriptions[self._world_of[rank]]["first"])
+        return rank - int(self._worlds[self._world_of[rank]].description["first"])
 
     # From the head
 
@@ -280,7 +278,7 @@ class WireUp:
         if name not in self._joined:
             self._joined.add(name)
             self._send({"type": "joined", "world": name})
-            after = self._descriptions[name]["tell_after"]
+            after = self._worlds[name].description["tell_after"]
             self._set_timer("waiting " + name, after, lambda: self._send_waiting(name))
         elif name in self._late:
             self._send_waiting(name)
@@ -294,7 +292,7 @@ class WireUp:
             self._send({"type": "waiting", "world": name, "absent": absent})
 
     def _send_singleton(self, rank: int, library: str, family: str) -> None:
-        offer = self._descriptions[self._world_of[rank]]["offer"]
+        offer = self._worlds[self._world_of[rank]].description["offer"]
         reason = self._no_pmix_reason if self._pmix is None else self._pmix.reason
         message = {"type": "singleton", "rank": rank, "library": library, "family": family}
         self._send({**message, "offer": offer, "why_no_pmix": reason})
