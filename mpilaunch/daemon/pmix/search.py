@@ -127,7 +127,7 @@ class Program:
         system = {os.path.realpath(place) for place in self._loader.cached(_NAME)}
         different = {os.path.realpath(place): place for place in reversed(candidates)}  # the first of equal files
         nearest = [decode(place) for place in candidates if different.get(os.path.realpath(place)) is place]
-        if not system & different.keys() and (system or any(map(_holds_libpmix, _USUAL_PLACES))):
+        if not system & different.keys() and (system or any(os.path.exists(folder + b"/" + _NAME) for folder in _USUAL_PLACES)):
             nearest.append(LIBPMIX)
         return nearest
 
@@ -254,10 +254,6 @@ def _library_folders(program: bytes) -> list[bytes]:
 def _expanded(folders: list[bytes], origin: bytes) -> list[bytes]:
     """Return folders of an RPATH or RUNPATH with $ORIGIN replaced."""
     return [re.sub(rb"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder) for folder in folders if folder]
-
-
-def _holds_libpmix(folder: bytes) -> bool:
-    return os.path.exists(os.path.join(folder, _NAME))
 
 
 def _in_directory(folder: bytes) -> list[bytes]:
