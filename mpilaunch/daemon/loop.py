@@ -53,8 +53,8 @@ class Daemon:
         self._launch_pending = False
         self._worlds = 0
         self._evidence: Evidence | None = None
-        self._wireup = WireUp(self._poller, self._session.send, self._abort, self._timers.set, directory)
-        self._processes = Processes(self._timers, self._wireup.note_memory, self._sweep_later)
+        self._processes = Processes(self._timers, lambda pids: self._wireup.note_memory(pids), self._sweep_later)
+        self._wireup = WireUp(self._poller, self._session.send, self._processes.abort, self._timers.set, directory)
         self._released = False
         self._swept: list[tuple[int, str]] = []
         self._poller.watch(guard, self._lifeline.lose)
@@ -212,9 +212,6 @@ class Daemon:
         for number, app in apps.items():
             self._wireup.watch({rank: pid for rank, pid, _ in started if app_of[rank] == number}, app.path)
         self._after_exits()
-
-    def _abort(self, rank: int, code: int) -> None:
-        self._processes.abort(rank, code)
 
     def _add_world(self, message: dict[str, Any]) -> None:
         self._wireup.open_world({**message["mpi"], "node": None}, [])

@@ -1,4 +1,4 @@
-"""One world's key-value space, barriers and names on one node, for both PMI protocols: the node's part of a fence of PMI.
+"""One world's key-value space, barriers (the fences of MPI_Init) and names on one node, for both PMI protocols.
 
 No I/O: the protocols (pmi1, pmi2) call the methods; requests to other nodes go to the head through functions of `wireup`.
 Puts stay here until every living rank of the node is in a barrier; then one message goes to the head, and one comes back with

@@ -1,8 +1,8 @@
 """Upcalls of libpmix: the functions of pmix_server_module_t, which are documented in pmix_server.h of OpenPMIx.
 
 libpmix calls them on its own thread. They check and copy the arguments there, and post a call to the loop, which gives every
-answer. Requests among ranks of this node are answered here, all others go to the daemon. Ranks are not trusted: the size of
-requests is limited, and values that JSON cannot carry are refused.
+answer. A fence or other request among ranks of this node is answered here, all others go to the daemon. Ranks are not trusted:
+the size of requests is limited, and values that JSON cannot carry are refused.
 
 libpmix listens on a TCP port of the loopback device, where every user of the node can connect. It takes any process that knows
 a rank's namespace for the rank, so the namespace is a secret, and it serves any tool unless its host refuses. Messages name a
