@@ -106,7 +106,7 @@ class PrivateDirectory:
     def sweep(self) -> None:
         """Remove the directories beside this one that belong to dead jobs of this user."""
         deadline, swept = time.monotonic() + REMOVE_SECONDS, 0
-        for name in _names(self._parent):
+        for name in _names_at(self._parent):
             if swept == MOST_SWEPT or time.monotonic() > deadline:
                 return
             if not _is_ours(name) or name == self._name:
@@ -227,19 +227,24 @@ def _try(function: Callable[..., object], *arguments: object, **descriptors: obj
     return True
 
 
-def _names(directory: int) -> list[str]:
-    """Return the names in a directory, whose descriptor may have been opened with O_PATH."""
+def _names_at(path_only: int) -> list[str]:
+    """Return the names in a directory whose descriptor was opened with O_PATH."""
     try:
-        descriptor = os.open(".", _OPEN, dir_fd=directory)
+        descriptor = os.open(".", _OPEN, dir_fd=path_only)
     except OSError:
         return []
+    try:
+        return _names(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _names(descriptor: int) -> list[str]:
     try:
         with os.scandir(descriptor) as entries:
             return [entry.name for entry in itertools.islice(entries, MOST_LISTED)]
     except OSError:
         return []
-    finally:
-        os.close(descriptor)
 
 
 def _is_ours(name: str) -> bool:
