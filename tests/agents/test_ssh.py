@@ -22,7 +22,7 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.ssh.channel import failure
 from mpilaunch_agents.ssh.connection import Connections
-from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
+from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings
 from tests.support.agents.ssh import AGENTS, ask
 from tests.support.hosts import Hosts
 
@@ -260,27 +260,26 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
         made.append(Silent())
         return made[-1]
 
-    async def hang(self: Connections, settings: HostSettings, tunnel: Any) -> None:
+    async def hang(self: Connections, settings: HostSettings, tunnel: Any, direct: object) -> None:
         used.append(tunnel)
         await asyncio.sleep(60)
 
-    async def ask_nobody(self: SshSettings, host: str, *given: Any) -> HostSettings:
-        return HostSettings(host, {"proxyjump": ["one,two"]})
+    async def route() -> Route:
+        return Route(HostSettings("far", {"proxyjump": ["one,two"]}), None)
 
     made: list[Silent] = []
     used: list[Silent] = []
     monkeypatch.setattr(Connections, "_connect_hop", connect)
     monkeypatch.setattr(Connections, "_connect", hang)
-    monkeypatch.setattr(SshSettings, "of", ask_nobody)
 
     async def main() -> None:
-        connections = Connections(AgentOptions(connect_timeout=0.05), [], SshSettings())
+        connections = Connections(AgentOptions(connect_timeout=0.05), SshSettings())
         for _ in range(3):
             with pytest.raises(AgentFailure, match="timeout"):
-                await connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder())
+                await connections.open(asyncio.ensure_future(route()), ["true"], Recorder())
         with pytest.raises(asyncio.TimeoutError):
             # Whoever connects again gives an attempt less time than the agent would.
-            await asyncio.wait_for(connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder()), 0.01)
+            await asyncio.wait_for(connections.open(asyncio.ensure_future(route()), ["true"], Recorder()), 0.01)
         await connections.close()
 
     asyncio.run(main())
@@ -302,7 +301,7 @@ class Probe:
         deadline = time.monotonic() + 20
         while name == "asyncssh" and time.monotonic() < deadline:
             started = Path("{tmp_path}/started")
-            if started.exists() and started.read_text().count("\\n") == 3:
+            if started.exists() and started.read_text().count("\\n") == 4:  # the defaults too
                 print("before asyncssh")
                 break
             time.sleep(0.01)

@@ -10,27 +10,28 @@ import asyncio
 import os
 import re
 import shlex
+import socket
 import tempfile
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import asyncssh
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
-from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch.text import shell_line
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
 from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
-from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
+from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp
 
 WINDOW = 4 << 20
 """Receive window of a channel, in bytes."""
 
 PASSED_ON = """
-    AddressFamily BindAddress Compression EnableSSHKeySign ForwardAgent GSSAPIAuthentication GSSAPIDelegateCredentials
+    Compression EnableSSHKeySign ForwardAgent GSSAPIAuthentication GSSAPIDelegateCredentials
     GSSAPIKeyExchange HostbasedAuthentication PKCS11Provider PreferredAuthentications PubkeyAuthentication SendEnv SetEnv
     TCPKeepAlive
 """
@@ -69,14 +70,12 @@ class Connections:
 
     Args:
         options: the agent's options.
-        overrides: lines of ssh configuration that override the user's files, except for jump hosts.
         settings: queries the settings of hosts.
     """
 
-    def __init__(self, options: AgentOptions, overrides: Sequence[str], settings: SshSettings) -> None:
+    def __init__(self, options: AgentOptions, settings: SshSettings) -> None:
         asyncssh.set_log_level("CRITICAL")
         self._options = options
-        self._overrides = overrides
         self._settings = settings
         self._keys = KeyFiles()
         self._files: dict[str, int] = {}
@@ -86,14 +85,15 @@ class Connections:
         # The loop holds a reference to every open connection, so none vanishes from here before it is closed.
         self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
 
-    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> SshChannel:
-        """Connect and start the command; raises AgentFailure."""
+    async def open(self, route: asyncio.Task[Route], command: Sequence[str], events: ChannelEvents) -> SshChannel:
+        """Log in and start the command; raises AgentFailure."""
         limit, started = self._options.connect_timeout, time.monotonic()
         try:
-            settings = await asyncio.wait_for(self._settings.of(node.name, node.user, node.port, self._overrides), limit)
+            settings, connection = await asyncio.wait_for(route, limit)
             limit = min(limit, float(settings.get("connecttimeout") or limit))
             try:
-                return await asyncio.wait_for(self._open(settings, command, events), started + limit - time.monotonic())
+                opening = self._open(settings, connection, command, events)
+                return await asyncio.wait_for(opening, started + limit - time.monotonic())
             except (asyncio.TimeoutError, asyncio.CancelledError):
                 self._abandon_jumps(settings.get("proxyjump"), started)
                 raise
@@ -115,10 +115,12 @@ class Connections:
         for descriptor in self._files.values():
             os.close(descriptor)
 
-    async def _open(self, settings: HostSettings, command: Sequence[str], events: ChannelEvents) -> SshChannel:
-        connection = await self._connect(settings, await self._tunnel(settings, ()))
-        try:
-            _, session = await connection.create_session(
+    async def _open(
+        self, settings: HostSettings, direct: socket.socket | None, command: Sequence[str], events: ChannelEvents
+    ) -> SshChannel:
+        connection = await self._connect(settings, await self._tunnel(settings, ()), direct)
+        opening = asyncio.ensure_future(
+            connection.create_session(
                 lambda: SshChannel(connection, events),
                 shell_line(command),
                 encoding=None,
@@ -126,13 +128,21 @@ class Connections:
                 request_pty=False,
                 x11_forwarding=False,
             )
+        )
+        try:
+            await asyncio.sleep(0)  # the request is sent
+            _acknowledge_at_once(connection)
+            _, session = await opening
         except BaseException:
+            opening.cancel()
             connection.abort()
             raise
         return cast(SshChannel, session)
 
-    async def _connect(self, settings: HostSettings, tunnel: Any) -> asyncssh.SSHClientConnection:
-        """Connect to a host and log in, through another connection unless it is None."""
+    async def _connect(
+        self, settings: HostSettings, tunnel: asyncssh.SSHClientConnection | None, direct: socket.socket | None = None
+    ) -> asyncssh.SSHClientConnection:
+        """Log in to a host, over a TCP connection or through another host's connection if given."""
         checking = settings.get("stricthostkeychecking").lower()
         known, identities = self._keys.known_keys(settings), self._keys.identities(settings)
         any_key = self._options.insecure_host_keys or checking in ("no", "off", "false")
@@ -145,6 +155,7 @@ class Connections:
                 username=settings.get("user"),
                 config=[self._file(_asyncssh_config(settings, defaults))],
                 tunnel=tunnel,
+                sock=direct,
                 proxy_command=_proxy_command(settings),
                 client_factory=lambda: client,
                 known_hosts=None if any_key else (known.trusted, known.authorities, known.revoked),
@@ -201,7 +212,8 @@ class Connections:
             raise AgentFailure("agent-failed", f"ProxyJump '{hop}' is not of the form [user@]host[:port]")
         host, port = match["bracketed"] or match["host"], int(match["port"]) if match["port"] else None
         settings = await self._settings.of(host, match["user"], port, ())
-        return await self._connect(settings, tunnel or await self._tunnel(settings, under_way))
+        tunnel = tunnel or await self._tunnel(settings, under_way)
+        return await self._connect(settings, tunnel, None if tunnel or not settings.direct else await connect_tcp(settings))
 
     def _file(self, text: str) -> str:
         """Return the path of an unlinked private file with this text: asyncssh reads settings only from files."""
@@ -212,6 +224,18 @@ class Connections:
             with open(descriptor, "w", closefd=False) as file:
                 file.write(text)
         return f"/proc/self/fd/{self._files[text]}"
+
+
+def _acknowledge_at_once(connection: asyncssh.SSHClientConnection) -> None:
+    """Keep the kernel from delaying its next acknowledgements (tcp(7), TCP_QUICKACK).
+
+    After the login sshd sends its host keys and then the answer to the request for a session. Nagle's algorithm holds the
+    answer back until the host keys are acknowledged: up to 40 ms otherwise.
+    """
+    connected = connection.get_extra_info("socket")
+    if connected is not None:  # a proxy command has none
+        with suppress(OSError):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
@@ -244,13 +268,13 @@ def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
 def _ssh_agent(settings: HostSettings) -> dict[str, Any]:
     """Return the arguments that select the keys of the ssh agent."""
     arguments: dict[str, Any] = {"agent_identities": None}
-    socket = settings.values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
-    if socket.lower() == "none":
+    path = settings.values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    if path.lower() == "none":
         arguments["agent_path"] = None
-    elif re.fullmatch(r"\$\w+", socket):
-        arguments["agent_path"] = os.environ.get(socket[1:])
-    elif socket != "SSH_AUTH_SOCK":
-        arguments["agent_path"] = settings.path(socket)
+    elif re.fullmatch(r"\$\w+", path):
+        arguments["agent_path"] = os.environ.get(path[1:])
+    elif path != "SSH_AUTH_SOCK":
+        arguments["agent_path"] = settings.path(path)
     if settings.is_set("identitiesonly"):
         arguments["agent_identities"] = read_public_keys(settings) or None
         if not arguments["agent_identities"]:

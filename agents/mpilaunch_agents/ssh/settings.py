@@ -1,7 +1,7 @@
-"""The settings of OpenSSH's client for a host, as `ssh -G` prints them; it never reads a configuration file itself.
+"""The settings of OpenSSH's client for a host, as `ssh -G` prints them, and the TCP connection that they describe.
 
-So OpenSSH alone evaluates Host, Match and Include, and decides which files it trusts (by owner and mode, in the home directory
-of the password database rather than $HOME).
+It never reads a configuration file itself, so OpenSSH alone evaluates Host, Match and Include, and decides which files it
+trusts (by owner and mode, in the home directory of the password database rather than $HOME). Nothing here needs asyncssh.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, cast
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch.hosts.remote_names import name_problem
@@ -22,6 +23,7 @@ from mpilaunch_agents.openssh import classify_ssh_message
 SSH_PORT = 22
 MAX_QUERIES = 16
 """Maximum number of `ssh -G` at a time."""
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 TOKEN = re.compile(r"%(.)")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -55,6 +57,11 @@ class HostSettings:
     def host(self) -> str:
         """The name or address to connect to, by which its host key is looked up."""
         return self.get("hostname") or self.original
+
+    @property
+    def direct(self) -> bool:
+        """Whether no jump host and no proxy command leads to the host."""
+        return not (self.get("proxyjump") or self.get("proxycommand"))
 
     @property
     def port(self) -> int:
@@ -109,14 +116,7 @@ class SshSettings:
 
     def __init__(self) -> None:
         self._defaults: asyncio.Task[HostSettings] | None = None
-        self._prefetched: dict[tuple[object, ...], asyncio.Task[HostSettings]] = {}
         self._slots = asyncio.Semaphore(MAX_QUERIES)
-
-    def prefetch(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> None:
-        """Start the query for a host; the next `of` with the same arguments returns its result."""
-        key = (host, user, port, *options)
-        if key not in self._prefetched:
-            self._prefetched[key] = asyncio.ensure_future(self._query_host(host, user, port, options))
 
     async def of(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
         """Return the settings of a host; raises AgentFailure.
@@ -125,24 +125,7 @@ class SshSettings:
             user, port: given by the user, None if not.
             options: settings that override those of the configuration files.
         """
-        prefetched = self._prefetched.pop((host, user, port, *options), None)
-        return await (prefetched or self._query_host(host, user, port, options))
-
-    async def defaults(self) -> HostSettings:
-        """Return OpenSSH's default settings, queried once; raises AgentFailure."""
-        if self._defaults is None or (self._defaults.done() and not _succeeded(self._defaults)):
-            self._defaults = asyncio.ensure_future(self._query("localhost", ["-F", "none"]))
-        return await asyncio.shield(self._defaults)
-
-    async def close(self) -> None:
-        """End the queries that nothing waits for."""
-        queries = [*self._prefetched.values(), *([] if self._defaults is None else [self._defaults])]
-        for query in queries:
-            query.cancel()
-        await asyncio.gather(*queries, return_exceptions=True)
-        self._prefetched.clear()
-
-    async def _query_host(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
+        self._query_defaults()  # whoever asks for a host needs them next
         refused = name_problem(host, user)
         if refused:
             raise AgentFailure("agent-failed", refused)
@@ -150,6 +133,21 @@ class SshSettings:
         argv += ["-l", user] if user is not None else []
         argv += ["-p", str(port)] if port is not None else []
         return await self._query(host, argv)
+
+    async def defaults(self) -> HostSettings:
+        """Return OpenSSH's default settings, queried once; raises AgentFailure."""
+        return await asyncio.shield(self._query_defaults())
+
+    async def close(self) -> None:
+        """End the query of the defaults."""
+        if self._defaults is not None:
+            self._defaults.cancel()
+            await asyncio.gather(self._defaults, return_exceptions=True)
+
+    def _query_defaults(self) -> asyncio.Task[HostSettings]:
+        if self._defaults is None or (self._defaults.done() and (self._defaults.cancelled() or self._defaults.exception())):
+            self._defaults = asyncio.ensure_future(self._query("localhost", ["-F", "none"]))
+        return self._defaults
 
     async def _query(self, host: str, argv: Sequence[str]) -> HostSettings:
         async with self._slots:
@@ -164,5 +162,39 @@ class SshSettings:
         return HostSettings(host, values)
 
 
-def _succeeded(task: asyncio.Task[HostSettings]) -> bool:
-    return not task.cancelled() and task.exception() is None
+class Route(NamedTuple):
+    """How a host is reached: its settings, and the TCP connection to it unless a jump host or a proxy command leads there."""
+
+    settings: HostSettings
+    connection: socket.socket | None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.connection is not None:
+            self.connection.close()
+
+
+async def connect_tcp(settings: HostSettings) -> socket.socket:
+    """Return a TCP connection to a host from which nothing has been read; raises OSError."""
+    bind = settings.get("bindaddress")
+    transport, _ = await asyncio.get_running_loop().create_connection(
+        _Unread,
+        settings.host,
+        settings.port,
+        family=FAMILIES.get(settings.get("addressfamily").lower(), socket.AF_UNSPEC),
+        local_addr=(bind, 0) if bind else None,
+    )
+    try:
+        connection: socket.socket = transport.get_extra_info("socket").dup()
+    finally:
+        transport.close()
+    connection.setblocking(False)
+    return connection
+
+
+class _Unread(asyncio.Protocol):
+    """Leaves the host's first bytes in the socket."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Do not begin to read."""
+        cast(asyncio.ReadTransport, transport).pause_reading()
