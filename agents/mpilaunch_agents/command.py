@@ -39,7 +39,6 @@ class CommandAgent(ProcessAgent):
         self._uses_user = any(field == "user" for word in self._words for _, field in word)
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the template's words with the fields replaced."""
         values = {
             "host": node.name,
             "name": node.name,

@@ -62,7 +62,6 @@ class FakeAgent(ProcessAgent):
         return self._nodes.get(name) or BEHAVIOURS.get(kind) or (Behaviour(failure=kind) if kind in CAUSES else WORKING)
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
-        """Wait and fail as the behaviour says, or run the command."""
         behaviour = self.behaviour(node.name)
         await asyncio.sleep(self.options.connect_timeout if behaviour.failure == "timeout" else behaviour.delay)
         if behaviour.failure:

@@ -39,7 +39,6 @@ class KubectlAgent(ProcessAgent):
         self._listings: dict[str | None, tuple[float, asyncio.Task[str]]] = {}
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
-        """Start kubectl; raises AgentFailure when it cannot be started."""
         if self._pod(node) in self._missing:
             pod = pods.pod_of_host(node.name, await self._listing(self._namespace(node)))
             if pod is not None:
@@ -47,7 +46,6 @@ class KubectlAgent(ProcessAgent):
         return await super().open(node, command, events)
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the kubectl command line."""
         return pods.exec_argv(
             self._pod(node),
             command,
@@ -57,7 +55,6 @@ class KubectlAgent(ProcessAgent):
         )
 
     async def close(self) -> None:
-        """End every listing and channel."""
         tasks = [task for _, task in self._listings.values()]
         for task in tasks:
             task.cancel()

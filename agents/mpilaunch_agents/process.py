@@ -150,7 +150,6 @@ class ProcessChannel:
     # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the process; bytes that its pipe does not accept now are buffered."""
         if self._stdin is None or self._eof_asked:
             return
         if not self._unwritten:
@@ -164,7 +163,6 @@ class ProcessChannel:
             self._events.pause_writing()
 
     def write_eof(self) -> None:
-        """Close the process's stdin once the buffer is written."""
         self._eof_asked = True
         if not self._unwritten:
             self._close_stdin()

@@ -80,7 +80,6 @@ class SshRoute(Route):
         self._ssh = [_other_program("ssh"), "-T", "-o", "BatchMode=yes", *options, "--", host]
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the ssh command line; the command is one word for the node's shell."""
         return [*self._ssh, shell_line(command)]
 
 
@@ -100,7 +99,6 @@ class CommandRoute(Route):
         self._node = Node(0, call.host, (), template, user=call.user or None)
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the template's words with the fields replaced."""
         return list(self._agent.argv(self._node, command))
 
 
@@ -114,19 +112,15 @@ class KubectlRoute(Route):
         self._container, self._context = environ.get("MPILAUNCH_CONTAINER"), environ.get("MPILAUNCH_CONTEXT")
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the kubectl command line."""
         return pods.exec_argv(self._pod, command, namespace=self._namespace, container=self._container, context=self._context)
 
     def explain(self, code: int, message: str) -> tuple[str, str]:
-        """Return the cause and the last line of kubectl's message."""
         return (pods.classify_kubectl_message(message) or "agent-failed") if code else "", pods.last_line(message)
 
     def search(self) -> list[str]:
-        """Return the kubectl command line that lists the pods with the host's name."""
         return pods.list_argv(namespace=self._namespace, context=self._context, host=self._host)
 
     def use_search_result(self, listing: str) -> None:
-        """Use the pod in the listing, if there is one."""
         self._pod = pods.pod_of_host(self._host, listing) or self._pod
 
 

@@ -50,7 +50,6 @@ class SshAgent:
         return OpensshAgent(self._options).argv(node, command)
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-        """Connect, log in and start the command; raises AgentFailure."""
         route = asyncio.ensure_future(self._route_to(node))
         if self._connections is None:
             self._connections = asyncio.ensure_future(self._load())
@@ -63,7 +62,6 @@ class SshAgent:
             raise
 
     async def close(self) -> None:
-        """Cut every connection and wait until all are closed."""
         loading, self._connections = self._connections, None
         if loading is not None:
             await (await loading).close()

@@ -49,35 +49,29 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
     # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the command's stdin."""
         if self._live and self._channel is not None:
             with suppress(OSError):
                 self._channel.write(data)
 
     def write_eof(self) -> None:
-        """Close the command's stdin."""
         if self._live and self._channel is not None:
             with suppress(OSError):
                 self._channel.write_eof()
 
     def abort(self) -> None:
-        """Cut the connection."""
         if self._live:
             self._connection.abort()
 
     # Callbacks of asyncssh
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        """Store the channel; the command is not running yet."""
         self._channel = chan
         chan.set_write_buffer_limits(HIGH_WATER)
 
     def session_started(self) -> None:
-        """Start to report events to the head."""
         self._live = True
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        """Pass on output."""
         if datatype == asyncssh.EXTENDED_DATA_STDERR:
             self._events.stderr_received(data)
         else:
@@ -88,21 +82,17 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
         return True
 
     def pause_writing(self) -> None:
-        """Report a full buffer."""
         if self._live:
             self._events.pause_writing()
 
     def resume_writing(self) -> None:
-        """Report that the buffer has room."""
         if self._live:
             self._events.resume_writing()
 
     def exit_status_received(self, status: int) -> None:
-        """Store the exit code."""
         self._exit_code = status
 
     def exit_signal_received(self, signal_name: str, core_dumped: bool, msg: str, lang: str) -> None:
-        """Store the signal as an exit code."""
         number = getattr(signal, f"SIG{signal_name}", None)
         self._exit_code = 128 + number if number is not None else None
 

@@ -275,7 +275,7 @@ def _ssh_agent(settings: HostSettings) -> dict[str, Any]:
         arguments["agent_path"] = os.environ.get(path[1:])
     elif path != "SSH_AUTH_SOCK":
         arguments["agent_path"] = settings.path(path)
-    if settings.is_set("identitiesonly"):
+    if settings.get("identitiesonly").lower() in ("yes", "true"):
         arguments["agent_identities"] = read_public_keys(settings) or None
         if not arguments["agent_identities"]:
             arguments["agent_path"] = None

@@ -45,7 +45,6 @@ class ConnectorsAgent:
         return self._agent.argv(node, command) if isinstance(self._agent, CommandLineAgent) else []
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-        """Have a connector start the command; raises AgentFailure."""
         from mpilaunch_agents.ssh.connector import ConnectorLost, connect  # not before asyncio is loaded
 
         while living := [connector for connector in self._connectors if not connector.child.ended]:
@@ -59,7 +58,6 @@ class ConnectorsAgent:
         raise AgentFailure("agent-failed", "the processes that make the connections have died")
 
     async def close(self) -> None:
-        """End the connectors and their connections."""
         dismiss(connector.child for connector in self._connectors)
         self._connectors.clear()
 

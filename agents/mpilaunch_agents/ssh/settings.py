@@ -49,10 +49,6 @@ class HostSettings:
         """Return all values of a setting that may be given several times."""
         return [value for value in self.values.get(name.lower(), []) if value.lower() != "none"]
 
-    def is_set(self, name: str) -> bool:
-        """Return whether a setting is yes."""
-        return self.get(name).lower() in ("yes", "true")
-
     @property
     def host(self) -> str:
         """The name or address to connect to, by which its host key is looked up."""
