@@ -20,8 +20,16 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from mpilaunch.agent import CHECK_PYTHON, Agent, AgentFailure, Channel, ChannelEnd, ChannelEvents
-from mpilaunch.agent import CommandLineAgent, python_command
+from mpilaunch.agent import (
+    CHECK_PYTHON,
+    Agent,
+    AgentFailure,
+    Channel,
+    ChannelEnd,
+    ChannelEvents,
+    CommandLineAgent,
+    python_command,
+)
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, STDIN, RelayedChannel
 from mpilaunch_agents.callback.listener import CallbackListener

@@ -57,7 +57,11 @@ class CallbackListener:
     """
 
     def __init__(
-        self, listener: socket.socket, context: ssl.SSLContext, protocol: Callable[[], NodeConnection], expected: Callable[[], int]
+        self,
+        listener: socket.socket,
+        context: ssl.SSLContext,
+        protocol: Callable[[], NodeConnection],
+        expected: Callable[[], int],
     ) -> None:
         self._listener, self._context, self._protocol, self._expected = listener, context, protocol, expected
         self._pending: list[_Pending] = []

@@ -59,9 +59,9 @@ class Route:
         cause = classify_ssh_message(message)
         return (cause, line_with_cause(message, cause)) if cause else ("agent-failed" if code else "", pods.last_line(message))
 
-    def search(self) -> list[str] | None:
-        """Return the command line that looks an unknown node up, None for none."""
-        return None
+    def search(self) -> list[str]:
+        """Return the command line that looks an unknown node up, empty for none."""
+        return []
 
     def use_search_result(self, listing: str) -> None:
         """Use the output of the search."""

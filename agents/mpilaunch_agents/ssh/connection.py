@@ -25,7 +25,7 @@ from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch.text import shell_line
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
 from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
-from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp
+from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp, has_failed
 
 WINDOW = 4 << 20
 """Receive window of a channel, in bytes."""
@@ -66,12 +66,7 @@ class _Client(asyncssh.SSHClient):
 
 
 class Connections:
-    """Makes the connections of one agent and holds their shared state.
-
-    Args:
-        options: the agent's options.
-        settings: queries the settings of hosts.
-    """
+    """Makes the connections of one agent and holds their shared state."""
 
     def __init__(self, options: AgentOptions, settings: SshSettings) -> None:
         asyncssh.set_log_level("CRITICAL")
@@ -183,7 +178,6 @@ class Connections:
         """Return the jump host's connection for a host, None for none; hosts with the same jump hosts share it.
 
         Args:
-            settings: the host's settings.
             under_way: jump hosts whose connection requires this host, to detect a cycle.
         """
         jump = settings.get("proxyjump")
@@ -193,7 +187,7 @@ class Connections:
             path += ("," if path else "") + hop.strip()
             if path in under_way:
                 raise AgentFailure("agent-failed", f"ProxyJump {jump} leads back to itself")
-            if path not in self._jumps or _has_failed(self._jumps[path]):
+            if path not in self._jumps or has_failed(self._jumps[path]) or _is_closed(self._jumps[path]):
                 self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop.strip(), tunnel, (*under_way, path)))
                 self._jump_started[path] = time.monotonic()
             # The timeout of one host must not cancel a jump host that others wait for.
@@ -240,17 +234,15 @@ def _acknowledge_at_once(connection: asyncssh.SSHClientConnection) -> None:
 
 def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
     """Return the settings for asyncssh in ssh_config's syntax, without Host, Match or Include."""
-    lines = [(name, value) for name in PASSED_ON.split() for value in settings.all(name)]
+    lines = [(name, shlex.quote(value)) for name in PASSED_ON.split() for value in settings.all(name)]
     for name, override in OVERRIDES.items():
         value = settings.get(name)
         if value == defaults.get(name):
             value = override
-        if name == "RekeyLimit":
-            size, _, seconds = value.partition(" ")
-            lines += [(name, f"{size} {seconds}")] if seconds not in ("", "0") else [(name, size)] if size else []
-        elif value:
-            lines.append((name, value))
-    return "".join(f"{name} {value if name == 'RekeyLimit' else shlex.quote(value)}\n" for name, value in lines)
+        if value:
+            # RekeyLimit is a size and a time, where asyncssh does not accept 0 for "no limit".
+            lines.append((name, value.removesuffix(" 0") if name == "RekeyLimit" else shlex.quote(value)))
+    return "".join(f"{name} {value}\n" for name, value in lines)
 
 
 def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
@@ -288,10 +280,9 @@ def _unused_keys(identities: Identities) -> str:
     if identities.unprotected:
         text += f"; unprotected private key, not used (chmod 600): {', '.join(identities.unprotected)}"
     if identities.locked:
-        keys = " ".join(map(shlex.quote, identities.locked))
-        text += f"; private key with a passphrase, used only through an ssh agent: ssh-add {keys}"
+        text += f"; private key with a passphrase, used only through an ssh agent: ssh-add {shlex.join(identities.locked)}"
     return text
 
 
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None or task.result().is_closed())
+def _is_closed(task: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
+    return task.done() and task.result().is_closed()

@@ -12,8 +12,7 @@ import pwd
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch.hosts.remote_names import name_problem
@@ -28,8 +27,7 @@ TOKEN = re.compile(r"%(.)")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-@dataclass(frozen=True)
-class HostSettings:
+class HostSettings(NamedTuple):
     """The settings of one host.
 
     Attributes:
@@ -38,7 +36,7 @@ class HostSettings:
     """
 
     original: str
-    values: dict[str, list[str]] = field(default_factory=dict)
+    values: dict[str, list[str]]
 
     def get(self, name: str) -> str:
         """Return the value of a setting, "" when it is unset or none."""
@@ -141,7 +139,7 @@ class SshSettings:
             await asyncio.gather(self._defaults, return_exceptions=True)
 
     def _query_defaults(self) -> asyncio.Task[HostSettings]:
-        if self._defaults is None or (self._defaults.done() and (self._defaults.cancelled() or self._defaults.exception())):
+        if self._defaults is None or has_failed(self._defaults):
             self._defaults = asyncio.ensure_future(self._query("localhost", ["-F", "none"]))
         return self._defaults
 
@@ -152,10 +150,14 @@ class SshSettings:
             lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
             raise AgentFailure(classify_ssh_message(errors) or "agent-failed", lines[0].strip())
         values: dict[str, list[str]] = {}
-        for line in output.splitlines():
-            name, _, value = line.partition(" ")
+        for name, _, value in (line.partition(" ") for line in output.splitlines()):
             values.setdefault(name.lower(), []).append(value)
         return HostSettings(host, values)
+
+
+def has_failed(task: asyncio.Task[Any]) -> bool:
+    """Return whether a task has ended without a result."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 class Route(NamedTuple):
