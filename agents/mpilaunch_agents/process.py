@@ -110,12 +110,7 @@ class ProcessAgent:
 
 
 class ProcessChannel:
-    """A running process with three pipes, as a channel.
-
-    Attributes:
-        pid: the id of the process and of its process group.
-        ended: set when the channel has ended.
-    """
+    """A running process with three pipes, as a channel; `pid` is also the id of its group, and `ended` is set at the end."""
 
     def __init__(self, process: Child, events: ChannelEvents, agent: ProcessAgent, *, large_pipes: bool) -> None:
         # Imported here because LocalAgent starts processes first and loads asyncio while they start.
@@ -136,7 +131,7 @@ class ProcessChannel:
         self._process = process
         self.pid = process.pid
         self._stdin: int | None = process.stdin
-        self._readers = {process.stdout: self._stdout_received, process.stderr: self._stderr_received}
+        self._readers = {process.stdout: events.data_received, process.stderr: self._stderr_received}
         for descriptor in (self._stdin, *self._readers):
             os.set_blocking(descriptor, False)
         if large_pipes:
@@ -212,9 +207,6 @@ class ProcessChannel:
             self._stdin = None
 
     # Stdout and stderr
-
-    def _stdout_received(self, data: bytes) -> None:
-        self._events.data_received(data)
 
     def _stderr_received(self, data: bytes) -> None:
         self._stderr_tail = (self._stderr_tail + data)[-STDERR_TAIL:]

@@ -114,6 +114,12 @@ def test_host_that_says_nothing(hosts: Hosts, agent: str, silent_port: int) -> N
     assert cause(hosts, agent, {"name": "node03", "port": silent_port}, connect_timeout=1) == "timeout"
 
 
+def test_connect_timeout_of_the_configuration_holds(hosts: Hosts) -> None:
+    neighbour = "10.88.99.99"  # nobody answers there, and the kernel gives up after three seconds
+    options = {"ssh_options": ["ConnectTimeout=1"]}
+    assert ask(hosts, "ssh", neighbour, **options) == [["timeout", "no answer within 1 s", None]]
+
+
 @pytest.mark.parametrize("agent", ["ssh", "openssh"])
 def test_host_key_that_nobody_knows(hosts: Hosts, agent: str) -> None:
     options = ("UserKnownHostsFile=/dev/null", "StrictHostKeyChecking=yes")
@@ -284,6 +290,18 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
 
     asyncio.run(main())
     assert [made.index(one) for one in used] == [1, 1, 3, 3]
+
+
+def test_connections_are_bound_and_of_the_family_that_the_configuration_names(hosts: Hosts) -> None:
+    script = ["sh", "-c", "echo ${SSH_CONNECTION%% *}"]
+    other = "10.88.0.200"
+    hosts.run(["ip", "addr", "add", f"{other}/32", "dev", "lo"]).check_returncode()
+    try:
+        assert ask(hosts, "ssh", "node01", script, ssh_options=[f"BindAddress={other}"]) == [["", other, 0]]
+    finally:
+        hosts.run(["ip", "addr", "del", f"{other}/32", "dev", "lo"])
+    assert cause(hosts, "ssh", "node01", ssh_options=["BindAddress=192.0.2.7"]) != ""
+    assert cause(hosts, "ssh", "node01", ssh_options=["AddressFamily=inet6"]) == "host-unknown"
 
 
 def test_settings_are_queried_while_asyncssh_is_imported(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ default settings, keys and jump hosts. It never asks for a password or a passphr
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import re
 import shlex
@@ -162,7 +163,8 @@ class Connections:
                 login_timeout=0,
                 password_auth=False,
                 kbdint_auth=False,
-                client_keys=identities.copies() or None,
+                # Copies, because asyncssh stores the negotiated algorithm in them.
+                client_keys=[copy.copy(pair) for pair in identities.pairs] or None,
                 **_ssh_agent(settings),
             )
         except asyncssh.HostKeyNotVerifiable as error:

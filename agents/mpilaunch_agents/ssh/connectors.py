@@ -28,12 +28,7 @@ START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.ssh.conne
 
 
 class ConnectorsAgent:
-    """Reaches nodes by another agent in connectors, with the same number of nodes each.
-
-    Args:
-        name, options: of the other agent; raises UsageError when it cannot be loaded.
-        count: number of connectors.
-    """
+    """Reaches nodes by the agent `name` in `count` connectors, with the same number of nodes each; raises UsageError."""
 
     def __init__(self, name: str, options: AgentOptions, count: int) -> None:
         options = options._replace(connectors=1, call_back=())
@@ -63,13 +58,7 @@ class ConnectorsAgent:
 
 
 class _Connector:
-    """The head's handle of a connector.
-
-    Attributes:
-        child: the process.
-        address: the address of its socket.
-        node_count: number of nodes it was asked to open.
-    """
+    """The head's handle of a connector; `node_count` is the number of nodes it was asked to open."""
 
     def __init__(self, name: str, options: AgentOptions) -> None:
         self.node_count = 0

@@ -88,21 +88,15 @@ class HostSettings(NamedTuple):
         return TOKEN.sub(token, text)
 
     def path(self, text: str) -> str:
-        """Return a path with `~`, variables and tokens expanded; raises AgentFailure."""
-        text = VARIABLE.sub(lambda match: os.environ.get(match[1], ""), home_path(text))
-        return self.expand(text)
-
-
-def home_path(text: str) -> str:
-    """Return a path with a leading `~` or `~user` expanded as by OpenSSH: from the password database, not from $HOME."""
-    if not text.startswith("~"):
-        return text
-    user, slash, rest = text[1:].partition("/")
-    try:
-        home = pwd.getpwnam(user).pw_dir if user else pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        raise AgentFailure("agent-failed", f"'{text}': this machine has no such user") from None
-    return home + slash + rest
+        """Return a path with `~`, variables and tokens expanded as by OpenSSH: `~` is not $HOME; raises AgentFailure."""
+        if text.startswith("~"):
+            user, slash, rest = text[1:].partition("/")
+            try:
+                home = pwd.getpwnam(user).pw_dir if user else pwd.getpwuid(os.getuid()).pw_dir
+            except KeyError:
+                raise AgentFailure("agent-failed", f"'{text}': this machine has no such user") from None
+            text = home + slash + rest
+        return self.expand(VARIABLE.sub(lambda match: os.environ.get(match[1], ""), text))
 
 
 class SshSettings:
@@ -173,15 +167,19 @@ class Route(NamedTuple):
 
 
 async def connect_tcp(settings: HostSettings) -> socket.socket:
-    """Return a TCP connection to a host from which nothing has been read; raises OSError."""
-    bind = settings.get("bindaddress")
-    transport, _ = await asyncio.get_running_loop().create_connection(
+    """Return a TCP connection to a host from which nothing has been read; raises OSError and asyncio.TimeoutError."""
+    bind, limit = settings.get("bindaddress"), settings.get("connecttimeout")
+    connecting = asyncio.get_running_loop().create_connection(
         _Unread,
         settings.host,
         settings.port,
         family=FAMILIES.get(settings.get("addressfamily").lower(), socket.AF_UNSPEC),
         local_addr=(bind, 0) if bind else None,
     )
+    try:
+        transport, _ = await asyncio.wait_for(connecting, float(limit) if limit else None)
+    except asyncio.TimeoutError:
+        raise asyncio.TimeoutError(f"no answer within {limit} s") from None
     try:
         connection: socket.socket = transport.get_extra_info("socket").dup()
     finally:
