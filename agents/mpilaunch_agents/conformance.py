@@ -49,13 +49,7 @@ SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
 
 class Recorder:
-    """ChannelEvents that record every event.
-
-    Attributes:
-        events: names of the events, in order.
-        stdout, stderr: the output so far.
-        end: how the channel ended, None before.
-    """
+    """ChannelEvents that record the names of all events, the output, and how the channel ended."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

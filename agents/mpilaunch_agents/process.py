@@ -1,11 +1,9 @@
 """Channels that are local processes: the base of the agents local, openssh, command, kubectl and fake.
 
-The process has a session of its own and inherits only its three pipes. It is reaped only when the channel ends, so its process
-group id cannot be reused and killing the group never hits another process; no process of the group outlives the channel. An
-abort also kills descendants that left the group: a frozen daemon would survive a guard that is killed alone.
-
-A channel ends when the process has exited and its output is drained; a stray process that holds the pipes open delays the end
-by at most STRAY_GRACE seconds. Only an abort blocks, briefly. Without pidfd_open (Linux 5.3), a thread waits for the process.
+The process has a session of its own. It is reaped only when the channel ends, so killing its group never hits another process;
+no process of the group outlives the channel. A channel ends when the process has exited and its output is drained, at most
+STRAY_GRACE seconds later. Only an abort blocks, briefly: it also kills descendants that left the group, because a frozen daemon
+would survive a guard that is killed alone. Without pidfd_open (Linux 5.3), a thread waits for the process.
 """
 
 from __future__ import annotations

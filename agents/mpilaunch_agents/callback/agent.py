@@ -111,12 +111,7 @@ class CallbackAgent:
 
 
 class _NodeConnection(RelayedChannel):
-    """A connection from a node.
-
-    Args:
-        expected: channels of nodes that have not connected yet, by secret.
-        connections: all connections.
-    """
+    """A connection from a node; `expected` has the channels of the nodes that have not connected yet, by secret."""
 
     def __init__(self, expected: dict[str, _CallbackChannel], connections: set[_NodeConnection]) -> None:
         super().__init__(None, "its connection back to the head was lost")

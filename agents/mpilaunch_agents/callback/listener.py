@@ -47,14 +47,7 @@ class _Pending:
 
 
 class CallbackListener:
-    """Accepts connections until it is closed.
-
-    Args:
-        listener: the listening socket; closed by this object.
-        context: the TLS context.
-        protocol: makes the protocol of a connection.
-        expected: returns how many nodes have not connected yet.
-    """
+    """Accepts connections until it is closed; `expected` returns how many nodes have not connected yet."""
 
     def __init__(
         self,

@@ -147,12 +147,7 @@ class Remote:
 
 
 class Signals:
-    """Records the signals that end this process; each wakes a wait. Signals ignored at the start stay ignored.
-
-    Attributes:
-        received: their numbers, in order.
-        wakeup_fd: a descriptor that becomes readable with each.
-    """
+    """Records the signals that end this process; each makes `wakeup_fd` readable. Signals ignored at the start stay ignored."""
 
     def __init__(self) -> None:
         self.received: list[int] = []

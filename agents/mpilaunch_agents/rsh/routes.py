@@ -40,13 +40,10 @@ def route_to(name: str, call: Call, environ: Mapping[str, str]) -> Route:
 
 
 class Route:
-    """The route to this machine, and the base of all others.
-
-    Attributes:
-        node_shell: the remote shell with which nodes reach each other.
-    """
+    """The route to this machine, and the base of all others."""
 
     node_shell = NO_AGENT
+    """The remote shell with which nodes reach each other."""
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """Return the local command line that runs a command on the node."""

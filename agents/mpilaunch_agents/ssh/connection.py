@@ -185,12 +185,12 @@ class Connections:
         jump = settings.get("proxyjump")
         tunnel = None
         path = ""
-        for hop in jump.split(",") if jump else ():
-            path += ("," if path else "") + hop.strip()
+        for hop in jump.replace(" ", "").split(",") if jump else ():
+            path += ("," if path else "") + hop
             if path in under_way:
                 raise AgentFailure("agent-failed", f"ProxyJump {jump} leads back to itself")
             if path not in self._jumps or has_failed(self._jumps[path]) or _is_closed(self._jumps[path]):
-                self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop.strip(), tunnel, (*under_way, path)))
+                self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop, tunnel, (*under_way, path)))
                 self._jump_started[path] = time.monotonic()
             # The timeout of one host must not cancel a jump host that others wait for.
             tunnel = await asyncio.shield(self._jumps[path])
@@ -199,7 +199,7 @@ class Connections:
     def _abandon_jumps(self, jump: str, before: float) -> None:
         """Have the next attempt reconnect the jump hosts connected before a time: a broken connection may look open."""
         for path in list(self._jumps):
-            if f"{jump},".replace(" ", "").startswith(f"{path},") and self._jump_started[path] < before:
+            if f"{jump.replace(' ', '')},".startswith(f"{path},") and self._jump_started[path] < before:
                 self._abandoned.append(self._jumps.pop(path))
 
     async def _connect_hop(self, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection:
@@ -212,12 +212,11 @@ class Connections:
         return await self._connect(settings, tunnel, None if tunnel or not settings.direct else await connect_tcp(settings))
 
     def _file(self, text: str) -> str:
-        """Return the path of an unlinked private file with this text: asyncssh reads settings only from files."""
+        """Return the path of a private file without a name that has this text: asyncssh reads settings only from files."""
         if text not in self._files:
-            descriptor, path = tempfile.mkstemp()
-            self._files[text] = descriptor
+            self._files[text], path = tempfile.mkstemp()
             os.unlink(path)
-            with open(descriptor, "w", closefd=False) as file:
+            with open(self._files[text], "w", closefd=False) as file:
                 file.write(text)
         return f"/proc/self/fd/{self._files[text]}"
 

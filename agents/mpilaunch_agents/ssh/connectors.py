@@ -1,8 +1,8 @@
 """Distributes the connections of an agent over several processes, the connectors, for more nodes than one core can serve.
 
-A connector knows nothing of jobs and relays bytes. The head connects to it once for each node, by a socket that accepts nobody
-else. It ends with the head. If a connector dies, its connections are lost like any others, and the head uses the remaining
-connectors.
+A connector knows nothing of jobs and relays bytes. The head connects to it once for each node, by a socket that accepts no
+other process. It ends with the head. If a connector dies, its connections are lost like any others, and the head uses the
+remaining connectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.ssh.conne
 
 
 class ConnectorsAgent:
-    """Reaches nodes by the agent `name` in `count` connectors, with the same number of nodes each; raises UsageError."""
+    """Reaches nodes by the agent `name` in `count` connectors; raises UsageError if it cannot be loaded."""
 
     def __init__(self, name: str, options: AgentOptions, count: int) -> None:
         options = options._replace(connectors=1, call_back=())

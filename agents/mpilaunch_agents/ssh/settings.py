@@ -113,7 +113,7 @@ class SshSettings:
             user, port: given by the user, None if not.
             options: settings that override those of the configuration files.
         """
-        self._query_defaults()  # whoever asks for a host needs them next
+        self._query_defaults()  # they are needed with the settings of any host
         refused = name_problem(host, user)
         if refused:
             raise AgentFailure("agent-failed", refused)
