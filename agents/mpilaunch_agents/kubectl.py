@@ -1,8 +1,8 @@
 """The agent `kubectl`: reaches pods by `kubectl exec -i`, one process per channel.
 
-No library supports every streaming protocol of API servers and every login method. kubectl's exit code 0 proves nothing, since
-it also follows a lost stream: only the daemon's own messages count. A node's name is that of a pod or of a pod's host: when there
-is no such pod, the next attempt looks up the host name.
+No library supports every streaming protocol of API servers and every login method. kubectl's exit code 0 proves nothing,
+since it also follows a lost stream: only the daemon's own messages count. A node's name is that of a pod or of a pod's host:
+when there is no such pod, the next attempt looks up the host name.
 """
 
 from __future__ import annotations

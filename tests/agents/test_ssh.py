@@ -20,8 +20,9 @@ import pytest
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.ssh.agent import SshAgent
 from mpilaunch_agents.ssh.channel import failure
-from mpilaunch_agents.ssh.connection import Connections
+from mpilaunch_agents.ssh.connection import Connections, acknowledge_at_once
 from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings
 from tests.support.agents.ssh import AGENTS, ask
 from tests.support.hosts import Hosts
@@ -242,6 +243,56 @@ def test_errors_have_causes() -> None:
     assert failure(socket.gaierror(-2, "Name or service not known")).cause == "host-unknown"
     assert failure(ConnectionResetError(104, "Connection reset by peer")).cause == "connection-closed"
     assert (failure(ValueError("one\ntwo")).cause, failure(ValueError("one\ntwo")).detail) == ("agent-failed", "one two")
+
+
+def test_a_connection_that_nobody_takes_over_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho hostname 127.0.0.1\necho port $PORT\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def load_for_ever(self: SshAgent) -> Connections:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    monkeypatch.setattr(SshAgent, "_load", load_for_ever)
+
+    async def main() -> None:
+        closed = asyncio.get_running_loop().create_future()
+        accepted = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.set()
+            closed.set_result(await reader.read())
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        monkeypatch.setenv("PORT", str(server.sockets[0].getsockname()[1]))
+        agent = SshAgent(AgentOptions())
+        opening = asyncio.ensure_future(agent.open(Node(0, "far", (), "ssh"), ["true"], Recorder()))
+        await asyncio.wait_for(accepted.wait(), 20)
+        opening.cancel()
+        assert await asyncio.wait_for(closed, 20) == b""
+        assert await asyncio.gather(opening, return_exceptions=True) != []
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_the_kernel_acknowledges_at_once() -> None:
+    acknowledges = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
+        peer, _ = listener.accept()
+        with peer:
+            for _ in range(100):  # once requests follow answers, the kernel waits for data that can carry the acknowledgement
+                peer.send(b"answer")
+                ours.recv(100)
+                ours.send(b"request")
+                peer.recv(100)
+            assert not ours.getsockopt(*acknowledges)
+            acknowledge_at_once(ours)
+            assert ours.getsockopt(*acknowledges)
+    acknowledge_at_once(None)
+    acknowledge_at_once(ours)  # closed meanwhile
 
 
 def test_reading_of_an_unreadable_configuration_is_an_error(hosts: Hosts) -> None:

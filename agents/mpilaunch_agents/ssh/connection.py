@@ -127,7 +127,7 @@ class Connections:
         )
         try:
             await asyncio.sleep(0)  # the request is sent
-            _acknowledge_at_once(connection)
+            acknowledge_at_once(connection.get_extra_info("socket"))
             _, session = await opening
         except BaseException:
             opening.cancel()
@@ -221,16 +221,15 @@ class Connections:
         return f"/proc/self/fd/{self._files[text]}"
 
 
-def _acknowledge_at_once(connection: asyncssh.SSHClientConnection) -> None:
+def acknowledge_at_once(connection: socket.socket | None) -> None:
     """Keep the kernel from delaying its next acknowledgements (tcp(7), TCP_QUICKACK).
 
     After the login sshd sends its host keys and then the answer to the request for a session. Nagle's algorithm holds the
     answer back until the host keys are acknowledged: up to 40 ms otherwise.
     """
-    connected = connection.get_extra_info("socket")
-    if connected is not None:  # a proxy command has none
+    if connection is not None:  # a proxy command has none
         with suppress(OSError):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
