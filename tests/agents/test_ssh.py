@@ -7,6 +7,7 @@ conformance classes there.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.ssh.agent import SshAgent
 from mpilaunch_agents.ssh.channel import failure
 from mpilaunch_agents.ssh.connection import Connections, acknowledge_at_once
-from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings
+from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp
 from tests.support.agents.ssh import AGENTS, ask
 from tests.support.hosts import Hosts
 
@@ -276,6 +277,15 @@ def test_a_connection_that_nobody_takes_over_is_closed(tmp_path: Path, monkeypat
         server.close()
 
     asyncio.run(main())
+
+
+def test_a_timeout_of_the_kernel_keeps_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def time_out(*_: Any, **__: Any) -> None:
+        raise TimeoutError(errno.ETIMEDOUT, "Connect call failed ('192.0.2.1', 22)")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", time_out)
+    with pytest.raises(TimeoutError, match="Connect call failed"):
+        asyncio.run(connect_tcp(HostSettings("far", {})))
 
 
 def test_the_kernel_acknowledges_at_once() -> None:

@@ -178,8 +178,8 @@ async def connect_tcp(settings: HostSettings) -> socket.socket:
     )
     try:
         transport, _ = await asyncio.wait_for(connecting, float(limit) if limit else None)
-    except asyncio.TimeoutError:
-        raise asyncio.TimeoutError(f"no answer within {limit} s") from None
+    except asyncio.TimeoutError as error:  # of the limit, or of the kernel with a message
+        raise asyncio.TimeoutError(str(error) or f"no answer within {limit} s") from None
     try:
         connection: socket.socket = transport.get_extra_info("socket").dup()
     finally:
