@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import os
 import re
 import signal
 import socket
@@ -17,15 +17,6 @@ from mpilaunch_agents.openssh import classify_ssh_message
 HIGH_WATER = 1 << 18
 """Unwritten bytes above which writing pauses."""
 
-ERRNO_CAUSES = {
-    errno.ECONNREFUSED: "connection-refused",
-    errno.ETIMEDOUT: "timeout",
-    errno.EHOSTUNREACH: "unreachable",
-    errno.ENETUNREACH: "unreachable",
-    errno.EHOSTDOWN: "unreachable",
-    errno.ECONNRESET: "connection-closed",
-    errno.EPIPE: "connection-closed",
-}
 ERROR_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (socket.gaierror, "host-unknown"),
     (UnicodeError, "host-unknown"),  # not a DNS name: a label is empty or too long
@@ -42,19 +33,19 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
     def __init__(self, connection: asyncssh.SSHClientConnection, events: ChannelEvents) -> None:
         self._connection = connection
         self._events = events
-        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self._channel: asyncssh.SSHClientChannel[bytes]
         self._live = False
         self._exit_code: int | None = None
 
     # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        if self._live and self._channel is not None:
+        if self._live:
             with suppress(OSError):
                 self._channel.write(data)
 
     def write_eof(self) -> None:
-        if self._live and self._channel is not None:
+        if self._live:
             with suppress(OSError):
                 self._channel.write_eof()
 
@@ -115,7 +106,7 @@ def failure(error: BaseException) -> AgentFailure:
     if not cause and isinstance(error, OSError):
         # For a host with several addresses, asyncio joins the errors into one message.
         number = error.errno or next(map(int, re.findall(r"\[Errno (\d+)\]", message)), 0)
-        cause = ERRNO_CAUSES.get(number, "")
+        cause = classify_ssh_message(os.strerror(number))  # ssh's messages end with these
     return AgentFailure(cause or classify_ssh_message(message) or "agent-failed", message)
 
 

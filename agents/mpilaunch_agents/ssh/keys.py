@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -36,8 +35,7 @@ class KnownKeys(NamedTuple):
         return bool(self.trusted or self.authorities)
 
 
-@dataclass
-class Identities:
+class Identities(NamedTuple):
     """Private keys for the login.
 
     Attributes:
@@ -46,9 +44,9 @@ class Identities:
         locked: paths of keys that need a passphrase; only an ssh agent can use them.
     """
 
-    pairs: list[asyncssh.SSHKeyPair] = field(default_factory=list)
-    unprotected: list[str] = field(default_factory=list)
-    locked: list[str] = field(default_factory=list)
+    pairs: list[asyncssh.SSHKeyPair]
+    unprotected: list[str]
+    locked: list[str]
 
 
 class KeyFiles:
@@ -136,7 +134,7 @@ def _read_identities(files: tuple[str, ...], certificates: tuple[str, ...]) -> I
     for name in certificates:
         with suppress(OSError, ValueError):
             loaded.append(asyncssh.read_certificate(name))
-    identities = Identities()
+    identities = Identities([], [], [])
     for name in files:
         with suppress(OSError, ValueError):
             status = os.stat(name)
@@ -145,7 +143,7 @@ def _read_identities(files: tuple[str, ...], certificates: tuple[str, ...]) -> I
                 identities.unprotected.append(name)
             else:
                 pairs = asyncssh.load_keypairs(name, None, loaded, ignore_encrypted=True)
-                identities.pairs += pairs
+                identities.pairs.extend(pairs)
                 if not pairs:
                     identities.locked.append(name)
     return identities
