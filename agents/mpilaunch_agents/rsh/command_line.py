@@ -6,7 +6,7 @@ Intel MPI and Horovod; as with ssh, the words of the command are joined by blank
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class BadCall(Exception):
     """The command line or a setting is invalid; the message is for the user."""
 
 
-class Call(NamedTuple):
+class Call:
     """A parsed command line.
 
     Attributes:
@@ -40,10 +40,8 @@ class Call(NamedTuple):
         words: the words of the command, at least one.
     """
 
-    host: str
-    user: str
-    options: list[str]
-    words: list[str]
+    def __init__(self, host: str, user: str, options: list[str], words: list[str]) -> None:
+        self.host, self.user, self.options, self.words = host, user, options, words
 
     @property
     def command(self) -> str:
