@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import socket
-import tempfile
 import time
 import weakref
 from collections.abc import Sequence
@@ -212,11 +211,10 @@ class Connections:
         return await self._connect(settings, tunnel, None if tunnel or not settings.direct else await connect_tcp(settings))
 
     def _file(self, text: str) -> str:
-        """Return the path of a private file without a name that has this text: asyncssh reads settings only from files."""
+        """Return the path of a file in memory with this text: asyncssh reads settings only from files."""
         if text not in self._files:
-            self._files[text], path = tempfile.mkstemp()
-            os.unlink(path)
-            with open(self._files[text], "w", closefd=False) as file:
+            descriptor = self._files[text] = os.memfd_create("ssh_config")
+            with open(descriptor, "w", closefd=False) as file:
                 file.write(text)
         return f"/proc/self/fd/{self._files[text]}"
 
