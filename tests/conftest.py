@@ -19,8 +19,8 @@ CLUSTER = Path(__file__).parent / "cluster"
 
 mark_environment()
 
-# A shell starts what it runs in the background with SIGINT and SIGQUIT ignored, nohup with SIGHUP, and the launches of the tests
-# would inherit that.
+# A shell starts a background command with SIGINT and SIGQUIT ignored, nohup with SIGHUP: the launches of the tests would inherit
+# that.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
