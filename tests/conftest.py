@@ -19,8 +19,7 @@ CLUSTER = Path(__file__).parent / "cluster"
 
 mark_environment()
 
-# A shell starts a background command with SIGINT and SIGQUIT ignored, nohup with SIGHUP: the launches of the tests would inherit
-# that.
+# A shell starts a background command with SIGINT and SIGQUIT ignored, nohup with SIGHUP; the launches would inherit that.
 for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
