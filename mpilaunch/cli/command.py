@@ -100,6 +100,7 @@ class JobCommand(click.Command):
         settings = Settings({option.key: setting_of(ctx, option, line.job, defaults) for option in OPTIONS})
         console = surroundings.console
         console.quiet, console.verbose = settings["quiet"], settings["verbose"]
+        console.show_secrets = settings["show-secrets"]
         for text, level in line.notes:
             console.remark(text, level=level)
         ctx.obj = verbs.Request(settings, sections, surroundings.environ, console)
