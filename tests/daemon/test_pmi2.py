@@ -76,7 +76,8 @@ def test_names_and_spawn() -> None:
 def test_words_of_a_spawn_are_those_of_the_rank() -> None:
     node = begun()
     word = "\u00e4\u65e5".encode().decode("latin-1")  # as the connection takes bytes
-    say(node, 0, f"cmd=spawn;ncmds=1;preputcount=1;ppkey0=k;ppval0={word};subcmd={word};maxprocs=1;argc=1;argv0=\xff;infokeycount=0;")
+    program = f"subcmd={word};maxprocs=1;argc=1;argv0=\xff;infokeycount=0;"
+    say(node, 0, f"cmd=spawn;ncmds=1;preputcount=1;ppkey0=k;ppval0={word};{program}")
     (_, request) = node.asked[-1]
     assert request["apps"][0]["program"] == ["\u00e4\u65e5", "\udcff"]
     assert request["pairs"] == {"k": word}, "which the spawned ranks read in the same encoding"
