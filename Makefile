@@ -19,6 +19,7 @@ PODS_NEED := kubectl:kubernetes-client ps:procps busybox:busybox dash:dash
 MPI_LIBRARIES_NEED := libpmix.so.2:libpmix2 libpmi2.so.0:libpmi2-0
 CLUSTER_NEED := gcc:gcc mpicc.openmpi:libopenmpi-dev mpicc.mpich:libmpich-dev ip:iproute2 unshare:util-linux bash:bash make:make \
 	dpkg-source:dpkg-dev debootstrap:debootstrap rsync:rsync
+SLURM_NEED := munged:munge slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client ip:iproute2 unshare:util-linux nsenter:util-linux
 PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 
 # Debian keeps sshd and ip where the PATH of a plain user does not look.
@@ -33,7 +34,7 @@ MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run test test-mpi test-failures test-slow test-cluster lint bench bench-scale wheel pictures clean
+.PHONY: help run test test-mpi test-failures test-slow test-slurm test-cluster lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,6 +43,7 @@ help:
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 25 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about eight minutes (as root)'
+	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 2 min)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
@@ -81,6 +83,10 @@ test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(M
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest -m slow $(FLAGS)
 	$(ASYNCSSH_VENV)/bin/python -m pytest tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
+
+test-slurm: $(VENV)/.test
+	$(call need,$(SLURM_NEED))
+	$(BIN)/python -m pytest tests/slurm $(FLAGS)
 
 test-cluster: $(VENV)/.test
 	$(call need,$(CLUSTER_NEED))

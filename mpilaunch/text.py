@@ -24,6 +24,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def numbered_ranks(count: int) -> str:
+    """Return the ranks of a job of this size: "rank 0", "ranks 0 to 3"."""
+    return "rank 0" if count == 1 else f"ranks 0 to {count - 1}"
+
+
 def shell_line(words: Iterable[str]) -> str:
     """Return a command line that every login shell splits into these words: sh, bash, dash, zsh, csh, tcsh and fish.
 

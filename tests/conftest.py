@@ -15,7 +15,8 @@ from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Pod
 from tests.support.processes import everything, left_behind, mark_environment
 
-CLUSTER = Path(__file__).parent / "cluster"
+NAMED_ONLY = (Path(__file__).parent / "cluster", Path(__file__).parent / "slurm")
+"""Tests that need what takes minutes to build or install: `make test-cluster` and `make test-slurm` name them."""
 
 mark_environment()
 
@@ -26,10 +27,10 @@ for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the tests on a real cluster to `make test-cluster`, which names them: they need what takes minutes to build."""
+    """Leave tests that only a target of their own runs to that target."""
     paths = [config.invocation_params.dir / word.partition("::")[0] for word in config.args]
-    named = any(path == CLUSTER or CLUSTER in path.parents for path in paths)
-    return True if collection_path == CLUSTER and not named else None
+    named = any(path == collection_path or collection_path in path.parents for path in paths)
+    return True if collection_path in NAMED_ONLY and not named else None
 
 
 @pytest.fixture(scope="session")

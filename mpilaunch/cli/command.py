@@ -77,6 +77,7 @@ def _request(line: CommandLine, surroundings: Surroundings) -> verbs.Request:
     file = line.job.last("config")
     settings = Settings(settings_of(line.job, OPTIONS, config.defaults(file.value if file else None, environ, line.defaults)))
     console.quiet, console.verbose = settings["quiet"], settings["verbose"]
+    console.show_secrets = settings["show-secrets"]
     for text, level in line.notes:
         console.remark(text, level=level)
     return verbs.Request(settings, sections, environ, console)

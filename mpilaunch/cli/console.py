@@ -82,6 +82,9 @@ class Console:
         environ: for NO_COLOR, FORCE_COLOR and TERM.
         quiet: write only errors and warnings.
         verbose: 0, 1 or 2.
+
+    Attributes:
+        show_secrets: do not mask likely secrets in errors and warnings.
     """
 
     def __init__(
@@ -96,10 +99,12 @@ class Console:
         self._last_news = time.monotonic()
         self.quiet = quiet
         self.verbose = verbose
+        self.show_secrets = False
 
     def error(self, error: LaunchError) -> None:
         """Write an error: its message, context lines and hint."""
-        self._message("error", f"[{error.reference}]: {error.message}", error.context, error.hint)
+        context = [self._masked(line) for line in error.context]
+        self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
 
     def warning(self, text: str, context: Sequence[str] = ()) -> None:
         """Write a warning; the job goes on."""
@@ -159,11 +164,18 @@ class Console:
             self._progress = None
 
     def _message(self, kind: str, text: str, context: Sequence[str] = (), hint: str | None = None) -> None:
-        lines = [(kind, kind + printable(text)), *(("", "    " + printable(line)) for line in context)]
+        lines = [(kind, kind + printable(self._masked(text))), *(("", "    " + printable(line)) for line in context)]
         if hint:
-            lines.append(("hint", "hint: " + printable(hint)))
+            lines.append(("hint", "hint: " + printable(self._masked(hint))))
         self.end_progress()
         self._write(lines)
+
+    def _masked(self, text: str) -> str:
+        if self.show_secrets:
+            return text
+        from mpilaunch.job.masking import mask_message  # most launches end without a message
+
+        return mask_message(text)
 
     def _write(self, lines: Sequence[tuple[str, str]]) -> None:
         """Write lines of (kind, text); colours the first word if there is a kind."""

@@ -38,8 +38,11 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
     Args:
         local: this machine's agent.
     """
+    from mpilaunch.head.limits import raise_file_limit
+
     prepare_destinations(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
+    raise_file_limit(job, nodes)  # before asyncio opens files of its own
     agents = Agents(job, job.job_map.nodes)
     if bundle.LOCAL in agents and bundle.LOCAL not in job.agent.call_back:
         agents[bundle.LOCAL] = local
@@ -61,9 +64,9 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
 
     loop = asyncio.get_running_loop()
     if any(node.agent != bundle.LOCAL for node in job.allocation.nodes):
-        from mpilaunch.head.threads import DaemonThreadExecutor  # a local launch looks up no host name
+        from mpilaunch.head.threads import use_daemon_threads  # a local launch looks up no host name
 
-        loop.set_default_executor(DaemonThreadExecutor())
+        use_daemon_threads()
     if job.report_file is not None or job.restarts.may_restart:
         from mpilaunch.head.attempts import Attempts  # most jobs have one attempt and no report
 

@@ -13,8 +13,6 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.text import plural
 
-PIDS_MAX = "/sys/fs/cgroup{}/pids.max"
-
 OWN_FILES = 32
 """Descriptors the head needs besides those of nodes and ranks, including those for starting an agent's process."""
 FILES_OF_AGENTS = {"ssh": 1}
@@ -42,8 +40,13 @@ def start_thread(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        message = f"this machine: limit of processes reached: no thread can be started; {process_limits()}"
-        raise LaunchError("start-process-limit", message, hint=HINTS["process-limit"]) from error
+        raise process_limit_reached("no thread") from error
+
+
+def process_limit_reached(what: str) -> LaunchError:
+    """Return the error of a head that cannot start this; it names the limits."""
+    message = f"this machine: limit of processes reached: {what} can be started; {process_limits()}"
+    return LaunchError("start-process-limit", message, hint=HINTS["process-limit"])
 
 
 def process_limits() -> str:
@@ -52,10 +55,29 @@ def process_limits() -> str:
     soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if soft != resource.RLIM_INFINITY:
         limits.append(f"the limit of this user is {soft}")
-    with suppress(OSError, ValueError):
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            groups = [line.rstrip("\n").split(":", 2)[2] for line in file if line.startswith("0::")]
-        for group in groups:
-            with open(PIDS_MAX.format(group.rstrip("/")), encoding="utf-8") as file:
-                limits.append(f"that of the control group is {int(file.read())}")
+    groups = [limit for file in _pids_files() if (limit := _number_in(file)) is not None]
+    if groups:
+        limits.append(f"that of the control group is {min(groups)}")
     return ", ".join(limits) or "no limit is set for this user or its control group"
+
+
+def _number_in(file: str) -> int | None:
+    """Return the limit in a file; None for "max" and where there is no such file, as in the topmost group."""
+    try:
+        with open(file, encoding="ascii") as opened:
+            return int(opened.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _pids_files() -> list[str]:
+    """Return the files with the limits of this process's control group and of those above it, of versions 1 and 2."""
+    files = []
+    with suppress(OSError, ValueError), open("/proc/self/cgroup", encoding="utf-8") as lines:
+        for line in lines:
+            number, controllers, group = line.rstrip("\n").split(":", 2)
+            if number == "0" or "pids" in controllers.split(","):
+                top = "/sys/fs/cgroup" if number == "0" else "/sys/fs/cgroup/pids"
+                parts = [part for part in group.split("/") if part]
+                files += ["/".join([top, *parts[:depth], "pids.max"]) for depth in range(1, len(parts) + 1)]
+    return files

@@ -5,6 +5,7 @@ Python joins the threads of the standard library's executor at exit, however lon
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable
@@ -43,6 +44,11 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Return at once; the threads end with the process."""
+
+
+def use_daemon_threads() -> None:
+    """Let the running event loop make blocking calls in daemon threads; raises LaunchError when no thread can be started."""
+    asyncio.get_running_loop().set_default_executor(DaemonThreadExecutor())
 
 
 Call = tuple["Future[Any]", Callable[[], Any]]

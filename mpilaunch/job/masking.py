@@ -48,7 +48,9 @@ _MEMBER = re.compile(
 _NAME = re.compile(r"(?<![\w.-])-{0,2}([A-Za-z_][\w.-]{0,80})=")
 _VALUE = re.compile(r"""\"[^"]*"|'[^']*'|[^\s&;,"')]+""")
 """`NAME=VALUE` anywhere in a text."""
-_PIECES = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+|\s+|["']""")
+_QUOTED = re.compile("(?<=')[^\n]*(?=')")
+"""What a message quotes; a command line in it may have quotes of its own."""
+_PIECES = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+|\s+|["']\S*""")
 
 
 class _Client(NamedTuple):
@@ -116,7 +118,7 @@ def mask_argv(words: Sequence[str]) -> list[str]:
     for word in words:
         option, before = before, word
         if client is not None and option in client.apart:
-            shown.append(MASKED)
+            shown.append(word if word.strip("'") == MASKED else MASKED)
             before = ""
             continue
         joined = client and next((flag for flag in (*client.joined, *client.apart) if _is_joined(word, flag)), None)
@@ -131,7 +133,10 @@ def mask_argv(words: Sequence[str]) -> list[str]:
                 client = _LOGIN
         follows = option.startswith("-") and "=" not in option and not word.startswith("-")
         scheme = option.lower() in ("bearer", "basic") and len(word) >= SHORTEST_SECRET
-        shown.append(MASKED if scheme or (follows and _is_secret(option, word)) else mask_text(word))
+        if (scheme or (follows and _is_secret(option, word))) and word.strip("'") != MASKED:
+            shown.append(MASKED)
+        else:
+            shown.append(mask_text(word))
     return shown
 
 
@@ -142,6 +147,11 @@ def mask_command(text: str) -> str:
     for place, shown in zip(places, mask_argv([pieces[place] for place in places]), strict=True):
         pieces[place] = shown
     return "".join(pieces)
+
+
+def mask_message(text: str) -> str:
+    """Return a message of mpilaunch with secrets masked, also those of a command line that it quotes."""
+    return mask_text(_QUOTED.sub(lambda match: mask_command(match[0]), text))
 
 
 def _is_joined(word: str, flag: str) -> bool:

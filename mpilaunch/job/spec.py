@@ -16,6 +16,7 @@ from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share
+from mpilaunch.text import numbered_ranks
 
 
 class OutputPolicy(NamedTuple):
@@ -236,4 +237,4 @@ class JobSpec(NamedTuple):
 def check_stdin_rank(rank: str, ranks: int) -> None:
     """Raise UsageError unless a job of `ranks` ranks has the rank that receives stdin."""
     if int(rank) >= ranks:
-        raise UsageError("stdin", f"--stdin: there is no rank {rank}: the job has ranks 0 to {ranks - 1}")
+        raise UsageError("stdin", f"--stdin: there is no rank {rank}: the job has {numbered_ranks(ranks)}")

@@ -25,7 +25,7 @@ from mpilaunch.hosts.allocation import LOCAL, MAX_SLOTS, Allocation, Node
 from mpilaunch.hosts.node_facts import Cpu
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.placement.topology import OBJECTS, Object, assign_objects, objects_of, overlapping, round_robin
-from mpilaunch.text import plural
+from mpilaunch.text import numbered_ranks, plural
 
 _SHOWN_GROUPS = 12
 """Limit on the lines of slots per node that the error shows."""
@@ -184,7 +184,7 @@ def _fixed_ranks(nodes: Sequence[Node], ranks: int, capacities: Mapping[int, flo
             where = f"{node.name} ({node.origin})"
             if rank >= ranks:
                 message = f"a slot of {where} is for rank {rank}, but the job has {plural(ranks, 'rank')}"
-                raise UsageError("slot-map", message, hint=f"ranks are 0 to {ranks - 1}; change the slot map or -np")
+                raise UsageError("slot-map", message, hint=f"use {numbered_ranks(ranks)}, or change -np")
             if rank in fixed:
                 first = next(other for other in nodes if other.index == fixed[rank][0])
                 message = f"rank {rank} has a slot of {first.name} ({first.origin}) and one of {where}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -208,3 +209,22 @@ def test_connectors_go_with_a_head_that_is_killed(hosts: Hosts, shared: Path) ->
         job.kill()
         job.communicate(timeout=LIMIT)
     wait_until(lambda: not any(map(living, both)), "they have gone")
+
+
+@pytest.mark.parametrize(("number", "cause"), [(errno.EAGAIN, "process-limit"), (errno.EMFILE, "agent-failed")])
+def test_connectors_that_cannot_be_started_are_a_failure(monkeypatch: pytest.MonkeyPatch, number: int, cause: str) -> None:
+    def refuse(*_: object, **__: object) -> Child:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("mpilaunch_agents.ssh.connectors.Child", refuse)
+
+    async def attempt() -> None:
+        agent = connectors_agent(2)
+        try:
+            with pytest.raises(AgentFailure, match=os.strerror(number)) as caught:
+                await agent.open(NODE, ["true"], Recorder())
+            assert caught.value.cause == cause
+        finally:
+            await agent.close()
+
+    asyncio.run(attempt())

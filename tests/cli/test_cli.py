@@ -149,6 +149,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-value-choice": ("--gpu-bind slt prog", {}, {}),
     "option-value-time": ("--timeout 5x prog", {}, {}),
     "option-value-rank": ("-np 2 --show-env 2 prog", {}, {}),
+    "option-value-rank-of-one": ("-np 1 --show-env 2 prog", {}, {}),
     "option-value-variable": ("prog", {}, {"MPILAUNCH_NP": "two"}),
     "option-conflict": ("-N 2 --map-by ppr:3:node prog", {}, {}),
     "option-conflict-json": ("--json prog", {}, {}),

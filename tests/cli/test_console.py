@@ -211,6 +211,23 @@ def test_progress_is_drawn_over_and_taken_away(monkeypatch) -> None:
     assert ANSI.sub("", stream.getvalue()).endswith("error[a]: b\n")
 
 
+def test_secrets_in_errors_and_warnings_are_masked() -> None:
+    stream = io.StringIO()
+    console = Console(stream, {})
+    error = LaunchError("a", "agent 'sshpass -p X'", context=["export TOKEN=YYYYYYYY"], hint="by hand: curl http://u:ZZ@h")
+    console.error(error)
+    console.warning("the agent 'sshpass -p X' failed")
+    assert stream.getvalue().splitlines() == [
+        "error[a]: agent 'sshpass -p <masked>'",
+        "    export TOKEN=<masked>",
+        "hint: by hand: curl <masked>",
+        "warning: the agent 'sshpass -p <masked>' failed",
+    ]
+    console.show_secrets = True
+    console.error(error)
+    assert stream.getvalue().count("sshpass -p X'") == 1
+
+
 @pytest.mark.parametrize(
     ("environ", "stream", "options"),
     [({}, io.StringIO(), {}), ({"TERM": "dumb"}, Terminal(), {}), ({"TERM": "xterm"}, Terminal(), {"quiet": True})],

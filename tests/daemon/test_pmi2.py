@@ -73,6 +73,16 @@ def test_names_and_spawn() -> None:
     assert last(node, 0) == "cmd=spawn-response;rc=0;jobid=job.1;nerrs=0;"
 
 
+def test_words_of_a_spawn_are_those_of_the_rank() -> None:
+    node = begun()
+    word = "\u00e4\u65e5".encode().decode("latin-1")  # as the connection takes bytes
+    program = f"subcmd={word};maxprocs=1;argc=1;argv0=\xff;infokeycount=0;"
+    say(node, 0, f"cmd=spawn;ncmds=1;preputcount=1;ppkey0=k;ppval0={word};{program}")
+    (_, request) = node.asked[-1]
+    assert request["apps"][0]["program"] == ["\u00e4\u65e5", "\udcff"]
+    assert request["pairs"] == {"k": word}, "which the spawned ranks read in the same encoding"
+
+
 def test_a_spawned_world_knows_its_parent() -> None:
     node = Node(parent="job0")
     node.receive(0, INIT_2)

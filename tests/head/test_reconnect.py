@@ -626,6 +626,19 @@ def test_a_killed_head_leaves_nothing_once_the_time_is_over(lines: Lines, tmp_pa
         assert time.monotonic() - begun < 10
 
 
+def test_a_lost_connection_is_made_again_where_tmpdir_is_longer_than_a_sockets_address(lines: Lines, tmp_path: Path) -> None:
+    place = tmp_path / ("x" * 120)
+    place.mkdir()
+    words = [*lines.words, "-H", "a", *sh(f"echo >{tmp_path}/up; sleep 0.5; echo done")]
+    with launching(*words, env={"TMPDIR": str(place), "XDG_RUNTIME_DIR": ""}) as job:
+        wait_for_files(tmp_path / "up")
+        lines.cut("a")
+        done = finish(job)
+    assert (done.code, done.lines) == (0, ["done"]), done.words
+    assert "; connected again after " in done.words
+    assert list(place.iterdir()) == []
+
+
 def test_an_interrupt_reaches_a_node_that_comes_back(lines: Lines, tmp_path: Path) -> None:
     text = f"trap 'echo bye from $RANK; exit 0' INT; echo >{tmp_path}/up-$RANK; while :; do sleep 0.01; done"
     with launching(*lines.words, "--reconnect-timeout", "30", "-H", "a,b", *sh(text)) as job:

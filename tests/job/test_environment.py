@@ -180,6 +180,10 @@ def refused(exports: list[str], environ: dict[str, str] | None = None, file: str
     return caught.value
 
 
+def test_a_value_after_a_space_is_not_shown() -> None:
+    assert refused(["A secret"]).message == "-x 'A ...': 'A ...' is not a variable's name"
+
+
 def test_default_prefixes_without_masks_and_without_a_surrounding_job() -> None:
     head = {
         "NCCL_DEBUG": "INFO",

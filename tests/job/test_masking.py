@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpilaunch.job.masking import MASKED, is_secret_name, mask_argv, mask_command, mask_pair, mask_text, mask_variables
+from mpilaunch.job.masking import (
+    MASKED,
+    is_secret_name,
+    mask_argv,
+    mask_command,
+    mask_message,
+    mask_pair,
+    mask_text,
+    mask_variables,
+)
 
 SECRET_NAMES = [
     *("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "DB_PASSWORD", "my_secret", "API_KEYS"),
@@ -114,6 +123,24 @@ def test_command_lines(line: str, shown: str | None) -> None:
 )
 def test_an_agents_template(template: str, shown: str) -> None:
     assert mask_command(template) == shown
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("template 'sshpass -p X ssh {host}': no {foo}", f"template 'sshpass -p {MASKED} ssh {{host}}': no {{foo}}"),
+        ("template 'sh -c 'exit 9' --password X': no", f"template 'sh -c 'exit 9' --password {MASKED}': no"),
+        ("template 'sshpass -p 'X {host}': no end", f"template 'sshpass -p {MASKED} {{host}}': no end"),
+        ("unknown agent 'ssh://u:X@h'", f"unknown agent '{MASKED}'"),
+        ("by hand: mpilaunch -x TOKEN=XYZXYZXYZ env", f"by hand: mpilaunch -x TOKEN={MASKED} env"),
+        (f"by hand: sh -c 'sshpass -p '{MASKED}' x'", f"by hand: sh -c 'sshpass -p '{MASKED}' x'"),
+        ("unknown option --password; did you mean --host?", None),
+        ("it's the user's token that node 'a' asks for", None),
+        ("--stdin: there is no rank 2: the job has ranks 0 to 1", None),
+    ],
+)
+def test_messages(message: str, shown: str | None) -> None:
+    assert mask_message(message) == (message if shown is None else shown)
 
 
 def test_a_private_key_is_hidden_whole() -> None:

@@ -22,6 +22,7 @@ from tests.support.launching import (
     launch_with_file_limit,
     launching,
     living,
+    script,
     sh,
     stopped,
     wait_for_files,
@@ -196,6 +197,26 @@ def test_too_few_files_for_the_nodes_that_are_asked_first() -> None:
     assert done.returncode == 1
     needs = "limit of open files too low: 100 nodes need 432 open files, the limit is 256\n"
     assert done.stderr.startswith(f"error[start-file-limit]: this machine: {needs}")
+
+
+@pytest.mark.parametrize("files", [5, 6, 7, 12])
+@pytest.mark.parametrize(
+    "words",
+    [("-np", "1", "true"), ("-H", "a", "--agent", "fake", "--map-by", "ppr:1:core", "true"), ("--up", "-H", "a")],
+    ids=["launch", "survey", "up"],
+)
+def test_a_head_that_may_open_hardly_a_file_names_the_limit(files: int, words: tuple[str, ...]) -> None:
+    done = launch_with_file_limit(files, *words)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.startswith("error[start-file-limit]: this machine: limit of open files too low: 1 node"), done.stderr
+    assert f"the limit is {files}\nhint: raise it: ulimit -n" in done.stderr
+
+
+@pytest.mark.parametrize("files", [3, 4, 5, 6, 12])
+def test_a_node_that_may_open_hardly_a_file_names_the_limit(files: int, tmp_path: Path) -> None:
+    agent = script(tmp_path / "agent", f'#!/bin/sh\nshift; ulimit -n {files}; exec /bin/sh -c "$1"\n')
+    done = launch("--agent", f"{agent} {{host}} {{command}}", "--python", "/usr/bin/python3", "-H", "a", "true")
+    assert done.code == 1 and "error[start-file-limit]: a: limit of open files too low: " in done.words, done.words
 
 
 def test_just_enough_files_are_enough() -> None:

@@ -356,6 +356,16 @@ def test_worlds_come_one_after_the_other_and_several_programs_are_one_world() ->
     assert len({tag for tag, _, text in lines if "cmd=" not in text}) == 4
 
 
+def test_words_of_spawned_ranks_arrive_byte_for_byte(tmp_path: Path) -> None:
+    words = ["\u00e4\u65e5", "\udcff"]
+    (tmp_path / words[0]).mkdir()
+    child = spawning((1, ["sh", "-c", 'printf "%s " "${PWD##*/}" "$@"; echo', "sh", *words]))
+    child = child.replace("info_num=0", f"info_num=1\ninfo_key_0=wdir\ninfo_val_0={tmp_path / words[0]}")
+    done = launch("-H", "local:2", "-np", "1", *SAY, child)
+    assert (done.code, done.err) == (0, b"")
+    assert os.fsencode(f"{words[0]} {words[0]} {words[1]} \n") in done.out, done.out
+
+
 def test_what_cannot_be_spawned_is_told_and_the_job_goes_on() -> None:
     done = launch("-H", "local:1,local:1", *SAY, f"0:{spawning((2, ['no-such-program']))}", f"0:{spawning((2, CHILD))}")
     assert done.code == 0

@@ -16,7 +16,7 @@ for words in ["cmd=init pmi_version=1 pmi_subversion=1", *sys.argv[1:], "cmd=fin
         if only != rank:
             continue
         words = rest
-    connection.sendall(words.encode() + b"\n")
+    connection.sendall(os.fsencode(words) + b"\n")
     answer = answers.readline().rstrip("\n")
     if words.startswith(("mcmd=spawn", "cmd=lookup", "cmd=publish", "cmd=unpublish", "cmd=get_universe", "cmd=get_appnum")):
         print(rank, answer, flush=True)

@@ -7,6 +7,7 @@ remaining connectors.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -33,7 +34,13 @@ class ConnectorsAgent:
     def __init__(self, name: str, options: AgentOptions, count: int) -> None:
         options = options._replace(connectors=1, call_back=())
         self._agent = load(name, options)
-        self._connectors = [_Connector(name, options) for _ in range(count)]
+        self._connectors: list[_Connector] = []
+        self._refused: OSError | None = None
+        try:
+            for _ in range(count):
+                self._connectors.append(_Connector(name, options))
+        except OSError as error:  # those that have started serve all nodes
+            self._refused = error
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the command line of the other agent, for a user who looks for the reason of a failure."""
@@ -50,6 +57,9 @@ class ConnectorsAgent:
             except ConnectorLost as lost:
                 if not await connector.has_died():
                     raise AgentFailure("connection-closed", f"a process that makes connections: {lost}") from None
+        if not self._connectors and self._refused is not None:
+            cause = "process-limit" if self._refused.errno == errno.EAGAIN else "agent-failed"
+            raise AgentFailure(cause, f"a process that makes connections: {self._refused.strerror}")
         raise AgentFailure("agent-failed", "the processes that make the connections have died")
 
     async def close(self) -> None:

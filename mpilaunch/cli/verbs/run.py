@@ -8,6 +8,7 @@ from mpilaunch.cli import verbs
 from mpilaunch.cli.console import print_result, printable
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
+from mpilaunch.text import numbered_ranks
 
 if TYPE_CHECKING:
     from mpilaunch.agent import PrestartedAgent
@@ -108,7 +109,7 @@ def show_plan(job: JobSpec, settings: Settings) -> int:
             hint = "--display-map prints the map once the nodes have reported their topology, then starts the job"
             raise UsageError("option-value", "--show-env: the map of this job depends on the topology of its nodes", hint=hint)
         if rank >= size:
-            raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has ranks 0 to {size - 1}")
+            raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has {numbered_ranks(size)}")
         variables = environment_before_launch(job, rank)
         shown = variables if settings["show-secrets"] else mask_variables(variables)
         return print_result("\n".join(f"{name}={printable(value)}" for name, value in shown.items()))

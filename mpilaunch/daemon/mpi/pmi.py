@@ -8,6 +8,8 @@ ranks: the head knows that such a barrier cannot complete, and ends the job.
 
 from __future__ import annotations
 
+from mpilaunch.wire.environment import decode
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -299,7 +301,14 @@ def numbered_pairs(words: dict[str, str], count: str, key: str, value: str) -> d
 
 def app_of_spawn(program: list[str], count: str, info: dict[str, str]) -> dict[str, Any]:
     """Return one program of a spawn, as `ask` has it (docs/wire.md); raises ValueError."""
-    return {"program": program, "count": small_number(count), "environment": {}, "info": info}
+    words = [_as_text(word) for word in program]
+    info = {_as_text(key): _as_text(value) for key, value in info.items()}
+    return {"program": words, "count": small_number(count), "environment": {}, "info": info}
+
+
+def _as_text(word: str) -> str:
+    """Return a word for the head: the connections of ranks have one character for each byte."""
+    return decode(word.encode("latin-1"))
 
 
 def small_number(text: str) -> int:

@@ -290,14 +290,14 @@ def _why_no_hello(link: NodeLink) -> tuple[str, str]:
         return end.cause, output or end.error
     if code == PYTHON_TOO_OLD:
         return "python-too-old", output
-    if code == 127 or (code in (1, 126) and "python" in output and ("No such file" in output or "denied" in output)):
-        return "python-missing", output
-    if NO_SHELL in output:
-        return "login-disabled", output
     for cause, messages in MESSAGES.items():
         lines = [line for line in output.splitlines() if any(message in line for message in messages)]
         if lines:
             return cause, lines[-1]
+    if code == 127 or (code in (1, 126) and "python" in output and ("No such file" in output or "denied" in output)):
+        return "python-missing", output
+    if NO_SHELL in output:
+        return "login-disabled", output
     if NO_BUNDLE in output:
         return "no-stdin", output
     if "mpilaunch" in output and "Traceback" in output:

@@ -30,8 +30,6 @@ ABORT_SECONDS = 10.0
 """Time in which an aborted channel must end."""
 LAST_OUTPUT = 4096
 """Bytes of the banner and of stderr that are kept to explain a failure."""
-LONGEST_ATTACH_PATH = 107
-"""Bytes in the path of a socket (unix(7))."""
 MOST_NOTES, LONGEST_NOTE = 200, 1000
 """Notes accepted from one node, and characters of each text from it; flow control does not bound these."""
 MOST_VALUES = 1 << 20
@@ -352,8 +350,7 @@ class NodeLink:
         settle(self.first_news, None)
 
     def _take_listening(self, message: dict[str, Any], now: float) -> None:
-        if len(os.fsencode(message["path"])) <= LONGEST_ATTACH_PATH:
-            self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
+        self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
 
     def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
         if 0 <= now - sent < self._round_trip and isfinite(node_clock):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mpilaunch.wire.messages import Check, Table
 
 LONGEST_PATH = 4096
-"""Characters in a host name, an address or a path among the facts of a node."""
+"""Characters in a host name, an address or a path from a node."""
 MAX_CPU = 65_535
 """Highest number of a CPU."""
 MAX_PORT = 65_535
@@ -89,7 +89,7 @@ _problem = having(
 
 DAEMON_MESSAGES: Table = {
     "hello": ("contacted", having(version=text, clock=seconds, facts=_facts), "_take_hello"),
-    "listening": ("preparing running", having(path=without_nul, why_not=text), "_take_listening"),
+    "listening": ("preparing running", having(path=path, why_not=text), "_take_listening"),
     "terminated": ("preparing running finished", having(), "_terminated"),
     "ready": ("preparing running", having(programs=listed(text), notes=listed(text)), "_answered"),
     "refused": ("preparing running", having(problems=listed(_problem)), "_answered"),

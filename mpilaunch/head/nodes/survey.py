@@ -6,7 +6,6 @@ that answer run no rank and end before the launch begins.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,6 +14,9 @@ from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.tasks import run
+from mpilaunch.head.threads import use_daemon_threads
+from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.spec import JobSpec, check_stdin_rank
 from mpilaunch.placement.program_shares import map_apps
@@ -22,7 +24,8 @@ from mpilaunch.placement.program_shares import map_apps
 
 def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
     """Return the job with its pending map made; raises LaunchError when a node does not answer or the ranks do not fit."""
-    facts = asyncio.run(_ask(job, observer))
+    raise_file_limit(job, _with_slots(job))
+    facts = run(_ask(job, observer))
     job_map = map_apps(job.allocation, job.pending, {index: node.cpus for index, node in facts.items()})
     if job.stdin.isdecimal():
         check_stdin_rank(job.stdin, len(job_map.placements))
@@ -30,8 +33,8 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
 
 
 async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
-    nodes = [node for node in job.allocation.nodes if node.slots]
-    raise_file_limit(job, nodes)
+    nodes = _with_slots(job)
+    use_daemon_threads()
     agents = Agents(job, [node.index for node in nodes])
     daemons = Daemons(job, nodes, agents, IgnoreEvents())
 
@@ -44,6 +47,10 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     finally:
         await daemons.end()
         await agents.close()
+
+
+def _with_slots(job: JobSpec) -> list[Node]:
+    return [node for node in job.allocation.nodes if node.slots]
 
 
 class IgnoreEvents:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.head.limits import raise_file_limit
+from mpilaunch.head.limits import process_limit_reached, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING
@@ -25,7 +25,8 @@ from mpilaunch.head.nodes.survey import IgnoreEvents
 from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, Requests, take_down
 from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
-from mpilaunch.head.tasks import cancel_all
+from mpilaunch.head.tasks import cancel_all, run
+from mpilaunch.head.threads import use_daemon_threads
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.relay import MAX_DATA, STDIN, FrameProtocol
@@ -56,6 +57,7 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
     if not nodes:
         hint = "name some with --hostfile or --host"
         raise UsageError("no-nodes", "--up: there is no node but this machine, where a daemon starts at once", hint=hint)
+    raise_file_limit(job, nodes)
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(one_at_a_time())
@@ -64,7 +66,12 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
         names = {node.name for node in nodes}
         dropped = [name for name in take_down() or () if name not in names]
         read_end, write_end = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(read_end)
+            os.close(write_end)
+            raise process_limit_reached("no process") from error
         if pid == 0:
             _run_keeper(job, nodes, idle, folder, write_end)
         os.close(write_end)
@@ -95,7 +102,7 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
                 os.close(descriptor)
     with open(result, "wb", buffering=0) as pipe:
         try:
-            asyncio.run(Keeper(job, nodes, idle, folder).run(pipe))
+            run(Keeper(job, nodes, idle, folder).run(pipe))
         except BaseException as error:
             failure = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
             if not pipe.closed:  # it is closed once READY was written
@@ -136,7 +143,7 @@ class Keeper(IgnoreEvents):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        raise_file_limit(self._job, self._nodes)
+        use_daemon_threads()
         self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self, self.released)
         try:
             if not await self._started():

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-LONGEST_PATH = 107
-"""Bytes in the path of a socket (unix(7))."""
+LONGEST_ADDRESS = 107
+"""Bytes in the address of a socket (unix(7)), which here is its path."""
 LONGEST_RECORD = 4096
 SECRET_SIZE = 32
 FOLDER, SOCKET = "mpilaunch", "standby"
@@ -116,7 +116,7 @@ def new_record(folder: str) -> Record:
     """Return a new record; the keeper calls `write_record` when its socket listens; raises OSError."""
     beside = (folder, True) in _folders()
     socket = os.path.join(folder, SOCKET)
-    if not beside or len(os.fsencode(socket)) > LONGEST_PATH:
+    if not beside or len(os.fsencode(socket)) > LONGEST_ADDRESS:
         socket = os.path.join(tempfile.mkdtemp(prefix=f"{FOLDER}-", dir="/tmp"), SOCKET)
     with suppress(FileNotFoundError):
         os.unlink(socket)

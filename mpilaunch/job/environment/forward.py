@@ -108,7 +108,7 @@ def _exported(export: str, environ: Mapping[str, str]) -> dict[str, str]:
         if not names:
             raise UsageError("export-unset", f"-x '{name}': no variable that may be forwarded has this prefix")
         return {matched: environ[matched] for matched in names}
-    _check_name(name, f"-x '{name}'")
+    _check_name(_without_value(name), f"-x '{_without_value(name)}'")
     if name not in environ:
         if name in MAY_BE_UNSET:
             return {}
@@ -152,6 +152,12 @@ def _check_name(name: str, where: str) -> None:
         message = f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank"
         hint = "choose the ranks and their places with -np, -N, --map-by and --rank-by"
         raise UsageError("export-reserved", message, hint=hint)
+
+
+def _without_value(name: str) -> str:
+    """Return a name for a message, without a value that follows a space in place of `=`: it may be a secret."""
+    first, *rest = name.split(None, 1) or [name]
+    return f"{first} ..." if rest else name
 
 
 def _check_value(name: str, value: str) -> None:

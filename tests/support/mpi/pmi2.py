@@ -9,7 +9,7 @@ INIT_2 = b"cmd=init pmi_version=2 pmi_subversion=0\n"
 
 def message(text: str) -> bytes:
     """Return a message with its length before it."""
-    return b"%6d" % len(text) + text.encode()
+    return b"%6d" % len(text) + text.encode("latin-1")
 
 
 def say(node: Node, rank: int, text: str) -> str:
