@@ -38,7 +38,7 @@ FACTS = {
 }  # fmt: skip
 FROM_DAEMON: dict[str, dict[str, Any]] = {
     "hello": {"version": "0.1.0", "clock": 1.0, "facts": FACTS},
-    "listening": {"path": "/tmp/mpilaunch-0/attach", "why_not": ""},
+    "listening": {"path": "/tmp/mpilaunch-0/attach", "error": ""},
     "terminated": {},
     "ready": {"programs": ["/bin/true"], "notes": []},
     "refused": {"problems": [{"cause": "program-missing", "detail": "x: not found"}]},
@@ -48,11 +48,11 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
         "evidence": {"out_of_memory": "", "memory_kills": 1},
     },
     "collective": {"kind": "pmi ", "members": [["j", -1]], "ranks": 1, "data": {"a": "b"}},
-    "ask": {"id": 1, "what": "lookup"},
+    "ask": {"id": 1, "request": "lookup"},
     "answer": {"id": 1, "error": ""},
     "joined": {"world": "j"},
     "waiting": {"world": "j", "absent": [0]},
-    "singleton": {"rank": 0, "library": "libmpi.so.40", "family": "Open MPI", "offer": ["pmi"], "why_no_pmix": ""},
+    "singleton": {"rank": 0, "library": "libmpi.so.40", "family": "Open MPI", "offer": ["pmi"], "pmix_error": ""},
     "broken": {"text": "x"},
     "note": {"text": "x"},
     "finished": {"worlds": 1, "swept": [[4711, "sleep"]]},
@@ -63,7 +63,7 @@ MPI = {
     "world": "j", "namespace": "n", "first": 0, "size": 1, "universe_size": 1, "hosts": ["n"], "blocks": [[0, 1, 1]],
     "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
     "pmix_defaults": {}, "descriptor": 60, "port": False,
-    "tell_after": 30.0,
+    "notice_after": 30.0,
 }  # fmt: skip
 FROM_HEAD: dict[str, dict[str, Any]] = {
     "limits": {"silence": 60.0, "pulse": 60.0},
@@ -79,7 +79,7 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
     "release": {},
     "world": {"mpi": MPI},
     "collective": {"kind": "pmi ", "members": [["j", -1]], "number": 1, "parts": [{"a": "b"}]},
-    "ask": {"id": 1, "what": "modex", "world": "j", "rank": 0},
+    "ask": {"id": 1, "request": "modex", "world": "j", "rank": 0},
     "answer": {"id": 1, "error": ""},
 }  # fmt: skip
 

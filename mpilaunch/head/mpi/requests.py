@@ -122,7 +122,7 @@ class MpiServices:
 
     def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
         """Call the handler of a request."""
-        kind = ask["what"][:LONGEST_NOTE]
+        kind = ask["request"][:LONGEST_NOTE]
         handlers = (handler_of({**ask, "type": kind}, DAEMON_REQUESTS, protocol) for protocol in self._offer)
         handler = next(filter(None, handlers), None)
         if handler is None:
@@ -162,7 +162,7 @@ class MpiServices:
             return
         self._last_modex += 1
         self._modex[self._last_modex] = link, ask, owner.node.index
-        owner.send({"type": "ask", "id": self._last_modex, "what": "modex", "world": ask["world"], "rank": ask["rank"]})
+        owner.send({"type": "ask", "id": self._last_modex, "request": "modex", "world": ask["world"], "rank": ask["rank"]})
 
     def take_modex(self, link: NodeLink, answer: dict[str, Any]) -> None:
         """Pass a node's answer to `_find_modex` on to the node that asked."""
@@ -223,7 +223,7 @@ class MpiServices:
     def warn_of_singleton(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Warn once that an MPI program has not found the other ranks and will run as a job of its own."""
         self._ranks.check_rank(message["rank"], link.node.index)
-        for name in ("library", "family", "why_no_pmix"):
+        for name in ("library", "family", "pmix_error"):
             message[name] = message[name][:LONGEST_NOTE]
         if self._warned:
             return
@@ -231,8 +231,8 @@ class MpiServices:
         needs, offer = ("pmix", "PMIx") if message["family"] == "Open MPI" else ("pmi", "PMI-1"), message["offer"]
         if needs[0] not in offer:
             why = f"--mpi {self._job.mpi} offers no {needs[1]}, which {message['family']} needs"
-        elif needs[0] == "pmix" and message["why_no_pmix"]:
-            why = f"no PMIx there, which Open MPI needs: {message['why_no_pmix']}; install libpmix2, or say --pmix-library"
+        elif needs[0] == "pmix" and message["pmix_error"]:
+            why = f"no PMIx there, which Open MPI needs: {message['pmix_error']}; install libpmix2, or say --pmix-library"
         else:
             why = "it asked for neither PMI nor PMIx: was it built for another launcher?"
         rank = message["rank"]

@@ -353,7 +353,7 @@ class NodeLink:
 
     def _take_listening(self, message: dict[str, Any], now: float) -> None:
         if len(os.fsencode(message["path"])) <= LONGEST_ATTACH_PATH:
-            self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
+            self.attach_path, self.why_no_attach = message["path"], message["error"][:LONGEST_NOTE]
 
     def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
         if 0 <= now - sent < self._round_trip and isfinite(node_clock):

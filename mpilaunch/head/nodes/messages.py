@@ -89,7 +89,7 @@ _problem = having(
 
 DAEMON_MESSAGES: Table = {
     "hello": ("contacted", having(version=text, clock=seconds, facts=_facts), "_take_hello"),
-    "listening": ("preparing running", having(path=without_nul, why_not=text), "_take_listening"),
+    "listening": ("preparing running", having(path=without_nul, error=text), "_take_listening"),
     "terminated": ("preparing running finished", having(), "_terminated"),
     "ready": ("preparing running", having(programs=listed(text), notes=listed(text)), "_answered"),
     "refused": ("preparing running", having(problems=listed(_problem)), "_answered"),
@@ -109,12 +109,12 @@ DAEMON_MESSAGES: Table = {
     "collective": (
         "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_mpi.collect"
     ),
-    "ask": ("preparing running finished", having(id=whole, what=text), "_mpi.ask"),
+    "ask": ("preparing running finished", having(id=whole, request=text), "_mpi.ask"),
     "answer": ("preparing running finished", having(id=whole, error=text), "_mpi.take_modex"),
     "joined": ("running finished", having(world=text), "_mpi.join"),
     "waiting": ("running finished", having(world=text, absent=listed(whole)), "_mpi.take_absent"),
     "singleton": (
-        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), why_no_pmix=text),
+        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), pmix_error=text),
         "_mpi.warn_of_singleton",
     ),
     "broken": ("preparing running finished", having(text=text), "_pmix_broken"),

@@ -191,7 +191,7 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "pmix_defaults": pmix_defaults(job.mpi, one_machine),
         "descriptor": PMI_DESCRIPTOR if PMI in offer and not job.pmi_port else None,
         "port": PMI in offer and job.pmi_port,
-        "tell_after": mpi_init_notice(job.deadlines),
+        "notice_after": mpi_init_notice(job.deadlines),
     }
 
 
