@@ -1,7 +1,8 @@
 """One launch from start to verdict: start the daemons, prepare and start the ranks, wait for their end.
 
-Each step leads to the next or raises one LaunchError; in every case no daemon and no rank is left. The JobSpec holds what was
-decided before (allocation, map, environment); events from the nodes decide the rest.
+Each step leads to the next or raises one LaunchError; in every case no daemon and no rank is left. Events of the nodes and
+signals to mpilaunch arrive here. When a node is lost, `Launch.gone` decides whether the other ranks end, and `head.stop` ends
+them.
 """
 
 from __future__ import annotations
@@ -48,14 +49,12 @@ class Launch:
     """A running job, and the `LinkEvents` of all its nodes; create it inside a running event loop."""
 
     def __init__(self, job: JobSpec, agents: Mapping[str, Agent], observer: Observer) -> None:
-        self._job = job
-        self._observer = observer
-        self._timeline = Timeline()
+        self._job, self._observer, self._timeline = job, observer, Timeline()
         self._state = JobState({})
         self._finished: dict[int, int] = {}
         self._lost_nodes: set[int] = set()
         self._swept: list[tuple[str, int, str]] = []
-        self._running = False
+        self._running = self._preempted = False
         self._error: BaseException | None = None
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
@@ -64,13 +63,15 @@ class Launch:
         self._output = OutputForwarder(job, self._output_broken)
         self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
         self._ranks.add(first_world(job))
-        self._mpi = MpiServices(
-            job, self._daemons, self._ranks, self._state, self._say, self._warn, self._end_early, self._crashed
+        self._stop = Stop(
+            job, self._daemons, self._ranks, self._state, self._output, lambda: self._mpi.close(), self._node_done
         )
-        self._stop = Stop(job, self._daemons, self._ranks, self._state, self._output, self._mpi.close, self._node_done)
-        self._stdin: StdinForwarder | None = None
-        self._preempted = False
-        self._checkpoints = Checkpoints(job, self._tell_all, self._say)
+        self._mpi = MpiServices(
+            job, self._daemons, self._ranks, self._state, self._say, self._warn, self._stop.begin, self._crashed
+        )
+        self._checkpoints = Checkpoints(job, self._send_all, self._say)
+        readers = {place.rank: place.node for place in job.job_map.placements if job.gets_stdin(place.rank)}
+        self._stdin = StdinForwarder(readers, self._daemons.links)
 
     async def run(self, signals: SignalRelay) -> Verdict:
         """Run the job and return its verdict; signals go to this launch until it returns."""
@@ -82,8 +83,7 @@ class Launch:
             self._stop.leaving = True
             self._mpi.close()
             await self._daemons.end()
-            if self._stdin is not None:
-                self._stdin.close()
+            self._stdin.close()
             self._checkpoints.close()
             await self._output.drain()
             self._stop.close()
@@ -139,7 +139,8 @@ class Launch:
 
     def _note_nodes(self) -> None:
         if self._job.output.verbose >= 1:
-            self._say(f"{plural(len(self._links), 'node')} reported after {self._timeline.phases()['launch-daemons']:.1f} s")
+            seconds = self._timeline.phases()["launch-daemons"]
+            self._say(f"{plural(len(self._daemons.links), 'node')} reported after {seconds:.1f} s")
         if self._job.output.verbose >= 2:
             for index, facts in self._facts().items():
                 size = f"{plural(len(facts.cpus), 'CPU')}, {plural(len(facts.gpus), 'GPU')}"
@@ -150,7 +151,7 @@ class Launch:
     async def _run_ranks(self) -> None:
         """Wait until every rank has ended and every node has swept up, within the time limits."""
         self._timeline.begin("run")
-        self._stdin = StdinForwarder(self._stdin_targets())
+        self._stdin.more_credit()
         self._checkpoints.begin()
         self._stop.limit_time()
         await self._done.wait()
@@ -163,9 +164,7 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = explain(
-                self._state, verdict.first, self._output.last_lines, self._ranks.node_name, self._ranks.why_too_long
-            )
+            verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks)
         if self._stop.outcome is not None:
             failed, stopped, finished = self._state.other_ranks(None)
             verdict = replace(self._stop.outcome, stopped=stopped, finished=finished)
@@ -182,7 +181,6 @@ class Launch:
     # LinkEvents
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Call the handler of a daemon's message; raises WireError when its content is wrong or about another node."""
         handler = DAEMON_MESSAGES[message["type"]][2]
         for_mpi = handler.startswith("_mpi.")
         if for_mpi:
@@ -198,24 +196,24 @@ class Launch:
     def _ranks_started(self, link: NodeLink, message: dict[str, Any]) -> None:
         for rank, _pid, clock in message["ranks"]:
             self._check_rank(link, rank, started=False)
-            self._timeline.rank_started(rank, link.head_clock(clock))
+            self._timeline.rank_starts[rank] = link.head_clock(clock)
             self._state.apply(rank, "started")
         for rank, number, clock in message["failed"]:
             self._check_rank(link, rank, started=False)
-            self._stdin_ended(rank, 0)
+            self._stdin.rank_ended(rank, 0)
             self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._check_rank(link, message["rank"], started=True)
         if (message["code"] is None) == (message["signal"] is None):
             raise WireError("'exited' with a code and a signal, or neither")
-        self._stdin_ended(message["rank"], message["stdin_read"])
+        self._stdin.rank_ended(message["rank"], message["stdin_read"])
         self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
 
     def _pmix_broken(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._mpi.check_offered("broken", "pmix")
         detail = f"{link.node.name}: {message['text'][:LONGEST_NOTE]}"
-        self._end_early(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
+        self._stop.begin(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
 
     def _terminated(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Handle SIGTERM received by a daemon, and perhaps by every process of the job there, like SIGTERM to mpilaunch."""
@@ -247,25 +245,22 @@ class Launch:
             raise WireError(f"rank {rank} has {'not ' if started else ''}started")
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        """Forward bytes of a rank's output."""
         self._output.data(link, channel, data)
 
-    def end(self, link: NodeLink, channel: int) -> None:
-        """Note the end of a rank's stdout or stderr; after the last of them the rank is drained."""
+    def end(self, channel: int) -> None:
+        """After the last stream of a rank, the rank is drained."""
         self._output.end(channel)
         rank = rank_of(channel)
         if self._output.drained(rank):
             self._state.apply(rank, "drained")
             self._check_done()
 
-    def credit(self, link: NodeLink, channel: int) -> None:
-        """Send more stdin: a rank has read some."""
-        if self._stdin is not None:
-            self._stdin.more_credit()
+    def credit(self) -> None:
+        self._stdin.more_credit()
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """Handle the end of a link: released, failed before the ranks ran, or lost."""
-        index = link.node.index
+        index, name = link.node.index, link.node.name
         self._ranks.gone(link, reason)
         self._mpi.node_lost(index)
         if not self._running or self._node_done(index):
@@ -275,16 +270,16 @@ class Launch:
         self._lost_nodes.add(index)
         for rank in self._ranks.of_node(index):
             self._state.apply(rank, "lost")
-            self._stdin_ended(rank, None)
+            self._stdin.rank_ended(rank, None)
             self._mpi.rank_lost(rank)
-        detail = f"{link.node.name}: lost: {reason}\n{link.last_output}".rstrip("\n")
-        outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=link.node.name, detail=detail)
+        detail = f"{name}: lost: {reason}\n{link.last_output}".rstrip("\n")
+        outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=name, detail=detail)
         if self._job.continue_on_error:
             self._stop.outcome = self._stop.outcome or outcome
-            self._say(f"{link.node.name}: lost: {reason}: the others go on")
+            self._say(f"{name}: lost: {reason}: the others go on")
             self._check_missed()
         elif self._stop.begun:
-            self._say(f"{link.node.name}: lost: {reason}")
+            self._say(f"{name}: lost: {reason}")
         else:
             self._stop.begin(outcome)
         self._check_done()
@@ -323,18 +318,13 @@ class Launch:
     def forward(self, number: int) -> None:
         """Pass a signal on to every rank."""
         if not self._checkpoints.takes(number):
-            self._tell_all({"type": "signal", "signal": number})
+            self._send_all({"type": "signal", "signal": number})
 
-    def _tell_all(self, message: dict[str, Any]) -> None:
+    def _send_all(self, message: dict[str, Any]) -> None:
         for link in self._links:
             link.send(message)
 
     # The end of ranks, and of the job
-
-    def _stdin_ended(self, rank: int, consumed: int | None) -> None:
-        """Stop sending stdin to a rank that has ended; `consumed` is the number of bytes it read, None when unknown."""
-        if self._stdin is not None:
-            self._stdin.rank_ended(rank, consumed)
 
     def _exited(self, end: RankEnd) -> None:
         self._state.apply(end.rank, "exited", end)
@@ -353,9 +343,6 @@ class Launch:
         if missed:
             self._state.mark_missed(missed)
             self._stop.begin(None)
-
-    def _end_early(self, outcome: Verdict) -> None:
-        self._stop.begin(outcome)
 
     def _crashed(self, error: BaseException) -> None:
         self._error = error
@@ -390,7 +377,3 @@ class Launch:
 
     def _warn(self, text: str) -> None:
         self._output.say(self._observer.warned(text))
-
-    def _stdin_targets(self) -> dict[int, NodeLink]:
-        placements = self._job.job_map.placements
-        return {place.rank: self._daemons.links[place.node] for place in placements if self._job.gets_stdin(place.rank)}

@@ -129,7 +129,7 @@ class Stop:
 
     def _may_go_on(self, index: int) -> bool:
         """Return whether a node waits only for our reader: its ranks have ended and it still has some of their output."""
-        ranks, received = self._ranks.of_node(index), self._daemons.links[index].received
+        ranks, received = self._ranks.of_node(index), self._daemons.links[index].session.received
         if self._asked or any(map(self._state.is_alive, ranks)) or not self._output.held_up:
             return False
         return received - self._received.setdefault(index, received) <= LEFT_IN_PIPES * len(ranks)

@@ -232,7 +232,7 @@ class MpiServices:
         if needs[0] not in offer:
             why = f"--mpi {self._job.mpi} offers no {needs[1]}, which {message['family']} needs"
         elif needs[0] == "pmix" and message["pmix_error"]:
-            why = f"no PMIx there, which Open MPI needs: {message['pmix_error']}; install libpmix2, or say --pmix-library"
+            why = f"no PMIx there, which Open MPI needs: {message['pmix_error']}; install libpmix2, or use --pmix-library"
         else:
             why = "it asked for neither PMI nor PMIx: was it built for another launcher?"
         rank = message["rank"]

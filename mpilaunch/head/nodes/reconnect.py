@@ -71,7 +71,7 @@ async def reconnect(
         contacts: bounds the number of nodes contacted at a time.
     """
     if not link.attach_path:
-        why = link.why_no_attach or "it did not say where it can be reached again"
+        why = link.attach_error or "it did not say where it can be reached again"
         link.give_up(f"{why_lost or link.how_ended}; {why}")
         return
     command = python_command(python, "mpilaunch attach", ATTACH, link.attach_path)
@@ -118,7 +118,7 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
         channel.write(caller.answer(await attachment.read(NONCE_SIZE)))
         if not caller.check(await attachment.read(PROOF_SIZE)):
             return "another process than the daemon of this job answers", True
-        channel.write(resume_frame(link.received))
+        channel.write(resume_frame(link.session.received))
         count = resume_count(await attachment.read(RESUME_SIZE))
         attachment.take(channel, count)
         return "", False

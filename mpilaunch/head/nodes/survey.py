@@ -53,7 +53,7 @@ class IgnoreEvents:
     def gone(self, link: NodeLink, reason: str) -> None:
         """Do nothing; the start itself reports a node that fails."""
 
-    def _ignore(self, link: NodeLink, *values: Any) -> None:
+    def _ignore(self, *values: Any) -> None:
         pass
 
     message = data = end = credit = _ignore

@@ -93,7 +93,7 @@ def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[
         "node": place.node,
         "cpus": None if binding.cpus is None else list(binding.cpus),
         "gpus": list(binding.gpus),
-        "started": timeline.started_at(rank),
+        "started": timeline.wall(timeline.rank_starts.get(rank)),
         "ended": None if end is None else timeline.wall(end.clock),
         "exit_code": None if end is None else end.code,
         "signal": None if end is None else end.signal,

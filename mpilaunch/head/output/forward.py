@@ -200,7 +200,7 @@ class OutputForwarder:
         """Collect credit and grant it in portions, so that not every block needs a frame."""
         stream.owed += size
         if stream.owed * 4 >= self.window:
-            link.grant(channel, stream.owed)
+            link.session.grant(channel, stream.owed)
             link.flush()
             stream.owed = 0
 
