@@ -27,7 +27,7 @@ FORWARDED = {
 
 
 class Receiver(Protocol):
-    """The object that acts on signals: a launch."""
+    """Acts on signals; implemented by a launch."""
 
     def interrupt(self, number: int, times: int) -> None:
         """Handle a signal that asks for the end of the job; `times` counts all such signals so far."""
@@ -52,8 +52,7 @@ class SignalRelay:
         self._loop = loop
         self.receiver = receiver
         self._starting: asyncio.Task[None] | None = None
-        self._interrupts = 0
-        self._cancelled_by = 0
+        self._interrupts = self._cancelled_by = 0
         self._read = self._write = -1
         self._before: dict[signal.Signals, Any] = {}
 
@@ -87,31 +86,23 @@ class SignalRelay:
         except asyncio.CancelledError:
             if not self._cancelled_by:
                 raise
-            name = signal_name(self._cancelled_by)
-            message = f"{name} during the start: no rank was started"
-            preempted = self._cancelled_by == signal.SIGTERM
-            exit_code = 128 + self._cancelled_by
-            raise LaunchError("preempted" if preempted else "interrupted", message, exit_code=exit_code) from None
+            reference = "preempted" if self._cancelled_by == signal.SIGTERM else "interrupted"
+            message = f"{signal_name(self._cancelled_by)} during the start: no rank was started"
+            raise LaunchError(reference, message, exit_code=128 + self._cancelled_by) from None
         finally:
             self._starting = None
 
     def _dispatch(self) -> None:
         for number in map(signal.Signals, os.read(self._read, 4096)):
             if number in FORWARDED:
-                self._forward(number, FORWARDED[number])
+                if self._starting is None and self.receiver is not None:
+                    self.receiver.forward(FORWARDED[number])
+                if number == signal.SIGTSTP:
+                    os.kill(os.getpid(), signal.SIGSTOP)
             elif number in self._before:
-                self._end(number)
-
-    def _end(self, number: int) -> None:
-        self._interrupts += 1
-        self._cancelled_by = number
-        if self._starting is not None:
-            self._starting.cancel()
-        elif self.receiver is not None:
-            self.receiver.interrupt(number, self._interrupts)
-
-    def _forward(self, number: int, sent: int) -> None:
-        if self._starting is None and self.receiver is not None:
-            self.receiver.forward(sent)
-        if number == signal.SIGTSTP:
-            os.kill(os.getpid(), signal.SIGSTOP)
+                self._interrupts += 1
+                self._cancelled_by = number
+                if self._starting is not None:
+                    self._starting.cancel()
+                elif self.receiver is not None:
+                    self.receiver.interrupt(number, self._interrupts)

@@ -1,4 +1,4 @@
-"""Stops a job: sends signals to every rank, and cuts the nodes that do not end their ranks in time.
+"""Stops a job, for a failure, a lost node, a signal or `--timeout`: signals every rank, and cuts nodes that do not end in time.
 
 A job is stopped once, whatever the reason. A stop always ends: a node that has not finished OVERDUE seconds after the grace
 time is cut. The one exception is output that the reader of mpilaunch's own output does not take: it may take longer, until
@@ -34,7 +34,6 @@ class Stop:
         leaving: the ranks have ended, and only output may be left.
 
     Args:
-        on_begin: called when the stop begins.
         node_done: returns whether the node with this index is lost or finished.
     """
 
@@ -56,7 +55,6 @@ class Stop:
         self._loop = asyncio.get_running_loop()
         self._overdue: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
-        self._due: float | None = None
         self._received: dict[int, int] = {}
 
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:
@@ -85,8 +83,6 @@ class Stop:
             self.begin(outcome, signals, shared=shared)
         elif again:
             self._send(signals, shared)
-        elif self._due is None:
-            self._give_up_after(signals)
 
     def quit(self, outcome: Verdict) -> None:
         """Stop at once: cut every node that has not finished."""
@@ -110,14 +106,10 @@ class Stop:
         wait = self._deadlines.grace / max(1, len(signals))
         for link in self._daemons.links.values():
             link.send({"type": "stop", "steps": [[int(number), wait] for number in signals], "shared": shared})
-        self._give_up_after(signals)
-
-    def _give_up_after(self, signals: Sequence[int]) -> None:
         if self._overdue is not None:
             self._overdue.cancel()
-        self._due = self._loop.time() + (self._deadlines.grace if signals else 0.0) + OVERDUE
         self._received.clear()
-        self._overdue = self._loop.call_at(self._due, self._give_up)
+        self._overdue = self._loop.call_later((self._deadlines.grace if signals else 0.0) + OVERDUE, self._give_up)
 
     def _give_up(self) -> None:
         """Cut the nodes that have not finished, except those whose output waits for the reader of mpilaunch's output."""
