@@ -148,7 +148,7 @@ class RequestChannel(RelayedChannel):
         lost: as above.
     """
 
-    def __init__(self, events: ChannelEvents, granted: int, lost: str) -> None:
+    def __init__(self, events: ChannelEvents | None, granted: int, lost: str) -> None:
         super().__init__(None, lost)
         self._granted_events, self._granted = events, granted
         self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()

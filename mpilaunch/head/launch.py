@@ -247,7 +247,7 @@ class Launch:
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         self._output.data(link, channel, data)
 
-    def end(self, channel: int) -> None:
+    def end_of_stream(self, channel: int) -> None:
         """After the last stream of a rank, the rank is drained."""
         self._output.end(channel)
         rank = rank_of(channel)

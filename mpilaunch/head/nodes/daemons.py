@@ -82,7 +82,7 @@ class Daemons:
         if standby and any(node.agent != bundle.LOCAL for node in nodes):
             from mpilaunch.head.standby.client import KeeperClient  # this machine's daemons never stand by
 
-            self._keeper_client = KeeperClient.find(job.agent, *self.boot())
+            self._keeper_client = KeeperClient(job.agent, *self.boot())
         self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:

@@ -49,7 +49,7 @@ class LinkEvents(Protocol):
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         """Handle bytes of a rank's output, and grant them again once they are written."""
 
-    def end(self, channel: int) -> None:
+    def end_of_stream(self, channel: int) -> None:
         """Handle the end of a rank's stdout or stderr."""
 
     def credit(self) -> None:
@@ -253,7 +253,7 @@ class NodeLink:
                         if kind == CONTROL:
                             self._take_message(value)
                         else:
-                            self._events.end(channel)
+                            self._events.end_of_stream(channel)
                     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                         subject = repr(value["type"]) if kind == CONTROL else f"the end of channel {channel}"
                         raise WireError(f"{subject} does not fit: {str(error)[:LONGEST_NOTE]}") from error

@@ -56,4 +56,4 @@ class IgnoreEvents:
     def _ignore(self, *values: Any) -> None:
         pass
 
-    message = data = end = credit = _ignore
+    message = data = end_of_stream = credit = _ignore

@@ -15,25 +15,29 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from mpilaunch.agent import Channel
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.agents import Agents
-from mpilaunch.head.nodes.daemons import ENDING
+from mpilaunch.head.nodes.daemons import ENDING, Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.survey import IgnoreEvents
-from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, Requests, take_down
-from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink
+from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, common_request, request_for, take_down
+from mpilaunch.head.standby.pool import StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
 from mpilaunch.head.tasks import cancel_all
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.relay import MAX_DATA, STDIN, FrameProtocol
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
+from mpilaunch.wire.frames import STANDBY
 
 if TYPE_CHECKING:
     from typing import IO
 
+KEEP_PAUSE = 30.0
+"""Seconds between two signs of life for standby daemons, which wait four times as long for one."""
 RENEWAL_PATIENCE = 3.0
 """Seconds that a client waits for a daemon that is being replaced."""
 RENEWAL_PAUSE = 30.0
@@ -95,7 +99,7 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
                 os.close(descriptor)
     with open(result, "wb", buffering=0) as pipe:
         try:
-            asyncio.run(Keeper(job, nodes, idle, folder).run(pipe))
+            asyncio.run(_keep(job, nodes, idle, folder, pipe))
         except BaseException as error:
             failure = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
             if not pipe.closed:  # it is closed once READY was written
@@ -105,23 +109,29 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
             os._exit(0)
 
 
-class Keeper(IgnoreEvents):
-    """The keeper: starts the pool's daemons, serves clients, and ends. It is the `LinkEvents` of its pool.
+async def _keep(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: IO[bytes]) -> None:
+    raise_file_limit(job, nodes)
+    agents = Agents(job, [node.index for node in nodes])
+    try:
+        await Keeper(job, nodes, agents, idle).run(folder, result)
+    finally:
+        await agents.close()
+
+
+class Keeper(Daemons, IgnoreEvents):
+    """The keeper: starts the standby daemons, serves clients, and ends. It is the `StandbyEvents` of its links.
 
     Args:
         job: how the nodes are reached.
         nodes: the nodes with a standby daemon.
         idle: seconds without a launch after which the keeper ends.
-        folder: the directory of the keeper's record.
     """
 
-    def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float, folder: str) -> None:
-        self._folder = folder
+    def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Agents, idle: float) -> None:
+        super().__init__(job, nodes, agents, self, standby=False)
         self.secret = b""
         self._unproved: list[StandbyClient] = []
         self._job, self._nodes, self._idle = job, nodes, idle
-        self._daemons: StandbyDaemons
-        self._agents = Agents(job, [node.index for node in nodes])
         self._requests: dict[bytes, list[int]] = {}
         self._soon: set[int] = set()
         self._renewals: dict[int, asyncio.Task[None]] = {}
@@ -131,20 +141,22 @@ class Keeper(IgnoreEvents):
         self._stop_requests: list[StandbyClient] = []
         self._used = 0.0
 
-    async def run(self, result: IO[bytes]) -> None:
-        """Start the daemons, write READY to `result` and close it, serve, end; raises LaunchError if a node does not start."""
+    async def run(self, folder: str, result: IO[bytes]) -> None:
+        """Start the daemons, write READY to `result` and close it, serve, end; raises LaunchError if a node does not start.
+
+        Args:
+            folder: the directory of the keeper's record.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        raise_file_limit(self._job, self._nodes)
-        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self, self.released)
         try:
             if not await self._started():
                 return
-            requests = Requests(self._job.agent, *self._daemons.boot())
+            common = common_request(self._job.agent, *self.boot())
             for node in self._nodes:
-                self._requests.setdefault(requests.of(node), []).append(node.index)
-            record = new_record(self._folder)
+                self._requests.setdefault(request_for(node, common), []).append(node.index)
+            record = new_record(folder)
             self.secret = record.secret
             mask = os.umask(0o077)
             try:
@@ -161,12 +173,11 @@ class Keeper(IgnoreEvents):
                 server.close()
             await self._finish()
         finally:
-            await self._daemons.end()
-            await self._agents.close()
+            await self.end()
 
     async def _started(self) -> bool:
         """Start all daemons; return False when a stop was requested meanwhile."""
-        starting = asyncio.ensure_future(self._daemons.start(self._job.deadlines.start, lambda waiting: None))
+        starting = asyncio.ensure_future(self.start(self._job.deadlines.start, lambda waiting: None))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -248,8 +259,7 @@ class Keeper(IgnoreEvents):
 
     def _links(self, indexes: Sequence[int] | None = None) -> list[StandbyLink]:
         """Return the links of these nodes, or of all nodes."""
-        links = self._daemons.links
-        selected = map(links.get, links if indexes is None else indexes)
+        selected = map(self.links.get, self.links if indexes is None else indexes)
         return [link for link in selected if isinstance(link, StandbyLink)]
 
     def _release_idle(self) -> list[StandbyLink]:
@@ -257,6 +267,27 @@ class Keeper(IgnoreEvents):
         for link in idle:
             link.release()
         return idle
+
+    # Starting daemons
+
+    def make_link(self, node: Node) -> NodeLink:
+        """Return a new link for a node."""
+        return StandbyLink(node, self)
+
+    def greet(self, link: NodeLink) -> None:
+        """Send nothing: the client sends the first message."""
+
+    async def beat(self) -> None:
+        """Send signs of life to idle daemons; does not return."""
+        while True:
+            await asyncio.sleep(KEEP_PAUSE)
+            for link in self._links():
+                link.keep_waiting()
+
+    async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
+        """Start the standby daemon of a node; raises AgentFailure."""
+        command, payload = self.boot()
+        return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
 
     # Events of the links
 
@@ -278,9 +309,9 @@ class Keeper(IgnoreEvents):
         while True:
             if node.index not in self._soon:
                 await asyncio.sleep(RENEWAL_PAUSE)
-            self._daemons.links.pop(node.index, None)
+            self.links.pop(node.index, None)
             try:
-                await self._daemons.join([node], self._job.deadlines.start)
+                await self.join([node], self._job.deadlines.start)
                 return
             except LaunchError:
                 pass
