@@ -1,9 +1,8 @@
-"""Start a daemon on every node, or fail with one error for all nodes that did not start.
+"""Start a daemon on every node, or fail with one error for all that did not start; ping the daemons, and release them.
 
-Every node is tried, so one launch reports everything that is wrong. `fanout` bounds the number of concurrent contacts, and the
-start deadline all of them together. A connection that closed before the hello is tried again, since limits such as sshd's
-MaxStartups drop connections at random under load; so is a pod that does not run yet. A connection that is lost while ranks run
-is replaced.
+Every node is tried, so one launch reports everything that is wrong. `--fanout` bounds the number of concurrent contacts, and
+`--start-timeout` all of them together. A connection that closed before the hello is tried again, since limits such as sshd's
+MaxStartups drop connections at random under load; so is a pod that does not run yet.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
@@ -44,14 +44,11 @@ ENDING = 5.0
 
 
 class Daemons:
-    """The daemons of one job.
+    """The daemons of one job, by the index of their node.
 
     Args:
-        job: its deadlines, fanout, Python and agent options are used.
-        nodes: the nodes to start.
-        agents: the agents of these nodes and of those that join, by name.
+        agents: the agents of the nodes and of those that join, by name.
         events: receives the events of all links.
-        say: prints a note.
         standby: whether a standby daemon may be used.
     """
 
@@ -65,16 +62,13 @@ class Daemons:
         say: Callable[[str], None] = lambda text: None,
         standby: bool = True,
     ) -> None:
-        self._agents = agents
-        self._say = say
-        self._reconnecting: set[asyncio.Task[None]] = set()
-        self._python = job.python or "python3"
-        self._show_secrets = job.show_secrets
-        self._deadlines = job.deadlines
+        self._agents, self._events, self._say = agents, events, say
+        self._python, self._deadlines, self._show_secrets = job.python or "python3", job.deadlines, job.show_secrets
+        self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
         self._contacts = asyncio.Semaphore(job.fanout)
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}
-        self._events = events
+        self._reconnecting: set[asyncio.Task[None]] = set()
         self.links = {node.index: self.make_link(node) for node in nodes}
         self._keeper_client: KeeperClient | None = None
         self._hung: set[int] = set()
@@ -83,7 +77,6 @@ class Daemons:
             from mpilaunch.head.standby.client import KeeperClient  # this machine's daemons never stand by
 
             self._keeper_client = KeeperClient(job.agent, *self.boot())
-        self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
 
     async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
         """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
@@ -98,9 +91,9 @@ class Daemons:
         new = [node for node in nodes if node.index not in self.links]
         for name in {node.agent for node in new}:
             self._agents[name]  # load it here: one error for an agent, not one for each node
-        self.links.update({node.index: self.make_link(node) for node in new})
         if not new:
             return
+        self.links |= {node.index: self.make_link(node) for node in new}
         try:
             await self._start([node.index for node in new], time.monotonic() + deadline, lambda waiting: None)
         finally:
@@ -165,16 +158,18 @@ class Daemons:
                 link.give_up("it had not reported")
             else:
                 link.release()
+        await self._wait_for_ends()
+        for link in self.links.values():
+            if link.living:
+                link.give_up("its daemon did not end")
+        await self._wait_for_ends()
+        if self._heartbeat is not None:
+            await cancel_all([self._heartbeat])
+
+    async def _wait_for_ends(self) -> None:
         living = [link.ended for link in self.links.values() if link.living]
         if living:
             await asyncio.wait(living, timeout=ENDING)
-        cut = [link for link in self.links.values() if link.living]
-        for link in cut:
-            link.give_up("its daemon did not end")
-        if cut:
-            await asyncio.wait([link.ended for link in cut], timeout=ENDING)
-        if self._heartbeat is not None:
-            await cancel_all([self._heartbeat])
 
     async def _start_node(self, index: int) -> NodeFailure | None:
         """Start one node, with retries; return why it did not start, or None."""
@@ -207,9 +202,7 @@ class Daemons:
             if not link.first_news.done():
                 self._hung.add(index)
                 link.give_up("the daemon that stood by does not answer")
-        if link.reported:
-            return "", ""
-        return _why_no_hello(link)
+        return ("", "") if link.reported else _explain_silence(link)
 
     def greet(self, link: NodeLink) -> None:
         """Send the first message to a daemon."""
@@ -236,12 +229,12 @@ class Daemons:
                 return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload
 
-    def _lost(self, link: NodeLink, why: str) -> None:
+    def _lost(self, link: NodeLink, reason: str) -> None:
         """Replace the lost channel of a node whose ranks run."""
         from mpilaunch.head.nodes.reconnect import reconnect  # most launches lose no channel
 
         agent = self._agents[link.node.agent]
-        task = asyncio.ensure_future(reconnect(link, why, agent, self._python, self._contacts, self._say))
+        task = asyncio.ensure_future(reconnect(link, reason, agent, self._python, self._contacts, self._say))
         self._reconnecting.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
@@ -254,21 +247,14 @@ class Daemons:
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
         node = self.links[index].node
-        command = self._command_by_hand(node) if cause == "agent-failed" else ""
+        agent, command = self._agents[node.agent], ""
+        if cause == "agent-failed" and isinstance(agent, CommandLineAgent):
+            from mpilaunch.job.masking import mask_argv  # only this failure needs it
+
+            with suppress(UsageError):  # the agent has failed for the same reason
+                argv = agent.argv(node, [self._python, "--version"])
+                command = shlex.join(argv if self._show_secrets else mask_argv(argv))
         return NodeFailure(node.name, cause, detail, time.monotonic() - self._began, index, command)
-
-    def _command_by_hand(self, node: Node) -> str:
-        """Return a command line by which a user can see why a node is not reached, "" when its agent has none."""
-        agent = self._agents[node.agent]
-        if not isinstance(agent, CommandLineAgent):
-            return ""
-        from mpilaunch.job.masking import mask_argv  # only this failure needs it
-
-        try:
-            argv = agent.argv(node, [self._python, "--version"])
-        except UsageError:  # the agent has failed for the same reason
-            return ""
-        return shlex.join(argv if self._show_secrets else mask_argv(argv))
 
 
 MESSAGES = {
@@ -280,7 +266,7 @@ MESSAGES = {
 """Cause -> messages of shells, ssh and Python that show it, whatever the exit code."""
 
 
-def _why_no_hello(link: NodeLink) -> tuple[str, str]:
+def _explain_silence(link: NodeLink) -> tuple[str, str]:
     """Return (cause, detail) for a channel that ended without a hello, from its exit code and last output."""
     if link.broke:
         return "protocol", link.broke

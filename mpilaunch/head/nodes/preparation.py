@@ -1,4 +1,4 @@
-"""The `prepare` messages: programs, layers of the environment, and the ranks of each node.
+"""The `prepare` messages: programs, layers of the environment, and the ranks of each node; MASTER_ADDR and MASTER_PORT.
 
 Pure: one message per node (docs/wire.md) and a common part are computed from the job, the nodes' facts and the bindings.
 `--show-env` prints the environment that a node would make from its message.
@@ -33,12 +33,8 @@ NODE_SILENCE = 4
 """Heartbeat limits without a byte after which a daemon takes the head for dead; the head must notice first."""
 FROZEN = 1.5
 """Heartbeat limits after which a guard kills a daemon that hangs; the head must notice and report it first."""
-
-
-AT_LAUNCH = "<chosen at launch>"
-OF_THE_NODE = "<the node's>"
+AT_LAUNCH, OF_THE_NODE = "<chosen at launch>", "<the node's>"
 """Printed by `--show-env` for values that are not known before a launch."""
-
 UNBOUND = RankBinding()
 
 
@@ -121,9 +117,8 @@ def preparations(
         node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
         ranks = []
         for place in places:
-            variables = contracts.rank_environment(
-                job_facts, node, RankPlace(place.rank, place.local_rank, *crosses[place.rank])
-            )
+            rank_place = RankPlace(place.rank, place.local_rank, *crosses[place.rank])
+            variables = contracts.rank_environment(job_facts, node, rank_place)
             binding = bindings.get(place.rank, UNBOUND)
             ranks.append(
                 {
@@ -165,11 +160,7 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
-    """Return the description of a world that every node gets for MPI; None when the job offers no MPI protocol.
-
-    Args:
-        one_machine: several nodes of the world are one machine.
-    """
+    """Return the description of a world that every node gets for MPI; None when the job offers no MPI protocol."""
     offer = mpi_offer(job.mpi)
     if not offer:
         return None
@@ -181,7 +172,7 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "first": world.first,
         "size": world.size,
         "universe_size": job.universe,
-        "hosts": _host_names([job.allocation.nodes[node].name for node in nodes]),
+        "hosts": _unique([job.allocation.nodes[node].name for node in nodes]),
         "blocks": process_blocks(world.job_map),
         "app_sizes": [counts[app] for app in range(len(world.apps))],
         "parent": world.parent,
@@ -195,11 +186,9 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
     }
 
 
-def _host_names(names: list[str]) -> list[str]:
+def _unique(names: list[str]) -> list[str]:
     """Return the nodes' names, made unique where needed: PMIx identifies nodes by name."""
-    if len(set(names)) == len(names):
-        return names
-    return [f"{name}-{place}" for place, name in enumerate(names)]
+    return names if len(set(names)) == len(names) else [f"{name}-{place}" for place, name in enumerate(names)]
 
 
 def mpi_init_notice(deadlines: Deadlines) -> float:
@@ -224,7 +213,10 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
 
 def _app(job: JobSpec, app: App) -> dict[str, Any]:
     directory = app.wdir or job.wdir
-    here = _current_directory()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed: nodes fall back to the home directory
+        here = os.environ.get("PWD") or "the current directory"
     return {
         "program": list(app.program),
         # Relative to the head's directory, as for mpirun.
@@ -235,18 +227,10 @@ def _app(job: JobSpec, app: App) -> dict[str, Any]:
     }
 
 
-def _current_directory() -> str:
-    """Return this process's directory; when it was removed, its last name, and nodes then fall back to the home directory."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return os.environ.get("PWD") or "the current directory"
-
-
 def _pythons(job: JobSpec) -> list[str]:
     """Return the interpreters to try for scripts: only the user's choice, else the head's `python3`, then the node's own."""
     if job.python is not None:
         return [job.python]
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     head = next((path for folder in folders if os.access(path := os.path.join(folder, "python3"), os.X_OK)), None)
-    return [head, "python3"] if head is not None else ["python3"]
+    return ["python3"] if head is None else [head, "python3"]

@@ -52,9 +52,8 @@ READY = "ready"
 def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
     """Start a keeper for the nodes of a job in the background, replacing an old one.
 
-    Return the number of nodes, and the names of the old keeper's nodes that are not among them.
-
-    Raises LaunchError when a node does not start; then no daemon is left.
+    Return the number of nodes, and the names of the old keeper's nodes that are not among them. Raises LaunchError when a node
+    does not start; then no daemon is left.
     """
     nodes = [node for node in job.allocation.nodes if node.slots and node.agent != bundle.LOCAL]
     if not nodes:
@@ -122,24 +121,20 @@ class Keeper(Daemons, IgnoreEvents):
     """The keeper: starts the standby daemons, serves clients, and ends. It is the `StandbyEvents` of its links.
 
     Args:
-        job: how the nodes are reached.
-        nodes: the nodes with a standby daemon.
         idle: seconds without a launch after which the keeper ends.
     """
 
     def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Agents, idle: float) -> None:
         super().__init__(job, nodes, agents, self, standby=False)
+        self._job, self._nodes, self._idle = job, nodes, idle
         self.secret = b""
         self._unproved: list[StandbyClient] = []
-        self._job, self._nodes, self._idle = job, nodes, idle
         self._requests: dict[bytes, list[int]] = {}
         self._soon: set[int] = set()
         self._renewals: dict[int, asyncio.Task[None]] = {}
-        self._renewed = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._finished = False
+        self._renewed, self._stopping = asyncio.Event(), asyncio.Event()
         self._stop_requests: list[StandbyClient] = []
-        self._used = 0.0
+        self._finished, self._used = False, 0.0
 
     async def run(self, folder: str, result: IO[bytes]) -> None:
         """Start the daemons, write READY to `result` and close it, serve, end; raises LaunchError if a node does not start.
@@ -343,16 +338,6 @@ class StandbyClient(FrameProtocol):
         self._keeper.connected(self)
         self.send_frame(NONCE, self._listener.nonce)
 
-    def _check_proof(self, listener: Listener, kind: int, data: bytes) -> None:
-        proof = listener.check(data) if kind == PROOF else b""
-        if not proof:
-            self._refuse()
-            return
-        self._listener = None
-        self.max_data = MAX_DATA
-        self._decided()
-        self.send_frame(PROOF, proof)
-
     def _decided(self) -> None:
         self._keeper.decided(self)
         if self._deadline is not None:
@@ -361,7 +346,14 @@ class StandbyClient(FrameProtocol):
     def frame_received(self, kind: int, data: bytes) -> None:
         """Handle the proof, then the request; after that, all frames are for the daemon."""
         if self._listener is not None:
-            self._check_proof(self._listener, kind, data)
+            proof = self._listener.check(data) if kind == PROOF else b""
+            if not proof:
+                self._refuse()
+                return
+            self._listener = None
+            self.max_data = MAX_DATA
+            self._decided()
+            self.send_frame(PROOF, proof)
         elif self._link is not None and kind == STDIN:
             if self._link.client is self:
                 self._link.hand(data)
