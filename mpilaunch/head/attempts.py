@@ -20,7 +20,7 @@ from typing import NamedTuple
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.agents import Agents
-from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe import Observer
 from mpilaunch.head.output.destinations import prepare_destinations
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.hosts.allocation import allocate

@@ -16,7 +16,7 @@ from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.output.destinations import prepare_destinations
 
 if TYPE_CHECKING:
-    from mpilaunch.head.observe.observer import Observer
+    from mpilaunch.head.observe import Observer
     from mpilaunch.job.spec import JobSpec
     from mpilaunch.job.state import Verdict
 

@@ -1,4 +1,4 @@
-"""Periodic checkpoints: signals every rank to save, and numbers a set when all ranks have saved.
+"""Checkpoints (`--checkpoint-interval`, SIGTERM): signals every rank to save, and numbers a set when all ranks have saved.
 
 A rank reports that it has saved only by a mark file in the set's directory (`mpilaunch.job.checkpoints`). One request is under
 way at a time, since a second one would mix two states in one set. A set that is incomplete when the next is due is started
@@ -32,7 +32,6 @@ class Checkpoints:
 
     Args:
         send: sends a control message to every node.
-        say: prints a note.
     """
 
     def __init__(self, job: JobSpec, send: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> None:
@@ -41,8 +40,7 @@ class Checkpoints:
         self._size = len(job.job_map.placements)
         self._grace = job.deadlines.grace
         self._signal: int = getattr(signal, f"SIG{self._policy.signal}")
-        self._send = send
-        self._say = say
+        self._send, self._say = send, say
         self._asked_at: float | None = None
         self._reported: list[int] = []
         self._tasks: set[asyncio.Task[None]] = set()

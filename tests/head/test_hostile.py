@@ -18,7 +18,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.link import LAST_OUTPUT, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
-from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.state import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame

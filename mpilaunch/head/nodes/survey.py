@@ -15,7 +15,7 @@ from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.spec import JobSpec, check_stdin_rank
 from mpilaunch.placement.program_shares import map_apps

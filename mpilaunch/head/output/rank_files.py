@@ -1,4 +1,4 @@
-"""The files that ranks' output goes to (`--output-filename`, `--output-file`): their paths, and one open file per path.
+"""The files that ranks' output goes to (`--output-filename`, `--output-file`, `--error-file`): one open file per path.
 
 A file of one stream gets its bytes as they come; a file that several streams share gets whole lines.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
@@ -19,10 +18,8 @@ from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
-SUFFIXES = {STDOUT: "out", STDERR: "err"}
 
 
-@dataclass(eq=False)
 class RankFile:
     """One open file.
 
@@ -31,13 +28,8 @@ class RankFile:
         shared: whether several streams write, or wrote, to it.
     """
 
-    descriptor: int
-    users: int
-    shared: bool
-
-    def write(self, data: bytes) -> None:
-        """Write bytes; raises OSError."""
-        safe_files.write_all(self.descriptor, data)
+    def __init__(self, descriptor: int, users: int, shared: bool) -> None:
+        self.descriptor, self.users, self.shared = descriptor, users, shared
 
     def release(self) -> None:
         """Remove a user; the last one closes the file."""
@@ -57,13 +49,12 @@ def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[i
     paths, named = _paths(job, world)
     for path, count in Counter(paths.values()).items():
         file = files.get(path)
-        if file is None:
-            files[path] = RankFile(_open(path, job.restart > 0, path in named), count, count > 1)
-        elif file.users:
+        if file is not None and file.users:
             file.users += count
             file.shared = True
         else:
-            files[path] = RankFile(_open(path, True, path in named), count, True)
+            again = file is not None
+            files[path] = RankFile(_open(path, again or job.restart > 0, path in named), count, again or count > 1)
     return {channel: files[path] for channel, path in paths.items()}
 
 
@@ -105,7 +96,7 @@ def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
                 if not any(field for field, _ in tags[kind].pieces):
                     named.add(paths[channel])
             elif output.directory is not None:
-                paths[channel] = os.path.join(output.directory, f"rank-{rank:0{width}}.{SUFFIXES[kind]}")
+                paths[channel] = os.path.join(output.directory, f"rank-{rank:0{width}}.{STREAMS[kind][3:]}")
     return paths, named
 
 

@@ -40,7 +40,6 @@ class StandbyLink(NodeLink):
 
     @property
     def reported(self) -> bool:
-        """Whether the daemon has started."""
         return self.stands_by
 
     @property
