@@ -104,7 +104,7 @@ class Attempts:
         self._ran = self._launch
         lost = failed = self._numbers(self._launch.lost_nodes)
         if not lost and verdict.first is not None:
-            failed = self._numbers([self._launch.node_of(verdict.first.rank)])
+            failed = self._numbers([self._launch.ranks.place(verdict.first.rank).node])
         self._health = replace(self._health, lost=lost, unusable=frozenset()).with_failures(failed)
         self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict

@@ -46,13 +46,18 @@ MOST_SWEPT, LONGEST_NAME = 10_000, 64
 
 
 class Launch:
-    """A running job, and the `LinkEvents` of all its nodes; create it inside a running event loop."""
+    """A running job, and the `LinkEvents` of all its nodes; create it inside a running event loop.
+
+    Attributes:
+        ranks: the ranks of the job.
+        lost_nodes: indexes in the allocation of the nodes that were lost.
+    """
 
     def __init__(self, job: JobSpec, agents: Mapping[str, Agent], observer: Observer) -> None:
         self._job, self._observer, self._timeline = job, observer, Timeline()
         self._state = JobState({})
         self._finished: dict[int, int] = {}
-        self._lost_nodes: set[int] = set()
+        self.lost_nodes: set[int] = set()
         self._swept: list[tuple[str, int, str]] = []
         self._running = self._preempted = False
         self._error: BaseException | None = None
@@ -61,13 +66,13 @@ class Launch:
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
         raise_file_limit(job, nodes)
         self._output = OutputForwarder(job, self._output_broken)
-        self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
-        self._ranks.add(first_world(job))
+        self.ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
+        self.ranks.add(first_world(job))
         self._stop = Stop(
-            job, self._daemons, self._ranks, self._state, self._output, lambda: self._mpi.close(), self._node_done
+            job, self._daemons, self.ranks, self._state, self._output, lambda: self._mpi.close(), self._node_done
         )
         self._mpi = MpiServices(
-            job, self._daemons, self._ranks, self._state, self._say, self._warn, self._stop.begin, self._crashed
+            job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self._crashed
         )
         self._checkpoints = Checkpoints(job, self._send_all, self._say)
         readers = {place.rank: place.node for place in job.job_map.placements if job.gets_stdin(place.rank)}
@@ -93,24 +98,15 @@ class Launch:
     # Results, valid after `run`
 
     @property
-    def lost_nodes(self) -> frozenset[int]:
-        """Indexes in the allocation of the nodes that were lost."""
-        return frozenset(self._lost_nodes)
-
-    def node_of(self, rank: int) -> int:
-        """Return the index in the allocation of a rank's node."""
-        return self._ranks.place(rank).node
-
-    @property
     def port(self) -> int:
         """MASTER_PORT of the ranks."""
-        return master(self._job, self._ranks.worlds[0], self._facts())[1]
+        return master(self._job, self.ranks.worlds[0], self._facts())[1]
 
     def report(self, verdict: Verdict) -> dict[str, Any]:
         """Return the data of the report (docs/report.md)."""
         from mpilaunch.head.observe.report import report  # few launches write one
 
-        return report(self._job, self._facts(), self._ranks, self._state, self._timeline, verdict)
+        return report(self._job, self._facts(), self.ranks, self._state, self._timeline, verdict)
 
     # Steps
 
@@ -126,15 +122,15 @@ class Launch:
         await self._daemons.start(self._job.deadlines.start, progress)
         self._timeline.begin("prepare")
         self._note_nodes()
-        await self._ranks.prepare(self._ranks.worlds[0])
+        await self.ranks.prepare(self.ranks.worlds[0])
         self._observer.started()
         if self._job.report_bindings:
             facts = self._facts()
-            for rank, binding in sorted(self._ranks.bindings.items()):
-                cpus = facts[self._ranks.place(rank).node].cpus
-                self._output.say(f"rank {rank} on {self._ranks.node_name(rank)}: {describe_binding(binding, cpus)}\n")
+            for rank, binding in sorted(self.ranks.bindings.items()):
+                cpus = facts[self.ranks.place(rank).node].cpus
+                self._output.say(f"rank {rank} on {self.ranks.node_name(rank)}: {describe_binding(binding, cpus)}\n")
         self._timeline.begin("start-ranks")
-        self._ranks.launch()
+        self.ranks.launch()
         self._running = True
 
     def _note_nodes(self) -> None:
@@ -164,12 +160,12 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = explain(self._state, verdict.first, self._output.last_lines, self._ranks)
+            verdict = explain(self._state, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             failed, stopped, finished = self._state.other_ranks(None)
             verdict = replace(self._stop.outcome, stopped=stopped, finished=finished)
             if self._job.continue_on_error:
-                hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
+                hosts = tuple(self.ranks.node_name(end.rank) for end in failed)
                 verdict = replace(verdict, failed_after=failed, hosts=hosts)
         elif verdict.first is None and self._output.lost:
             verdict = replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
@@ -190,7 +186,7 @@ class Launch:
             self._check_missed()
 
     def _answered(self, link: NodeLink, message: dict[str, Any]) -> None:
-        self._ranks.answered(link, message)
+        self.ranks.answered(link, message)
         self._check_done()
 
     def _ranks_started(self, link: NodeLink, message: dict[str, Any]) -> None:
@@ -225,12 +221,12 @@ class Launch:
     def _node_finished(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Record that a node has ended its ranks, unless a further world is on its way to the node."""
         index = link.node.index
-        sent = self._ranks.worlds_sent[index]
+        sent = self.ranks.worlds_sent[index]
         if message["worlds"] > sent:
             raise WireError(f"'finished' with {message['worlds']} worlds of {sent}")
         if message["worlds"] < sent or self._node_done(index):
             return
-        unfinished = next((rank for rank in self._ranks.of_node(index) if rank not in self._state.finished), None)
+        unfinished = next((rank for rank in self.ranks.of_node(index) if rank not in self._state.finished), None)
         if unfinished is not None:
             raise WireError(f"'finished' before the end of rank {unfinished}")
         room = max(0, MOST_SWEPT - len(self._swept))
@@ -240,7 +236,7 @@ class Launch:
         self._check_done()
 
     def _check_rank(self, link: NodeLink, rank: int, *, started: bool) -> None:
-        self._ranks.check_rank(rank, link.node.index)
+        self.ranks.check_rank(rank, link.node.index)
         if (self._state.states[rank] != "waiting") != started:
             raise WireError(f"rank {rank} has {'not ' if started else ''}started")
 
@@ -261,14 +257,14 @@ class Launch:
     def gone(self, link: NodeLink, reason: str) -> None:
         """Handle the end of a link: released, failed before the ranks ran, or lost."""
         index, name = link.node.index, link.node.name
-        self._ranks.gone(link, reason)
+        self.ranks.gone(link, reason)
         self._mpi.node_lost(index)
         if not self._running or self._node_done(index):
             if not self._done.is_set():  # else every released node would look at all others
                 self._check_done()
             return
-        self._lost_nodes.add(index)
-        for rank in self._ranks.of_node(index):
+        self.lost_nodes.add(index)
+        for rank in self.ranks.of_node(index):
             self._state.apply(rank, "lost")
             self._stdin.rank_ended(rank, None)
             self._mpi.rank_lost(rank)
@@ -292,16 +288,16 @@ class Launch:
         A second SIGTERM has no effect: schedulers and timeout(1) may send two, and promise the ranks the whole grace time.
         """
         detail = f"{signal_name(number)} to mpilaunch"
-        preempted = number == signal.SIGTERM
+        preempted, leaving = number == signal.SIGTERM, self._stop.leaving
         outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
-        if times >= SIGNALS_TO_QUIT and not self._stop.leaving:
+        if times >= SIGNALS_TO_QUIT and not leaving:
             self._stop.quit(outcome)
-        elif preempted and not self._stop.leaving:
+        elif preempted and not leaving:
             if times == 1:
                 self._preempt(detail)
         else:
             first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
-            if times == 1 and not self._stop.leaving:
+            if times == 1 and not leaving:
                 self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; once more kills them now")
             self._stop.ask(outcome, first if times == 1 else [], again=True)
 
@@ -321,7 +317,7 @@ class Launch:
             self._send_all({"type": "signal", "signal": number})
 
     def _send_all(self, message: dict[str, Any]) -> None:
-        for link in self._links:
+        for link in list(self._daemons.links.values()):
             link.send(message)
 
     # The end of ranks, and of the job
@@ -354,7 +350,7 @@ class Launch:
 
     def _node_done(self, index: int) -> bool:
         """Return whether a node is lost or has finished all worlds that it was sent."""
-        return index in self._lost_nodes or self._finished.get(index, 0) == self._ranks.worlds_sent[index]
+        return index in self.lost_nodes or self._finished.get(index, 0) == self.ranks.worlds_sent[index]
 
     def _output_broken(self, error: OSError) -> None:
         """End the job without a message when the reader of stdout has gone, as SIGPIPE ends a filter."""
@@ -362,10 +358,6 @@ class Launch:
             self._stop.begin(Verdict(128 + signal.SIGPIPE, "interrupted", detail="nobody reads the output any more"))
 
     # Helpers
-
-    @property
-    def _links(self) -> list[NodeLink]:
-        return list(self._daemons.links.values())
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {index: link.facts for index, link in self._daemons.links.items() if link.facts is not None}

@@ -446,7 +446,7 @@ async def try_seed(seed: int, known: set[str], show: bool = False) -> list[str]:
     if ended.reference in ("node-lost", "start-protocol", "start-daemon-failed", "mpi-failed"):
         blamed = {ended.outcome.host} if isinstance(ended.outcome, Verdict) else {NODES[i] for i in ended.outcome.nodes}
         wrong += [f"{blamed} is blamed for {hostile}: {ended.words}"] if not blamed <= hostile else []
-    for link in ended.launch._links:
+    for link in ended.launch._daemons.links.values():
         if link.node.name not in hostile and link.broke:
             wrong.append(f"{link.node.name} is honest: {link.broke}")
     for name, node in ended.nodes.items():

@@ -86,7 +86,7 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
 
 
 def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: int) -> None:
-    """Run a keeper in a new session, in the forked process, and write the result of its start to a pipe; never return."""
+    """Run a keeper in the forked process, in a new session, and write the result of its start to a pipe; never return."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -120,6 +120,10 @@ async def _keep(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
 class Keeper(Daemons, IgnoreEvents):
     """The keeper: starts the standby daemons, serves clients, and ends. It is the `StandbyEvents` of its links.
 
+    Attributes:
+        secret: what clients must prove to know.
+        unproved: the clients that have not, oldest first.
+
     Args:
         idle: seconds without a launch after which the keeper ends.
     """
@@ -128,7 +132,7 @@ class Keeper(Daemons, IgnoreEvents):
         super().__init__(job, nodes, agents, self, standby=False)
         self._job, self._nodes, self._idle = job, nodes, idle
         self.secret = b""
-        self._unproved: list[StandbyClient] = []
+        self.unproved: list[StandbyClient] = []
         self._requests: dict[bytes, list[int]] = {}
         self._soon: set[int] = set()
         self._renewals: dict[int, asyncio.Task[None]] = {}
@@ -176,12 +180,11 @@ class Keeper(Daemons, IgnoreEvents):
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait({starting})
-            return False
-        starting.result()
-        return True
+        if starting.done():
+            starting.result()
+            return True
+        await cancel_all([starting])
+        return False
 
     async def _finish(self) -> None:
         """End the idle daemons, answer the clients that asked for it, and serve the running launches to their end."""
@@ -209,17 +212,6 @@ class Keeper(Daemons, IgnoreEvents):
                 return
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
-
-    def connected(self, client: StandbyClient) -> None:
-        """Admit a client that must prove itself; when too many have not, drop the oldest."""
-        self._unproved.append(client)
-        if len(self._unproved) > MOST_UNPROVED:
-            self._unproved[0].transport.abort()
-
-    def decided(self, client: StandbyClient) -> None:
-        """Remove a client from those that must prove themselves."""
-        if client in self._unproved:
-            self._unproved.remove(client)
 
     def stop(self, client: StandbyClient) -> None:
         """Stop the keeper; the client is answered when the idle daemons have ended."""
@@ -335,11 +327,14 @@ class StandbyClient(FrameProtocol):
             self.transport.abort()
             return
         self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
-        self._keeper.connected(self)
+        self._keeper.unproved.append(self)
+        if len(self._keeper.unproved) > MOST_UNPROVED:
+            self._keeper.unproved[0].transport.abort()
         self.send_frame(NONCE, self._listener.nonce)
 
     def _decided(self) -> None:
-        self._keeper.decided(self)
+        with suppress(ValueError):
+            self._keeper.unproved.remove(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
