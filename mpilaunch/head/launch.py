@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
@@ -112,14 +112,9 @@ class Launch:
 
     async def _start(self) -> None:
         """Start the daemons, check everything, then start the ranks."""
-        total = len(self._job.job_map.nodes)
-
-        def progress(waiting: Collection[str]) -> None:
-            self._observer.progress(total - len(waiting), total, waiting)
-
         self._output.begin()
         self._timeline.begin("launch-daemons")
-        await self._daemons.start(self._job.deadlines.start, progress)
+        await self._daemons.start(self._job.deadlines.start, self._observer.progress)
         self._timeline.begin("prepare")
         self._note_nodes()
         await self.ranks.prepare(self.ranks.worlds[0])

@@ -19,6 +19,7 @@ from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.tasks import start
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.job.environment.mpi import mpi_offer
 from mpilaunch.job.spec import JobSpec
@@ -179,15 +180,7 @@ class MpiServices:
             error = "the rank has ended" if not alive else "the job ends" if self._closed else "too many spawns wait"
             _answer(link, ask, error=error)
             return
-        task = self._loop.create_task(self._spawn_world(link, ask))
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._crashed(error)
+        start(self._tasks, self._spawn_world(link, ask), self._crashed)
 
     async def _spawn_world(self, link: NodeLink, ask: dict[str, Any]) -> None:
         """Start a world and answer the rank that asked for it; a failure is reported to that rank and does not end the job."""

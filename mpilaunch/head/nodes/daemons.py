@@ -22,7 +22,7 @@ from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
 from mpilaunch.head.nodes.preparation import silence_limits
-from mpilaunch.head.tasks import cancel_all
+from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
@@ -41,6 +41,8 @@ STANDBY_PATIENCE = 3.0
 """Seconds in which a standby daemon must report; then another daemon is started in its place."""
 ENDING = 5.0
 """Seconds in which a released daemon must end; then its channel is cut."""
+Progress = Callable[[int, int, Collection[str]], None]
+"""Called on each change and every PROGRESS_SECONDS: nodes started, of how many, and the names of the others."""
 
 
 class Daemons:
@@ -78,12 +80,8 @@ class Daemons:
 
             self._keeper_client = KeeperClient(job.agent, *self.boot())
 
-    async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
-        """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
-
-        Args:
-            progress: called with the names of the nodes still awaited, on each change and every PROGRESS_SECONDS.
-        """
+    async def start(self, deadline: float, progress: Progress) -> None:
+        """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start."""
         await self._start(list(self.links), self._began + deadline, progress)
 
     async def join(self, nodes: Sequence[Node], deadline: float) -> None:
@@ -95,14 +93,14 @@ class Daemons:
             return
         self.links |= {node.index: self.make_link(node) for node in new}
         try:
-            await self._start([node.index for node in new], time.monotonic() + deadline, lambda waiting: None)
+            await self._start([node.index for node in new], time.monotonic() + deadline, lambda *state: None)
         finally:
             for node in new:
                 if not self.links[node.index].reported:
                     # The job continues without this node and may try it again.
                     self.links.pop(node.index).give_up("it had not reported")
 
-    async def _start(self, indexes: list[int], until: float, progress: Callable[[Collection[str]], None]) -> None:
+    async def _start(self, indexes: list[int], until: float, progress: Progress) -> None:
         waiting = {index: self.links[index].node.name for index in indexes}
         if self._heartbeat is None:  # a daemon ends when it hears nothing of the head, so this begins with the first contact
             self._heartbeat = asyncio.ensure_future(self.beat())
@@ -110,17 +108,20 @@ class Daemons:
         async def start_node(index: int) -> NodeFailure | None:
             failure = await self._start_node(index)
             del waiting[index]
-            progress(waiting.values())
+            report()
             return failure
 
-        progress(waiting.values())
+        def report() -> None:
+            progress(len(indexes) - len(waiting), len(indexes), waiting.values())
+
+        report()
         tasks = {index: asyncio.ensure_future(start_node(index)) for index in indexes}
         try:
             pending = set(tasks.values())
             while pending and (left := until - time.monotonic()) > 0:
                 _, pending = await asyncio.wait(pending, timeout=min(left, PROGRESS_SECONDS))
                 if pending:
-                    progress(waiting.values())
+                    report()
         finally:
             late = {index for index, task in tasks.items() if not task.done()}
             await cancel_all(tasks[index] for index in late)
@@ -233,17 +234,11 @@ class Daemons:
         """Replace the lost channel of a node whose ranks run."""
         from mpilaunch.head.nodes.reconnect import reconnect  # most launches lose no channel
 
+        def failed(error: BaseException) -> None:
+            link.give_up(f"its connection was lost, and could not be made again: {error!r}")  # an agent may be third-party code
+
         agent = self._agents[link.node.agent]
-        task = asyncio.ensure_future(reconnect(link, reason, agent, self._python, self._contacts, self._say))
-        self._reconnecting.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            self._reconnecting.discard(task)
-            error = None if task.cancelled() else task.exception()
-            if error is not None:  # an agent may be third-party code
-                link.give_up(f"its connection was lost, and could not be made again: {error!r}")
-
-        task.add_done_callback(done)
+        start(self._reconnecting, reconnect(link, reason, agent, self._python, self._contacts, self._say), failed)
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
         node = self.links[index].node

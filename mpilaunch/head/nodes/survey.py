@@ -7,7 +7,7 @@ that answer run no rank and end before the launch begins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,12 +35,8 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     raise_file_limit(job, nodes)
     agents = Agents(job, [node.index for node in nodes])
     daemons = Daemons(job, nodes, agents, IgnoreEvents())
-
-    def progress(waiting: Collection[str]) -> None:
-        observer.progress(len(nodes) - len(waiting), len(nodes), waiting)
-
     try:
-        await daemons.start(job.deadlines.start, progress)
+        await daemons.start(job.deadlines.start, observer.progress)
         return {index: link.facts for index, link in daemons.links.items() if link.facts is not None}
     finally:
         await daemons.end()

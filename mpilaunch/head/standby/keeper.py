@@ -176,7 +176,7 @@ class Keeper(Daemons, IgnoreEvents):
 
     async def _started(self) -> bool:
         """Start all daemons; return False when a stop was requested meanwhile."""
-        starting = asyncio.ensure_future(self.start(self._job.deadlines.start, lambda waiting: None))
+        starting = asyncio.ensure_future(self.start(self._job.deadlines.start, lambda *state: None))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
