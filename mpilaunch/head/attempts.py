@@ -63,11 +63,7 @@ class Attempts:
         self._stdin_start = os.lseek(0, 0, os.SEEK_CUR) if stat.S_ISREG(os.fstat(0).st_mode) else None
 
     async def run(self, agents: Agents) -> Verdict:
-        """Run the attempts and return how the last one ended; raises LaunchError when the first did not start.
-
-        Args:
-            agents: those of the first attempt; later attempts load their own.
-        """
+        """Run the attempts, the first with these agents; return how the last one ended; raises LaunchError if none started."""
         with SignalRelay(asyncio.get_running_loop()) as signals:
             verdict = await self._attempt(signals, agents)
             while not (reason := self._reason_to_end(verdict)):

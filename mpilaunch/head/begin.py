@@ -33,11 +33,7 @@ def local_agent(daemons: int) -> Iterator[agent.PrestartedAgent]:
 
 
 def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Verdict:
-    """Run a job to its end and return how it ended; raises LaunchError when it did not start.
-
-    Args:
-        local: this machine's agent.
-    """
+    """Run a job to its end, with this machine's agent; return how it ended; raises LaunchError when it did not start."""
     prepare_destinations(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
     agents = Agents(job, job.job_map.nodes)

@@ -28,11 +28,7 @@ PATIENCE = 60.0
 
 
 class Checkpoints:
-    """The checkpoints of one launch; does nothing for a job without a checkpoint policy.
-
-    Args:
-        send: sends a control message to every node.
-    """
+    """The checkpoints of one launch, asked for by a message to every node; does nothing without a checkpoint policy."""
 
     def __init__(self, job: JobSpec, send: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> None:
         self._policy = job.checkpoints or CheckpointPolicy("")

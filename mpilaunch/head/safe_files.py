@@ -88,11 +88,7 @@ class Place:
         return os.access(".", os.W_OK | os.X_OK, dir_fd=self.directory, effective_ids=True)
 
     def check(self, status: os.stat_result, *, named: bool) -> None:
-        """Raise OSError unless the file may be written to.
-
-        Args:
-            named: the user gave exactly this path, so it may be a device or a pipe.
-        """
+        """Raise OSError unless the file may be written to; one that the user `named` exactly may be a device or a pipe."""
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFDIR:
             raise _error(errno.EISDIR)
@@ -279,10 +275,7 @@ def check_file(path: str) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a file by replacing it, or write to a device or a pipe; raises OSError.
-
-    The new file gets the permissions of the user's old one, else FILE_MODE.
-    """
+    """Write a file by replacing it with its permissions, or write to a device or a pipe; raises OSError."""
     with _find(path) as place:
         if place.own is not None:
             descriptor = os.dup(place.own)
@@ -312,11 +305,7 @@ def _replace(place: Place, data: bytes) -> None:
 
 
 def replace_in(directory: int, name: str, data: bytes, mode: int | None = None) -> None:
-    """Replace a file in a directory, given by its descriptor, by a new one; raises OSError.
-
-    Args:
-        mode: None for FILE_MODE less the umask.
-    """
+    """Replace a file in a directory by a new one, with FILE_MODE less the umask where no mode is given; raises OSError."""
     # Another user cannot guess this name and occupy it; concurrent launches have one each, and the last rename wins.
     partial = f".mpilaunch-{os.urandom(8).hex()}.part"
     descriptor = os.open(partial, _WRITE | _NEW, FILE_MODE if mode is None else mode & FILE_MODE, dir_fd=directory)

@@ -41,11 +41,9 @@ def _ignore(number: int, frame: object) -> None:
 
 
 class SignalRelay:
-    """Context manager that handles mpilaunch's signals inside its `with` block.
+    """Context manager that handles mpilaunch's signals inside its `with` block, and passes them to the receiver.
 
-    Attributes:
-        receiver: the object that gets the signals, if any. Without one, a signal that asks for the end cancels the next
-            `until_interrupted`.
+    Without a receiver, a signal that asks for the end cancels the next `until_interrupted`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver | None = None) -> None:

@@ -32,9 +32,6 @@ class Stop:
         begun: the ranks have been signalled to end.
         outcome: the verdict when the ranks' own ends do not decide it; the first one counts.
         leaving: the ranks have ended, and only output may be left.
-
-    Args:
-        node_done: returns whether the node with this index is lost or finished.
     """
 
     def __init__(

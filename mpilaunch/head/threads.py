@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from mpilaunch.head.limits import start_thread
@@ -31,7 +32,7 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function in a thread."""
         future: Future[Any] = Future()
-        self._calls.put((future, lambda: fn(*args, **kwargs)))
+        self._calls.put((future, partial(fn, *args, **kwargs)))
         if self._started < MOST_THREADS:
             with suppress(RuntimeError):  # the limit of processes: the threads that run take the call
                 self._thread().start()

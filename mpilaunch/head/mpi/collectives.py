@@ -55,11 +55,7 @@ class Collectives:
         self._waiting: dict[str, list[Collective]] = {}
 
     def enter(self, node: int, message: dict[str, Any], size: int) -> Collective | None:
-        """Enter a node's `collective` message; return the collective if that completes it; raises LimitExceeded.
-
-        Args:
-            size: the number of ranks among its members.
-        """
+        """Enter a node's message of a collective of `size` ranks; return it if that completes it; raises LimitExceeded."""
         key = json.dumps([message["kind"], message["members"]])
         queue = self._waiting.get(key, [])
         # A node may enter the next collective of the same members while other nodes still enter this one.

@@ -34,12 +34,7 @@ MAX_REQUESTS = 10_000
 
 
 class MpiServices:
-    """The MPI services of one job; the public handlers are named in `DAEMON_MESSAGES`.
-
-    Args:
-        end: ends the job with this verdict.
-        crashed: ends the job after an exception in mpilaunch itself.
-    """
+    """The MPI services of one job, which may end it; the public handlers are named in `DAEMON_MESSAGES`."""
 
     def __init__(
         self,

@@ -46,13 +46,7 @@ Progress = Callable[[int, int, Collection[str]], None]
 
 
 class Daemons:
-    """The daemons of one job, by the index of their node.
-
-    Args:
-        agents: the agents of the nodes and of those that join, by name.
-        events: receives the events of all links.
-        standby: whether a standby daemon may be used.
-    """
+    """The daemons of one job, and their links by the index of the node; `standby` allows standby daemons."""
 
     def __init__(
         self,

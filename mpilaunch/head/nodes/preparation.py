@@ -67,11 +67,7 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
 
 
 def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: int) -> dict[str, Any]:
-    """Return the members of `prepare` that are the same for each node of a world.
-
-    Args:
-        window: initial credit of every stream, in bytes.
-    """
+    """Return the members of `prepare` that are the same for each node of a world; `window` is each stream's first credit."""
     return {
         "job": job.job_id,
         "apps": [_app(job, app) for app in world.apps],
@@ -88,11 +84,7 @@ def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: in
 def preparations(
     job: JobSpec, world: World, known: WorldFacts, bindings: Mapping[int, RankBinding]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the index of each node of a world and its `prepare` message without the common part.
-
-    Args:
-        bindings: rank's number in the world -> binding; a rank without one is not bound.
-    """
+    """Yield the index of each node of a world and its `prepare` message without the common part; binds ranks as given."""
     job_map = world.job_map
     job_facts = JobFacts(
         job_id=job.job_id,

@@ -68,7 +68,6 @@ async def reconnect(
 
     Args:
         loss: why the channel was lost, "" when only the exit code is known.
-        contacts: bounds the number of nodes contacted at a time.
     """
     ended = loss or link.how_ended
     if not link.attach_path:
@@ -131,11 +130,7 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
 
 
 class Attachment:
-    """A channel that shall replace a link's lost one, and the `ChannelEvents` of that channel.
-
-    Attributes:
-        taken: the link uses the channel now.
-    """
+    """A channel that shall replace a link's lost one; the link uses it once it is `taken`."""
 
     def __init__(self, link: NodeLink) -> None:
         self._link = link

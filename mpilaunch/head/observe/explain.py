@@ -15,12 +15,7 @@ LAST_LINES = 12
 
 
 def explain(state: JobState, first: RankEnd, lines_of: Callable[[int], Sequence[bytes]], ranks: Ranks) -> Verdict:
-    """Return the verdict with the failure that counts, its node, its last lines and a hint.
-
-    Args:
-        first: the earliest failure.
-        lines_of: returns the kept last lines of a rank's stderr.
-    """
+    """Return the verdict with the failure that counts, which may not be the first, its node, its last lines and a hint."""
     first = decisive_failure(first, state.other_ranks(first)[0], lines_of)
     verdict = verdict_of_ranks(state, first)
     lines = lines_of(first.rank)

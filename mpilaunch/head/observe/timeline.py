@@ -10,11 +10,7 @@ from collections.abc import Iterable
 
 
 class Timeline:
-    """Times of phases and rank starts, in seconds of the head's monotonic clock.
-
-    Attributes:
-        rank_starts: rank -> time of its start.
-    """
+    """Times of phases and, in `rank_starts`, of ranks, in seconds of the head's monotonic clock."""
 
     def __init__(self) -> None:
         self._wall = time.time() - time.monotonic()

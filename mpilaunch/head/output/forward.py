@@ -11,6 +11,7 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from mpilaunch.head.nodes.link import NodeLink
@@ -69,9 +70,12 @@ class OutputForwarder:
         self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * self._count)))
         self.lost = ""
         self.unread = self._abandoned = False
-        stdout = Writer(self._write_failed)
         # When both are the same file they share a writer, or a line of one could land inside a line of the other.
-        stderr = stdout if _same_file(1, 2) else Writer(self._write_failed)
+        same = False
+        with suppress(OSError):
+            same = os.path.sameopenfile(1, 2)
+        stdout = Writer(self._write_failed)
+        stderr = stdout if same else Writer(self._write_failed)
         self._writers = {STDOUT: stdout, STDERR: stderr}
         self._live = self._live_lines()
         self._folded: dict[tuple[int, int], bytearray] | None = {} if job.output.fold else None
@@ -256,10 +260,3 @@ class OutputForwarder:
             names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
             label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
             self._put(kind, self._tagged(kind, text, label.encode()))
-
-
-def _same_file(one: int, other: int) -> bool:
-    try:
-        return os.path.sameopenfile(one, other)
-    except OSError:
-        return False

@@ -19,12 +19,7 @@ PAUSE = 0.1
 
 
 class LiveLine:
-    """The live line of one terminal.
-
-    Args:
-        descriptor: the terminal's descriptor.
-        draw: writes bytes in order with all other output.
-    """
+    """The live line of the terminal at a descriptor; `draw` writes bytes in order with all other output."""
 
     def __init__(self, descriptor: int, draw: Callable[[bytes], None]) -> None:
         self._descriptor, self._draw = descriptor, draw

@@ -21,12 +21,7 @@ STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
 
 
 class RankFile:
-    """One open file.
-
-    Attributes:
-        users: number of streams that still write to it.
-        shared: whether several streams write, or wrote, to it.
-    """
+    """One open file: the number of streams that still write to it, and whether several do or did."""
 
     def __init__(self, descriptor: int, users: int, shared: bool) -> None:
         self.descriptor, self.users, self.shared = descriptor, users, shared
@@ -41,10 +36,8 @@ class RankFile:
 def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[int, RankFile]:
     """Open the files of a world's ranks; return the file of each stream, by its channel; raises UsageError.
 
-    Files of an earlier attempt are appended to, since they may hold the only message of its failure.
-
-    Args:
-        files: the job's files by path; new ones are added. Worlds may share files.
+    Files of an earlier attempt are appended to, since they may hold the only message of its failure. Worlds may share `files`,
+    the job's files by path, to which new ones are added.
     """
     paths, named = _paths(job, world)
     for path, count in Counter(paths.values()).items():

@@ -17,12 +17,7 @@ from mpilaunch.wire.frames import MAX_DATA, STDIN, stream_channel
 
 
 class StdinForwarder:
-    """Copy stdin to one rank or to all, as soon as `more_credit` is called.
-
-    Args:
-        targets: rank -> index of its node, for each rank that gets stdin.
-        links: the links of these nodes, by index.
-    """
+    """Copies stdin to the ranks among `targets`, on nodes with these indexes, from the first `more_credit` on."""
 
     def __init__(self, targets: Mapping[int, int], links: Mapping[int, NodeLink]) -> None:
         self._targets = {stream_channel(rank, STDIN): node for rank, node in targets.items()}

@@ -109,10 +109,7 @@ def _state(file: str) -> tuple[int, ...]:
 
 
 class KeeperClient:
-    """Takes daemons from the user's keeper, if there is one; after the first failure it asks no more.
-
-    Args: those of `common_request`.
-    """
+    """Takes daemons from the user's keeper, if there is one; after the first failure it asks no more."""
 
     def __init__(self, options: AgentOptions, command: Sequence[str], bundle: bytes) -> None:
         self._record = next((record for record in read_records() if os.path.exists(record.socket)), None)

@@ -123,9 +123,6 @@ class Keeper(Daemons, IgnoreEvents):
     Attributes:
         secret: what clients must prove to know.
         unproved: the clients that have not, oldest first.
-
-    Args:
-        idle: seconds without a launch after which the keeper ends.
     """
 
     def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Agents, idle: float) -> None:
@@ -141,11 +138,7 @@ class Keeper(Daemons, IgnoreEvents):
         self._finished, self._used = False, 0.0
 
     async def run(self, folder: str, result: IO[bytes]) -> None:
-        """Start the daemons, write READY to `result` and close it, serve, end; raises LaunchError if a node does not start.
-
-        Args:
-            folder: the directory of the keeper's record.
-        """
+        """Start the daemons, write the record to `folder` and READY to `result`, serve, end; raises LaunchError."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
