@@ -24,7 +24,7 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(MOST_THREADS)
-        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._started = 1
         # Without this thread, no call would ever end; the further ones only make them faster.
         start_thread(self._thread())
@@ -40,23 +40,16 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
         return future
 
     def _thread(self) -> threading.Thread:
-        return threading.Thread(target=_serve, args=(self._calls,), name="wait", daemon=True)
+        return threading.Thread(target=self._serve, name="wait", daemon=True)
+
+    def _serve(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Return at once; the threads end with the process."""
-
-
-Call = tuple["Future[Any]", Callable[[], Any]]
-
-
-def _serve(calls: queue.SimpleQueue[Call]) -> None:
-    while True:
-        future, call = calls.get()
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            result = call()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
