@@ -82,8 +82,6 @@ class Attempts:
             write_report(self._first.report_file, self._ran.report(verdict) | {"attempts": attempts})
         return verdict
 
-    # One attempt
-
     async def _attempt(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
         """Run one attempt; nodes that do not start are replaced as long as there are other nodes."""
         while True:
@@ -144,8 +142,6 @@ class Attempts:
         self._health = replace(self._health, unusable=frozenset(), lost=self._health.lost | self._health.unusable)
         self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict
-
-    # Between two attempts
 
     def _reason_to_end(self, verdict: Verdict) -> str:
         """Return why there is no further attempt, or "" when there is one."""

@@ -18,7 +18,6 @@ from typing import Any
 from mpilaunch.agent import Agent
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.checkpoints import Checkpoints
-from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
@@ -64,7 +63,6 @@ class Launch:
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
-        raise_file_limit(job, nodes)
         self._output = OutputForwarder(job, self._output_broken)
         self.ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
         self.ranks.add(first_world(job))
@@ -107,8 +105,6 @@ class Launch:
         from mpilaunch.head.observe.report import report  # few launches write one
 
         return report(self._job, self._facts(), self.ranks, self._state, self._timeline, verdict)
-
-    # Steps
 
     async def _start(self) -> None:
         """Start the daemons, check everything, then start the ranks."""
@@ -275,8 +271,6 @@ class Launch:
             self._stop.begin(outcome)
         self._check_done()
 
-    # Signals
-
     def interrupt(self, number: int, times: int) -> None:
         """End the job: the first signal stops the ranks, the second kills them, the third does not wait for nodes.
 
@@ -351,8 +345,6 @@ class Launch:
         """End the job without a message when the reader of stdout has gone, as SIGPIPE ends a filter."""
         if error.errno == errno.EPIPE:
             self._stop.begin(Verdict(128 + signal.SIGPIPE, "interrupted", detail="nobody reads the output any more"))
-
-    # Helpers
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {index: link.facts for index, link in self._daemons.links.items() if link.facts is not None}

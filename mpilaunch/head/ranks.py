@@ -53,8 +53,6 @@ class Ranks:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._prepared: dict[int, list[tuple[int, bool]]] = {}
 
-    # Look-ups
-
     def place(self, rank: int) -> Placement:
         """Return the placement of a rank; `Placement.rank` is its number in its world."""
         return self._places[rank]
@@ -114,8 +112,6 @@ class Ranks:
     def node_name(self, rank: int) -> str:
         """Return the name of a rank's node."""
         return self._job.allocation.nodes[self._places[rank].node].name
-
-    # Preparing and starting
 
     async def prepare(self, world: World) -> None:
         """Send every node of a world its ranks and await all answers; raises LaunchError when a node refuses."""

@@ -167,8 +167,6 @@ class MpiServices:
         del self._modex[answer["id"]]
         _answer(asker, ask, error=answer["error"][:LONGEST_NOTE], data=data)
 
-    # New worlds
-
     def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
         alive = self._state.is_alive(self._ranks.own_rank(ask["world"], ask["rank"], link.node.index))
         if not alive or self._closed or len(self._tasks) >= MAX_REQUESTS:

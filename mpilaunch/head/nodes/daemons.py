@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
 from mpilaunch.errors import UsageError
-from mpilaunch.head.limits import process_limits
+from mpilaunch.head.limits import process_limits, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
@@ -58,6 +58,7 @@ class Daemons:
         say: Callable[[str], None] = lambda text: None,
         standby: bool = True,
     ) -> None:
+        raise_file_limit(job, nodes)
         self._agents, self._events, self._say = agents, events, say
         self._python, self._deadlines, self._show_secrets = job.python or "python3", job.deadlines, job.show_secrets
         self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES

@@ -112,8 +112,6 @@ class NodeLink:
         self._notes = 0
         self._round_trip, self._offset = float("inf"), 0.0
 
-    # Requests of the launch
-
     def opened(self, channel: Channel, first: bytes) -> None:
         """Take over an open channel and send its first bytes: the daemon's bundle, or GO for a standby daemon."""
         self._channel = channel

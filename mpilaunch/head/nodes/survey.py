@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
@@ -32,7 +31,6 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
 
 async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     nodes = [node for node in job.allocation.nodes if node.slots]
-    raise_file_limit(job, nodes)
     agents = Agents(job, [node.index for node in nodes])
     daemons = Daemons(job, nodes, agents, IgnoreEvents())
     try:

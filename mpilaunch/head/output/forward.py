@@ -16,12 +16,12 @@ from functools import partial
 
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.live import LiveLine
-from mpilaunch.head.output.rank_files import STREAMS, RankFile, bind_tag, is_printed, open_files
+from mpilaunch.head.output.rank_files import STREAMS, RankFile, is_printed, open_files, streams_of
 from mpilaunch.head.output.writer import Writer
 from mpilaunch.head.safe_files import write_all
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_lines
-from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
+from mpilaunch.job.output.tags import BoundTag, parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
@@ -120,26 +120,19 @@ class OutputForwarder:
             stream.file = None
         stream.open = False
 
-    # Requests of the launch
-
     def add_world(self, world: World) -> None:
         """Add the streams of a world's ranks; raises UsageError when a file cannot be opened."""
         job = self._job
-        tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
+        tag = parse_tag(job.output.tag) if job.output.tag else None
         files = open_files(job, world, self._files)
         raw = self._count == 1 and world.number == 0 and tag is None and not job.output.fold
         if not raw:
             for stream in self._streams.values():
                 stream.raw = False  # the job no longer has a single rank
-        node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
-        kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
-        for place in world.job_map.placements:
-            rank = world.first + place.rank
-            self._nodes.append(place.node)
-            for kind in kinds:
-                bound = bind_tag(tag, job, place, rank, node_ranks[place.node], kind) if tag else None
-                channel = stream_channel(rank, kind)
-                self._streams[channel] = Stream(rank, kind, bound, raw, files.get(channel), is_printed(job, kind))
+        self._nodes += [place.node for place in world.job_map.placements]
+        for channel, kind, fields in streams_of(job, world):
+            bound = tag.bind(**fields) if tag else None
+            self._streams[channel] = Stream(fields["rank"], kind, bound, raw, files.get(channel), is_printed(job, kind))
 
     def drained(self, rank: int) -> bool:
         """Return whether every stream of a rank has ended."""
@@ -183,8 +176,6 @@ class OutputForwarder:
     def abandon(self) -> None:
         """Stop waiting for a reader that does not read."""
         self._abandoned = True
-
-    # Internals
 
     def _owe(self, link: NodeLink, channel: int, stream: Stream, size: int) -> None:
         """Collect credit and grant it in portions, so that not every block needs a frame."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
-from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
+from mpilaunch.job.output.tags import parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
-from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
@@ -59,37 +59,30 @@ def is_printed(job: JobSpec, kind: int) -> bool:
     return output.copy is not False or output.directory is None
 
 
-def bind_tag(tag: Tag, job: JobSpec, placement: Placement, rank: int, node_rank: int, kind: int) -> BoundTag:
-    """Return a tag with the fields of one stream of a rank filled in."""
-    return tag.bind(
-        rank=rank,
-        local_rank=placement.local_rank,
-        node_rank=node_rank,
-        host=job.allocation.nodes[placement.node].name,
-        stream=STREAMS[kind],
-        job=job.job_id,
-    )
+def streams_of(job: JobSpec, world: World) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield channel, kind (STDOUT or STDERR) and tag fields of each stream of a world's ranks."""
+    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
+    for place in world.job_map.placements:
+        rank, host = world.first + place.rank, job.allocation.nodes[place.node].name
+        fields = {"rank": rank, "local_rank": place.local_rank, "node_rank": node_ranks[place.node], "host": host}
+        for kind in (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR):
+            yield stream_channel(rank, kind), kind, {**fields, "stream": STREAMS[kind], "job": job.job_id}
 
 
 def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
     """Return the path of each stream that goes to a file, by channel, and the paths that the user named without any field."""
     output = job.output
     width = max(4, len(str(len(job.job_map.placements) - 1)))
-    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
     templates = {STDOUT: output.stdout_file, STDERR: output.stderr_file}
     tags = {kind: parse_tag(text, "--output-file") for kind, text in templates.items() if text is not None}
     paths, named = {}, set()
-    for place in world.job_map.placements:
-        rank = world.first + place.rank
-        for kind in (STDOUT,) if output.merge_stderr else (STDOUT, STDERR):
-            channel = stream_channel(rank, kind)
-            if kind in tags:
-                bound = bind_tag(tags[kind], job, place, rank, node_ranks[place.node], kind)
-                paths[channel] = os.fsdecode(bound.prefix(0.0))
-                if not any(field for field, _ in tags[kind].pieces):
-                    named.add(paths[channel])
-            elif output.directory is not None:
-                paths[channel] = os.path.join(output.directory, f"rank-{rank:0{width}}.{STREAMS[kind][3:]}")
+    for channel, kind, fields in streams_of(job, world) if tags or output.directory is not None else ():
+        if kind in tags:
+            paths[channel] = os.fsdecode(tags[kind].bind(**fields).prefix(0.0))
+            if not any(field for field, _ in tags[kind].pieces):
+                named.add(paths[channel])
+        elif output.directory is not None:
+            paths[channel] = os.path.join(output.directory, f"rank-{fields['rank']:0{width}}.{STREAMS[kind][3:]}")
     return paths, named
 
 

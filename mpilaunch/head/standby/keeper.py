@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import Channel
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING, Daemons
@@ -109,7 +108,6 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
 
 
 async def _keep(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: IO[bytes]) -> None:
-    raise_file_limit(job, nodes)
     agents = Agents(job, [node.index for node in nodes])
     try:
         await Keeper(job, nodes, agents, idle).run(folder, result)
@@ -247,8 +245,6 @@ class Keeper(Daemons, IgnoreEvents):
         for link in idle:
             link.release()
         return idle
-
-    # Starting daemons
 
     def make_link(self, node: Node) -> NodeLink:
         """Return a new link for a node."""
