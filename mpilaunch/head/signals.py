@@ -36,10 +36,6 @@ class Receiver(Protocol):
         """Send a signal to every rank."""
 
 
-def _ignore(number: int, frame: object) -> None:
-    """Do nothing: the interpreter has already written the signal's number to the wake-up pipe."""
-
-
 class SignalRelay:
     """Context manager that handles mpilaunch's signals inside its `with` block, and passes them to the receiver.
 
@@ -51,28 +47,20 @@ class SignalRelay:
         self.receiver = receiver
         self._starting: asyncio.Task[None] | None = None
         self._interrupts = self._cancelled_by = 0
-        self._read = self._write = -1
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
-        # `loop.add_signal_handler` would import `inspect`, which costs start-up time.
-        self._read, self._write = os.pipe()
-        for descriptor in (self._read, self._write):
-            os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._loop.add_reader(self._read, self._dispatch)
         # A signal that was ignored when mpilaunch started stays ignored (nohup).
         ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, _ignore) for number in (*ending, *FORWARDED)}
+        self._before = {number: signal.getsignal(number) for number in (*ending, *FORWARDED)}
+        for number in self._before:
+            self._loop.add_signal_handler(number, self._end if number in ending else self._forward, number)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():
+            self._loop.remove_signal_handler(number)
             signal.signal(number, handler)
-        signal.set_wakeup_fd(-1)
-        self._loop.remove_reader(self._read)
-        os.close(self._read)
-        os.close(self._write)
 
     async def until_interrupted(self, starting: Coroutine[Any, Any, None]) -> None:
         """Await the start of a job; raises LaunchError when a signal that asks for the end cancels it."""
@@ -90,17 +78,16 @@ class SignalRelay:
         finally:
             self._starting = None
 
-    def _dispatch(self) -> None:
-        for number in map(signal.Signals, os.read(self._read, 4096)):
-            if number in FORWARDED:
-                if self._starting is None and self.receiver is not None:
-                    self.receiver.forward(FORWARDED[number])
-                if number == signal.SIGTSTP:
-                    os.kill(os.getpid(), signal.SIGSTOP)
-            elif number in self._before:
-                self._interrupts += 1
-                self._cancelled_by = number
-                if self._starting is not None:
-                    self._starting.cancel()
-                elif self.receiver is not None:
-                    self.receiver.interrupt(number, self._interrupts)
+    def _end(self, number: signal.Signals) -> None:
+        self._interrupts += 1
+        self._cancelled_by = number
+        if self._starting is not None:
+            self._starting.cancel()
+        elif self.receiver is not None:
+            self.receiver.interrupt(number, self._interrupts)
+
+    def _forward(self, number: signal.Signals) -> None:
+        if self._starting is None and self.receiver is not None:
+            self.receiver.forward(FORWARDED[number])
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
