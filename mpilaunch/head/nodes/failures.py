@@ -106,13 +106,12 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
     details.append("no rank was started anywhere")
     indexes = list(dict.fromkeys(failure.node for failure in failures))
     failed = len({(failure.name, failure.node) for failure in failures})
-    hints = dict.fromkeys(_hint(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN])
+    hint = "; ".join(dict.fromkeys(_hint(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN]))
     if len(lines) == 1:
-        reference, message = f"start-{ordered[0][0][0]}", f"{failed} of {nodes} nodes: {lines[0]}" if nodes > 1 else lines[0]
-    else:
-        reference, message = "start-failed", f"{failed} of {plural(nodes, 'node')} did not start"
-        details = [*lines, *details]
-    return LaunchError(reference, message, context=details, hint="; ".join(hints), nodes=indexes)
+        message = f"{failed} of {nodes} nodes: {lines[0]}" if nodes > 1 else lines[0]
+        return LaunchError(f"start-{ordered[0][0][0]}", message, context=details, hint=hint, nodes=indexes)
+    message = f"{failed} of {plural(nodes, 'node')} did not start"
+    return LaunchError("start-failed", message, context=[*lines, *details], hint=hint, nodes=indexes)
 
 
 def _hint(cause: str, failures: Sequence[NodeFailure]) -> str:
