@@ -12,7 +12,6 @@ from typing import Any
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.daemons import Daemons
-from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
 from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
 from mpilaunch.head.nodes.preparation import common_preparation, mpi_description, preparations, world_facts
 from mpilaunch.head.output.forward import OutputForwarder
@@ -135,19 +134,19 @@ class Ranks:
             else:
                 link.send({**message, "attach": link.attach}, shared)
         await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
-        failures: list[NodeFailure] = []
+        failures: list[tuple[str, str, str, float, int]] = []
         notes: dict[str, list[str]] = {}
         for index, future in self._answers.items():
             link, name = links[index], links[index].node.name
             if not future.done():
-                failures.append(NodeFailure(name, "timeout", "no answer to the preparation", job.deadlines.start, index))
+                failures.append((name, "timeout", "no answer to the preparation", job.deadlines.start, index))
                 continue
             answer = future.result()
             if answer["type"] == "refused":
                 for problem in answer["problems"][:MOST_NOTES]:
-                    failures.append(NodeFailure(name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
+                    failures.append((name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
             elif link.given_up:  # lost after it was ready, while other nodes were preparing
-                failures.append(NodeFailure(name, _cause(link), link.broke or link.last_output, 0.0, index))
+                failures.append((name, _cause(link), link.broke or link.last_output, 0.0, index))
             else:
                 lines = answer["notes"]
                 if job.output.verbose:
@@ -155,8 +154,10 @@ class Ranks:
                 for note in lines[:MOST_NOTES]:
                     notes.setdefault(note[:LONGEST_NOTE], []).append(name)
         if failures:
+            from mpilaunch.head.nodes.failures import NodeFailure, fold_failures  # most launches have no failure
+
             self._cancel()
-            raise fold_failures(failures, len(self._answers))
+            raise fold_failures([NodeFailure(*failure) for failure in failures], len(self._answers))
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
         self.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}

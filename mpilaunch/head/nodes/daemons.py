@@ -19,7 +19,6 @@ from mpilaunch.errors import UsageError
 from mpilaunch.head.limits import process_limits, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
-from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
 from mpilaunch.head.nodes.preparation import silence_limits
 from mpilaunch.head.tasks import cancel_all, start
@@ -28,6 +27,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
 
 if TYPE_CHECKING:
+    from mpilaunch.head.nodes.failures import NodeFailure
     from mpilaunch.head.standby.client import KeeperClient
 
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
@@ -125,6 +125,8 @@ class Daemons:
             cause, detail = self._refused.get(index, ("timeout", self.links[index].last_output))
             failures.append(self._failure(index, cause, detail))
         if failures:
+            from mpilaunch.head.nodes.failures import fold_failures
+
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
 
     async def beat(self) -> None:
@@ -236,6 +238,8 @@ class Daemons:
         start(self._reconnecting, reconnect(link, reason, agent, self._python, self._contacts, self._say), failed)
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
+        from mpilaunch.head.nodes.failures import NodeFailure  # most launches have no failure
+
         node = self.links[index].node
         agent, command = self._agents[node.agent], ""
         if cause == "agent-failed" and isinstance(agent, CommandLineAgent):
