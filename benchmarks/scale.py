@@ -163,7 +163,7 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     gc.collect()
     before, begun, began = resident(), time.process_time(), time.monotonic()
     asked = command.read(words, surroundings)
-    job = build_job.make_job_of_sections(asked.settings, asked.sections, {})
+    job = build_job.make_job(asked.settings, asked.sections, {})
     scripts = Scripts(nature == FENCE)
 
     async def run() -> int:

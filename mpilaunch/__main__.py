@@ -12,6 +12,7 @@ from typing import NoReturn
 
 def entry() -> NoReturn:
     """Run the command, and exit with its code."""
+    gc.set_threshold(100_000)  # what we load is no garbage: with the usual 700, Python searches it fifty times
     open_standard_descriptors()
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt is signal.default_int_handler:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 from mpilaunch.errors import UsageError
 
@@ -103,27 +103,25 @@ class Channel(Protocol):
 
 
 class Node(Protocol):
-    """The properties of a node that an agent may use to reach it."""
+    """The properties of a node that an agent may use to reach it; None leaves the choice to the agent.
+
+    Attributes:
+        name: as the user wrote it.
+        user: the login name.
+        port: of the login service.
+        namespace, container: of a pod.
+    """
 
     @property
-    def name(self) -> str:
-        """The node's name as the user wrote it."""
-
+    def name(self) -> str: ...
     @property
-    def user(self) -> str | None:
-        """Login name, None for the agent's default."""
-
+    def user(self) -> str | None: ...
     @property
-    def port(self) -> int | None:
-        """Port of the login service, None for the agent's default."""
-
+    def port(self) -> int | None: ...
     @property
-    def namespace(self) -> str | None:
-        """Namespace of a pod."""
-
+    def namespace(self) -> str | None: ...
     @property
-    def container(self) -> str | None:
-        """Container in a pod."""
+    def container(self) -> str | None: ...
 
 
 class Agent(Protocol):
@@ -214,15 +212,12 @@ BUILT_IN = {
     "command": "mpilaunch_agents.command:CommandAgent",
     "fake": "mpilaunch_agents.fake:FakeAgent",
 }
-
 IN_PROCESS = ("ssh",)
 """Built-in agents that make connections within the head's process; the others start a process for each connection."""
 NODES_PER_CONNECTOR, MAX_CONNECTORS = 64, 8
 """Number of nodes that justifies the start of one more connector, and the maximum number of connectors."""
-
 UNLISTED = ("command", "fake")
 """Built-in agents that messages do not list: `command` is selected by a template, and `fake` is for tests."""
-
 ENTRY_POINTS = "mpilaunch.agents"
 """The entry point group of third-party agents: each is a callable that takes AgentOptions and returns an Agent."""
 
@@ -236,8 +231,10 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
     connectors = connector_count(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in IN_PROCESS else 0
     if connectors:
         agent = cast(Agent, import_module("mpilaunch_agents.ssh.connectors").ConnectorsAgent(name, options, connectors))
+    elif is_template(name):
+        agent = _factory("command")(options._replace(template=name))
     else:
-        agent = _load(name, options)
+        agent = _factory(name)(options)
     if name in options.call_back:
         return cast(Agent, import_module("mpilaunch_agents.callback.agent").CallbackAgent(agent, stdin=name in BUILT_IN))
     return agent
@@ -251,39 +248,28 @@ def connector_count(setting: int | None, nodes: int, cpus: int) -> int:
     return useful if useful > 1 else 0
 
 
-def _load(name: str, options: AgentOptions) -> Agent:
-    if is_template(name):
-        name, options = "command", options._replace(template=name)
-    if name in BUILT_IN:
-        module, _, factory = BUILT_IN[name].partition(":")
-        return cast(Agent, getattr(import_module(module), factory)(options))
-    return _third_party(name)(options)
-
-
 def is_template(name: str) -> bool:
     """Return whether a name is a command template."""
     return any(character in name for character in " \t\n{")
 
 
-def _third_party(name: str) -> Callable[[AgentOptions], Agent]:
+def _factory(name: str) -> Callable[[AgentOptions], Agent]:
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        return cast(Callable[[AgentOptions], Agent], getattr(import_module(module), attribute))
     from importlib.metadata import entry_points  # 15 ms, and needed only for a name that is not built in
 
     declared = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name not in declared:
-        raise _unknown(name, [*BUILT_IN, *sorted(declared)])
-    factory: Any
-    try:
-        factory = declared[name].load()
-    except Exception as error:
-        where = declared[name].value
-        raise UsageError("agent-broken", f"agent '{name}' ({where}) cannot be loaded: {error!r}") from error
-    return cast(Callable[[AgentOptions], Agent], factory)
-
-
-def _unknown(name: str, known: Sequence[str]) -> UsageError:
+    if name in declared:
+        try:
+            return cast(Callable[[AgentOptions], Agent], declared[name].load())
+        except Exception as error:
+            where = declared[name].value
+            raise UsageError("agent-broken", f"agent '{name}' ({where}) cannot be loaded: {error!r}") from error
     from mpilaunch.text import did_you_mean
 
-    return UsageError(
+    known = [*BUILT_IN, *sorted(declared)]
+    raise UsageError(
         "agent-unknown",
         f"unknown agent '{name}'{did_you_mean(name, known)}",
         context=["agents: " + ", ".join(one for one in known if one not in UNLISTED)],

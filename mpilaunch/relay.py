@@ -10,7 +10,7 @@ import json
 import socket
 import struct
 
-from mpilaunch.agent import ChannelEnd, ChannelEvents
+from mpilaunch.agent import CAUSES, ChannelEnd, ChannelEvents
 
 HEADER = struct.Struct(">BI")
 _PEER = struct.Struct("3i")
@@ -23,11 +23,7 @@ STDOUT, STDERR, CLOSED = 13, 14, 15
 
 
 class FrameProtocol(asyncio.Protocol):
-    """One side of a connection; subclasses handle the frames.
-
-    Attributes:
-        max_data: bytes of data that a frame may have now.
-    """
+    """One side of a connection; subclasses handle the frames. `max_data` is the bytes of data that a frame may have now."""
 
     transport: asyncio.Transport
     max_data = MAX_DATA
@@ -85,10 +81,8 @@ class FrameProtocol(asyncio.Protocol):
 class RelayedChannel(FrameProtocol):
     """The head's side of the connection, which is an agent's channel.
 
-    Attributes:
-        events: receives the daemon's output; None while there is no daemon yet.
-
     Args:
+        events: receives the daemon's output; None while there is no daemon yet.
         lost: the error to report when the connection ends without a CLOSED frame.
     """
 
@@ -113,7 +107,7 @@ class RelayedChannel(FrameProtocol):
         self.transport.abort()
 
     def frame_received(self, kind: int, data: bytes) -> None:
-        """Pass on output; store the end until the connection is closed."""
+        """Pass on output; store the end until the connection is closed, or cut the connection if it is malformed."""
         if self.events is None:
             return
         if kind == STDOUT:
@@ -121,7 +115,10 @@ class RelayedChannel(FrameProtocol):
         elif kind == STDERR:
             self.events.stderr_received(data)
         elif kind == CLOSED:
-            self._end = ChannelEnd(*json.loads(data))
+            try:
+                self._end = _end_of(data)
+            except (ValueError, RecursionError):
+                self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Report the end."""
@@ -139,13 +136,19 @@ class RelayedChannel(FrameProtocol):
             self.events.resume_writing()
 
 
+def _end_of(data: bytes) -> ChannelEnd:
+    """Return the end that a CLOSED frame reports; raises ValueError, RecursionError for the frame of a hostile node."""
+    match json.loads(data):
+        case [int() | None as code, str() as error, str() as cause] if cause in CAUSES or not cause:
+            return ChannelEnd(code, error, cause)
+    raise ValueError("not the end of a channel")
+
+
 class RequestChannel(RelayedChannel):
     """A channel that first requests its daemon, and reports no event until the request is granted.
 
     Args:
-        events: receives the daemon's output once the daemon is granted.
         granted: the kind of the answer that grants the daemon; all frames after it are the daemon's.
-        lost: as above.
     """
 
     def __init__(self, events: ChannelEvents | None, granted: int, lost: str) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_ESCAPED = ("'", "!", "\\")
-"""Characters that every shell reads as themselves behind a backslash outside quotes, and not all between quotes."""
-
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to `word`, None if none is similar."""
@@ -30,8 +27,8 @@ def plural(count: int, noun: str) -> str:
 def shell_line(words: Iterable[str]) -> str:
     """Return a command line that every login shell splits into these words: sh, bash, dash, zsh, csh, tcsh and fish.
 
-    Between quotes, csh replaces `!` and fish a doubled backslash, so these stand outside. zsh replaces a word that begins with
-    `=`. No form of a newline suits all shells.
+    Between quotes, csh replaces `!` and fish a doubled backslash, so these and the quote stand outside, behind a backslash. zsh
+    replaces a word that begins with `=`. No form of a newline suits all shells.
     """
     return " ".join(map(_shell_word, words))
 
@@ -40,7 +37,7 @@ def _shell_word(word: str) -> str:
     if re.fullmatch(r"[\w@%+:,./-][\w@%+=:,./-]*", word, re.ASCII):
         return word
     parts = [part for part in re.split(r"(['!\\])", word) if part]
-    return "".join("\\" + part if part in _ESCAPED else f"'{part}'" for part in parts) or "''"
+    return "".join("\\" + part if part in ("'", "!", "\\") else f"'{part}'" for part in parts) or "''"
 
 
 def is_whole_number(text: str, digits: int) -> bool:

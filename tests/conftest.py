@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -17,6 +18,12 @@ from tests.support.processes import everything, left_behind, mark_environment
 CLUSTER = Path(__file__).parent / "cluster"
 
 mark_environment()
+
+# A shell starts a background command with SIGINT and SIGQUIT ignored, nohup with SIGHUP: the launches of the tests would inherit
+# that.
+for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

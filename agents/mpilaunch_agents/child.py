@@ -23,12 +23,10 @@ DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
 class Child:
     """A child process; raises OSError when it cannot be started.
 
-    Attributes:
-        pid: the id of the process and of its process group.
-        stdin, stdout, stderr: this side's ends of its pipes.
+    `pid` is also the id of its process group; `stdin`, `stdout` and `stderr` are this side's ends of its pipes.
 
     Args:
-        argv: the program and its arguments; the program is looked up in PATH.
+        argv: the program, looked up in PATH, and its arguments.
         descriptor_3: a descriptor, above 3, that the child gets as its number 3.
     """
 

@@ -39,7 +39,6 @@ class CommandAgent(ProcessAgent):
         self._uses_user = any(field == "user" for word in self._words for _, field in word)
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the template's words with the fields replaced."""
         values = {
             "host": node.name,
             "name": node.name,
@@ -49,9 +48,9 @@ class CommandAgent(ProcessAgent):
         }
         return ["".join(text + (values[field] if field else "") for text, field in word) for word in self._words]
 
-    def explain(self, exit_code: int, last_words: str) -> ChannelEnd:
+    def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
         """Return the end as for ssh, which most templates run."""
-        return explain_ssh(exit_code, last_words)
+        return explain_ssh(exit_code, stderr)
 
 
 def _current_user() -> str:
@@ -59,7 +58,7 @@ def _current_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError) as error:
         message = "{user}: this machine has no name for the user who runs this"
-        raise UsageError("agent-template", message, hint="say USER@HOST, or set USER") from error
+        raise UsageError("agent-template", message, hint="write USER@HOST, or set USER") from error
 
 
 def parse(template: str) -> list[Word]:

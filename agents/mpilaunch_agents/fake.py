@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpilaunch.agent import CAUSES, AgentFailure, AgentOptions, ChannelEvents
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 
-@dataclass(frozen=True)
-class Behaviour:
+class Behaviour(NamedTuple):
     """The behaviour of a simulated node; the default is to run the command on this machine.
 
     Attributes:
@@ -45,10 +44,9 @@ BEHAVIOURS = {
 
 
 class FakeAgent(ProcessAgent):
-    """Runs commands on this machine, or fails, according to each node's behaviour.
+    """Runs commands on this machine, or fails, according to each node's behaviour; a `timeout` node does after connect_timeout.
 
     Args:
-        options: the settings; a `timeout` node fails after `connect_timeout` seconds.
         nodes: behaviours by node name.
     """
 
@@ -62,7 +60,6 @@ class FakeAgent(ProcessAgent):
         return self._nodes.get(name) or BEHAVIOURS.get(kind) or (Behaviour(failure=kind) if kind in CAUSES else WORKING)
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
-        """Wait and fail as the behaviour says, or run the command."""
         behaviour = self.behaviour(node.name)
         await asyncio.sleep(self.options.connect_timeout if behaviour.failure == "timeout" else behaviour.delay)
         if behaviour.failure:
@@ -72,11 +69,7 @@ class FakeAgent(ProcessAgent):
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         """Return the command, run by a shell that simulates the node where needed."""
         behaviour = self.behaviour(node.name)
-        script = ""
-        if behaviour.stderr:
-            script += f"printf '%s\\n' {shlex.quote(behaviour.stderr)} >&2; "
-        if behaviour.banner:
-            script += f"printf '%s\\n' {shlex.quote(behaviour.banner)}; "
-        if behaviour.exit_code is not None:
-            script += f"exit {behaviour.exit_code}; "
+        script = f"printf '%s\\n' {shlex.quote(behaviour.stderr)} >&2; " if behaviour.stderr else ""
+        script += f"printf '%s\\n' {shlex.quote(behaviour.banner)}; " if behaviour.banner else ""
+        script += f"exit {behaviour.exit_code}; " if behaviour.exit_code is not None else ""
         return ["sh", "-c", script + 'exec "$@"', "sh", *command] if script else command

@@ -1,10 +1,8 @@
 """The agent `kubectl`: reaches pods by `kubectl exec -i`, one process per channel.
 
-It runs the program kubectl because no library supports every streaming protocol of API servers and every login method.
-kubectl's exit code 0 proves nothing, since it also follows a lost stream: only the daemon's own messages count. Exit code 1 is
-kubectl's own unless its message says that it is the command's.
-
-A node's name is that of a pod or of a pod's host. When there is no such pod, the next attempt looks up the host name.
+No library supports every streaming protocol of API servers and every login method. kubectl's exit code 0 proves nothing,
+since it also follows a lost stream: only the daemon's own messages count. A node's name is that of a pod or of a pod's host:
+when there is no such pod, the next attempt looks up the host name.
 """
 
 from __future__ import annotations
@@ -39,7 +37,6 @@ class KubectlAgent(ProcessAgent):
         self._listings: dict[str | None, tuple[float, asyncio.Task[str]]] = {}
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
-        """Start kubectl; raises AgentFailure when it cannot be started."""
         if self._pod(node) in self._missing:
             pod = pods.pod_of_host(node.name, await self._listing(self._namespace(node)))
             if pod is not None:
@@ -47,7 +44,6 @@ class KubectlAgent(ProcessAgent):
         return await super().open(node, command, events)
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the kubectl command line."""
         return pods.exec_argv(
             self._pod(node),
             command,
@@ -57,11 +53,9 @@ class KubectlAgent(ProcessAgent):
         )
 
     async def close(self) -> None:
-        """End every listing and channel."""
-        tasks = [task for _, task in self._listings.values()]
-        for task in tasks:
+        for _, task in self._listings.values():
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(task for _, task in self._listings.values()), return_exceptions=True)
         await super().close()
 
     def _pod(self, node: Node) -> str:
@@ -88,7 +82,7 @@ class KubectlAgent(ProcessAgent):
         return output if code == 0 else ""
 
     def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
-        """Distinguish kubectl's own failures, all of which have exit code 1, from the command's exit codes."""
+        """Distinguish kubectl's own failures from the command's exit code: they have exit code 1 and no REMOTE_EXIT."""
         if exit_code != 1 or pods.REMOTE_EXIT in stderr:
             return ChannelEnd(exit_code)
         self._missing.update(re.findall(r'pods "([^"]*)" not found', stderr))

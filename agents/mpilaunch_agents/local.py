@@ -25,7 +25,6 @@ class LocalAgent(ProcessAgent):
         self._started: list[tuple[list[str], Child]] = []
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
-        """Return the command itself."""
         return command
 
     def begin(self, command: Sequence[str], count: int) -> None:
@@ -50,6 +49,5 @@ class LocalAgent(ProcessAgent):
         return ChannelEnd(128 + number)
 
     async def close(self) -> None:
-        """End every process."""
         self.dismiss()
         await super().close()

@@ -54,7 +54,6 @@ class OpensshAgent(ProcessAgent):
         return [*argv, "--", node.name, shell_line(command)]
 
     def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
-        """Distinguish ssh's own failures from the command's exit codes."""
         return explain_ssh(exit_code, stderr)
 
 

@@ -1,11 +1,9 @@
 """Channels that are local processes: the base of the agents local, openssh, command, kubectl and fake.
 
-The process has a session of its own and inherits only its three pipes. It is reaped only when the channel ends, so its process
-group id cannot be reused and killing the group never hits another process; no process of the group outlives the channel. An
-abort also kills descendants that left the group: a frozen daemon would survive a guard that is killed alone.
-
-A channel ends when the process has exited and its output is drained; a stray process that holds the pipes open delays the end
-by at most STRAY_GRACE seconds. Only an abort blocks, briefly. Without pidfd_open (Linux 5.3), a thread waits for the process.
+The process has a session of its own. It is reaped only when the channel ends, so killing its group never hits another process;
+no process of the group outlives the channel. A channel ends when the process has exited and its output is drained, at most
+STRAY_GRACE seconds later. Only an abort blocks, briefly: it also kills descendants that left the group, because a frozen daemon
+would survive a guard that is killed alone. Without pidfd_open (Linux 5.3), a thread waits for the process.
 """
 
 from __future__ import annotations
@@ -110,12 +108,7 @@ class ProcessAgent:
 
 
 class ProcessChannel:
-    """A running process with three pipes, as a channel.
-
-    Attributes:
-        pid: the id of the process and of its process group.
-        ended: set when the channel has ended.
-    """
+    """A running process with three pipes, as a channel; `pid` is also the id of its group, and `ended` is set at the end."""
 
     def __init__(self, process: Child, events: ChannelEvents, agent: ProcessAgent, *, large_pipes: bool) -> None:
         # Imported here because LocalAgent starts processes first and loads asyncio while they start.
@@ -136,7 +129,7 @@ class ProcessChannel:
         self._process = process
         self.pid = process.pid
         self._stdin: int | None = process.stdin
-        self._readers = {process.stdout: self._stdout_received, process.stderr: self._stderr_received}
+        self._readers = {process.stdout: events.data_received, process.stderr: self._stderr_received}
         for descriptor in (self._stdin, *self._readers):
             os.set_blocking(descriptor, False)
         if large_pipes:
@@ -150,7 +143,6 @@ class ProcessChannel:
     # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the process; bytes that its pipe does not accept now are buffered."""
         if self._stdin is None or self._eof_asked:
             return
         if not self._unwritten:
@@ -164,7 +156,6 @@ class ProcessChannel:
             self._events.pause_writing()
 
     def write_eof(self) -> None:
-        """Close the process's stdin once the buffer is written."""
         self._eof_asked = True
         if not self._unwritten:
             self._close_stdin()
@@ -214,9 +205,6 @@ class ProcessChannel:
             self._stdin = None
 
     # Stdout and stderr
-
-    def _stdout_received(self, data: bytes) -> None:
-        self._events.data_received(data)
 
     def _stderr_received(self, data: bytes) -> None:
         self._stderr_tail = (self._stderr_tail + data)[-STDERR_TAIL:]

@@ -23,24 +23,17 @@ from mpilaunch.job.settings import Section, Settings, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, placement_policies
-from mpilaunch.placement.mapping import JobMap
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.text import did_you_mean, is_whole_number
 
 START_IN_POD = 300.0
-"""Default of --start-timeout in a pod, in seconds."""
-
+"""Default of --start-timeout in a pod, in seconds: its image may have to be pulled first."""
 MOST_OPEN_PODS = 32
 """With more pods than this, the daemons call back by default: each open kubectl takes 50 MB of memory on the head."""
 
 
-def make_job(settings: Settings, program: Sequence[str], environ: Mapping[str, str]) -> JobSpec:
-    """Build the job of one program; raises UsageError."""
-    return make_job_of_sections(settings, [Section(list(program))], environ)
-
-
-def make_job_of_sections(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
+def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
     """Build the job of one or more programs from its settings and those of each program; raises UsageError."""
     of_each = [Settings(merge_program_settings(settings.by_name, section.settings)) for section in sections]
     mapping, cpu = placement_policies(placement_options(settings))
@@ -66,16 +59,9 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
     else:
         job_map = JobMap((), ()) if pending else map_apps(nodes, shares)
     _check_fold(settings)
-    forwarded, of_apps = _environments(settings, sections, of_each, environ)
-    apps = tuple(
-        App(
-            tuple(section.program),
-            variables,
-            own["wdir"] if "wdir" in section.settings else None,
-            environment_edits(own["unset-env"], own["prepend-env"], own["append-env"]),
-        )
-        for section, own, variables in zip(sections, of_each, of_apps, strict=True)
-    )
+    directory, copied = _directory(settings["output-filename"])
+    in_pod = kubernetes.in_pod(environ)
+    forwarded, apps = _environments(settings, sections, of_each, environ)
     return JobSpec(
         job_id=os.urandom(8).hex(),
         apps=apps,
@@ -93,10 +79,10 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
         cpu=cpu,
         output=OutputPolicy(
             tag=tag_template(settings["tag"], timestamp=settings["timestamp-output"]),
-            directory=_directory(settings["output-filename"])[0],
+            directory=directory,
             stdout_file=_file_template(settings, "output-file"),
             stderr_file=_file_template(settings, "error-file"),
-            copy=_directory(settings["output-filename"])[1] if settings["copy"] is None else settings["copy"],
+            copy=copied if settings["copy"] is None else settings["copy"],
             merge_stderr=settings["merge-stderr-to-stdout"],
             fold=settings["fold"],
             quiet=settings["quiet"],
@@ -106,19 +92,19 @@ def make_job_of_sections(settings: Settings, sections: Sequence[Section], enviro
             timeout=settings["timeout"],
             mpi_init=settings["mpi-init-timeout"],
             grace=settings["grace"],
-            start=_start_timeout(settings, environ),
+            start=START_IN_POD if in_pod and settings.layer("start-timeout") == 0 else settings["start-timeout"],
             heartbeat=settings["heartbeat"],
             reconnect=settings["reconnect-timeout"],
         ),
         fanout=settings["fanout"],
-        patient=kubernetes.in_pod(environ),
+        patient=in_pod,
         agent=AgentOptions(
             ssh_options=_ssh_options(settings) + (agent.ssh_options if agent else ()),
             insecure_host_keys=settings["insecure-host-keys"],
             namespace=settings["namespace"],
             container=settings["container"] or (agent.container if agent else None),
             context=settings["context"],
-            call_back=_agents_calling_back(settings["call-back"], nodes, environ),
+            call_back=_agents_calling_back(settings["call-back"], nodes, in_pod),
             connectors=settings["connectors"],
         ),
         mpi=settings["mpi"],
@@ -157,16 +143,15 @@ def placement_options(settings: Settings) -> PlacementOptions:
 
 def _check_fold(settings: Settings) -> None:
     """Refuse a time before each line of output that is printed once for several ranks, at the end."""
-    tag = parse_tag(settings["tag"] or "")
-    timed = "--timestamp-output" if settings["timestamp-output"] else "--tag with {time}"
-    if settings["fold"] and (settings["timestamp-output"] or any(field == "time" for field, _ in tag.pieces)):
+    timed = "--timestamp-output" if settings["timestamp-output"] else ""
+    if any(field == "time" for field, _ in parse_tag(settings["tag"] or "").pieces):
+        timed = timed or "--tag with {time}"
+    if settings["fold"] and timed:
         message = f"--fold and {timed} cannot be used together: equal lines of several ranks have no common time"
         raise UsageError("option-conflict", message, hint="leave one out; --output-filename DIR keeps each rank's output apart")
 
 
-def _restarts(
-    settings: Settings, nodes: Allocation, mapping: MappingPolicy, environ: Mapping[str, str]
-) -> RestartPolicy:
+def _restarts(settings: Settings, nodes: Allocation, mapping: MappingPolicy, environ: Mapping[str, str]) -> RestartPolicy:
     if not any(settings.layer(option.key) for option in OPTIONS if option.group == RESTARTS):
         return RestartPolicy()
     from mpilaunch.job.restarts import RestartOptions, restart_policy  # most jobs do not need it
@@ -196,18 +181,14 @@ def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int
 
 
 def _stdin(settings: Settings, ranks: int | None) -> str:
-    """Return the rank that reads stdin, "all" or "none"; by default "none" for a terminal, which would stop a background job.
-
-    `ranks` is None if their number is not known yet.
-    """
+    """Return the rank that reads stdin, "all" or "none"; `ranks` is None if their number is not known yet."""
     target: str = settings["stdin"]
     if settings.layer("stdin") == 0 and os.isatty(0):
-        return "none"
+        return "none"  # a background job would stop at its first read of the terminal
     if target in ("all", "none"):
         return target
     if not is_whole_number(target, 9):
-        guess = did_you_mean(target, ("all", "none"))
-        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{guess}")
+        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{did_you_mean(target, ('all', 'none'))}")
     if ranks is not None:
         check_stdin_rank(target, ranks)
     return str(int(target))
@@ -218,20 +199,26 @@ def _stdin(settings: Settings, ranks: int | None) -> str:
 
 def _environments(
     settings: Settings, sections: Sequence[Section], of_each: Sequence[Settings], environ: Mapping[str, str]
-) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Return the variables of all ranks, and those of each program's ranks."""
+) -> tuple[dict[str, str], tuple[App, ...]]:
+    """Return the variables of all ranks, and the programs with those of their ranks."""
     # If any program has its own --forward, the variables to forward are chosen for each program.
     apart = any("forward" in section.settings for section in sections)
-    files = [(path, read_text(path, "env file")) for path in settings["env-file"]]
     exports = [*_parameters(settings["mca"], settings.source("mca")), *settings["export"]]
+    files = _env_files(settings["env-file"])
     forwarded = forwarded_environment(environ, exports, files, forward="none" if apart else settings["forward"])
-    of_apps = []
+    apps = []
     for section, own in zip(sections, of_each, strict=True):
-        files = [(path, read_text(path, "env file")) for path in own_values(section, "env-file")]
-        usual = {} if not apart else forwarded_environment(environ, [], forward=own["forward"])
+        usual = forwarded_environment(environ, [], forward=own["forward"]) if apart else {}
+        files = _env_files(own_values(section, "env-file"))
         named = forwarded_environment(environ, own_values(section, "export"), files, forward="none")
-        of_apps.append({**{name: value for name, value in usual.items() if name not in forwarded}, **named})
-    return forwarded, of_apps
+        variables = {**{name: value for name, value in usual.items() if name not in forwarded}, **named}
+        edits = environment_edits(own["unset-env"], own["prepend-env"], own["append-env"])
+        apps.append(App(tuple(section.program), variables, own["wdir"] if "wdir" in section.settings else None, edits))
+    return forwarded, tuple(apps)
+
+
+def _env_files(paths: Sequence[str]) -> list[tuple[str, str]]:
+    return [(path, read_text(path, "env file")) for path in paths]
 
 
 def _parameters(items: Sequence[str], source: str) -> list[str]:
@@ -258,30 +245,27 @@ def _directory(text: str | None) -> tuple[str | None, bool | None]:
 def _file_template(settings: Settings, name: str) -> str | None:
     """Return the template of --output-file or --error-file; raises UsageError for a field that file names cannot have."""
     text: str | None = settings[name]
-    if text is not None:
-        fields = {field for field, _ in parse_tag(text, f"--{name}").pieces if field}
-        if fields & {"time", "stream"}:
-            message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
-            raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
+    if text is not None and any(field in ("time", "stream") for field, _ in parse_tag(text, f"--{name}").pieces):
+        message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
+        raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
     return text
 
 
-def _agents_calling_back(choice: str, nodes: Allocation, environ: Mapping[str, str]) -> tuple[str, ...]:
+def _agents_calling_back(choice: str, nodes: Allocation, in_pod: bool) -> tuple[str, ...]:
     """Return the agents whose daemons connect back to the head."""
     agents = [node.agent for node in nodes.nodes]
     if choice == "always":
         return tuple(sorted({*agents} - {"local"}))
     # Pods rarely reach a head outside the cluster.
-    many = choice == "auto" and kubernetes.in_pod(environ) and agents.count("kubectl") > MOST_OPEN_PODS
-    return ("kubectl",) if many else ()
+    return ("kubectl",) if choice == "auto" and in_pod and agents.count("kubectl") > MOST_OPEN_PODS else ()
 
 
 def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
     prefix, interval = settings["checkpoint-prefix"], settings["checkpoint-interval"]
+    if prefix is None and interval is not None:
+        hint = "add --checkpoint-prefix DIR, a directory that all nodes share"
+        raise UsageError("option-conflict", "--checkpoint-interval needs --checkpoint-prefix", hint=hint)
     if prefix is None:
-        if interval is not None:
-            hint = "add --checkpoint-prefix DIR, a directory that all nodes share"
-            raise UsageError("option-conflict", "--checkpoint-interval needs --checkpoint-prefix", hint=hint)
         return None
     prefix = os.path.abspath(prefix)
     try:
@@ -291,16 +275,10 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
     return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])
 
 
-def _start_timeout(settings: Settings, environ: Mapping[str, str]) -> float:
-    """Return the start timeout; in a pod the default is longer, because its image may have to be pulled first."""
-    seconds: float = settings["start-timeout"]
-    return START_IN_POD if kubernetes.in_pod(environ) and settings.layer("start-timeout") == 0 else seconds
-
-
 def _ssh_options(settings: Settings) -> tuple[str, ...]:
     options: tuple[str, ...] = settings["ssh-option"]
     for option in options:
         if not re.match("[A-Za-z][A-Za-z0-9]*=", option):
-            message = f"--ssh-option: '{option}' is not NAME=VALUE"
-            raise UsageError("ssh-option", message, hint="write --ssh-option ProxyJump=login, for example; see ssh_config(5)")
+            hint = "write --ssh-option ProxyJump=login, for example; see ssh_config(5)"
+            raise UsageError("ssh-option", f"--ssh-option: '{option}' is not NAME=VALUE", hint=hint)
     return options

@@ -7,14 +7,13 @@ MPILAUNCH_* variables that set nothing, and files that another user may have wri
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from mpilaunch.cli.files import check_trusted, parse_yaml, text_and_status
-from mpilaunch.cli.options import BY_NAME, OPTIONS
-from mpilaunch.cli.types import VARIABLES, Option
+from mpilaunch.cli.options import BY_FLAG, BY_NAME, OPTIONS
+from mpilaunch.cli.types import VARIABLES, Option, Origin
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer
 from mpilaunch.text import closest, did_you_mean
@@ -35,21 +34,12 @@ NOT_OPTIONS = frozenset({
 """Variables MPILAUNCH_* that set no option: those of ranks and tools, and those of environment modules."""
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The source of a default: "jobs.yaml:3", and for errors "jobs.yaml:3:1: np"."""
-
-    source: str
-    place: str
-    layer: Layer
-
-
-@dataclass
 class Defaults:
     """Values for click's default map and their sources, by parameter name."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, Origin] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, Origin] = {}
 
     def set(self, option: Option, value: Any, origin: Origin) -> None:
         """Set a default, replacing a weaker one."""
@@ -57,9 +47,7 @@ class Defaults:
         self.origins[str(option.name)] = origin
 
 
-def defaults(
-    path: str | None, environ: Mapping[str, str], launcher: Mapping[str, tuple[str | list[str], str]] | None = None
-) -> Defaults:
+def defaults(path: str | None, environ: Mapping[str, str], launcher: Mapping[str, tuple[str | list[str], str]]) -> Defaults:
     """Return the values for options that neither the command line nor a variable sets; raises UsageError.
 
     Args:
@@ -68,20 +56,18 @@ def defaults(
         launcher: the defaults of the detected launcher: values and their sources.
     """
     result = Defaults()
-    weak: dict[str, tuple[str | list[str], str]] = {**_inherited(environ), **(launcher or {})}
-    for name, (value, source) in weak.items():
+    for name, (value, source) in {**_inherited(environ), **launcher}.items():
         option = BY_NAME[name]
         items = [value] if option.multiple and isinstance(value, str) else value
         result.set(option, items, Origin(source, source, Layer.INHERITED))
     _refuse_unknown_variables(environ)
     named = path is not None
-    path = path or environ.get(BY_NAME["config"].variable) or _personal_file(environ)
-    if path:
+    if path := path or environ.get(BY_NAME["config"].variable) or _personal_file(environ):
         _add_file(result, path, named)
     return result
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def _inherited(environ: Mapping[str, str]) -> Mapping[str, tuple[str | list[str], str]]:
     """Return the settings of other launchers' variables; loads their tables only if there are any."""
     if not any(name.startswith(FOREIGN_PREFIXES) for name in environ):
         return {}
@@ -98,29 +84,30 @@ def _personal_file(environ: Mapping[str, str]) -> str | None:
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     """Refuse a variable that resembles an option but sets none: MPILAUNCH_HOSTS, MPILAUNCH_DRY_RUN, MPILAUNCH_NPP."""
-    known = [option.variable for option in OPTIONS if option.configurable]
-    unknown = {name for name in environ if name.startswith(f"{VARIABLES}_") and environ[name]} - set(known)
-    for name in sorted(unknown):
-        word = name.removeprefix(f"{VARIABLES}_")
-        if word in NOT_OPTIONS:
-            continue
-        hint = _right_spelling(word.lower().replace("_", "-"), "{0.variable}={1}".format)
-        guess = closest(word, [variable.removeprefix(f"{VARIABLES}_") for variable in known])
-        if hint or guess:
-            hint = hint or f"did you mean {VARIABLES}_{guess}?"
-            raise UsageError("config-key", f"the variable {name} sets nothing", hint=hint)
+    prefix = f"{VARIABLES}_"
+    known = [option.variable.removeprefix(prefix) for option in OPTIONS if option.configurable]
+    words = {name.removeprefix(prefix) for name, value in environ.items() if value and name.startswith(prefix)}
+    for word in sorted(words.difference(known, NOT_OPTIONS)):
+        hint = _right_spelling(word.lower().replace("_", "-"), "{0.variable}={1}")
+        if hint is None and (guess := closest(word, known)):
+            hint = f"did you mean {prefix}{guess}?"
+        if hint:
+            raise UsageError("config-key", f"the variable {prefix}{word} sets nothing", hint=hint)
 
 
-def _right_spelling(word: str, write: Callable[[Option, str], str]) -> str | None:
-    """Return a hint if the key or variable is another flag of an option, or an option for the command line only."""
-    for option in OPTIONS:
-        if word == option.key and not option.configurable:
-            return f"--{word} is for the command line only"
-        flag = f"--{word}"
-        if flag in (*option.opts, *option.secondary_opts) and word != option.key:
-            fixed = option.fixed_value(flag)
-            return f"write {write(option, 'VALUE' if fixed in (None, 'yes') else str(fixed))}"
-    return None
+def _right_spelling(word: str, setting: str) -> str | None:
+    """Return a hint if the key or variable is another flag of an option, or an option for the command line only.
+
+    Args:
+        setting: a template of the right setting, with the option and its value.
+    """
+    option = BY_FLAG.get(f"--{word}")
+    if option is None or (word == option.key and option.configurable):
+        return None
+    if word == option.key:
+        return f"--{word} is for the command line only"
+    fixed = option.fixed_value(f"--{word}")
+    return f"write {setting.format(option, 'VALUE' if fixed in (None, 'yes') else fixed)}"
 
 
 def _add_file(result: Defaults, path: str, named: bool) -> None:
@@ -136,42 +123,30 @@ def _add_file(result: Defaults, path: str, named: bool) -> None:
         line, column = positions[(key,)]
         # Each key has exactly one spelling; other flags of the option get a hint.
         if key not in known:
-            hint = _right_spelling(str(key), "{0.key}: {1}".format) or "mpilaunch --show-config lists every key"
+            hint = _right_spelling(str(key), "{0.key}: {1}") or "mpilaunch --show-config lists every key"
             guess = did_you_mean(str(key), known)
             raise UsageError("config-key", f"{path}:{line}:{column}: unknown key '{key}'{guess}", hint=hint)
         option = BY_NAME[key]
         origin = Origin(f"{path}:{line}", f"{path}:{line}:{column}: {key}", Layer.FILE)
         if key in COMMANDS:
             check_trusted(origin.place, status, named=named)
-        checked = _plain(option, value, origin.place)
-        result.set(option, _beside(path, checked) if option.reads_file else checked, origin)
+        items = value if option.multiple and isinstance(value, list) else [value]
+        values = [_plain(option, item, origin.place, os.path.dirname(path)) for item in items]
+        result.set(option, values if option.multiple else values[0], origin)
 
 
-def _plain(option: Option, data: object, place: str) -> Any:
-    """Return a value of the file in click's form: a bool, a text, or a list of texts; raises UsageError."""
-    if option.multiple:
-        return [_text(option, item, place) for item in (data if isinstance(data, list) else [data])]
-    if not option.is_flag:
-        return _text(option, data, place)
-    if not isinstance(data, bool):
-        raise _wrong(option, f"{place}: {data!r} is neither true nor false")
-    return data
+def _plain(option: Option, data: object, place: str, folder: str) -> bool | str:
+    """Return a value of the file in click's form: a bool or a text; raises UsageError.
 
-
-def _text(option: Option, data: object, place: str) -> str:
+    A file name is relative to the folder of the config file, so that a profile can be next to its hostfile.
+    """
+    wanted = getattr(option.type, "wanted", "")
+    if option.is_flag and not isinstance(data, bool):
+        raise UsageError("option-value", f"{place}: {data!r} is neither true nor false", hint=option.value_hint)
     # YAML reads an unquoted `on` as a bool: as text it would become 'True', which is not in the file.
-    if isinstance(data, bool) or not isinstance(data, (str, int, float)):
-        wanted = getattr(option.type, "wanted", "text")
-        raise _wrong(option, f"{place}: {type(data).__name__} {data!r} where {wanted} is expected")
-    return str(data)
-
-
-def _wrong(option: Option, message: str) -> UsageError:
-    return UsageError("option-value", message, hint=option.value_hint)
-
-
-def _beside(path: str, value: str | list[str]) -> str | list[str]:
-    """Resolve file names relative to the directory of the config file, so that a profile can be next to its hostfile."""
-    if isinstance(value, list):
-        return [str(_beside(path, item)) for item in value]
-    return os.path.join(os.path.dirname(path), os.path.expanduser(value))
+    if not option.is_flag and (isinstance(data, bool) or not isinstance(data, (str, int, float))):
+        message = f"{place}: {type(data).__name__} {data!r} where {wanted} is expected"
+        raise UsageError("option-value", message, hint=option.value_hint)
+    if isinstance(data, bool):
+        return data
+    return os.path.join(folder, os.path.expanduser(str(data))) if getattr(option.type, "read", False) else str(data)

@@ -76,22 +76,16 @@ def print_result(text: str) -> int:
 
 
 class Console:
-    """Writes messages to the user; the `Observer` of a launch.
+    """Writes messages to the user, on stderr by default; the `Observer` of a launch.
 
     Args:
-        stream: stderr by default.
         environ: for NO_COLOR, FORCE_COLOR and TERM.
         quiet: write only errors and warnings.
         verbose: 0, 1 or 2.
     """
 
     def __init__(
-        self,
-        stream: TextIO | None = None,
-        environ: Mapping[str, str] = os.environ,
-        *,
-        quiet: bool = False,
-        verbose: int = 0,
+        self, stream: TextIO | None = None, environ: Mapping[str, str] = os.environ, *, quiet: bool = False, verbose: int = 0
     ) -> None:
         # With `2>&-`, sys.stderr is None.
         self._stream = stream or sys.stderr or io.StringIO()
@@ -180,9 +174,7 @@ class Console:
 
                 console = self._rich()
                 for kind, line in lines:
-                    text = Text(line)
-                    text.stylize(_STYLES.get(kind, ""), 0, len(kind))
-                    console.print(text, soft_wrap=True)
+                    console.print(Text.assemble((kind, _STYLES.get(kind, "")), line[len(kind) :]), soft_wrap=True)
             else:
                 self._stream.write("".join(f"{line}\n" for _, line in lines))
             self._stream.flush()
@@ -198,15 +190,9 @@ class Console:
     def _rich(self) -> rich.console.Console:
         from rich.console import Console as RichConsole
 
-        # `wants_colour` decides; rich must not read the environment.
         return RichConsole(
-            file=self._stream,
-            force_terminal=True,
-            color_system="standard" if self._colour else None,
-            highlight=False,
-            emoji=False,
-            markup=False,
-            _environ={},
+            file=self._stream, force_terminal=True, color_system="standard" if self._colour else None,
+            highlight=False, emoji=False, markup=False,
         )
 
 
@@ -219,8 +205,7 @@ class ProgressLine:
     def __init__(self, make_console: Callable[[], rich.console.Console]) -> None:
         import threading  # asyncio has loaded it by now
 
-        self._make_console = make_console
-        self._text = ""
+        self._make_console, self._text = make_console, ""
         self._live: rich.live.Live | None = None
         self._lock = threading.Lock()
         self._stopped = False
@@ -249,14 +234,10 @@ class ProgressLine:
 
         with self._lock:
             if not self._stopped:
+                # The head writes to the descriptors directly; rich must not replace sys.stdout and sys.stderr.
                 self._live = Live(
-                    self._text,
-                    console=self._make_console(),
-                    transient=True,
-                    auto_refresh=False,
-                    # The head writes to the descriptors directly; rich must not replace sys.stdout and sys.stderr.
-                    redirect_stdout=False,
-                    redirect_stderr=False,
+                    self._text, console=self._make_console(), transient=True, auto_refresh=False,
+                    redirect_stdout=False, redirect_stderr=False,
                 )
                 self._live.start(refresh=True)
 
@@ -288,8 +269,7 @@ def _other_ranks(verdict: Verdict) -> list[str]:
         by_end.setdefault(end.description, []).append((end.rank, host))
     lines = []
     for how, ends in by_end.items():
-        hosts = fold(host for _, host in ends)
-        lines.append(f"{_ranks([rank for rank, _ in ends])} on {hosts} failed too: {how}")
+        lines.append(f"{_ranks([rank for rank, _ in ends])} on {fold(host for _, host in ends)} failed too: {how}")
     if verdict.stopped:
         lines.append(f"{_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
     if verdict.finished:

@@ -40,7 +40,7 @@ def check_trusted(where: str, status: os.stat_result, *, named: bool) -> None:
 
 
 def read_text(path: str, purpose: str) -> str:
-    """Return the text of a file that the user names; raises UsageError "file-unreadable"."""
+    """Return the text of a file that the user names; `purpose` is its name in errors. Raises UsageError "file-unreadable"."""
     return text_and_status(path, purpose)[0]
 
 
@@ -52,8 +52,12 @@ def text_and_status(
     Args:
         check: called with the status before the file is read; opening it never blocks, not even on another user's pipe.
     """
+
+    def open_without_blocking(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NONBLOCK)
+
     try:
-        with open(path, encoding="utf-8", opener=None if check is None else _open_without_blocking) as file:
+        with open(path, encoding="utf-8", opener=None if check is None else open_without_blocking) as file:
             status = os.fstat(file.fileno())
             if check is not None:
                 check(status)
@@ -66,10 +70,6 @@ def text_and_status(
         raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': not UTF-8 text") from error
     except ValueError as error:
         raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': invalid file name") from error
-
-
-def _open_without_blocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _nearest_file(path: str) -> str | None:
@@ -99,13 +99,35 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
     import yaml  # takes 15 ms
 
     positions: dict[tuple[str | int, ...], Position] = {}
+
+    def note_positions(node: yaml.Node, trail: tuple[str | int, ...]) -> None:
+        # Aliases can expand a small file to a huge one, so this counts the visited items.
+        if len(positions) > MAX_ITEMS:
+            raise UsageError("yaml-size", f"'{path}' has more than {MAX_ITEMS:,} items")
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                here = (*trail, index)
+                positions[here] = _position(item)
+                note_positions(item, here)
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                line, column = _position(key)
+                if not isinstance(key, yaml.ScalarNode):
+                    raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a key must be a single word")
+                here = (*trail, loader.construct_object(key))
+                if here in positions:
+                    message = f"{path}:{line}:{column}: duplicate key '{key.value}'"
+                    raise UsageError("yaml-duplicate", message, hint=f"the first one is on line {positions[here][0]}")
+                positions[here] = line, column
+                note_positions(value, here)
+
     try:
         # The constructor already raises on control characters.
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
             return None, positions
-        _note_positions(path, root, (), positions, loader.construct_object)
+        note_positions(root, ())
         return loader.construct_document(root), positions
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -116,36 +138,6 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
         raise UsageError("yaml-syntax", f"{path}: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise UsageError("yaml-size", f"'{path}' is nested too deeply") from None
-
-
-def _note_positions(
-    path: str,
-    node: yaml.Node,
-    trail: tuple[str | int, ...],
-    positions: dict[tuple[str | int, ...], Position],
-    construct: Callable[[yaml.Node], Any],
-) -> None:
-    import yaml
-
-    # Aliases can expand a small file to a huge one, so this counts the visited items.
-    if len(positions) > MAX_ITEMS:
-        raise UsageError("yaml-size", f"'{path}' has more than {MAX_ITEMS:,} items")
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            here = trail + (index,)
-            positions[here] = _position(item)
-            _note_positions(path, item, here, positions, construct)
-    elif isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            line, column = _position(key)
-            if not isinstance(key, yaml.ScalarNode):
-                raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a key must be a single word")
-            here = trail + (construct(key),)
-            if here in positions:
-                message = f"{path}:{line}:{column}: duplicate key '{key.value}'"
-                raise UsageError("yaml-duplicate", message, hint=f"the first one is on line {positions[here][0]}")
-            positions[here] = line, column
-            _note_positions(path, value, here, positions, construct)
 
 
 def _position(node: yaml.Node) -> Position:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import click
 
@@ -60,17 +60,20 @@ def text(topic: str = "", verb: str = "run") -> str:
 
     Raises UsageError for an unknown topic.
     """
+    topic = topic or verb
     if topic in dialects.NAMES:
         return _dialect(topic)
+    if topic in verbs.NAMES:
+        return _verb(topic)
     if topic in GROUPS:
-        return _of_groups([topic])
+        formatter = _Formatter()
+        _write_group(formatter, topic)
+        return formatter.getvalue()
     if topic == "all":
-        return _of_groups(list(GROUPS), complete=True)
-    if topic and topic not in verbs.NAMES:
-        topics = ("all", *GROUPS, *dialects.NAMES, *verbs.NAMES)
-        message = f"--help: unknown topic '{topic}'{did_you_mean(topic, topics)}"
-        raise UsageError("option-value", message, hint=f"the topics are {', '.join(topics)}")
-    return _verb(topic or verb)
+        return _all()
+    topics = ("all", *GROUPS, *dialects.NAMES, *verbs.NAMES)
+    message = f"--help: unknown topic '{topic}'{did_you_mean(topic, topics)}"
+    raise UsageError("option-value", message, hint=f"the topics are {', '.join(topics)}")
 
 
 def short() -> str:
@@ -87,33 +90,30 @@ def _verb(name: str) -> str:
     module = verbs.module_of(name)
     formatter = _Formatter()
     if name == "run":
-        formatter.write(f"{SUMMARY}\n\n")
-        formatter.write(f"Usage: {module.USAGE}\n")
-        for other in verbs.NAMES:
-            if other != "run":
-                formatter.write(f"       {verbs.module_of(other).USAGE}: {verbs.module_of(other).SUMMARY}\n")
+        formatter.write(f"{SUMMARY}\n\nUsage: {module.USAGE}\n")
+        for other in map(verbs.module_of, verbs.NAMES[1:]):
+            formatter.write(f"       {other.USAGE}: {other.SUMMARY}\n")
         _write_examples(formatter)
-        _write_options(formatter, "Options", [option for option in OPTIONS if option.basic], brief=True)
+        with formatter.section("Options"):
+            formatter.write_dl([(_spelling(option, brief=True), option.basic) for option in OPTIONS if option.basic])
     else:
         formatter.write(f"{module.USAGE}: {module.SUMMARY}\n")
         for topic in module.TOPICS:
-            _write_options(formatter, GROUPS[topic], _of_group(topic))
+            _write_group(formatter, topic)
     formatter.write_paragraph()
     formatter.write_text(MORE)
     return formatter.getvalue()
 
 
-def _of_groups(topics: Sequence[str], *, complete: bool = False) -> str:
+def _all() -> str:
     formatter = _Formatter()
-    if complete:
-        formatter.write(f"{SUMMARY}\n\n")
-        formatter.write_usage("mpilaunch", "[OPTIONS] PROGRAM [ARGUMENTS...]")
-        _write_examples(formatter)
-    for topic in topics:
-        _write_options(formatter, GROUPS[topic], _of_group(topic))
-    if complete:
-        formatter.write_paragraph()
-        formatter.write_text(REST)
+    formatter.write(f"{SUMMARY}\n\n")
+    formatter.write_usage("mpilaunch", "[OPTIONS] PROGRAM [ARGUMENTS...]")
+    _write_examples(formatter)
+    for topic in GROUPS:
+        _write_group(formatter, topic)
+    formatter.write_paragraph()
+    formatter.write_text(REST)
     return formatter.getvalue()
 
 
@@ -135,16 +135,13 @@ def _write_examples(formatter: _Formatter) -> None:
         formatter.write_dl(EXAMPLES, col_max=60)
 
 
-def _of_group(topic: str) -> list[Option]:
-    return [option for option in OPTIONS if option.group == topic]
+def _write_group(formatter: _Formatter, topic: str) -> None:
+    with formatter.section(GROUPS[topic]):
+        formatter.write_dl([(_spelling(option), _description(option)) for option in OPTIONS if option.group == topic])
 
 
-def _write_options(formatter: _Formatter, title: str, options: Sequence[Option], *, brief: bool = False) -> None:
-    with formatter.section(title):
-        formatter.write_dl([(_spelling(option, brief), _description(option, brief)) for option in options])
-
-
-def _spelling(option: Option, brief: bool) -> str:
+def _spelling(option: Option, *, brief: bool = False) -> str:
+    """Return the flags of an option, or if `brief` its first short flag and its long one, with its argument."""
     takes_value = option.fixed_value(option.flag) is None
     flags = [flag for flag in option.flags if not takes_value or flag not in option.shorthands]
     if brief:
@@ -152,9 +149,7 @@ def _spelling(option: Option, brief: bool) -> str:
     return ", ".join(flags) + (f" {option.metavar or '|'.join(option.choices)}" if takes_value else "")
 
 
-def _description(option: Option, brief: bool) -> str:
-    if brief:
-        return option.basic
+def _description(option: Option) -> str:
     notes = [] if option.fixed_value(option.flag) else [f"{flag} means {value}" for flag, value in option.shorthands.items()]
     if option.multiple:
         notes.append("may be repeated")

@@ -15,7 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
     console = Console()
     try:
-        return run(sys.argv[1:] if arguments is None else list(arguments), console, name_of(sys.argv[0]))
+        name = os.path.basename(sys.argv[0])
+        name = "mpilaunch" if name == "__main__.py" else name
+        return run(sys.argv[1:] if arguments is None else list(arguments), console, name)
     except LaunchError as error:
         console.error(error)
         return error.exit_code
@@ -26,21 +28,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             import traceback
 
             traceback.print_exc()
-        console.error(
-            LaunchError(
-                "internal",
-                f"internal error: {type(error).__name__}: {error}",
-                hint="this is a bug in mpilaunch; run it again with MPILAUNCH_DEBUG=1 for a traceback",
-            )
-        )
+        hint = "this is a bug in mpilaunch; run it again with MPILAUNCH_DEBUG=1 for a traceback"
+        console.error(LaunchError("internal", f"internal error: {type(error).__name__}: {error}", hint=hint))
         return ExitCode.INTERNAL
     finally:
         console.end_progress()
 
 
 def run(words: list[str], console: Console, name: str) -> int:
-    """Run a command line, complete a word for a shell, or print the short help if there are no words; return the exit code."""
-    variable = command.completion_variable(name)
+    """Run a command line, complete a word for a shell, or print the short help if there are no words; return the exit code.
+
+    Args:
+        name: the command name that mpilaunch was started under.
+    """
+    variable = f"_{name}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # as click's completion scripts set it
     if instruction := os.environ.get(variable):
         return command.complete(name, variable, instruction)
     if not words:
@@ -49,9 +50,3 @@ def run(words: list[str], console: Console, name: str) -> int:
         console.lines(help.short().splitlines())
         return ExitCode.USAGE
     return command.run(words, command.Surroundings(os.environ, console, name))
-
-
-def name_of(path: str) -> str:
-    """Return the command name that mpilaunch was started under."""
-    name = os.path.basename(path)
-    return "mpilaunch" if name == "__main__.py" else name

@@ -11,29 +11,26 @@ as for mpirun and mpiexec; after "--", ":" is an argument too.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-
-import click
 
 from mpilaunch.cli import dialects
 from mpilaunch.cli.options import BY_FLAG, BY_NAME
-from mpilaunch.cli.types import Option
+from mpilaunch.cli.types import Option, Origin
 from mpilaunch.errors import UsageError
+from mpilaunch.job.settings import Layer
 from mpilaunch.text import closest
 
 if TYPE_CHECKING:
-    from mpilaunch.cli.dialects.rows import ReadFile, Row, Translation
+    from mpilaunch.cli.dialects.rows import ReadFile
 
-TRANSLATED = frozenset({"mca"})
-"""Our options that `dialects` translates, because some of their values configure mpirun itself."""
+MCA = "mca"
+"""Our option that `dialects` translates, because some of its parameters configure mpirun itself."""
 AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
 """Command names that every MPI implementation uses."""
 
 
-class Given(NamedTuple):
+class OptionUse(NamedTuple):
     """One use of an option: its value as text, its flag as written, and the program or line it is in, for errors."""
 
     option: Option
@@ -42,9 +39,10 @@ class Given(NamedTuple):
     place: str = ""
 
     @property
-    def source(self) -> str:
-        """The flag for --show-config: our long flag, or the flag of another launcher as written."""
-        return self.option.flag if BY_FLAG.get(self.flag) is self.option else self.flag
+    def origin(self) -> Origin:
+        """The source of the value: our long flag, or the flag of another launcher as written."""
+        source = self.option.flag if BY_FLAG.get(self.flag) is self.option else self.flag
+        return Origin(source, f"{self.place}: {self.flag}" if self.place else self.flag, Layer.COMMAND_LINE)
 
     @property
     def word(self) -> str:
@@ -54,63 +52,54 @@ class Given(NamedTuple):
         return self.option.flag if self.option.type.convert(self.value, self.option, None) else self.option.secondary_opts[0]
 
 
-class Words(list[Given]):
+class OptionUses(list[OptionUse]):
     """The options of a job or of one program, in order."""
 
-    def add(self, given: Given) -> None:
+    def add(self, use: OptionUse) -> None:
         """Append an option; merge an option that joins with its earlier use."""
-        earlier = self.last(given.option.key) if given.option.joins else None
+        earlier = self.last(use.option.key) if use.option.joins else None
         if earlier is not None:
             # Modifiers follow the policy, whichever comes first: mpirun also has them as separate options.
-            old, new = earlier.value, given.value
+            old, new = earlier.value, use.value
             self.remove(earlier)
-            given = given._replace(value=old + new if new.startswith(":") else new + old if old.startswith(":") else new)
-        self.append(given)
+            use = use._replace(value=old + new if new.startswith(":") else new + old if old.startswith(":") else new)
+        self.append(use)
 
-    def last(self, key: str) -> Given | None:
+    def last(self, key: str) -> OptionUse | None:
         """Return the last use of an option."""
-        return next((given for given in reversed(self) if given.option.key == key), None)
+        return next((use for use in reversed(self) if use.option.key == key), None)
 
     @property
     def argv(self) -> list[str]:
-        """The words for click."""
-        return [given.word for given in self]
+        """The words for click; raises click.BadParameter if a flag's value is neither yes nor no."""
+        return [use.word for use in self]
 
 
-@dataclass
-class Program:
-    """One program of a command line.
-
-    Attributes:
-        words: the program and its arguments; may be empty.
-        own: the options that apply only to it.
-    """
+class Program(NamedTuple):
+    """One program of a command line: its words, which may be none, and the options that apply only to it."""
 
     words: list[str]
-    own: Words
+    own: OptionUses
 
 
-@dataclass
-class CommandLine:
+class CommandLine(NamedTuple):
     """A command line.
 
     Attributes:
         job: the options for the whole job.
         programs: its programs, at least one.
-        weak: options that every other setting overrides.
-        defaults: options that have the default of another launcher: the value and its source.
+        defaults: weakest settings, by option: values of another launcher, with their sources.
         notes: messages for the user, each with its verbosity level.
         wants: "help" or "version" if the user asked for that; the words after it are not parsed.
         topic: the word after --help.
     """
 
-    job: Words
+    job: OptionUses
     programs: list[Program]
-    weak: Words = field(default_factory=Words)
-    defaults: dict[str, tuple[str, str]] = field(default_factory=dict)
-    notes: tuple[tuple[str, int], ...] = ()
-    wants: str = ""
-    topic: str = ""
+    defaults: dict[str, tuple[str | list[str], str]]
+    notes: tuple[tuple[str, int], ...]
+    wants: str
+    topic: str
 
 
 def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadFile | None = None) -> CommandLine:
@@ -125,22 +114,27 @@ def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadF
     programs = [reader.program(rest)]
     while reader.goes_on:
         programs.append(reader.program(rest, f"program {len(programs) + 1}"))
-    if reader.wants:
-        return CommandLine(reader.job, programs, wants=reader.wants, topic=reader.topic)
+    if not reader.wants:
+        programs = _checked(reader, programs)
+    return CommandLine(reader.job, programs, reader.defaults(), tuple(reader.notes.items()), reader.wants, reader.topic)
+
+
+def _checked(reader: _Reader, programs: list[Program]) -> list[Program]:
+    """Return the programs of the job, each with a name; the options of a single program become options of the job."""
     if (app := reader.job.last("app")) is not None:
         programs = _programs_of_file(reader, app.value, programs)
-    job = reader.finished_job()
+    reader.add_agent()
     if len(programs) == 1:
-        job += programs[0].own
-        programs = [Program(programs[0].words, Words())]
-    for number, program in enumerate(programs, start=1):
-        if len(programs) > 1 and not program.words:
+        reader.job += programs[0].own
+        programs = [Program(programs[0].words, OptionUses())]
+    for number, (words, _) in enumerate(programs, start=1):
+        if len(programs) > 1 and not words:
             message = f"program {number} of {len(programs)} has no name"
             raise UsageError("no-program", message, hint="':' separates two programs: -np 1 ./a : -np 2 ./b")
-        if program.words and not program.words[0].strip():
+        if words and not words[0].strip():
             message = "the name of the program is empty" + (f" (program {number})" if len(programs) > 1 else "")
             raise UsageError("no-program", message, hint="check that its shell variable is set")
-    return CommandLine(job, programs, reader.weak, reader.defaults(), tuple(reader.notes.items()))
+    return programs
 
 
 def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list[Program]:
@@ -150,12 +144,12 @@ def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list
         raise UsageError("option-conflict", message, hint="remove one of the two")
     reader.job += before[0].own
     programs: list[Program] = []
-    pending = Words()
-    for place, words in lines_of(reader.read_file(path, "app file"), path):
+    pending = OptionUses()
+    for place, words in _lines_of(reader.read_file(path, "app file"), path):
         rest = list(words)
         while rest or reader.goes_on:
             program = reader.program(rest, place, pending)
-            pending = Words() if program.words else program.own
+            pending = OptionUses() if program.words else program.own
             if program.words:
                 programs.append(program)
     if pending or not programs:
@@ -163,11 +157,13 @@ def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list
     return programs
 
 
-def lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
+def _lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the place ("apps.txt:3") and the words of each nonempty line of an app file; raises UsageError.
 
     Words may be quoted as in a shell, "#" begins a comment, and a line that ends in a backslash continues on the next.
     """
+    import shlex  # few command lines need it
+
     pending, begin = "", 0
     for number, line in enumerate([*text.splitlines(), ""], start=1):
         begin = begin if pending else number
@@ -185,25 +181,17 @@ def lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
             yield f"{source}:{begin}", words
 
 
-class _Origin(NamedTuple):
-    """The option of another launcher that was translated: the flag as written, and the attributes of its row."""
-
-    flag: str
-    everywhere: bool = False
-    weak: bool = False
-
-
 class _Reader:
     """Parses one program after another; collects the options of the whole job in `job`."""
 
     def __init__(self, name: str, read_file: ReadFile | None) -> None:
-        self.job = Words()
-        self.weak = Words()
+        self.job = OptionUses()
         self.notes: dict[str, int] = {}
         self.goes_on = False
         self.wants = ""
         self.topic = ""
-        self._own = Words()
+        self._own = OptionUses()
+        self._weak = OptionUses()  # options that every other setting overrides
         self._place = ""
         self._agent: dict[str, str] = {}
         self._agent_flag = ""
@@ -214,27 +202,29 @@ class _Reader:
         if name != "mpilaunch" and not self._ambiguous:
             from mpilaunch.cli.dialects.table import of_command
 
-            self._narrow({dialect for dialect in [of_command(name)] if dialect})
+            self._narrow([of_command(name) or ""])
 
     # Results
 
-    def finished_job(self) -> Words:
-        """Return the options of the whole job, with the agent that several options of other launchers describe together."""
+    def add_agent(self) -> None:
+        """Add the agent that several options of other launchers describe together, unless the user names one."""
         if self._agent and self.job.last("remote-agent") is None:
             from mpilaunch.cli.dialects.hydra import agent_template
 
-            template = agent_template(self._agent)
-            if template is not None:
-                self.job.add(Given(BY_NAME["remote-agent"], template, self._agent_flag))
-        return self.job
+            if (template := agent_template(self._agent)) is not None:
+                self.job.add(OptionUse(BY_NAME["remote-agent"], template, self._agent_flag))
 
-    def defaults(self) -> dict[str, tuple[str, str]]:
-        """Return the defaults that differ for users of the detected launcher."""
-        if self._dialects == frozenset(dialects.NAMES):
-            return {}
-        from mpilaunch.cli.dialects.table import defaults
+    def defaults(self) -> dict[str, tuple[str | list[str], str]]:
+        """Return the defaults that differ for users of the detected launcher, and its weak options: values and sources."""
+        result: dict[str, tuple[str | list[str], str]] = {}
+        if self._dialects != frozenset(dialects.NAMES):
+            from mpilaunch.cli.dialects.table import defaults
 
-        return defaults(self._dialects)
+            result |= defaults(self._dialects)
+        for use in self._weak:
+            values = [other.value for other in self._weak if other.option is use.option]
+            result[use.option.key] = (values if use.option.multiple else use.value, use.flag)
+        return result
 
     def read_file(self, path: str, purpose: str) -> str:
         """Return the text of a file that an option names."""
@@ -244,14 +234,14 @@ class _Reader:
 
     # Programs
 
-    def program(self, rest: list[str], place: str = "", pending: Iterable[Given] = ()) -> Program:
+    def program(self, rest: list[str], place: str = "", pending: Iterable[OptionUse] = ()) -> Program:
         """Remove the words of one program from `rest`; set `goes_on` if a ':' follows.
 
         Args:
             place: prefix of error messages.
             pending: earlier options that apply to this program.
         """
-        self._own, self._place = Words(pending), place
+        self._own, self._place = OptionUses(pending), place
         try:
             whole = self._options(rest)
         except UsageError as error:
@@ -271,7 +261,7 @@ class _Reader:
             flag, equals, text = word.partition("=")
             values = [text] if equals else []
             option = BY_FLAG.get(flag)
-            if option is None or option.key in TRANSLATED:
+            if option is None or option.key == MCA:
                 self._translate(flag, values, rest)
             elif option.key == "help":
                 self.wants = option.key
@@ -281,7 +271,7 @@ class _Reader:
                     from mpilaunch.cli.dialects.table import of_mark
 
                     self._narrow(of_mark(_table_spelling(option, flag)))
-                self._take(option, flag, values, rest)
+                self._take(option, flag, values, rest, self._own if option.local else self.job)
         if self.wants:
             rest.clear()
         return False
@@ -290,39 +280,31 @@ class _Reader:
         """Exclude all dialects but these, which have an option that was used; ignored if none would remain."""
         self._dialects = self._dialects & frozenset(names) or self._dialects
 
-    def _take(self, option: Option, flag: str, values: list[str], rest: list[str], origin: _Origin | None = None) -> None:
-        """Add one option, with the value that its flag stands for or the next words."""
+    def _take(
+        self, option: Option, flag: str, values: list[str], rest: list[str], target: OptionUses, foreign: str = ""
+    ) -> None:
+        """Add one option to `target`, with the value that its flag stands for or the next words.
+
+        Args:
+            foreign: the flag of another launcher that the option translates.
+        """
         fixed = option.fixed_value(flag)
         spelled = _table_spelling(option, flag)
-        if values and fixed is not None and spelled != option.flag:
-            raise UsageError("option-value", f"option {spelled} takes no value")
-        if not values and fixed is not None:
-            values = [fixed]
-        elif fixed is None:
-            while len(values) < option.words and rest:
-                values.append(rest.pop(0))
-            if len(values) < option.words:
-                needs = f"option {origin.flag if origin else flag} needs {option.metavar or 'a value'}"
-                raise UsageError("option-value", needs, hint=option.value_hint)
-        self._add(Given(option, "=".join(values), origin.flag if origin else spelled, self._place), origin)
-
-    def _add(self, given: Given, origin: _Origin | None) -> None:
-        option, value = given.option, given.value
+        if fixed is not None:
+            if values and (spelled != option.flag or option.key == "version"):
+                raise UsageError("option-value", f"option {spelled} takes no value")
+            values = values or [fixed]
+        while len(values) < option.words and rest:
+            values.append(rest.pop(0))
+        if len(values) < option.words:
+            needs = f"option {foreign or flag} needs {option.metavar or 'a value'}"
+            raise UsageError("option-value", needs, hint=option.value_hint)
+        use = OptionUse(option, "=".join(values), foreign or spelled, self._place)
         if option.key == "version":
             self.wants = option.key
-        if option.is_flag:
-            try:
-                option.type.convert(value, option, None)
-            except click.BadParameter as error:
-                raise UsageError("option-value", f"{given.flag}: {error.message}", hint=option.value_hint) from None
-        elif option.key == "dialect" and value in dialects.NAMES:
-            self._dialects, self._named = frozenset({value}), True
-        target = self._own if option.local else self.job
-        if origin is not None and (origin.everywhere or origin.weak):
-            target = self.weak if origin.weak else self.job
-        target.add(given)
-
-    # Options of other launchers
+        elif option.key == "dialect" and use.value in dialects.NAMES:
+            self._dialects, self._named = frozenset({use.value}), True
+        target.add(use)
 
     def _translate(self, flag: str, values: list[str], rest: list[str]) -> None:
         """Add our options for an option of another launcher and its arguments."""
@@ -338,17 +320,14 @@ class _Reader:
         if row.needs_more(values):
             raise UsageError("option-value", f"option {flag} needs {row.metavar}", hint=f"write {row.usage(flag, values)}")
         self._narrow(row.dialects)
-        self._follow(row, flag, table.translate(row, flag, values, self.read_file))
-
-    def _follow(self, row: Row, flag: str, translation: Translation) -> None:
+        translation = table.translate(row, flag, values, self.read_file)
         words = list(translation.words)
         while words:
             own, equals, text = words.pop(0).partition("=")
-            option = BY_FLAG.get(own)
-            if option is None:
-                raise _unknown(own, ())
-            origin = _Origin(flag, row.everywhere, row.weak or own in translation.weak)
-            self._take(option, own, [text] if equals else [], words, origin)
+            option = BY_FLAG[own]
+            target = self._own if option.local and not row.everywhere else self.job
+            target = self._weak if row.weak or own in translation.weak else target
+            self._take(option, own, [text] if equals else [], words, target, flag)
         for text, level in translation.notes:
             self.notes.setdefault(text, level)
         if translation.agent:

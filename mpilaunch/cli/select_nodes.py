@@ -18,7 +18,7 @@ from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.job.settings import Layer, Section, Settings
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy
 
 if TYPE_CHECKING:
     from mpilaunch.placement.rankfile import RankLine
@@ -33,18 +33,25 @@ def rankfile_of(mapping: MappingPolicy) -> Sequence[RankLine] | None:
     return parse_rankfile(read_text(mapping.file, "rankfile"), mapping.file)
 
 
-def _read_hostfile(path: str, *, named: bool) -> list[HostEntry]:
-    """Return the entries of a hostfile; `named` as for `check_trusted`."""
-    text, status = text_and_status(path, "hostfile")
-    entries = parse_hostfile(text, path)
-    _check_agents(entries, status, named=named)
-    return entries
+def _read_hostfiles(paths: Sequence[str], *, named: bool) -> list[HostEntry]:
+    """Return the entries of hostfiles; `named` as for `check_trusted`."""
+    result = []
+    for path in paths:
+        text, status = text_and_status(path, "hostfile")
+        entries = parse_hostfile(text, path)
+        _check_agents(entries, status, named=named)
+        result += entries
+    return result
+
+
+def _parse_host_lists(texts: Sequence[str], source: str = "--host") -> list[HostEntry]:
+    return [entry for text in texts for entry in parse_host_list(text, source)]
 
 
 def _check_agents(entries: Sequence[HostEntry], status: os.stat_result, *, named: bool) -> None:
     """Raise UsageError if entries contain commands and another user may have written their file."""
     for entry in entries:
-        if entry.agent is not None and is_template(entry.agent):
+        if is_template(entry.agent or ""):
             check_trusted(f"{entry.origin}: agent", status, named=named)
 
 
@@ -85,12 +92,12 @@ def choose_nodes(
         hostfiles, host_lists = tuple(dict.fromkeys(own_files)), () if own_files else tuple(own_lists)
     source = "--host" if own_lists else settings.source("host")
     on_command_line = bool(own_files) or settings.layer("hostfile") == Layer.COMMAND_LINE
-    entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
-    named = [entry for text in host_lists for entry in parse_host_list(text, source)]
-    slot_map_file = settings["slot-map"]
-    data, positions = load_yaml(slot_map_file) if slot_map_file else (None, {})
-    if slot_map_file:
+    entries = _read_hostfiles(hostfiles, named=on_command_line)
+    named = _parse_host_lists(host_lists, source)
+    if slot_map_file := settings["slot-map"]:
         from mpilaunch.hosts import slot_map  # few jobs have one
+
+        data, positions = load_yaml(slot_map_file)
     discovered = None
     if not (hostfiles or host_lists) or allocation.has_relative_names([*entries, *named]):
         from_slot_map = (slot_map.hosts(data, slot_map_file, positions), slot_map_file) if slot_map_file else None
@@ -98,8 +105,7 @@ def choose_nodes(
         if discovered is None and lines is not None and not any(line.host.startswith("+") for line in lines):
             discovered = [HostEntry(line.host, origin=line.origin) for line in lines], mapping.file or ""
         if discovered is None and mapping.map_by == "seq" and mapping.file is not None:
-            discovered = _read_hostfile(mapping.file, named=settings.layer("map-by") == Layer.COMMAND_LINE), mapping.file
-    per_node = mapping.per_node
+            discovered = _read_hostfiles([mapping.file], named=settings.layer("map-by") == Layer.COMMAND_LINE), mapping.file
     # The user's setting overrides the operator's variables.
     inherited = agent if settings.layer("remote-agent") < 2 else None
     nodes = allocation.from_sources(
@@ -109,7 +115,7 @@ def choose_nodes(
         hostfile_source=", ".join(hostfiles),
         agent=settings["agent"],
         remote_agent=inherited.name if inherited else settings["remote-agent"],
-        per_node=per_node if len(sections) == 1 or per_node is None else per_node * len(sections),
+        per_node=mapping.per_node and mapping.per_node * len(sections),
         local_names=local_names(environ),
         local_slots=len(os.sched_getaffinity(0)),
     )
@@ -149,9 +155,7 @@ def add_listed_nodes(
     if mapping.map_by == "seq":
         hostfiles, host_lists = ((mapping.file,), ()) if mapping.file else _named_hosts(settings)
         by = "map-by" if mapping.file else "hostfile"
-        on_command_line = settings.layer(by) == Layer.COMMAND_LINE
-        entries = [entry for path in hostfiles for entry in _read_hostfile(path, named=on_command_line)]
-        entries = entries or [entry for text in host_lists for entry in parse_host_list(text)]
+        entries = _read_hostfiles(hostfiles, named=settings.layer(by) == Layer.COMMAND_LINE) or _parse_host_lists(host_lists)
         if not entries:
             hint = "add --hostfile FILE or --host LIST, or write --map-by seq:file=FILE"
             raise UsageError("map-by", "--map-by seq: no list of hosts", hint=hint)
@@ -171,12 +175,11 @@ def _own_slots(nodes: Allocation, section: Section, of_file: bool) -> dict[int, 
     Args:
         of_file: the nodes are from hostfiles, and a host list selects among their slots; else they are the union of the lists.
     """
-    entries = [entry for text in own_values(section, "host") for entry in parse_host_list(text)]
+    entries = _parse_host_lists(own_values(section, "host"))
     if entries and of_file:
         chosen = {node.name: len(node.slots) for node in allocation.filter_by_host_list(nodes, entries).nodes}
         return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
-    paths = own_values(section, "hostfile")
-    entries += [entry for path in paths for entry in _read_hostfile(path, named=True)]
+    entries += _read_hostfiles(own_values(section, "hostfile"), named=True)
     if not entries:
         return None
     slots: dict[str, int] = {}
@@ -190,9 +193,8 @@ def _named_hosts(settings: Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     So `--host` filters a `--hostfile` on the command line, and replaces one from a config file or MPILAUNCH_HOSTFILE.
     """
-    strongest = max(settings.layer("hostfile"), settings.layer("host"))
-    hostfiles, host_lists = (settings[name] if settings.layer(name) == strongest else () for name in ("hostfile", "host"))
-    return hostfiles, host_lists
+    by_file, by_list = settings.layer("hostfile"), settings.layer("host")
+    return settings["hostfile"] if by_file >= by_list else (), settings["host"] if by_list >= by_file else ()
 
 
 def local_names(environ: Mapping[str, str]) -> frozenset[str]:
@@ -201,22 +203,22 @@ def local_names(environ: Mapping[str, str]) -> frozenset[str]:
     names = frozenset({"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]})
     if kubernetes.in_pod(environ):
         with suppress(OSError):
-            names |= kubernetes.own_names(own, plain_text("/etc/hosts"))
+            names |= kubernetes.own_names(own, _plain_text("/etc/hosts"))
     return names
 
 
 def operator_agent(settings: Settings, environ: Mapping[str, str]) -> kubernetes.FoundAgent | None:
     """Return the agent that an operator's variables name; None without an operator, or if the user names an agent."""
-    return None if settings["agent"] else kubernetes.find_agent(environ, plain_text, _is_program)
+
+    def is_program(word: str) -> bool:
+        import shutil  # takes 3 ms
+
+        return shutil.which(word) is not None
+
+    return None if settings["agent"] else kubernetes.find_agent(environ, _plain_text, is_program)
 
 
-def _is_program(word: str) -> bool:
-    import shutil  # takes 3 ms
-
-    return shutil.which(word) is not None
-
-
-def plain_text(path: str) -> str:
+def _plain_text(path: str) -> str:
     """Return the text of a file; raises OSError, UnicodeDecodeError."""
     with open(path, encoding="utf-8") as file:
         return file.read()

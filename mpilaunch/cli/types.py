@@ -1,4 +1,4 @@
-"""The option class and its value types: each type checks its values, words the error and completes them in a shell.
+"""The class of an option and the types of its value: a type parses a text, words the error and completes it in a shell.
 
 They extend click's option and types. A type never knows the source of a value: `command` adds it to the error.
 """
@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.shell_completion import CompletionItem
 
+from mpilaunch.job.settings import Layer
 from mpilaunch.text import did_you_mean, is_whole_number
 
 if TYPE_CHECKING:
-    _Choice = click.Choice[str]
-    _AnyType = click.ParamType[Any]
-else:
-    _Choice, _AnyType = click.Choice, click.ParamType  # generic only in newer versions of click
+    from click.shell_completion import CompletionItem
 
 VARIABLES = "MPILAUNCH"
 """Prefix of the environment variables that set options."""
@@ -28,44 +25,12 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-class Number(click.IntRange):
-    """A whole number in a range."""
+class Origin(NamedTuple):
+    """The source of a value: "jobs.yaml:3", and for errors "jobs.yaml:3:1: np"."""
 
-    wanted = "a whole number"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number."""
-        if isinstance(value, str):
-            if not is_whole_number(value.removeprefix("-"), 15):
-                self.fail(f"'{value}' is not a whole number", param, ctx)
-            value = int(value)
-            _check_range(self, value, param, ctx)
-        return value
-
-
-class Seconds(click.FloatRange):
-    """A duration: seconds, or a number with s, m, h or d."""
-
-    wanted = "a time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the duration in seconds."""
-        if isinstance(value, str):
-            match = _TIME.fullmatch(value)
-            if match is None:
-                self.fail(f"'{value}' is not a time", param, ctx)
-            value = float(match[1]) * _SECONDS[match[2] or "s"]
-            _check_range(self, value, param, ctx)
-        return value
-
-
-def _check_range(
-    limits: Number | Seconds, value: float, param: click.Parameter | None, ctx: click.Context | None
-) -> None:
-    least, most = limits.min or 0, limits.max
-    if value < least or (most is not None and value > most):
-        allowed = f"{least:g} or more" if most is None else f"{least:g} to {most:g}"
-        limits.fail(f"{value:g} is out of range: {allowed}", param, ctx)
+    source: str
+    place: str
+    layer: Layer
 
 
 class YesNo(click.types.BoolParamType):
@@ -73,31 +38,17 @@ class YesNo(click.types.BoolParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return whether the flag is set."""
-        if isinstance(value, str):
-            if value.lower() not in _FLAG_WORDS:
-                self.fail(f"'{value}' is neither yes nor no", param, ctx)
-            return _FLAG_WORDS[value.lower()]
-        return value
-
-
-class OneOf(_Choice):
-    """One of a few words."""
-
-    wanted = "text"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the word."""
-        if value not in self.choices:
-            words = [str(choice) for choice in self.choices]
-            self.fail(f"'{value}' is not one of {', '.join(words)}{did_you_mean(str(value), words)}", param, ctx)
-        return value
+        if isinstance(value, str) and value.lower() not in _FLAG_WORDS:
+            self.fail(f"'{value}' is neither yes nor no", param, ctx)
+        return _FLAG_WORDS[value.lower()] if isinstance(value, str) else value
 
 
 class Text(click.types.StringParamType):
     """A nonempty text, or a path that need not exist.
 
-    Args:
-        words: common values, for completion only.
+    Attributes:
+        wanted: what messages call a value of this type.
+        words: common values, which a shell completes.
         path: "file" or "dir" for a path: what a shell completes.
         read: mpilaunch reads the file; a config file names it relative to itself.
     """
@@ -109,26 +60,78 @@ class Text(click.types.StringParamType):
         self.path = path
         self.read = read
 
+    def parse(self, text: str) -> Any:
+        """Return the value of a text; raises ValueError with the reason."""
+        if not text:
+            raise ValueError("the value is empty")
+        if "\0" in text:
+            raise ValueError("the value contains a NUL character")
+        return text
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the text."""
-        if value == "":
-            self.fail("the value is empty", param, ctx)
-        if "\0" in value:
-            self.fail("the value contains a NUL character", param, ctx)
-        return value
+        """Return the value; a default is one already."""
+        try:
+            return self.parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
         """Return the nonempty lines of a variable: each is one value of an option that may be repeated."""
-        return [line for line in rv.splitlines() if line]
+        return list(filter(None, rv.splitlines()))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Return the matching common values, or let the shell complete a path."""
+        """Return the matching words, or let the shell complete a path."""
+        from click.shell_completion import CompletionItem
+
         if self.path:
             return [CompletionItem(incomplete, type=self.path)]
         return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
 
 
-FLAG = YesNo()
+class OneOf(Text):
+    """One of a few words."""
+
+    def parse(self, text: str) -> str:
+        """Return the word."""
+        if text not in self.words:
+            raise ValueError(f"'{text}' is not one of {', '.join(self.words)}{did_you_mean(text, self.words)}")
+        return text
+
+
+class Number(Text):
+    """A whole number in a range."""
+
+    wanted = "a whole number"
+
+    def __init__(self, *, min: float = 0, max: float | None = None) -> None:
+        super().__init__()
+        self.min = min
+        self.max = max
+
+    def number(self, text: str) -> float | None:
+        """Return the number that a text means, None if it means none."""
+        return int(text) if is_whole_number(text.removeprefix("-"), 15) else None
+
+    def parse(self, text: str) -> float:
+        """Return the number."""
+        value = self.number(text)
+        if value is None:
+            raise ValueError(f"'{text}' is not {self.wanted}")
+        if value < self.min or (self.max is not None and value > self.max):
+            allowed = f"{self.min:g} or more" if self.max is None else f"{self.min:g} to {self.max:g}"
+            raise ValueError(f"{value:g} is out of range: {allowed}")
+        return value
+
+
+class Seconds(Number):
+    """A duration: seconds, or a number with s, m, h or d."""
+
+    wanted = "a time"
+
+    def number(self, text: str) -> float | None:
+        """Return the duration in seconds."""
+        match = _TIME.fullmatch(text)
+        return float(match[1]) * _SECONDS[match[2] or "s"] if match else None
 
 
 class Option(click.Option):
@@ -138,10 +141,11 @@ class Option(click.Option):
     (`--no-quiet`), so that the command line can undo the setting of a file or a variable.
 
     Args:
-        flags: its long flag, whose name is also its config key, then its other flags; "--copy/--no-copy" names the opposite.
         group: the help topic that lists it.
+        flags: its long flag, whose name is also its config key, then its other flags; "--copy/--no-copy" names the opposite.
+        metavar: the names of its arguments, "" for a flag or a choice; the values of two are joined by "=".
+        type: by default, an option with arguments takes texts, and one without is a flag.
         shorthands: flags without an argument, and the value that each stands for.
-        words: the number of arguments of one use; two are joined by "=".
         configurable: a config file and the environment may set it.
         local: in a job of several programs, it applies only to the program that follows it.
         basic: its description in the short help; True for that of `help`, "" for an option that the short help leaves out.
@@ -150,49 +154,47 @@ class Option(click.Option):
 
     def __init__(
         self,
-        *flags: str,
         group: str,
+        flags: str,
+        metavar: str,
         help: str,
-        type: _AnyType = Text(),  # noqa: B008
+        type: Text | None = None,
+        *,
         default: Any = None,
         multiple: bool = False,
         shorthands: Mapping[str, str] | None = None,
-        words: int = 1,
         configurable: bool = True,
         local: bool = False,
         basic: str | bool = "",
         joins: bool = False,
-        **attributes: Any,
     ) -> None:
-        long, slash, opposite = flags[0].partition("/")
+        first, *others = flags.split()
+        long, _, opposite = first.partition("/")
         self.key = long[2:]
         self.group = group
         self.shorthands = dict(shorthands or {})
-        self.words = words
+        self.words = max(1, len(metavar.split()))
         self.configurable = configurable
         self.local = local
         self.basic = help if basic is True else basic or ""
         self.joins = joins
-        is_flag = type is FLAG
-        if is_flag and default is None and not opposite:
-            default = False
-        named = [long, *flags[1:], *self.shorthands]
+        is_flag = not metavar and type is None
+        named = list(dict.fromkeys([long, *others, *self.shorthands]))
         # In the order of the help: single letters first.
-        self.flags = tuple(dict.fromkeys([*(flag for flag in named if flag[1] != "-"), *named, *([opposite] if slash else [])]))
-        opposite = opposite or f"--no-{self.key}"
-        declared = [self.key.replace("-", "_"), *dict.fromkeys(spelling for flag in named for spelling in _spellings(flag))]
+        self.flags = tuple(sorted(named, key=lambda flag: flag.startswith("--"))) + ((opposite,) if opposite else ())
+        declared = [spelling for flag in named[is_flag:] for spelling in _spellings(flag)]
         if is_flag:
-            declared += [f"{first}/{second}" for first, second in zip(_spellings(long), _spellings(opposite), strict=True)]
-            declared = list(dict.fromkeys(flag for flag in declared if flag not in _spellings(long)))
+            default = False if default is None and not opposite else default
+            declared += map("/".join, zip(_spellings(long), _spellings(opposite or f"--no-{self.key}"), strict=True))
         super().__init__(
-            declared,
+            [self.key.replace("-", "_"), *declared],
             help=help,
-            type=type,
+            type=YesNo() if is_flag else type or Text(),
+            metavar=metavar or None,
             default=() if multiple else default,
             multiple=multiple,
-            is_flag=True if is_flag else None,
+            is_flag=is_flag or None,
             allow_from_autoenv=configurable,
-            **attributes,
         )
 
     @property
@@ -208,12 +210,7 @@ class Option(click.Option):
     @property
     def choices(self) -> tuple[str, ...]:
         """The accepted words; empty if the option accepts any text."""
-        return tuple(self.type.choices) if isinstance(self.type, OneOf) else ()
-
-    @property
-    def reads_file(self) -> bool:
-        """Whether the value names a file that mpilaunch reads, relative to the config file that names it."""
-        return isinstance(self.type, Text) and self.type.read
+        return self.type.words if isinstance(self.type, OneOf) else ()
 
     @property
     def value_hint(self) -> str:

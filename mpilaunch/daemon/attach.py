@@ -12,18 +12,17 @@ import fcntl
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING
 
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import WireError
-from mpilaunch.wire.resume import RESUME_SIZE, resume_count
+from mpilaunch.wire.session import RESUME_SIZE, resume_count
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mpilaunch.daemon.poller import Poller
+    from mpilaunch.daemon.poller import Poller, Timers
     from mpilaunch.daemon.private_directory import PrivateDirectory
-    from mpilaunch.daemon.timers import Timers
 
 SOCKET_NAME = "attach"
 ATTACH_SECONDS = 10.0
@@ -50,13 +49,10 @@ class Candidate:
         self.waits_on = connection.fileno()
         self._listener = Listener(secret)
         self._data = b""
-        self._step = self._check_proof
+        self.advance = self._check_proof
+        """Read what has arrived; return whether it can become the wire; raises WireError or OSError when it never will."""
         connection.setblocking(False)
         connection.send(self._listener.nonce)
-
-    def advance(self) -> bool:
-        """Read what has arrived; return whether it can become the wire; raises WireError or OSError when it never will."""
-        return self._step()
 
     def _check_proof(self) -> bool:
         data = self.connection.recv(ANSWER_SIZE - len(self._data))
@@ -69,7 +65,7 @@ class Candidate:
                 raise WireError("a connection does not know the secret of the job")
             self.connection.send(proof)
             self._data = b""
-            self._step = self._take_descriptors
+            self.advance = self._take_descriptors
         return False
 
     def _take_descriptors(self) -> bool:
@@ -90,7 +86,7 @@ class Candidate:
                 os.close(descriptor)
         os.set_blocking(self.wire_in, False)
         self.waits_on = self.wire_in
-        self._step = self._take_count
+        self.advance = self._take_count
         return False
 
     def _take_count(self) -> bool:
@@ -112,24 +108,13 @@ class Candidate:
 
 
 class AttachSocket:
-    """Listens for the head to connect again; raises OSError when no socket can be made.
+    """Listens for the head to connect again, and calls `attached` with each complete candidate, which must close it.
 
-    Attributes:
-        path: of the socket.
-
-    Args:
-        directory: the socket's.
-        secret: of the job.
-        attached: called with a complete candidate, which it must close.
+    Raises OSError when no socket can be made.
     """
 
     def __init__(
-        self,
-        directory: PrivateDirectory,
-        secret: bytes,
-        poller: Poller,
-        timers: Timers,
-        attached: Callable[[Candidate], None],
+        self, directory: PrivateDirectory, secret: bytes, poller: Poller, timers: Timers, attached: Callable[[Candidate], None]
     ) -> None:
         self._directory, self._secret, self._poller, self._timers, self._attached = directory, secret, poller, timers, attached
         self._pending: list[Candidate] = []

@@ -1,14 +1,11 @@
-"""The guard: the process that the agent started and that forks the daemon. It kills all ranks when the daemon dies or freezes.
+"""The guard: what the agent started, and the parent of the daemon. It kills all ranks when the daemon dies or freezes.
 
 The kernel alone cannot tie ranks to the daemon (a parent-death signal is lost at the first fork of a rank), so the guard is a
-subreaper: when the daemon dies, its descendants become the guard's, and the guard kills them. When the guard dies first, the
-daemon reads end of file on a pipe and ends its ranks. The guard holds neither the wire nor an output of a rank, so that the
-head sees the death of a daemon at once. With standby daemons it keeps the wire for the next one, until one fails.
-
-The daemon itself handles the loss of the head (`lifeline`, `loop`).
-
-A daemon that was stopped (SIGSTOP) or is stuck in the kernel shows no pulse, and is killed with its descendants. Time in which
-the guard did not run either does not count: a suspended machine or a frozen node continues after it.
+subreaper: the descendants of a dead daemon become its own, and it kills them. A daemon without a pulse was stopped (SIGSTOP) or
+is stuck in the kernel, and is killed with them; time in which the guard did not run either does not count, so a suspended
+machine continues. When the guard dies first, the daemon reads end of file on a pipe and ends its ranks. The guard holds neither
+the wire nor an output of a rank, so that the head sees the death of a daemon at once; with standby daemons it keeps the wire
+for the next one, until one fails. The loss of the head is the daemon's matter (`lifeline`, `loop`).
 """
 
 from __future__ import annotations
@@ -16,13 +13,12 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import struct
 import time
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.ranks import reaper
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mpilaunch.daemon.private_directory import PrivateDirectory
 
@@ -40,16 +36,16 @@ _LIMIT = struct.Struct("d")
 
 
 class Pulse:
-    """The daemon's side: a sign of life at regular times."""
+    """The daemon's side: a sign of life at regular times, by a pipe to the guard."""
 
-    def __init__(self, guard: socket.socket) -> None:
-        self._guard = guard
-        guard.setblocking(False)
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        os.set_blocking(pipe, False)
 
     def beat(self, limit: float) -> float:
         """Show that the daemon lives and will again within `limit` seconds; return the seconds until the next call."""
         try:
-            self._guard.send(_LIMIT.pack(limit))
+            os.write(self._pipe, _LIMIT.pack(limit))
         except OSError:
             pass  # the guard is stopped, or dead, which another pipe shows
         return limit / BEATS
@@ -67,40 +63,38 @@ def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool
         in the child, a descriptor that reads end of file when the guard has died, and the pulse; in the guard, after the
         end of the daemon and its descendants, the exit code of the daemon (128 + N for signal N).
     """
+    reaper.become_subreaper()  # before the fork, so that both processes share what it loads
     alive_read, alive_write = os.pipe()
-    # One message is one pulse, whatever else is sent.
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pulse_read, pulse_write = os.pipe()
     for number in (*IGNORED, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     daemon = os.fork()
     if daemon == 0:
         os.close(alive_write)
-        ours.close()
+        os.close(pulse_read)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # An agent that kills its process group must not kill guard and daemon at once.
         os.setsid()
-        return alive_read, Pulse(theirs)
-    theirs.close()
-    for descriptor in (alive_read, *(() if again else wire)):
+        return alive_read, Pulse(pulse_write)
+    for descriptor in (alive_read, pulse_write, *(() if again else wire)):
         os.close(descriptor)
-    reaper.become_subreaper()
-    code = _watch(daemon, ours)
+    code = _watch(daemon, pulse_read)
     directory.remove_abandoned()
     directory.sweep()
     directory.close()
     os.close(alive_write)
-    ours.close()
+    os.close(pulse_read)
     return code
 
 
-def _watch(daemon: int, pulse: socket.socket) -> int:
+def _watch(daemon: int, pulse: int) -> int:
     """Wait for the end of the daemon, kill its descendants, return its exit code."""
     silent = _until_it_ends(pulse)
     if silent:
         reaper.kill_descendants()
-        words = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
+        message = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
         try:
-            os.write(2, words.encode())
+            os.write(2, message.encode())
         except OSError:
             pass  # the head has given up this node long ago
         return 128 + signal.SIGKILL
@@ -109,18 +103,14 @@ def _watch(daemon: int, pulse: socket.socket) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def _until_it_ends(pulse: socket.socket) -> float:
+def _until_it_ends(pulse: int) -> float:
     """Wait until the daemon has died or been silent for too long; return the seconds of silence, 0 when it died."""
     limit, silent = START_LIMIT, 0.0
     while silent < limit:
         step = min(limit / BEATS, LONGEST_STEP)
         began = time.monotonic()
-        ready, _, _ = select.select([pulse], [], [], step)
-        if ready:
-            try:
-                beat = pulse.recv(_LIMIT.size)
-            except ConnectionResetError:
-                return 0.0
+        if select.select([pulse], [], [], step)[0]:
+            beat = os.read(pulse, _LIMIT.size)  # writes of this size are not split
             if not beat:
                 return 0.0
             (limit,), silent = _LIMIT.unpack(beat), 0.0

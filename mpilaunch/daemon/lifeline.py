@@ -1,22 +1,22 @@
 """The daemon's side of the wire: the session, and the channel below it, which is read and written without blocking.
 
 When a channel is lost while ranks run, the head has a limited time to connect again; until then the session keeps what is
-sent. The loss of the head is reported once; after it nothing is read or written any more.
+sent. The loss of the head, by end of file or silence, is reported once; after it nothing is read or written any more.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
 
-from mpilaunch.daemon.timers import Timers
+from mpilaunch.daemon.poller import Timers
 from mpilaunch.wire.frames import MARKER, WireError
-from mpilaunch.wire.resume import resume_frame
-from mpilaunch.wire.session import Session
+from mpilaunch.wire.session import Session, resume_frame
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.attach import AttachSocket, Candidate
     from mpilaunch.daemon.poller import Poller
@@ -31,18 +31,7 @@ SILENT_STEPS = 4
 
 
 class Lifeline:
-    """The wire to the head.
-
-    Attributes:
-        session: frames, credits and messages.
-        lost: whether the head is lost.
-
-    Args:
-        wire_in, wire_out: descriptors of the first channel.
-        directory: for the socket of a head that connects again.
-        readable: called when the channel can be read.
-        head_lost: called once when the head is lost.
-    """
+    """The wire to the head: calls `readable` when the channel can be read, and once `head_lost`."""
 
     def __init__(
         self,
@@ -129,7 +118,6 @@ class Lifeline:
         self._watch_writing(bool(self._outgoing))
 
     def lose(self) -> None:
-        """Give up the head."""
         if self.lost:
             return
         self._leave_channel()
@@ -190,20 +178,17 @@ class Lifeline:
             os.close(self._wire_out)
         self._wire_in = self._wire_out = -1
 
-    def _restart_silence(self) -> None:
-        self._silent_steps = 0
-        self._begin_step()
-
-    def _begin_step(self) -> None:
+    def _restart_silence(self, steps: int = 0) -> None:
+        self._silent_steps = steps
         self._step_ends = time.monotonic() + self._silence / SILENT_STEPS
         self._timers.set("silence", self._silence / SILENT_STEPS, self._end_step)
 
     def _end_step(self) -> None:
         """Count a step of silence, but not one in which this whole node was frozen."""
-        if time.monotonic() - self._step_ends < self._silence / SILENT_STEPS:
-            self._silent_steps += 1
-        if self._silent_steps < SILENT_STEPS:
-            self._begin_step()
+        frozen = time.monotonic() - self._step_ends >= self._silence / SILENT_STEPS
+        steps = self._silent_steps + (not frozen)
+        if steps < SILENT_STEPS:
+            self._restart_silence(steps)
         else:
             self._lose_channel()
 

@@ -1,7 +1,7 @@
-"""The daemon's event loop: the wire, the ranks' pipes, ended children and deadlines.
+"""The daemon's event loop: the wire, the ranks' pipes, ended children and deadlines. It ends the ranks when the head dies.
 
 `HEAD_SENDS` lists the control messages of each state; others are ignored, since they may have crossed with an event here.
-Every wait has a deadline on the monotonic clock. When the head is lost, the daemon ends the ranks and itself.
+Every wait has a deadline on the monotonic clock. `lifeline` notices the loss of the head; `guard` that of the daemon.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any
 
 import mpilaunch
 from mpilaunch.daemon.guard import Pulse
 from mpilaunch.daemon.lifeline import Lifeline
 from mpilaunch.daemon.mpi.wireup import WireUp
 from mpilaunch.daemon.node.probe import probe
-from mpilaunch.daemon.poller import Poller
+from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import reaper, spawn
 from mpilaunch.daemon.ranks.evidence import Evidence
 from mpilaunch.daemon.ranks.forward import Forwarder
 from mpilaunch.daemon.ranks.processes import Processes
-from mpilaunch.daemon.timers import Timers
 from mpilaunch.wire.environment import decode, node_layer
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
 from mpilaunch.wire.messages import HEAD_SENDS, handler_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 HIGH_WATER = 4 << 20
 """Bytes queued for the wire above which no output of ranks is read."""
@@ -34,14 +36,7 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 
 
 class Daemon:
-    """The loop of one node.
-
-    Args:
-        wire_in, wire_out: descriptors of the wire.
-        guard: a descriptor that reads end of file when the guard has died.
-        pulse: the sign of life to the guard.
-        directory: for sockets and files of the job.
-    """
+    """The loop of one node; `guard` is a descriptor that reads end of file when the guard has died."""
 
     def __init__(self, wire_in: int, wire_out: int, guard: int, pulse: Pulse, directory: PrivateDirectory) -> None:
         self._timers = Timers()
@@ -58,8 +53,8 @@ class Daemon:
         self._launch_pending = False
         self._worlds = 0
         self._evidence: Evidence | None = None
-        self._wireup = WireUp(self._poller, self._session.send, self._abort, self._timers.set, directory)
-        self._processes = Processes(self._timers, self._wireup.note_memory, self._sweep_later)
+        self._processes = Processes(self._timers, lambda pids: self._wireup.note_memory(pids), self._sweep_later)
+        self._wireup = WireUp(self._poller, self._session.send, self._processes.abort, self._timers.set, directory)
         self._released = False
         self._swept: list[tuple[int, str]] = []
         self._poller.watch(guard, self._lifeline.lose)
@@ -67,16 +62,14 @@ class Daemon:
         self._poller.watch(self._signals, self._take_signals)
 
     def run(self, hardware: dict[str, Any] | None) -> bool:
-        """Serve until the wire has ended and no process of the job is left here; return whether the head sent `release`.
-
-        `hardware` is that of `probe`.
-        """
+        """Serve until the wire has ended and no process of the job is left here; return whether the head sent `release`."""
         facts = probe(hardware=hardware)
         self._session.send({"type": "hello", "version": mpilaunch.__version__, "clock": time.monotonic(), "facts": facts})
         self._flush()
         # The head handles the hello while these load.
         reaper.become_subreaper()
-        self._wireup.load()
+        from mpilaunch.daemon.pmix import search  # noqa: F401
+
         while not self._lifeline.lost or self._state == "running":
             self._poller.run(self._timers.seconds_left())
             self._timers.run()
@@ -101,13 +94,12 @@ class Daemon:
             self._lifeline.lose()
 
     def _take_message(self, message: Any) -> None:
-        name = message["type"]
         handler = handler_of(message, HEAD_SENDS, self._state)
         if handler:
             try:
                 getattr(self, handler)(message)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise WireError("%r does not fit: %r" % (name, error)) from error
+                raise WireError("%r does not fit: %r" % (message["type"], error)) from error
 
     def _flush(self) -> None:
         """Write what the wire takes now; above the high-water mark, let the ranks wait."""
@@ -126,7 +118,6 @@ class Daemon:
     # Messages
 
     def _limit(self, message: dict[str, Any]) -> None:
-        """Set the limits of the head's silence and of this process's pulse."""
         self._pulse_limit = message["pulse"]
         self._lifeline.limit_silence(message["silence"])
         self._beat()
@@ -222,9 +213,6 @@ class Daemon:
             self._wireup.watch({rank: pid for rank, pid, _ in started if app_of[rank] == number}, app.path)
         self._after_exits()
 
-    def _abort(self, rank: int, code: int) -> None:
-        self._processes.abort(rank, code)
-
     def _add_world(self, message: dict[str, Any]) -> None:
         self._wireup.open_world({**message["mpi"], "node": None}, [])
 
@@ -242,7 +230,6 @@ class Daemon:
             self._timers.drop("silence")
 
     def _release(self, message: dict[str, Any]) -> None:
-        """End this daemon."""
         self._released = True
         self._lifeline.lose()
 
@@ -291,20 +278,10 @@ class Daemon:
             mpi = self._wireup.close_rank(rank)  # first: its last message may be MPI_Abort with a code
             code, number, clock = self._processes.end_of(rank, status)
             stopped = self._processes.stopping or self._processes.got_sigterm
-            self._session.send(
-                {
-                    "type": "exited",
-                    "rank": rank,
-                    "code": code,
-                    "signal": number,
-                    "core": code is None and os.WCOREDUMP(status),
-                    "evidence": {} if stopped or self._evidence is None else self._evidence.of(pid, code, number),
-                    "clock": clock,
-                    "stopped": stopped,
-                    "stdin_read": self._forwarder.close_input(rank),
-                    "mpi": mpi,
-                }
-            )
+            evidence = {} if stopped or self._evidence is None else self._evidence.of(pid, code, number)
+            end = {"code": code, "signal": number, "core": code is None and os.WCOREDUMP(status), "clock": clock}
+            more = {"stopped": stopped, "stdin_read": self._forwarder.close_input(rank), "mpi": mpi, "evidence": evidence}
+            self._session.send({"type": "exited", "rank": rank, **end, **more})
         self._after_exits()
 
     def _after_exits(self) -> None:

@@ -11,14 +11,15 @@ import os
 import select
 import signal
 import sys
-from typing import Any
 
 from mpilaunch.daemon import guard
-from mpilaunch.daemon.loop import Daemon
-from mpilaunch.daemon.node.probe import probe_hardware
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import spawn
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STANDBY_SILENCE = 120.0
 """Seconds of silence after which a standby daemon gives up its keeper, which sends a byte now and then."""
@@ -30,6 +31,7 @@ NOT_CALLED = 3
 
 def main() -> None:
     """Run the daemon of this node, with the wire on stdin and stdout. Does not return."""
+    gc.disable()  # until after the fork, as `gc` advises: memory stays shared between the daemon and its guard
     spawn.raise_file_limit()
     wire = wire_in, wire_out = _take_wire()
     signal.alarm(0)  # set by the boot line
@@ -38,10 +40,11 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD, signal.SIGTERM])
     standby = sys.argv[2:] == [STANDBY]
     if standby:
-        # Most jobs need these; other daemons load them while the head is busy.
+        # Once for all daemons that follow. Others load their modules behind the fork: the guard needs few, and ends sooner.
         import mpilaunch.daemon.attach
+        import mpilaunch.daemon.loop
         import mpilaunch.daemon.pmix.search  # noqa: F401
-    gc.freeze()  # before a fork, as `gc` advises: memory stays shared between the daemon and its guard
+    gc.freeze()
     while True:
         directory = PrivateDirectory()
         guarded = guard.stand_behind(wire, directory, again=standby)
@@ -49,7 +52,10 @@ def main() -> None:
             break
         if guarded or not standby:
             sys.exit(0 if guarded == NOT_CALLED else guarded)
+    from mpilaunch.daemon.loop import Daemon
+
     hardware = _stand_by(wire_in, wire_out, *guarded) if standby else None
+    gc.enable()
     released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
     directory.remove()
     # A forked child must not run the exit handlers of the guard. The wire cannot be used again after a lost head.
@@ -57,10 +63,9 @@ def main() -> None:
 
 
 def _stand_by(wire_in: int, wire_out: int, alive: int, pulse: guard.Pulse) -> dict[str, Any]:
-    """Send the marker and wait for the byte that begins a job; return the result of `probe_hardware`.
+    """Send the marker and wait for the byte that begins a job; return the result of `probe_hardware`."""
+    from mpilaunch.daemon.node.probe import probe_hardware
 
-    Each daemon runs one job: the guard forks the next when it has ended.
-    """
     pulse.beat(LONGEST_PULSE)
     hardware = probe_hardware()
     command = KEEP

@@ -14,8 +14,8 @@ import itertools
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -73,10 +73,7 @@ class PrivateDirectory:
         if not _is_private(descriptor):
             os.close(descriptor)
             raise PermissionError(errno.EPERM, "it was exchanged while it was made", self.path)
-        try:
-            _lock(descriptor)
-        except OSError:
-            pass  # a file system without locks: no sweep will take it
+        _try(_lock, descriptor)  # without success on a file system without locks: no sweep will take it
         self.descriptor = descriptor
 
     def reserve(self, entry: str) -> str:
@@ -130,7 +127,6 @@ class PrivateDirectory:
 
 
 def _safe_parent() -> str:
-    """Return the directory to make private directories in."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if len(os.fsencode(runtime)) <= LONGEST_RUNTIME and _is_usable(runtime):
         status = os.stat(runtime)
@@ -149,20 +145,13 @@ def _is_usable(path: str) -> bool:
     except OSError:
         return False
     others_write = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid in (0, os.geteuid())
-        and not others_write
-        and os.access(path, os.W_OK | os.X_OK)
-    )
+    safe = stat.S_ISDIR(status.st_mode) and status.st_uid in (0, os.geteuid()) and not others_write
+    return safe and os.access(path, os.W_OK | os.X_OK)
 
 
 def _take_over(parent: int, name: str, must_lock: bool) -> bool:
-    """Remove a directory whose processes have died; return False when it is missing, not ours, or in use.
-
-    Args:
-        must_lock: leave it alone where the file system has no locks.
-    """
+    """Remove a directory whose processes have died; return False when it is missing, not ours, in use or, with `must_lock`, on
+    a file system without locks."""
     try:
         descriptor = os.open(name, _OPEN, dir_fd=parent)
     except OSError:
@@ -200,8 +189,7 @@ def _remove(parent: int, name: str, descriptor: int) -> bool:
 def _empty(root: int) -> None:
     """Remove all entries of a directory that can be removed; links are removed and not followed.
 
-    Each round removes the files of the top level and moves the directories below it up, so that trees of any depth need
-    two descriptors.
+    Each round moves the directories below the top level up to it, so that trees of any depth need two descriptors.
     """
     deadline = time.monotonic() + REMOVE_SECONDS
     moved = 0
@@ -230,10 +218,10 @@ def _empty(root: int) -> None:
             return
 
 
-def _try(function: Callable[..., None], *names: str, **descriptors: int) -> bool:
+def _try(function: Callable[..., object], *arguments: object, **descriptors: object) -> bool:
     """Call a function of the file system; return whether it succeeded. The kernel refuses to unlink a directory."""
     try:
-        function(*names, **descriptors)
+        function(*arguments, **descriptors)
     except OSError:
         return False
     return True

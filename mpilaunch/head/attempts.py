@@ -14,7 +14,6 @@ import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
@@ -74,7 +73,7 @@ class Attempts:
                     verdict = self._not_started(error)
                 else:
                     verdict = await self._attempt(signals, None)
-        verdict = replace(verdict, earlier=self._history(reason))
+        verdict = verdict._replace(earlier=self._history(reason))
         if self._first.report_file is not None and self._ran is not None:
             from mpilaunch.head.observe.report import attempt_as_data, write_report  # few launches write one
 
@@ -99,7 +98,7 @@ class Attempts:
         lost = failed = self._numbers(self._launch.lost_nodes)
         if not lost and verdict.first is not None:
             failed = self._numbers([self._launch.ranks.place(verdict.first.rank).node])
-        self._health = replace(self._health, lost=lost, unusable=frozenset()).with_failures(failed)
+        self._health = self._health._replace(lost=lost, unusable=frozenset()).with_failures(failed)
         self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict
 
@@ -118,7 +117,7 @@ class Attempts:
     def _replace_nodes(self, error: LaunchError) -> bool:
         """Replace the nodes that did not start by others; return whether that was possible."""
         failed = self._numbers(error.nodes)
-        self._health = replace(self._health, unusable=self._health.unusable | failed).with_failures(failed)
+        self._health = self._health._replace(unusable=self._health.unusable | failed).with_failures(failed)
         if not failed or not (self._job.restart or self._policy.reserves_nodes):
             return False
         layout = self._next_layout()
@@ -139,7 +138,7 @@ class Attempts:
         else:
             detail = "\n".join((error.message, *error.context))
             verdict = Verdict(last.exit_code, error.reference, detail=detail, hint=error.hint)
-        self._health = replace(self._health, unusable=frozenset(), lost=self._health.lost | self._health.unusable)
+        self._health = self._health._replace(unusable=frozenset(), lost=self._health.lost | self._health.unusable)
         self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict
 
@@ -173,7 +172,7 @@ class Attempts:
         changed = restarts.describe_changes(self._layout, layout)
         self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
         self._adopt(layout)
-        self._job = replace(self._job, time_spent=time.monotonic() - self._began)
+        self._job = self._job._replace(time_spent=time.monotonic() - self._began)
         prepare_destinations(self._job)
         if self._stdin_start is not None:
             os.lseek(0, self._stdin_start, os.SEEK_SET)
@@ -181,8 +180,7 @@ class Attempts:
     def _next_job(self) -> JobSpec:
         first, restart = self._first, self._job.restart + 1
         directory = first.output.directory and os.path.join(first.output.directory, f"restart-{restart}")
-        return replace(
-            self._job,
+        return self._job._replace(
             job_id=f"{first.job_id}-{restart}",
             restart=restart,
             checkpoints=first.checkpoints and _renewed(first.checkpoints),
@@ -199,7 +197,7 @@ class Attempts:
 
     def _adopt(self, layout: Layout) -> None:
         self._layout = layout
-        self._job = replace(self._job, allocation=layout.allocation, job_map=layout.job_map)
+        self._job = self._job._replace(allocation=layout.allocation, job_map=layout.job_map)
 
     async def _discover(self, discovery: Discovery) -> None:
         """Run the discovery script for the current list of hosts; when it fails, the known hosts stay."""
@@ -216,7 +214,7 @@ class Attempts:
             self._observer.remark(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
         self._pool, gone = restarts.merge_discovered(self._pool, discovered)
-        self._health = replace(self._health, unusable=gone)
+        self._health = self._health._replace(unusable=gone)
 
     def _history(self, reason: str) -> tuple[str, ...]:
         """Return lines on the attempts before the last, and why there is no further one."""

@@ -11,7 +11,6 @@ import asyncio
 import errno
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -154,16 +153,16 @@ class Launch:
             verdict = explain(self._state, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             failed, stopped, finished = self._state.other_ranks(None)
-            verdict = replace(self._stop.outcome, stopped=stopped, finished=finished)
+            verdict = self._stop.outcome._replace(stopped=stopped, finished=finished)
             if self._job.continue_on_error:
                 hosts = tuple(self.ranks.node_name(end.rank) for end in failed)
-                verdict = replace(verdict, failed_after=failed, hosts=hosts)
+                verdict = verdict._replace(failed_after=failed, hosts=hosts)
         elif verdict.first is None and self._output.lost:
-            verdict = replace(verdict, exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
+            verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
         self._timeline.begin("")
         ends = self._state.ends.values() if verdict.first is None else [verdict.first]
         seconds = self._timeline.seconds_to(end.clock for end in ends)
-        return replace(verdict, swept=tuple(self._swept), seconds=seconds, unread=self._output.unread)
+        return verdict._replace(swept=tuple(self._swept), seconds=seconds, unread=self._output.unread)
 
     # LinkEvents
 

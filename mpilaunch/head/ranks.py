@@ -17,7 +17,7 @@ from mpilaunch.head.nodes.preparation import common_preparation, mpi_description
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.job.environment.size import explain_size
+from mpilaunch.job.environment.forward import explain_size
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.worlds import World

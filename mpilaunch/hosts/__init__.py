@@ -1,1 +1,1 @@
-"""Hosts: the nodes and slots that a job may use. Pure: text in, data out."""
+"""Hosts: hostfiles, host lists, slot maps and the allocation made of them; `schedulers` reads those of batch systems."""

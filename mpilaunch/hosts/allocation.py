@@ -3,9 +3,9 @@
 Pure. A node is identified by its index in the allocation, never by its name: two nodes may have the same name.
 
 A host that is mentioned several times is one node, at the position of its first mention, and its slots add up (`slots=2` and a
-repeat without slots are 3). Only `local` is a new node at each mention, for experiments. With a hostfile, `--host` selects
-among its hosts, in the hostfile's order, and may lower their slots. Relative names (`+n0`, `+e`) select in the same way among
-the nodes of the hostfile or the scheduler, or this machine.
+repeat without slots are 3); `local` is a new node at each mention. With a hostfile, `--host` selects among its hosts, in the
+hostfile's order, and may lower their slots. Relative names (`+n0`, `+e`) select among the nodes of the hostfile, the scheduler
+or this machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
@@ -25,8 +26,8 @@ class Slot(NamedTuple):
     """The right to run one rank on a node.
 
     Attributes:
-        gpus: GPU indices or UUIDs of this slot, in order; None if not specified; empty for no GPU.
-        cpus: CPU numbers of this slot; None if not specified.
+        gpus: indices or UUIDs, in order; None if not specified; empty for no GPU.
+        cpus: CPU numbers; None if not specified.
         rank: the rank that must take this slot, fixed by a slot map.
     """
 
@@ -42,12 +43,10 @@ class Node:
     Attributes:
         index: position in the allocation, from 0: the node's identity.
         name: as the user wrote it.
-        slots: in slot order.
         agent: name or command template of its agent ("local", "ssh", "tsh ssh {host} {command}").
         max_slots: hard limit on ranks, None for none.
-        user, port: for the agent.
+        user, port, namespace, container: for the agent; the last two are those of a pod.
         origin: source of its first mention: "hosts.txt:3", "--host", "SLURM_JOB_NODELIST".
-        namespace, container: of a pod, for the agent.
     """
 
     index: int
@@ -82,11 +81,6 @@ MAX_SLOTS = 1 << 20
 LOCAL = "local"
 """The host name, and the agent, of this machine."""
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Value = TypeVar("_Value", str, int)
-
 
 def from_sources(
     hostfile: Sequence[HostEntry],
@@ -103,22 +97,16 @@ def from_sources(
     """Return the allocation from the hostfile (filtered by `--host`), `--host`, `surrounding` or this machine, in this order.
 
     Args:
-        hostfile: entries of `--hostfile`, empty without it; `hostfile_source` names the files for messages.
-        host_list: entries of `--host`, empty without it.
+        hostfile, host_list: entries of `--hostfile` and `--host`; `hostfile_source` names the files for messages.
         surrounding: entries and source of a scheduler's job or a slot map.
-        agent: `--agent`, for nodes whose entry names none.
-        remote_agent: `--remote-agent`, for other machines without either.
-        per_node: `-N`: the slots of a host without a slot count.
-        local_names: names of the head's machine, which is reached without an agent.
-        local_slots: slots of this machine when no hosts are given.
+        agent, remote_agent: for nodes whose entry names none, and for other machines without either.
+        per_node: the slots of a host without a slot count.
+        local_names, local_slots: names of the head's machine, and its slots when no hosts are given.
     """
-
-    def of_entries(entries: Sequence[HostEntry], source: str) -> Allocation:
-        return allocate(
-            entries, source=source, agent=agent, remote_agent=remote_agent, per_node=per_node, local_names=local_names
-        )
-
-    allocation = of_entries(*surrounding) if surrounding else this_machine(local_slots, agent or LOCAL)
+    named = partial(allocate, agent=agent, remote_agent=remote_agent, per_node=per_node, local_names=local_names)
+    allocation = this_machine(local_slots, agent or LOCAL)
+    if surrounding:
+        allocation = named(surrounding[0], source=surrounding[1])
     for entries, source in ((hostfile, hostfile_source), (host_list, "--host")):
         if not entries:
             continue
@@ -127,7 +115,7 @@ def from_sources(
         elif source == "--host" and hostfile:
             allocation = filter_by_host_list(allocation, entries)
         else:
-            allocation = of_entries(entries, source)
+            allocation = named(entries, source=source)
     return allocation
 
 
@@ -164,18 +152,15 @@ def resolve_relative_names(entries: Sequence[HostEntry], allocation: Allocation)
     return resolved
 
 
-def _hosts_of(allocation: Allocation) -> tuple[str]:
+def _hosts_of(allocation: Allocation) -> list[str]:
     """Return the context of an error about a host that the allocation lacks."""
-    return (f"{allocation.source} has {fold(node.name for node in allocation.nodes)}",)
+    return [f"{allocation.source} has {fold(node.name for node in allocation.nodes)}"]
 
 
 def _no_such_node(entry: HostEntry, reason: str, allocation: Allocation) -> UsageError:
-    return UsageError(
-        "host-relative",
-        f"{entry.origin}: '{entry.name}' is not one of the nodes of {allocation.source}: {reason}",
-        context=_hosts_of(allocation),
-        hint="+n0 is the first node; +e is all nodes that are not named, +e:2 two of them",
-    )
+    message = f"{entry.origin}: '{entry.name}' is not one of the nodes of {allocation.source}: {reason}"
+    hint = "+n0 is the first node; +e is all nodes that are not named, +e:2 two of them"
+    return UsageError("host-relative", message, context=_hosts_of(allocation), hint=hint)
 
 
 def order_nodes(allocation: Allocation, *, descending: bool) -> Allocation:
@@ -196,12 +181,8 @@ def node_indices(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[
     indices = []
     for entry in resolve_relative_names(entries, allocation):
         if entry.name not in by_name:
-            raise UsageError(
-                "host-unknown",
-                f"{entry.origin}: {entry.name} is not in {allocation.source}",
-                context=_hosts_of(allocation),
-                hint="name hosts that the job has",
-            )
+            message = f"{entry.origin}: {entry.name} is not in {allocation.source}"
+            raise UsageError("host-unknown", message, context=_hosts_of(allocation), hint="name hosts that the job has")
         own = by_name[entry.name]
         indices.append(own[mentions[entry.name] % len(own)])
         mentions[entry.name] += 1
@@ -218,16 +199,15 @@ def allocate(
     local_names: Collection[str],
 ) -> Allocation:
     """Return the nodes that the entries name; raises UsageError if mentions of one host contradict each other."""
-    nodes = []
+    nodes: list[Node] = []
     total = 0
-    for index, mentions in enumerate(_by_host(entries)):
-        user = _agreed(mentions, "user", [entry.user for entry in mentions])
-        port = _agreed(mentions, "port", [entry.port for entry in mentions])
-        named_agent = _agreed(mentions, "agent", [entry.agent for entry in mentions])
+    for name, origin, mentions in _by_host(entries):
+        agreed = {field: _agreed(mentions, field) for field in ("user", "port", "agent", "namespace", "container")}
         # Another user or port on this machine needs a login: a child process would not do.
-        here = mentions[0].name == LOCAL or (mentions[0].name in local_names and user is None and port is None)
+        here = name == LOCAL or (name in local_names and agreed["user"] is None and agreed["port"] is None)
+        agreed["agent"] = agreed["agent"] or agent or (LOCAL if here else remote_agent)
         bare_slots = per_node if per_node is not None and len(mentions) == 1 else 1
-        counts = [_slot_count(entry, bare_slots) for entry in mentions]
+        counts = [len(entry.gpus or ()) or bare_slots if entry.slots is None else entry.slots for entry in mentions]
         total += sum(counts)
         if total > MAX_SLOTS:
             raise UsageError("host-slots", f"{source} asks for more than the {MAX_SLOTS:,} slots allowed")
@@ -236,26 +216,15 @@ def allocate(
             for entry, count in zip(mentions, counts, strict=True)
             for slot in divide(count, entry.gpus, entry.cpus, f"{entry.origin}: {entry.name}")
         )
-        node = Node(
-            index=index,
-            name=mentions[0].name,
-            slots=slots,
-            agent=named_agent or agent or (LOCAL if here else remote_agent),
-            max_slots=min((entry.max_slots for entry in mentions if entry.max_slots is not None), default=None),
-            user=user,
-            port=port,
-            namespace=_agreed(mentions, "namespace", [entry.namespace for entry in mentions]),
-            container=_agreed(mentions, "container", [entry.container for entry in mentions]),
-            origin=mentions[0].origin,
-        )
-        if node.max_slots is not None and len(slots) > node.max_slots:
+        max_slots = min((entry.max_slots for entry in mentions if entry.max_slots is not None), default=None)
+        if max_slots is not None and len(slots) > max_slots:
             raise UsageError(
                 "host-slots",
-                f"{node.name} has {plural(len(slots), 'slot')}, more than its max_slots={node.max_slots}",
+                f"{name} has {plural(len(slots), 'slot')}, more than its max_slots={max_slots}",
                 context=_origins(mentions),
                 hint="give the host fewer slots or a higher max_slots",
             )
-        nodes.append(node)
+        nodes.append(Node(len(nodes), name, slots, max_slots=max_slots, origin=origin, **agreed))
     return Allocation(tuple(nodes), source)
 
 
@@ -267,12 +236,9 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
     known = {node.name for node in allocation.nodes}
     missing = [entry.name for entry in host_list if entry.name not in known]
     if missing:
-        raise UsageError(
-            "host-unknown",
-            f"{fold(missing)} of {source} is not in {allocation.source}",
-            context=_hosts_of(allocation),
-            hint="name hosts of the hostfile, or leave --hostfile out to use --host alone",
-        )
+        hint = "name hosts of the hostfile, or leave --hostfile out to use --host alone"
+        message = f"{fold(missing)} of {source} is not in {allocation.source}"
+        raise UsageError("host-unknown", message, context=_hosts_of(allocation), hint=hint)
     mentions_of: dict[str, list[HostEntry]] = defaultdict(list)
     for entry in host_list:
         mentions_of[entry.name].append(entry)
@@ -280,23 +246,18 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
     for node in allocation.nodes:
         if mentions := mentions_of.get(node.name):
             slots = _selected_slots(node, mentions, source, allocation.elastic_slots)
-            user = _agreed(mentions, "user", [entry.user for entry in mentions])
-            nodes.append(replace(node, index=len(nodes), slots=slots, user=user or node.user))
+            nodes.append(replace(node, index=len(nodes), slots=slots, user=_agreed(mentions, "user") or node.user))
     return allocation._replace(nodes=tuple(nodes))
 
 
 def this_machine(slots: int, agent: str = LOCAL) -> Allocation:
     """Return the allocation of a job without hosts: the head's machine."""
-    node = Node(index=0, name="localhost", slots=(Slot(),) * slots, agent=agent, origin="this machine")
+    node = Node(0, "localhost", (Slot(),) * slots, agent, origin="this machine")
     return Allocation((node,), "this machine", elastic_slots=True)
 
 
 def divide(count: int, gpus: tuple[str, ...] | None, cpus: tuple[int, ...] | None, where: str) -> tuple[Slot, ...]:
-    """Return `count` slots that share the GPUs equally and the CPUs almost equally, in contiguous blocks.
-
-    Args:
-        where: the host and its origin, for messages.
-    """
+    """Return slots that share the GPUs equally and the CPUs almost equally, in contiguous blocks; `where` is for messages."""
     if not count:
         return ()
     if gpus and len(gpus) % count:
@@ -306,11 +267,8 @@ def divide(count: int, gpus: tuple[str, ...] | None, cpus: tuple[int, ...] | Non
             hint=f"name as many GPUs as slots or a multiple, or write slots={len(gpus)} for one GPU each",
         )
     if cpus is not None and len(cpus) < count:
-        raise UsageError(
-            "host-cpus",
-            f"{where}: {plural(len(cpus), 'CPU')} for {count} slots",
-            hint="name at least one CPU for each slot",
-        )
+        message = f"{where}: {plural(len(cpus), 'CPU')} for {count} slots"
+        raise UsageError("host-cpus", message, hint="name at least one CPU for each slot")
     if gpus is None and cpus is None:
         return (Slot(),) * count
     per_slot = len(gpus or ()) // count
@@ -318,25 +276,19 @@ def divide(count: int, gpus: tuple[str, ...] | None, cpus: tuple[int, ...] | Non
     starts = [each * index + min(index, more) for index in range(count + 1)]
     return tuple(
         Slot(
-            gpus=None if gpus is None else gpus[index * per_slot : (index + 1) * per_slot],
-            cpus=None if cpus is None else cpus[starts[index] : starts[index + 1]],
+            None if gpus is None else gpus[index * per_slot : (index + 1) * per_slot],
+            None if cpus is None else cpus[starts[index] : starts[index + 1]],
         )
         for index in range(count)
     )
 
 
-def _by_host(entries: Sequence[HostEntry]) -> list[list[HostEntry]]:
-    """Return the mentions grouped by host, in the order of first mentions; each `local` is a host."""
+def _by_host(entries: Sequence[HostEntry]) -> list[tuple[str, str, list[HostEntry]]]:
+    """Return name, origin and mentions of each host, in the order of first mentions; each `local` is a host."""
     hosts: dict[object, list[HostEntry]] = {}
     for index, entry in enumerate(entries):
         hosts.setdefault(index if entry.name == LOCAL else entry.name, []).append(entry)
-    return list(hosts.values())
-
-
-def _slot_count(entry: HostEntry, bare_slots: int) -> int:
-    if entry.slots is not None:
-        return entry.slots
-    return len(entry.gpus) if entry.gpus else bare_slots
+    return [(mentions[0].name, mentions[0].origin, mentions) for mentions in hosts.values()]
 
 
 def _selected_slots(node: Node, mentions: Sequence[HostEntry], source: str, elastic: bool) -> tuple[Slot, ...]:
@@ -347,27 +299,22 @@ def _selected_slots(node: Node, mentions: Sequence[HostEntry], source: str, elas
     if elastic:
         return (Slot(),) * count
     if count > len(node.slots):
-        raise UsageError(
-            "host-slots",
-            f"{source} asks for {plural(count, 'slot')} on {node.name}, which has {len(node.slots)} ({node.origin})",
-            hint=f"{source} may lower the slots that a host has, not raise them; --oversubscribe allows more ranks than slots",
-        )
+        message = f"{source} asks for {plural(count, 'slot')} on {node.name}, which has {len(node.slots)} ({node.origin})"
+        hint = f"{source} may lower the slots that a host has, not raise them; --oversubscribe allows more ranks than slots"
+        raise UsageError("host-slots", message, hint=hint)
     return node.slots[:count]
 
 
-def _agreed(mentions: Sequence[HostEntry], field: str, values: Sequence[_Value | None]) -> _Value | None:
+def _agreed(mentions: Sequence[HostEntry], field: str) -> Any:
     """Return the value that the mentions of a host agree on, None if none gives one; raises UsageError if they differ."""
-    given = [(value, entry) for value, entry in zip(values, mentions, strict=True) if value is not None]
+    given = [(getattr(entry, field), entry) for entry in mentions if getattr(entry, field) is not None]
     for value, entry in given[1:]:
         if value != given[0][0]:
-            raise UsageError(
-                "host-conflict",
-                f"{entry.name} is named with {field} '{given[0][0]}' and with '{value}'",
-                context=_origins((given[0][1], entry)),
-                hint=f"give the host one {field}",
-            )
+            message = f"{entry.name} is named with {field} '{given[0][0]}' and with '{value}'"
+            context = _origins((given[0][1], entry))
+            raise UsageError("host-conflict", message, context=context, hint=f"give the host one {field}")
     return given[0][0] if given else None
 
 
-def _origins(mentions: Sequence[HostEntry]) -> tuple[str, ...]:
-    return tuple(f"{entry.origin}: {entry.name}" for entry in mentions)
+def _origins(mentions: Sequence[HostEntry]) -> list[str]:
+    return [f"{entry.origin}: {entry.name}" for entry in mentions]

@@ -1,7 +1,6 @@
-"""Parser for the hostfiles and host lists of every dialect.
+"""Parser for the hostfiles and host lists of every dialect; `_KEYS` has the keys.
 
-Pure: text in, entries out. It opens no file and does not decide which hosts a job uses; `allocation` does. Every error names
-its source, line and column, and shows the right form.
+Pure: text in, entries out. `allocation` decides which hosts a job uses. Every error names its source, line and column.
 
     line  := [ hosts { key "=" value } ] [ comment ]         blanks around "=" are allowed, values may be quoted
     hosts := host { "," host }                               bracket ranges as in nodeset: node[01-16]
@@ -9,32 +8,22 @@ its source, line and column, and shows the right form.
            | "+n" place [ ":" slots ] | "+e" [ ":" count ]   the n-th node of the allocation, or its unnamed nodes
 
 Comments are `# ...`, `// ...` and `/* ... */`. A host list (`--host`) is `hosts` alone. `host:22` is 22 slots (Hydra,
-Horovod, Open MPI's --host), never port 22 (pssh): write `port=22`. `_KEYS` lists the keys.
+Horovod, Open MPI's --host), never port 22 (pssh): write `port=22`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.host_values import (
-    read_agent,
-    read_count,
-    read_cpus,
-    read_gpus,
-    read_label,
-    read_limit,
-    read_port,
-    read_text,
-    read_user,
-)
-from mpilaunch.hosts.nodeset import Line, Span, expand
+from mpilaunch.hosts import host_values
+from mpilaunch.hosts.nodeset import Span, expand
 from mpilaunch.text import closest
 
 MOST_MISTAKES = 10
-"""Lines with a mistake of which a hostfile's error tells."""
+"""Limit on the mistakes of a hostfile that its error shows."""
 
 
 class HostEntry(NamedTuple):
@@ -43,14 +32,10 @@ class HostEntry(NamedTuple):
     Attributes:
         name: host name, IPv4 address, IPv6 address without brackets, or `local`, never shortened; or a relative name: "+n0"
             (the first node), "+e" (all nodes that no other entry names), "+e:2" (two of those).
-        slots: how many ranks may run there, 0 or more.
-        max_slots: hard limit on ranks, also with `--oversubscribe`.
-        user, port: for the agent.
-        agent: name of an agent, or a command template.
-        gpus: GPU indices ("0") or UUIDs ("GPU-...") in slot order; empty for no GPU at all.
-        cpus: CPU numbers that the ranks of this host may use.
+        slots, max_slots: how many ranks may run there, 0 or more; the hard limit, also with `--oversubscribe`.
+        agent: name of an agent, or a command template; it uses user, port, and namespace and container of a pod.
+        gpus, cpus: indices ("0") or UUIDs ("GPU-...") in slot order, and CPU numbers; empty for no GPU at all.
         origin: source of the mention: "hosts.txt:3" or "--host".
-        namespace, container: of a pod.
     """
 
     name: str
@@ -78,20 +63,14 @@ def parse_hostfile(text: str, source: str) -> list[HostEntry]:
             if len(mistakes) == MOST_MISTAKES:
                 break
     if mistakes:
-        raise _all_of(mistakes)
+        first, *others = mistakes
+        last = [f"only the first {MOST_MISTAKES} lines with a mistake are shown"] if len(mistakes) == MOST_MISTAKES else []
+        context = [*first.context, *(other.message for other in others), *last]
+        raise UsageError(first.reference, first.message, context=context, hint=first.hint)
     if not entries:
-        raise UsageError(
-            "hostfile-empty", f"{source}:1:1: no hosts in this file", hint="write one host per line, like 'node01 slots=4'"
-        )
+        hint = "write one host per line, like 'node01 slots=4'"
+        raise UsageError("hostfile-empty", f"{source}:1:1: no hosts in this file", hint=hint)
     return entries
-
-
-def _all_of(mistakes: Sequence[UsageError]) -> UsageError:
-    """Return the first mistake of a hostfile with the others, each of another line, below it."""
-    first, *others = mistakes
-    last = [f"only the first {MOST_MISTAKES} lines with a mistake are shown"] if len(mistakes) == MOST_MISTAKES else []
-    context = [*first.context, *(other.message for other in others), *last]
-    return UsageError(first.reference, first.message, context=context, hint=first.hint)
 
 
 def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
@@ -102,47 +81,27 @@ def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
 # Lines
 
 
-_COMMENT = r"""(?P<quoted>"(?:[^"]|"")*"|'(?:[^']|'')*')|(?P<rest>\#.*|//.*)|(?P<block>/\*)"""
-_PAIR = (
-    r"""\s*(?P<key>[^\s=]+)\s*(?:(?P<equals>=)\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^\s"']\S*)?)?\s*"""
-)
+_COMMENT = r"""(?P<quoted>"(?:[^"\r\n]|"")*"|'(?:[^'\r\n]|'')*')|(?:\#|//)[^\r\n]*|/\*(?s:.*?)\*/|(?P<open>/\*)"""
+_LINE_END = r"\r\n|\n|\r"
+_PAIR = r"""\s*(?P<key>[^\s=]+)\s*(?:(?P<equals>=)\s*(?P<value>"(?:[^"]|"")*"|'(?:[^']|'')*'|[^\s"']\S*)?)?\s*"""
 
 
 def code_lines(text: str, source: str) -> Iterator[tuple[Span, str]]:
-    """Return each line that is not empty, and the same line with comments replaced by blanks."""
-    lines = re.split(r"\r\n|\n|\r", text.removeprefix("\ufeff"))
-    for number, (shown, code) in enumerate(zip(lines, _without_comments(lines, source), strict=True), start=1):
+    """Yield each line that is not empty, and the same line with comments replaced by blanks, so that columns do not move."""
+    text = text.removeprefix("\ufeff")
+    lines = re.split(_LINE_END, text)
+
+    def without_comment(match: re.Match[str]) -> str:
+        if match["open"]:
+            *before, indent = re.split(_LINE_END, text[: match.start()])
+            opening = Span.of(lines[len(before)], source, len(before) + 1).part(len(indent), len(indent) + 2)
+            raise opening.error("hostfile-syntax", "the comment '/*' is never closed", "end it with '*/'")
+        return match["quoted"] or re.sub(r"[^\r\n]", " ", match[0])
+
+    codes = re.split(_LINE_END, re.sub(_COMMENT, without_comment, text))
+    for number, (line, code) in enumerate(zip(lines, codes, strict=True), start=1):
         if code.strip():
-            yield Span.of(shown, source, number), code
-
-
-def _without_comments(lines: Sequence[str], source: str) -> Iterator[str]:
-    """Return each line with its comments replaced by blanks, so that columns do not move."""
-    opened: Span | None = None
-    for number, line in enumerate(lines, start=1):
-        code, offset = "", 0
-        while offset < len(line):
-            if opened is not None:
-                closing = line.find("*/", offset)
-                end = len(line) if closing < 0 else closing + 2
-                opened = opened if closing < 0 else None
-                code += " " * (end - offset)
-            else:
-                match = re.compile(_COMMENT).search(line, offset)
-                if match is None or match["quoted"]:
-                    end = len(line) if match is None else match.end()
-                    code += line[offset:end]
-                elif match["rest"]:
-                    end = len(line)
-                    code += line[offset : match.start()]
-                else:
-                    end = match.end()
-                    code += line[offset : match.start()] + "  "
-                    opened = Span(Line(source, number, line), match.start(), end)
-            offset = end
-        yield code
-    if opened is not None:
-        raise opened.error("hostfile-syntax", "the comment '/*' is never closed", "end it with '*/'")
+            yield Span.of(line, source, number), code
 
 
 def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
@@ -169,7 +128,7 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
         field, read = _find_key(key)
         value = line.part(*pair.span("value"))
         if field and field in spans:
-            raise key.error(_reference_of(field), f"{field} is given twice", "give it once")
+            raise _twice(key, field, "")
         spans[field] = value
         values[field] = read(value)
         offset = pair.end()
@@ -177,8 +136,7 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
     for fields in read_hosts(hosts):
         for field in ("slots", "user"):
             if field in fields and field in values:
-                message = f"{field} is given twice: '{hosts.text}' gives it too"
-                raise spans[field].error(_reference_of(field), message, "give it once")
+                raise _twice(spans[field], field, f": '{hosts.text}' gives it too")
         entry = HostEntry(origin=f"{line.line.source}:{line.line.number}", **fields, **values)
         if entry.max_slots is not None and (entry.slots or 0) > entry.max_slots:
             message = f"max_slots={entry.max_slots} is less than slots={entry.slots}"
@@ -186,8 +144,9 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
         yield entry
 
 
-def _reference_of(field: str) -> str:
-    return "hostfile-slots" if field == "slots" else "hostfile-key"
+def _twice(span: Span, field: str, where: str) -> UsageError:
+    reference = "hostfile-slots" if field == "slots" else "hostfile-key"
+    return span.error(reference, f"{field} is given twice{where}", "give it once")
 
 
 _LINE_HINT = "write one host per line, like 'node01 slots=4' or 'node01:4'"
@@ -212,13 +171,12 @@ def read_hosts(hosts: Span) -> Iterator[dict[str, Any]]:
             raise host.error("hostfile-exclude", f"'{host.text}' excludes a host, which is not supported", hint)
         at = host.text.rfind("@")
         if at >= 0:
-            fields["user"] = read_user(host.part(0, at))
+            fields["user"] = host_values.read_user(host.part(0, at))
             host = host.part(at + 1)
         names, colon = _read_names(host)
         if colon is not None:
-            fields["slots"] = read_count(host.part(colon + 1))
-        for name in names:
-            yield {"name": name, **fields}
+            fields["slots"] = host_values.read_count(host.part(colon + 1))
+        yield from ({"name": name, **fields} for name in names)
 
 
 _RELATIVE = re.compile(r"(?P<name>\+n[0-9]{1,6}|\+e:[1-9][0-9]{0,5}|\+e)(?::(?P<slots>.*))?", re.IGNORECASE)
@@ -230,7 +188,7 @@ def _read_relative(host: Span) -> dict[str, Any]:
     if match is None:
         hint = "write +n0 for the first node, +e for all nodes that are not named, +e:2 for two of them"
         raise host.error("host-relative", f"'{host.text}' names no node by its place", hint)
-    slots = {} if match["slots"] is None else {"slots": read_count(host.part(*match.span("slots")))}
+    slots = {} if match["slots"] is None else {"slots": host_values.read_count(host.part(*match.span("slots")))}
     return {"name": match["name"].lower(), **slots}
 
 
@@ -272,32 +230,27 @@ _ADDRESS_HINT = "write fe80::1, or [fe80::1]:4 for 4 slots; a host name takes on
 # Keys: one row per field, with the spellings of all dialects.
 
 
-_KEYS: tuple[tuple[str, Callable[[Span], object], tuple[str, ...]], ...] = (
+_KEYS: tuple[tuple[str, Callable[[Span], object], str], ...] = (
     # field of HostEntry, reader of the value, spellings ("-" counts as "_")
-    ("slots", read_count, ("slots", "cpu", "count")),
-    (
-        "max_slots",
-        read_limit,
-        ("max_slots", "slots_max", "maxslots", "max_cpu", "cpu_max", "maxcpu", "max_count", "count_max", "maxcount"),
-    ),
-    ("user", read_user, ("user", "username", "user_name")),
-    ("port", read_port, ("port",)),
-    ("agent", read_agent, ("agent",)),
-    ("gpus", read_gpus, ("gpus",)),
-    ("cpus", read_cpus, ("cpus",)),
-    ("namespace", read_label, ("namespace",)),
-    ("container", read_label, ("container",)),
+    ("slots", host_values.read_count, "slots cpu count"),
+    ("max_slots", host_values.read_limit, "max_slots slots_max maxslots max_cpu cpu_max maxcpu max_count count_max maxcount"),
+    ("user", host_values.read_user, "user username user_name"),
+    ("port", host_values.read_port, "port"),
+    ("agent", host_values.read_agent, "agent"),
+    ("gpus", host_values.read_gpus, "gpus"),
+    ("cpus", host_values.read_cpus, "cpus"),
+    ("namespace", host_values.read_label, "namespace"),
+    ("container", host_values.read_label, "container"),
     # Accepted and ignored: the daemon reports the topology (Open MPI), --bind-to chooses the binding (Hydra).
-    ("", read_text, ("boards", "sockets", "sockets_per_board", "cores", "cores_per_socket", "binding")),
+    ("", host_values.read_text, "boards sockets sockets_per_board cores cores_per_socket binding"),
 )
-_FIELDS = tuple(field for field, _, _ in _KEYS if field)
-_BY_SPELLING = {spelling: (field, read) for field, read, spellings in _KEYS for spelling in spellings}
+_BY_SPELLING = {spelling: (field, read) for field, read, spellings in _KEYS for spelling in spellings.split()}
 
 
 def _find_key(key: Span) -> tuple[str, Callable[[Span], object]]:
     row = _BY_SPELLING.get(key.text.replace("-", "_"))
     if row is None:
         guess = closest(key.text.lower().replace("-", "_"), _BY_SPELLING)
-        hint = f"did you mean {guess}=?" if guess else "the keys are " + ", ".join(_FIELDS)
+        hint = f"did you mean {guess}=?" if guess else "the keys are " + ", ".join(field for field, _, _ in _KEYS if field)
         raise key.error("hostfile-key", f"unknown key '{key.text}'", hint)
     return row

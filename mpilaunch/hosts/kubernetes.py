@@ -1,14 +1,15 @@
 """Reader of the hosts, slots and agent that a Kubernetes operator gives an MPI launcher in its pod.
 
-Pure: the environment and the functions that read files are arguments. Sources are rows of tables; the first one present wins.
-mpi-operator, training-operator and Trainer use a hostfile and the variables of Open MPI, Hydra and Intel MPI; Volcano has
-variables of its own. These variables mean the same outside of pods.
+Pure: the environment and the functions that read files are arguments. The first source of a table that is present wins.
+mpi-operator, training-operator and Trainer use a hostfile and the variables of Open MPI, Hydra and Intel MPI, which mean the
+same outside of pods; Volcano has variables of its own.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,19 +36,14 @@ VOLCANO = "/etc/volcano"
 """The folder in which Volcano's svc plugin puts `TASK.host` files, one host per line."""
 
 AGENT_VARIABLES = (
-    # variable of the agent, variables of its arguments
-    ("OMPI_MCA_plm_rsh_agent", ("OMPI_MCA_plm_rsh_args",)),
-    ("PRTE_MCA_plm_ssh_agent", ("PRTE_MCA_plm_ssh_args",)),
-    ("I_MPI_HYDRA_BOOTSTRAP_EXEC", ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",)),
+    # variable of the agent, variables of its arguments, variables of its kind
+    ("OMPI_MCA_plm_rsh_agent", ("OMPI_MCA_plm_rsh_args",), ()),
+    ("PRTE_MCA_plm_ssh_agent", ("PRTE_MCA_plm_ssh_args",), ()),
+    ("I_MPI_HYDRA_BOOTSTRAP_EXEC", ("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",), ("I_MPI_HYDRA_BOOTSTRAP",)),
     # HYDRA_LAUNCH_EXTRA_ARGS is a misspelling of mpi-operator's, which Hydra does not read.
-    ("HYDRA_LAUNCHER_EXEC", ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS")),
+    ("HYDRA_LAUNCHER_EXEC", ("HYDRA_LAUNCHER_EXTRA_ARGS", "HYDRA_LAUNCH_EXTRA_ARGS"), ("HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP")),
 )
-
-LAUNCHER_VARIABLES = {
-    "I_MPI_HYDRA_BOOTSTRAP_EXEC": ("I_MPI_HYDRA_BOOTSTRAP",),
-    "HYDRA_LAUNCHER_EXEC": ("HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP"),
-}
-"""Variables that name the kind of an agent: that of a batch system (slurm, lsf) cannot run a command on a host."""
+"""An agent of another kind than ssh and rsh, that of a batch system (slurm, lsf), cannot run a command on a host."""
 
 SSH_SETTINGS = {"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump"}
 """ssh's options with a value, as settings of ssh_config; `-o` has a setting as its value, `-F` is left to ssh."""
@@ -57,11 +53,9 @@ IGNORED_SETTINGS = ("connectionattempts", "batchmode", "loglevel")
 
 
 class FoundAgent(NamedTuple):
-    """The agent that an operator configured.
+    """The agent that an operator configured: its name or command template, and the variable that names it.
 
     Attributes:
-        name: an agent's name, or a command template.
-        source: the variable that names it.
         ssh_options: settings of ssh_config, `Name=value`.
         container: the container of the pods, if a kubexec.sh names one.
     """
@@ -82,8 +76,7 @@ def find_hosts(
 ) -> tuple[list[HostEntry], str] | None:
     """Return the hosts that an operator names and their source, None without an operator; raises UsageError.
 
-    Args:
-        list_names: returns the names in a folder, or raises OSError.
+    `list_names` returns the names in a folder, or raises OSError.
     """
     for variable in HOSTFILE_VARIABLES:
         path = environ.get(variable, "none")
@@ -95,20 +88,14 @@ def find_hosts(
 
 
 def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent | None:
-    """Return the agent that an operator configured, None without one.
-
-    Args:
-        is_program: returns whether a word names a program that can be run here.
-    """
-    rows = [(agent, next((name for name in arguments if environ.get(name)), "")) for agent, arguments in AGENT_VARIABLES]
-    for agent, arguments in rows:
-        kinds = [environ.get(name) or "ssh" for name in LAUNCHER_VARIABLES.get(agent, ())]
-        if environ.get(agent) and set(kinds) <= {"ssh", "rsh"}:
+    """Return the agent that an operator configured, or None; `is_program` returns whether a word names a program here."""
+    given = [next((name for name in names if environ.get(name)), "") for _, names, _ in AGENT_VARIABLES]
+    for (agent, _, kinds), arguments in zip(AGENT_VARIABLES, given, strict=True):
+        if environ.get(agent) and all(environ.get(kind) in (None, "", "ssh", "rsh") for kind in kinds):
             words = _agent_words(environ[agent], is_program) + _split(environ.get(arguments, ""))
             return _agent(words, agent, read_text, is_program)
-    for _, arguments in rows:
-        if arguments:
-            return _agent(["ssh", *_split(environ[arguments])], arguments, read_text, is_program)
+    for arguments in filter(None, given):
+        return _agent(["ssh", *_split(environ[arguments])], arguments, read_text, is_program)
     return None
 
 
@@ -149,10 +136,10 @@ def _with_slots(entries: list[HostEntry], environ: Mapping[str, str]) -> list[Ho
     """Give hosts without slots the number in a variable, unless they are repeated: repeats count slots."""
     for variable in SLOTS_VARIABLES:
         if re.fullmatch("[1-9][0-9]{0,5}", environ.get(variable, ""), re.ASCII):
-            names = [entry.name for entry in entries]
+            mentions = Counter(entry.name for entry in entries)
             slots = int(environ[variable])
             return [
-                entry._replace(slots=slots) if entry.slots is None and names.count(entry.name) == 1 else entry
+                entry._replace(slots=slots) if entry.slots is None and mentions[entry.name] == 1 else entry
                 for entry in entries
             ]
     return entries
@@ -186,11 +173,8 @@ def _task_of_workers(names: Sequence[str]) -> str:
     for candidates in (workers, names):
         if len(candidates) == 1:
             return candidates[0]
-    raise UsageError(
-        "operator-hosts",
-        f"Volcano names the hosts of several tasks: {', '.join(names)}",
-        hint=f"choose: --hostfile {VOLCANO}/TASK.host",
-    )
+    message = f"Volcano names the hosts of several tasks: {', '.join(names)}"
+    raise UsageError("operator-hosts", message, hint=f"choose: --hostfile {VOLCANO}/TASK.host")
 
 
 # Agents
@@ -236,9 +220,8 @@ def _ssh_settings(words: list[str]) -> tuple[list[str], list[str]]:
         flag, value = word[:2], word[2:]
         if flag in ("-o", *SSH_SETTINGS) and (value or rest):
             value = value or rest.pop(0)
-            name, _, value = (
-                re.sub("[= ]+", "=", value, count=1).partition("=") if flag == "-o" else (SSH_SETTINGS[flag], "", value)
-            )
+            setting = re.sub("[= ]+", "=", value, count=1) if flag == "-o" else f"{SSH_SETTINGS[flag]}={value}"
+            name, _, value = setting.partition("=")
             if name.lower() not in IGNORED_SETTINGS:
                 settings.append(f"{name}={value}")
         else:

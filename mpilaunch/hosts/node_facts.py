@@ -14,8 +14,7 @@ MAX_CPU = 65_535
 
 
 class Cpu(NamedTuple):
-    """One hardware thread, and the numbers of its core, socket, NUMA node and caches, each unique on the machine; -1 for a
-    cache that the node does not have or does not report."""
+    """One hardware thread, and the numbers of its core, socket, NUMA node and caches, unique on the machine; -1 for none."""
 
     number: int
     core: int
@@ -35,9 +34,8 @@ class Gpu:
         index: number among the vendor's GPUs that the daemon may open, from 0, before any mask: in PCI bus order, for AMD in
             the order of the kernel's KFD, as its driver counts. Each MIG instance counts.
         uuid: the vendor's stable name ("GPU-...", "MIG-..."), unique on the node, or "".
-        bus_id: PCI address "0000:3b:00.0", or "".
-        name: model, or "".
-        numa: NUMA node of the device, -1 when unknown.
+        bus_id, name: PCI address "0000:3b:00.0", and model; "" if unknown.
+        numa: NUMA node of the device, -1 if unknown.
     """
 
     vendor: str
@@ -53,8 +51,7 @@ class NodeFacts(NamedTuple):
 
     Attributes:
         hostname: the node's own name; for messages only, never an identity.
-        python: version of the daemon's interpreter, "3.11.7".
-        executable: path of the daemon's interpreter.
+        python, executable: version ("3.11.7") and path of the daemon's interpreter.
         cpus: the hardware threads in the daemon's affinity, in numerical order.
         gpus: the GPUs that the daemon may use, by vendor, then in the order of `index` or of the vendor's mask.
         addresses: the node's addresses without loopback and link-local ones, IPv4 first, the default route's first.
@@ -93,6 +90,11 @@ class NodeFacts(NamedTuple):
         )
 
 
+def _gpu(message: Mapping[str, Any]) -> Gpu:
+    texts: dict[str, Any] = {name: str(message[name]) for name in ("vendor", "uuid", "bus_id", "name")}
+    return Gpu(index=int(message["index"]), numa=int(message["numa"]), **texts)
+
+
 def cpus_from_message(rows: Sequence[Sequence[int]], shared: Mapping[str, Any]) -> tuple[Cpu, ...]:
     """Return the CPUs with their caches; `shared` maps a level to "core", "socket", or the CPU list of each cache."""
     caches = [_cache_of_cpu(rows, shared.get(level)) for level in ("1", "2", "3")]
@@ -116,14 +118,3 @@ def _cache_of_cpu(rows: Sequence[Sequence[int]], shared: Any) -> dict[int, int]:
                 raise ValueError(f"caches of more than {MAX_CPU + 1} CPUs")
             cache_of.update(dict.fromkeys(range(int(first), int(last or first) + 1), place))
     return cache_of
-
-
-def _gpu(message: Mapping[str, Any]) -> Gpu:
-    return Gpu(
-        vendor=str(message["vendor"]),
-        index=int(message["index"]),
-        uuid=str(message["uuid"]),
-        bus_id=str(message["bus_id"]),
-        name=str(message["name"]),
-        numa=int(message["numa"]),
-    )

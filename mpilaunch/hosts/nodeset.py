@@ -1,7 +1,7 @@
 """Bracket ranges of host names and lists of numbers: expand `n[01-16]`, and fold names back for messages.
 
-Pure and bounded: no text expands to more than MAX_ITEMS names or numbers. Every parser of mpilaunch marks the faulty text with
-a `Span`; it is defined here because the other parsers import this module.
+Pure and bounded: no text expands to more than MAX_ITEMS names or numbers. `Span`, by which every parser of mpilaunch marks the
+faulty text, is here because the other parsers import this module.
 """
 
 from __future__ import annotations
@@ -104,13 +104,9 @@ def expand(span: Span) -> list[str]:
         closing = text.find("]", opening)
         if closing < 0:
             raise span.part(opening, opening + 1).error("nodeset-syntax", "'[' is never closed", _RANGE_HINT)
-        numbers = [
-            str(number).zfill(width)
-            for numbers, width in _read_ranges(span.part(opening + 1, closing))
-            for number in numbers
-        ]
-        if len(names) * len(numbers) > MAX_ITEMS:
-            raise _too_many(span, len(names) * len(numbers))
+        ranges = _read_ranges(span.part(opening + 1, closing))
+        numbers = [str(number).zfill(width) for numbers, width in ranges for number in numbers]
+        _check_size(span, len(names) * len(numbers))
         names = [name + number for name in names for number in numbers]
         offset = closing + 1
 
@@ -156,16 +152,15 @@ def _read_ranges(span: Span) -> list[tuple[range, int]]:
             raise item.error("nodeset-syntax", f"the range '{item.text}' is reversed", hint)
         if step == 0:
             raise item.error("nodeset-syntax", f"the step of '{item.text}' is 0", "a step is 1 or more, like 1-10/3")
-        numbers = range(first, last + 1, step)
         total += (last - first) // step + 1
-        if total > MAX_ITEMS:
-            raise _too_many(span, total)
-        ranges.append((numbers, len(match["first"])))
+        _check_size(span, total)
+        ranges.append((range(first, last + 1, step), len(match["first"])))
     return ranges
 
 
-def _too_many(span: Span, count: int) -> UsageError:
-    return span.error("nodeset-size", f"this stands for {count:,} items, more than the {MAX_ITEMS:,} allowed in one place")
+def _check_size(span: Span, count: int) -> None:
+    if count > MAX_ITEMS:
+        raise span.error("nodeset-size", f"this stands for {count:,} items, more than the {MAX_ITEMS:,} allowed in one place")
 
 
 def _fold_shape(literals: tuple[str, ...], names: list[tuple[str, ...]]) -> list[str]:
@@ -197,13 +192,12 @@ def _fold_row(before: str, texts: list[str], after: str) -> Iterator[str]:
 
 def _folded(numbers: Iterable[int], width: int) -> list[str]:
     """Return ascending items like `01-30` and `32`."""
-    items: list[tuple[int, int]] = []
+    items: list[list[str]] = []
+    before = None
     for number in sorted(set(numbers)):
-        if items and number == items[-1][1] + 1:
-            items[-1] = (items[-1][0], number)
+        if before is not None and number == before + 1:
+            items[-1][1:] = [str(number).zfill(width)]
         else:
-            items.append((number, number))
-    return [
-        str(first).zfill(width) if first == last else f"{str(first).zfill(width)}-{str(last).zfill(width)}"
-        for first, last in items
-    ]
+            items.append([str(number).zfill(width)])
+        before = number
+    return ["-".join(item) for item in items]

@@ -15,8 +15,8 @@ and leaves the others alone; without other hosts, its nodes are the hosts of the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, Node, Slot, divide
@@ -26,6 +26,7 @@ from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, fold
 from mpilaunch.text import closest, plural
 
 Path = tuple[Any, ...]
+_Devices = tuple["tuple[str, ...] | None", "tuple[int, ...] | None"]
 Positions = Mapping[Path, tuple[int, int]]
 """Line and column of each key of a mapping and item of a sequence, by its path: ("nodes", "node01", "slots", 0, "gpus")."""
 
@@ -33,7 +34,7 @@ Positions = Mapping[Path, tuple[int, int]]
 def hosts(data: object, source: str, positions: Positions) -> list[HostEntry]:
     """Return the nodes of a slot map as host entries, in the order of the file; raises UsageError."""
     return [
-        HostEntry(name, slots=plan.count(), max_slots=plan.max_slots, origin=f"{source}:{plan.at.position()[0]}")
+        HostEntry(name, plan.slot_count(), plan.max_slots, origin=f"{source}:{plan.at.position()[0]}")
         for name, plan in _read(data, _Position(source, positions)).items()
     ]
 
@@ -44,16 +45,13 @@ def apply_slot_map(allocation: Allocation, data: object, source: str, positions:
     known = {node.name for node in allocation.nodes}
     for name, plan in plans.items():
         if name not in known:
-            raise plan.at.error(
-                f"node '{name}' is not in the allocation ({allocation.source})",
-                f"the nodes are {fold(node.name for node in allocation.nodes)}",
-            )
+            message = f"node '{name}' is not in the allocation ({allocation.source})"
+            raise plan.at.error(message, f"the nodes are {fold(node.name for node in allocation.nodes)}")
     nodes = tuple(plans[node.name].apply(node) if node.name in plans else node for node in allocation.nodes)
     return allocation._replace(nodes=nodes, elastic_slots=False)
 
 
-@dataclass(frozen=True)
-class _Position:
+class _Position(NamedTuple):
     """The position of a value in the slot map: its path, from which line and column follow."""
 
     source: str
@@ -62,7 +60,7 @@ class _Position:
 
     def at(self, key: object) -> _Position:
         """Return the position of the value under a key or index of this one."""
-        return replace(self, path=(*self.path, key))
+        return self._replace(path=(*self.path, key))
 
     def position(self) -> tuple[int, int]:
         """Return line and column of the innermost enclosing value whose position is known."""
@@ -83,20 +81,18 @@ class _Position:
         return UsageError("slot-map", f"{self.where()}: {message}", hint=hint)
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The settings of one node; `slots` is a list of slots, their number, or None."""
+class _Plan(NamedTuple):
+    """The settings of one node; `slots` is a list of slots, their number, or None; `devices` are GPUs and CPUs."""
 
     at: _Position
     slots: tuple[Slot, ...] | int | None
-    gpus: tuple[str, ...] | None
-    cpus: tuple[int, ...] | None
+    devices: _Devices
     max_slots: int | None
 
-    def count(self) -> int | None:
+    def slot_count(self) -> int | None:
         """Return the number of slots, None if it is not given."""
         if self.slots is None:
-            return len(self.gpus) if self.gpus else None
+            return len(self.devices[0] or ()) or None
         return self.slots if isinstance(self.slots, int) else len(self.slots)
 
     def apply(self, node: Node) -> Node:
@@ -105,13 +101,11 @@ class _Plan:
             slots = self.slots
         else:
             count = len(node.slots) if self.slots is None else self.slots
-            slots = divide(count, self.gpus, self.cpus, f"{self.at.where()}: {node.name}")
+            slots = divide(count, *self.devices, f"{self.at.where()}: {node.name}")
         max_slots = node.max_slots if self.max_slots is None else self.max_slots
         if max_slots is not None and len(slots) > max_slots:
-            raise self.at.error(
-                f"{node.name} has {plural(len(slots), 'slot')}, more than its max_slots={max_slots}",
-                "give the node fewer slots or a higher max_slots",
-            )
+            message = f"{node.name} has {plural(len(slots), 'slot')}, more than its max_slots={max_slots}"
+            raise self.at.error(message, "give the node fewer slots or a higher max_slots")
         return replace(node, slots=slots, max_slots=max_slots)
 
 
@@ -140,38 +134,36 @@ def _read(data: object, at: _Position) -> dict[str, _Plan]:
 def _read_plan(data: object, at: _Position, ranks: dict[int, _Position]) -> _Plan:
     """Return one node's settings; `ranks` collects the fixed ranks and their positions."""
     settings = _mapping(data, at, ("slots", "gpus", "cpus", "max_slots"))
-    gpus, cpus = _devices(settings, at)
+    devices = _devices(settings, at)
     slots: tuple[Slot, ...] | int | None = None
     if isinstance(settings.get("slots"), list):
         for key in ("gpus", "cpus"):
             if key in settings:
                 raise at.at(key).error(f"'{key}' stands beside a list of slots", "give each slot of the list its own")
-        slots = tuple(
-            _read_slot(slot, at.at("slots").at(place), ranks) for place, slot in enumerate(settings["slots"])
-        )
+        slots = tuple(_read_slot(slot, at.at("slots").at(index), ranks) for index, slot in enumerate(settings["slots"]))
     elif "slots" in settings:
         slots = _whole(settings["slots"], at.at("slots"), 0, "slots is a number, or a list with an item for each slot")
     max_slots = None
     if "max_slots" in settings:
         max_slots = _whole(settings["max_slots"], at.at("max_slots"), 1, "max_slots is a number, 1 or more")
-    return _Plan(at, slots, gpus, cpus, max_slots)
+    return _Plan(at, slots, devices, max_slots)
 
 
 def _read_slot(data: object, at: _Position, ranks: dict[int, _Position]) -> Slot:
     settings = _mapping(data, at, ("gpus", "cpus", "rank"))
-    gpus, cpus = _devices(settings, at)
+    devices = _devices(settings, at)
     if "rank" not in settings:
-        return Slot(gpus, cpus)
+        return Slot(*devices)
     rank_at = at.at("rank")
     rank = _whole(settings["rank"], rank_at, 0, "a rank is a number, 0 or more")
     if rank in ranks:
         message = f"rank {rank} is given twice, first at {ranks[rank].where()}"
         raise rank_at.error(message, "give each slot a rank of its own")
     ranks[rank] = rank_at
-    return Slot(gpus, cpus, rank)
+    return Slot(*devices, rank)
 
 
-def _devices(settings: Mapping[Any, Any], at: _Position) -> tuple[tuple[str, ...] | None, tuple[int, ...] | None]:
+def _devices(settings: Mapping[Any, Any], at: _Position) -> _Devices:
     gpus = _list(settings["gpus"], at.at("gpus"), read_gpus) if "gpus" in settings else None
     cpus = _list(settings["cpus"], at.at("cpus"), read_cpus) if "cpus" in settings else None
     return gpus, cpus

@@ -1,1 +1,4 @@
-"""The job: its description, its state, and the decisions about it. Pure: data in, decisions out."""
+"""The job: its `spec`, the `state` of its ranks, `hints` for failed ranks, `restarts`, and the ranks' `environment`.
+
+Pure: data in, decisions out.
+"""

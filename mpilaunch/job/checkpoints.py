@@ -1,6 +1,4 @@
-"""Checkpoint sets: the names of their directories, and the newest complete one.
-
-Pure, except `find_newest_set`.
+"""Checkpoint sets: the names of their directories, and the newest complete one. Pure, except `find_newest_set`.
 
 A launch saves into PREFIX/unfinished-JOB. A rank that has saved creates the empty file `rank-R.saved` there, its mark. When all
 marks exist, mpilaunch renames the directory to PREFIX/000001, 000002, ..., and creates a new unfinished-JOB for the next set.

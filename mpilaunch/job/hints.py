@@ -1,14 +1,14 @@
 """Hints: the likely reason of a rank's failure, from its last lines of stderr, its signal and its node's evidence.
 
-Pure: a table of messages of real programs, each with its source. A hint is given only where the evidence leaves little doubt. A
-follow-on failure is the consequence of another rank's end; it never hides the original failure.
+Pure: `ROWS` lists messages of real programs, each with its source, and `_BY_SIGNAL` the signals. A hint is given only where the
+evidence leaves little doubt. A follow-on failure is the consequence of another rank's end; it never hides the original failure.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpilaunch.job.state import RankEnd, signal_name
 
@@ -18,8 +18,7 @@ SMALL_SHM = 64 << 20
 """Default size of /dev/shm in a container, in bytes."""
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One known message of programs.
 
     Attributes:
@@ -27,7 +26,6 @@ class Row:
         pattern: regular expression, searched in one line.
         hint: reason and remedy; {name} is replaced by that group of the pattern.
         source: the software that writes the message.
-        follow_on: the failure is the consequence of another rank's end.
     """
 
     name: str
@@ -168,8 +166,7 @@ _RANK_PREFIX = re.compile(r"^\[rank\d+\]:\s?")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A hint about a failure; `follow_on`: it is the consequence of another rank's end."""
 
     hint: str
@@ -184,8 +181,7 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
         return by_signal(end)
     texts = _texts(lines)
     start = _exception(texts)
-    findings = _findings(reversed(texts[start or 0 :]))
-    if findings:
+    if findings := _findings(reversed(texts[start or 0 :])):
         return min(findings, key=lambda finding: finding.follow_on)
     if start is not None and start < len(texts) - 1:
         return Finding(f"the exception that ended it: {texts[start].strip()}")
@@ -193,12 +189,7 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
 
 
 def decisive_failure(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[int], Sequence[bytes]]) -> RankEnd:
-    """Return the failure to report: the first, unless it was a consequence of another rank's failure.
-
-    Args:
-        others: the other ranks that failed by themselves.
-        lines_of: the last lines of a rank's stderr.
-    """
+    """Return the failure to report: the first, unless it was a consequence of that of another rank, one of `others`."""
     for end in (first, *sorted(others, key=lambda end: (end.clock, end.rank))):
         finding = find_hint(end, lines_of(end.rank))
         if finding is None or not finding.follow_on:
@@ -225,8 +216,7 @@ def _findings(texts: Iterable[str]) -> list[Finding]:
     findings = []
     for text in texts:
         for row in ROWS:
-            match = re.search(row.pattern, text)
-            if match is not None:
+            if match := re.search(row.pattern, text):
                 findings.append(Finding(row.hint.format(**match.groupdict()), row.follow_on))
                 break
     return findings
@@ -234,11 +224,9 @@ def _findings(texts: Iterable[str]) -> list[Finding]:
 
 def _exception(texts: Sequence[str]) -> int | None:
     """Return the index of the exception of the last Python traceback, or None."""
-    starts = [place for place, text in enumerate(texts) if text.startswith(_TRACEBACK)]
-    if not starts:
-        return None
+    last = max((index for index, text in enumerate(texts) if text.startswith(_TRACEBACK)), default=len(texts))
     # Frames and their source lines are indented.
-    return next((place for place in range(starts[-1] + 1, len(texts)) if texts[place].strip() and texts[place][0] != " "), None)
+    return next((index for index in range(last + 1, len(texts)) if texts[index].strip() and texts[index][0] != " "), None)
 
 
 def _killed(end: RankEnd) -> Finding:
@@ -262,19 +250,12 @@ def _bus_error(end: RankEnd) -> Finding:
     return Finding(f"a full /dev/shm is the usual cause of SIGBUS ({message} now); truncating a mapped file is another")
 
 
-def _illegal_instruction(end: RankEnd) -> Finding:
-    return Finding("the usual cause of SIGILL is a program built for a newer CPU than that node's: build it there")
-
-
-def _broken_pipe(end: RankEnd) -> Finding:
-    return Finding(f"it wrote to a process that had gone; {ANOTHER_FAILED}", follow_on=True)
-
-
+_OLD_CPU = "the usual cause of SIGILL is a program built for a newer CPU than that node's: build it there"
 _BY_SIGNAL: dict[str, Callable[[RankEnd], Finding]] = {
     "SIGKILL": _killed,
     "SIGBUS": _bus_error,
-    "SIGILL": _illegal_instruction,
-    "SIGPIPE": _broken_pipe,
+    "SIGILL": lambda end: Finding(_OLD_CPU),
+    "SIGPIPE": lambda end: Finding(f"it wrote to a process that had gone; {ANOTHER_FAILED}", follow_on=True),
 }
 
 

@@ -22,8 +22,6 @@ _LAST = re.compile(
     r"(PG|DB|MY|SSH|FTP|LDAP|SMTP|REDIS|MYSQL|USER|ROOT|ADMIN)?(PASS|PW)|AUTH|AUTHORIZATION|COOKIES?|BEARER|JWT|CREDS?"
 )
 """A name with such a last word is secret: REGISTRY_AUTH, but neither AUTH_METHOD nor SSH_AUTH_SOCK."""
-_LAST_OF_SEVERAL = re.compile(r"PWD")
-"""The same if other words precede it: MYSQL_PWD, but not the directory PWD."""
 _NEVER_A_COUNT = re.compile(r"\w*(SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?")
 _NUMBER_OR_SWITCH = re.compile(r"\d{1,4}|true|false|yes|no|on|off|none|basic|digest|oauth2?", re.IGNORECASE)
 """Values of `--auth`, `--pass` and the like that are not secret: a number, a switch, a method."""
@@ -87,9 +85,8 @@ def is_secret_name(name: str) -> bool:
     words = [word.upper() for word in _WORDS.findall(name)]
     if any(_ANYWHERE.fullmatch(word) or _KEY.fullmatch(word) for word in words):
         return True
-    if not words:
-        return False
-    return bool(_LAST.fullmatch(words[-1]) or (len(words) > 1 and _LAST_OF_SEVERAL.fullmatch(words[-1])))
+    # PWD is a directory, but MYSQL_PWD a password.
+    return bool(words) and (_LAST.fullmatch(words[-1]) is not None or (len(words) > 1 and words[-1] == "PWD"))
 
 
 def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -106,10 +103,9 @@ def mask_pair(text: str) -> str:
 def mask_text(text: str) -> str:
     """Return a text with secrets masked: URLs with a password, tokens, headers, members of JSON, `NAME=X`."""
     text = _FORMS.sub(MASKED, text)
-    text = _HEADER.sub(rf"\1\2{MASKED}", text)
-    text = _SCHEME.sub(rf"\1\2{MASKED}", text)
-    text = _MEMBER.sub(_mask_member, text)
-    return _mask_assignments(text)
+    for pattern in (_HEADER, _SCHEME):
+        text = pattern.sub(rf"\1\2{MASKED}", text)
+    return _mask_assignments(_MEMBER.sub(_mask_member, text))
 
 
 def mask_argv(words: Sequence[str]) -> list[str]:
@@ -127,19 +123,15 @@ def mask_argv(words: Sequence[str]) -> list[str]:
         if joined:
             shown.append(joined + MASKED)
             continue
-        name = word.rpartition("/")[2]
         if not word.startswith("-"):
             if client is not None and client.wraps:
                 client = None
-            client = _CLIENTS.get(name, client)
+            client = _CLIENTS.get(word.rpartition("/")[2], client)
             if (option.rpartition("/")[2], word) in _LOGINS:
                 client = _LOGIN
         follows = option.startswith("-") and "=" not in option and not word.startswith("-")
         scheme = option.lower() in ("bearer", "basic") and len(word) >= SHORTEST_SECRET
-        if scheme or (follows and _is_secret(option, word)):
-            shown.append(MASKED)
-        else:
-            shown.append(mask_text(word))
+        shown.append(MASKED if scheme or (follows and _is_secret(option, word)) else mask_text(word))
     return shown
 
 

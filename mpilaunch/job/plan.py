@@ -16,11 +16,12 @@ from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.text import plural
 
 SCHEMA = "mpilaunch.plan/1"
+_NODE_MEMBERS = ("index", "name", "origin", "agent", "user", "port", "namespace", "container", "max_slots")
 
 
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
     """Return the plan as data for json.dumps; `settings` adds every option with its provenance."""
-    ranks_of = _ranks_of_nodes(job)
+    places_of = job.job_map.by_node()
     plan = {
         "schema": SCHEMA,
         "apps": [
@@ -28,7 +29,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
                 "program": _program(job, app),
                 "wdir": app.wdir,
                 "environment": sorted(app.environment),
-                "edits": _edits(job, app),
+                "edits": [[verb, name, _value(job, name, value), mark] for verb, name, value, mark in app.edits],
             }
             for app in job.apps
         ],
@@ -36,17 +37,10 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
         "agent_source": job.allocation.agent_source or None,
         "nodes": [
             {
-                "index": node.index,
-                "name": node.name,
-                "origin": node.origin,
+                **{name: getattr(node, name) for name in _NODE_MEMBERS},
                 "agent": _agent(job, node.agent),
-                "user": node.user,
-                "port": node.port,
-                "namespace": node.namespace,
-                "container": node.container,
-                "max_slots": node.max_slots,
                 "slots": [slot._asdict() for slot in node.slots],
-                "ranks": ranks_of[node.index],
+                "ranks": [place.rank for place in places_of.get(node.index, ())],
             }
             for node in job.allocation.nodes
         ],
@@ -58,7 +52,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
     }
     if settings is not None:
         plan["options"] = {
-            name: {"value": _without_secrets(setting, show=job.show_secrets), "provenance": setting.source}
+            name: {"value": _without_secrets(setting.value, show=job.show_secrets), "provenance": setting.source}
             for name, setting in settings.by_name.items()
         }
     return plan
@@ -80,7 +74,7 @@ def map_as_text(job: JobSpec) -> str:
     """Return the nodes with their ranks, and the slots that name GPUs or CPUs."""
     if job.pending:
         return "\n".join([f"the map depends on the topology of the nodes: {_mapping_rule(job)}", "", allocation_as_text(job)])
-    ranks_of = _ranks_of_nodes(job)
+    places_of = job.job_map.by_node()
     size, used = len(job.job_map.placements), len(job.job_map.nodes)
     summary = f"{plural(size, 'rank')} on {plural(used, 'node')}, hosts from {job.allocation.source}"
     lines = [summary + (f", agent from {job.allocation.agent_source}" if job.allocation.agent_source else ""), ""]
@@ -89,7 +83,8 @@ def map_as_text(job: JobSpec) -> str:
     for node in job.allocation.nodes:
         # An idle node has slots only in the pool.
         slots = len(pool[node.index].slots)
-        ranks = fold_numbers(ranks_of[node.index]) or ("idle" if slots and not node.slots else "none")
+        ranks = fold_numbers(place.rank for place in places_of.get(node.index, ()))
+        ranks = ranks or ("idle" if slots and not node.slots else "none")
         nodes.append((str(node.index), node.name, _agent(job, node.agent), str(slots), ranks))
     lines += _table(("node", "host", "agent", "slots", "ranks"), nodes)
     rows = [
@@ -112,31 +107,23 @@ def allocation_as_text(job: JobSpec) -> str:
     return "\n".join([*lines, *_table(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
 
 
-
 def _program(job: JobSpec, app: App) -> list[str]:
     return list(app.program) if job.show_secrets else mask_argv(app.program)
 
 
-def _edits(job: JobSpec, app: App) -> list[list[str]]:
-    """Return the edits of an app's environment as lists [verb, name, value, separator]."""
-    return [
-        [verb, name, value if job.show_secrets else mask_variables({name: value})[name], separator]
-        for verb, name, value, separator in app.edits
-    ]
+def _value(job: JobSpec, name: str, value: str) -> str:
+    return value if job.show_secrets else mask_variables({name: value})[name]
 
 
 def _agent(job: JobSpec, agent: str) -> str:
     return agent if job.show_secrets else mask_command(agent)
 
 
-def _without_secrets(setting: Setting, *, show: bool) -> Value:
+def _without_secrets(value: Value, *, show: bool) -> Value:
     """Return the value of an option with secrets masked."""
-    value = setting.value
-    if show:
-        return value
-    if isinstance(value, tuple):
-        return tuple(mask_pair(item) for item in value)
-    return mask_command(value) if isinstance(value, str) else value
+    if not show and isinstance(value, tuple):
+        return tuple(map(mask_pair, value))
+    return mask_command(value) if not show and isinstance(value, str) else value
 
 
 def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Setting]] = ()) -> str:
@@ -144,7 +131,7 @@ def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Sett
     show = bool(settings["show-secrets"])
 
     def row(name: str, setting: Setting) -> tuple[str, str, str]:
-        return name, _value_as_text(_without_secrets(setting, show=show)), setting.source
+        return name, _value_as_text(_without_secrets(setting.value, show=show)), setting.source
 
     rows = [row(name, setting) for name, setting in settings.by_name.items()]
     for number, own in enumerate(of_programs, start=1):
@@ -169,13 +156,6 @@ def _mapping_rule(job: JobSpec) -> str:
     elif policy.span:
         rule = f"the ranks are mapped round-robin onto each {policy.map_by} of all nodes"
     return rule if policy.ranks is None else f"{rule}, {plural(policy.ranks, 'rank')} in all"
-
-
-def _ranks_of_nodes(job: JobSpec) -> dict[int, list[int]]:
-    ranks_of: dict[int, list[int]] = {node.index: [] for node in job.allocation.nodes}
-    for place in job.job_map.placements:
-        ranks_of[place.node].append(place.rank)
-    return ranks_of
 
 
 def _devices(job: JobSpec, node: int, slot: int) -> tuple[str, str]:

@@ -1,29 +1,27 @@
 """Restarts: whether a failed job is restarted, when, and on which nodes.
 
-Pure. The pool holds all nodes that a job may ever use; a node's number is its index there. Each attempt has an allocation of
-the same nodes. A replacement node takes the index of the node that it replaces, so that every rank keeps its number, its local
-rank and its node rank; idle nodes have no slots. The ranks are mapped again only when the size of the job changes (`--nnodes
-MIN:MAX`).
+Pure. The pool holds all nodes that a job may ever use; a node's number is its index there. In each attempt, a replacement node
+takes the index of the node that it replaces, so that every rank keeps its number, local rank and node rank; idle nodes have no
+slots. The ranks are mapped again only when the size of the job changes (`--nnodes MIN:MAX`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, Node
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import Discovery, RestartPolicy
 from mpilaunch.job.state import Verdict
-from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from mpilaunch.text import plural
 
 
-@dataclass(frozen=True)
-class RestartOptions:
+class RestartOptions(NamedTuple):
     """The options about restarts, and the agent options for the hosts of --host-discovery-script."""
 
     max_restarts: int = 0
@@ -44,15 +42,8 @@ REST_AFTER = 2
 """Failures after which a node is used only as a last resort."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The nodes and the map of one attempt.
-
-    Attributes:
-        numbers: the number in the pool of each node of the allocation.
-        allocation: its nodes; idle nodes have no slots.
-        job_map: the ranks on them.
-    """
+class Layout(NamedTuple):
+    """The nodes and the map of one attempt: `numbers` has the number in the pool of each node; idle nodes have no slots."""
 
     numbers: tuple[int, ...]
     allocation: Allocation
@@ -69,8 +60,7 @@ class Layout:
         return tuple(self.allocation.nodes[index].name for index in self.job_map.nodes)
 
 
-@dataclass(frozen=True)
-class Health:
+class Health(NamedTuple):
     """The failures and losses of nodes, by their numbers in the pool.
 
     Attributes:
@@ -79,14 +69,14 @@ class Health:
         unusable: nodes that were not reached in this attempt, or are no longer among the discovered hosts.
     """
 
-    failures: Mapping[int, int] = field(default_factory=dict)
+    failures: Mapping[int, int] = {}
     lost: frozenset[int] = frozenset()
     unusable: frozenset[int] = frozenset()
 
     def with_failures(self, numbers: Collection[int]) -> Health:
         """Return a copy with one more failure for each of these nodes."""
         more = {number: self.failures.get(number, 0) + 1 for number in numbers}
-        return replace(self, failures={**self.failures, **more})
+        return self._replace(failures={**self.failures, **more})
 
     def tier(self, number: int, used: Collection[int]) -> int:
         """Return the preference of a node, lowest first: 0 in use, 1 idle, 2 lost, 3 and 4 too many failures."""
@@ -123,6 +113,9 @@ def restart_policy(
         raise UsageError("node-count", message, hint="name more hosts, or request fewer nodes or spares")
     if most is not None and spares:
         most = min(most, (available - spares) // unit * unit)
+    discovery = None
+    if command is not None:
+        discovery = Discovery(command, options.agent, options.remote_agent, mapping.per_node, local_names)
     return RestartPolicy(
         limit=options.max_restarts,
         excluded_codes=excluded_codes,
@@ -133,9 +126,7 @@ def restart_policy(
         elastic=":" in (options.nnodes or "") and mapping.ranks is None,
         pool=pool,
         mapping=mapping,
-        discovery=None if command is None else Discovery(
-            command, options.agent, options.remote_agent, mapping.per_node, local_names
-        ),
+        discovery=discovery,
     )
 
 
@@ -210,6 +201,7 @@ def _replace(
 ) -> tuple[int, ...] | None:
     """Return the numbers with failed nodes replaced; None if an unusable node has no replacement."""
     numbers = list(before)
+    places_of = job_map.by_node()
     used = [numbers[index] for index in job_map.nodes]
     free = [number for number in usable if number not in used]
     tiers = {number: health.tier(number, used) for number in numbers}
@@ -218,8 +210,7 @@ def _replace(
     leaving.sort(key=lambda index: (numbers[index] in usable, numbers[index] not in health.lost, index))
     for index in leaving:
         own = numbers[index]
-        places = [place for place in job_map.placements if place.node == index]
-        able = [number for number in free if _fits(pool.nodes[number], places)] + [own] * (own in usable)
+        able = [number for number in free if _fits(pool.nodes[number], places_of[index])] + [own] * (own in usable)
         if not able:
             return None
         best = min(able, key=lambda number: (tiers[number], number != own, number))
@@ -267,8 +258,8 @@ def describe_changes(old: Layout, new: Layout) -> str:
     """Describe how the nodes of two attempts differ: "node04 for node02", "2 nodes instead of 3: node[01,03]", "" if equal."""
     if len(old.names) != len(new.names):
         return f"{plural(len(new.names), 'node')} instead of {len(old.names)}: {fold(new.names)}"
-    pairs = [(was, now) for was, now, one, other in zip(old.names, new.names, old.used, new.used, strict=True) if one != other]
-    return ", ".join(f"{now} for {was}" for was, now in pairs)
+    nodes = zip(old.names, new.names, old.used, new.used, strict=True)
+    return ", ".join(f"{now} for {before}" for before, now, one, other in nodes if one != other)
 
 
 # Decision and delay

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Value = bool | int | float | str | tuple[str, ...] | None
@@ -33,11 +32,11 @@ class Setting(NamedTuple):
     layer: int = Layer.DEFAULT
 
 
-@dataclass(frozen=True)
 class Settings:
     """The setting of every option, by name; `settings["np"]` is the value."""
 
-    by_name: Mapping[str, Setting]
+    def __init__(self, by_name: Mapping[str, Setting]) -> None:
+        self.by_name = by_name
 
     def __getitem__(self, name: str) -> Any:
         return self.by_name[name].value
@@ -53,12 +52,11 @@ class Settings:
         return self[name] if self.layer(name) else None
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """One program of a command line with its arguments, and the settings for this program only."""
 
     program: list[str]
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, Setting] = {}
 
 
 def merge_program_settings(job: Mapping[str, Setting], own: Mapping[str, Setting]) -> dict[str, Setting]:

@@ -6,7 +6,6 @@ Pure and frozen: `cli` makes it, `--dry-run` prints it, `head.launch` runs it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mpilaunch.agent import AgentOptions
@@ -15,8 +14,7 @@ from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.job import checkpoints
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.mapping import JobMap
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share
 
 
@@ -24,14 +22,13 @@ class OutputPolicy(NamedTuple):
     """The destinations and form of the ranks' output.
 
     Attributes:
-        tag: template of the text before each line, with the fields of `output.tags.FIELDS`; None for none.
-        directory: output is also written to files `rank-0007.out` and `.err` here; None for none.
-        stdout_file, stderr_file: templates of paths, with the fields of a tag; the stream is written there; None for none.
+        tag: template of the text before each line, with the fields of `output.tags.FIELDS`.
+        directory: output is also written to files `rank-0007.out` and `.err` here.
+        stdout_file, stderr_file: templates of paths, with the fields of a tag; the stream is written there.
         copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
         merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
         fold: print equal output once, at the end, after the names of its nodes.
-        quiet: print only the ranks' output and errors.
-        verbose: 0, 1 or 2.
+        quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.
     """
 
     tag: str | None = None
@@ -80,8 +77,7 @@ class CheckpointPolicy(NamedTuple):
     """How mpilaunch requests checkpoints from the ranks; docs/checkpoints.md describes the protocol.
 
     Attributes:
-        prefix: directory of the sets, shared by the head and all nodes.
-        restart: path of the newest complete set, or None.
+        prefix, restart: directory of the sets, shared by the head and all nodes; path of the newest complete set.
         interval: seconds between two requests; None: only when mpilaunch itself gets the signal, or is about to end the job.
         signal: the name of the signal without "SIG".
     """
@@ -93,12 +89,7 @@ class CheckpointPolicy(NamedTuple):
 
 
 class Discovery(NamedTuple):
-    """How the current hosts are discovered and turned into nodes.
-
-    Attributes:
-        command: a shell command that prints one line per host, `host` or `host:slots`.
-        agent, remote_agent, per_node, local_names: arguments of `allocation.allocate`.
-    """
+    """A shell command that prints one line per current host, `host` or `host:slots`, and arguments of `allocation.allocate`."""
 
     command: str
     agent: str | None
@@ -111,9 +102,8 @@ class RestartPolicy(NamedTuple):
     """How a job continues after losing ranks or nodes; see `restarts`.
 
     Attributes:
-        limit: the most restarts.
+        limit, spares: the most restarts, and the number of nodes kept idle.
         excluded_codes: exit codes of the first failed rank after which the job is not restarted.
-        spares: the number of nodes kept idle.
         min_nodes, max_nodes: limits of the number of nodes; None: the map fixes the number.
         node_unit: the number of nodes is a multiple of this.
         elastic: the number of ranks follows the number of nodes.
@@ -148,8 +138,7 @@ class App(NamedTuple):
 
     Attributes:
         program: the program and its arguments, at least one item.
-        environment: variables of its ranks only; they override those of the job.
-        wdir: working directory of its ranks, None for the job's.
+        environment, wdir: variables and working directory of its ranks, which override those of the job.
         edits: edits that the node then applies to its ranks' variables, see `environment.forward.environment_edits`.
     """
 
@@ -159,14 +148,12 @@ class App(NamedTuple):
     edits: tuple[tuple[str, str, str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class JobSpec:
+class JobSpec(NamedTuple):
     """One job.
 
     Attributes:
         job_id: 16 lower-case hexadecimal digits, new for each launch, and `-N` for the N-th restart; marks the job's processes.
         apps: the programs, at least one; each placement names the program of its rank.
-        allocation, job_map: the nodes, and the ranks on them.
         environment: variables forwarded to every rank: from the head's environment, `-x` and `--env-file`.
         python: interpreter for scripts that are not executable; None: the head's `python3` where a node has that path, else
             the node's own `python3`.
@@ -174,18 +161,13 @@ class JobSpec:
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         stdin: which ranks get the head's stdin: "all", "none" or a rank number as text.
         master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
-        fanout: nodes contacted at a time.
-        patient: nodes that cannot be reached are retried until `Deadlines.start`.
+        fanout, patient: nodes contacted at a time; unreachable ones are retried until `Deadlines.start`.
         mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
         pmix_library: the libpmix that the nodes load; None: the one nearest to the program's.
-        pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
         pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
         universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots.
-        checkpoints: how checkpoints are requested; None: never.
-        report_file: the path of `--report`, or None.
         show_secrets: do not mask likely secrets in the plan and the report.
         report_bindings: print each rank's binding on stderr before it starts.
-        restarts: how the job continues after a failure.
         restart: the number of restarts so far; 0 for the first attempt.
         time_spent: seconds of `Deadlines.timeout` that earlier attempts have used.
         last_port: MASTER_PORT of the previous attempt; this attempt chooses another unless the user fixed it.
@@ -195,20 +177,20 @@ class JobSpec:
     apps: tuple[App, ...]
     allocation: Allocation
     job_map: JobMap
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     python: str | None = None
     wdir: str | None = None
     continue_on_error: bool = False
     stdin: str = "0"
     master_addr: str | None = None
     master_port: int | None = None
-    gpu: GpuPolicy = field(default_factory=GpuPolicy)
-    cpu: CpuPolicy = field(default_factory=CpuPolicy)
-    output: OutputPolicy = field(default_factory=OutputPolicy)
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    gpu: GpuPolicy = GpuPolicy()
+    cpu: CpuPolicy = CpuPolicy()
+    output: OutputPolicy = OutputPolicy()
+    deadlines: Deadlines = Deadlines()
     fanout: int = 64
     patient: bool = False
-    agent: AgentOptions = field(default_factory=AgentOptions)
+    agent: AgentOptions = AgentOptions()
     mpi: str = "auto"
     pmix_library: str | None = None
     pmi_port: bool = False
@@ -218,7 +200,7 @@ class JobSpec:
     report_file: str | None = None
     show_secrets: bool = False
     report_bindings: bool = False
-    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    restarts: RestartPolicy = RestartPolicy()
     restart: int = 0
     time_spent: float = 0.0
     last_port: int | None = None

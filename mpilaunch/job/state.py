@@ -6,10 +6,10 @@ a counter. Times are seconds of the head's monotonic clock, mapped there from ea
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -53,21 +53,19 @@ class Evidence(NamedTuple):
     def from_message(cls, message: Mapping[str, Any]) -> Evidence:
         """Parse the evidence of an `exited` message; raises ValueError or TypeError."""
         if not message:
-            return NO_EVIDENCE  # the usual case
+            return _NO_EVIDENCE  # the usual case
         numbers = {name: int(message.get(name, 0)) for name in ("memory_kills", "shm_free", "shm_size")}
         return cls(str(message.get("out_of_memory", ""))[:LONGEST_EVIDENCE], **numbers)
 
 
-NO_EVIDENCE = Evidence()
+_NO_EVIDENCE = Evidence()
 
 
 class RankEnd(NamedTuple):
     """How one rank ended.
 
     Attributes:
-        rank: number in the job.
-        code: exit code, None unless it exited.
-        signal: number of the signal that killed it, or None.
+        code, signal: its exit code, or the number of the signal that killed it.
         core: it left a core dump.
         stopped: it ended because its node was ending the job, whatever its code.
         errno: why it could not be executed, or None.
@@ -75,7 +73,6 @@ class RankEnd(NamedTuple):
             MPI_Finalize: others would wait for it forever), "finalized" or "aborted".
         missed: other ranks wait for it in an MPI call that it can no longer make.
         clock: time of the end, in seconds of the head's monotonic clock.
-        evidence: the node's evidence for the cause.
     """
 
     rank: int
@@ -87,7 +84,7 @@ class RankEnd(NamedTuple):
     mpi: str = "absent"
     missed: bool = False
     clock: float = 0.0
-    evidence: Evidence = NO_EVIDENCE
+    evidence: Evidence = _NO_EVIDENCE
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any], clock: float) -> RankEnd:
@@ -105,7 +102,7 @@ class RankEnd(NamedTuple):
     def exit_code(self) -> int:
         """The exit status that a shell would report: the code, 128 + N for signal N, 126 or 127 if it could not be executed."""
         if self.errno is not None:
-            return 127 if self.errno == 2 else 126
+            return 127 if self.errno == errno.ENOENT else 126
         if self.code is not None:
             return self.code or int(self.failed)
         return 128 + (self.signal or 0)
@@ -133,23 +130,18 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """How a job ended.
 
     Attributes:
         exit_code: exit code of mpilaunch.
         cause: "ok", "rank-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or "output-lost"; or the
             reason why the last attempt did not start.
-        first: the rank that failed first, for cause "rank-failed".
-        host: the name of its node.
+        first, host: for cause "rank-failed", the rank that failed first, and the name of its node.
         detail: for the other causes, a description ("node07: no sign of life for 30 s").
-        last_lines: the last lines of `first`'s stderr, unmodified.
-        hint: the likely reason, if known.
-        failed_after: ends of the other ranks that failed by themselves, in rank order.
-        hosts: the names of their nodes.
-        stopped: ranks that mpilaunch ended because of the failure.
-        finished: ranks that had already ended without failure.
+        last_lines, hint: the last lines of `first`'s stderr, unmodified, and the likely reason, if known.
+        failed_after, hosts: ends of the other ranks that failed by themselves, in rank order, and the names of their nodes.
+        stopped, finished: ranks that mpilaunch ended because of the failure, and ranks that had ended without failure.
         swept: orphaned descendants of ranks that were ended: (node name, process id, command name).
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
         earlier: how the earlier attempts ended, and why there is no further one; a line each.
@@ -182,13 +174,13 @@ class Verdict:
         return ""
 
 
-@dataclass
 class JobState:
     """Every rank's state and end."""
 
-    states: dict[int, str]
-    ends: dict[int, RankEnd] = field(default_factory=dict)
-    finished: set[int] = field(default_factory=set)
+    def __init__(self, states: dict[int, str]) -> None:
+        self.states = states
+        self.ends: dict[int, RankEnd] = {}
+        self.finished: set[int] = set()
 
     @classmethod
     def of(cls, ranks: Iterable[int]) -> JobState:
@@ -234,7 +226,7 @@ class JobState:
         failed_after, stopped, finished = [], [], []
         for rank in self.states:
             end = self.ends.get(rank)
-            if end is not None and first is not None and end.rank == first.rank:
+            if first is not None and rank == first.rank:
                 continue
             if end is None or (end.failed and end.stopped):
                 stopped.append(rank)
@@ -251,6 +243,4 @@ def verdict_of_ranks(state: JobState, first: RankEnd | None = None) -> Verdict:
     failed_after, stopped, finished = state.other_ranks(first)
     if first is None:
         return Verdict(ExitCode.OK, "ok", finished=finished)
-    return Verdict(
-        first.exit_code, "rank-failed", first=first, failed_after=failed_after, stopped=stopped, finished=finished
-    )
+    return Verdict(first.exit_code, "rank-failed", first, failed_after=failed_after, stopped=stopped, finished=finished)

@@ -38,8 +38,7 @@ def owner_of(status: os.stat_result) -> str:
 def why_config_untrusted(status: os.stat_result, *, named: bool) -> str | None:
     """Return why a file that can name commands must not be read, or None: OpenSSH's rule for ~/.ssh/config.
 
-    Args:
-        named: the user gave its path on the command line; then it is refused only if every user may write it.
+    If the user named its path on the command line, it is refused only if every user may write it.
     """
     if named:
         return "every user may write it" if status.st_mode & stat.S_IWOTH else None

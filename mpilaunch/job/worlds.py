@@ -13,14 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import LaunchError
-from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.placement.mapping import JobMap, Placement
 
 MAX_SPAWNED = 100_000
 """Most ranks in one MPI_Comm_spawn."""
-MAX_RANKS = 1 << 20
-"""Most ranks of a job, in all its worlds."""
 
 
 class World(NamedTuple):
@@ -33,8 +31,7 @@ class World(NamedTuple):
         apps, job_map: its programs and the placement of its ranks; placements use rank numbers of this world.
         namespace: its name in PMIx. libpmix accepts any process that knows it as a rank of the world, so only daemons and ranks
             receive it, and it never appears in a file name, an argument or a message to the user.
-        parent: name of the world that spawned it, "" for none.
-        pairs: the initial contents of its key-value space.
+        parent, pairs: name of the world that spawned it, "" for none; the initial contents of its key-value space.
     """
 
     number: int
@@ -61,23 +58,16 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, A
     """Return the world that MPI_Comm_spawn creates; raises LaunchError if it cannot be placed.
 
     Its ranks take free slots in node order first, then the slots with the fewest ranks: a spawn is never refused for lack of
-    slots.
-
-    Args:
-        request: an `ask` message for `spawn` (docs/wire.md).
-        living: the placements of the ranks that have not ended.
+    slots. `request` is an `ask` message for `spawn` (docs/wire.md), `living` are the placements of ranks that have not ended.
     """
     apps = [_app(app) for app in request["apps"]]
     counts = [int(app["count"]) for app in request["apps"]]
     if not apps or min(counts) < 0 or not 1 <= sum(counts) <= MAX_SPAWNED:
         hint = f"1 to {MAX_SPAWNED:,} can be spawned at once"
         raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks", hint=hint)
-    last = worlds[-1]
-    number, first = last.number + 1, last.first + last.size
-    if first + sum(counts) > MAX_RANKS:
-        raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_RANKS:,}")
-    for program in apps:
-        _check_words(program)
+    number, first = worlds[-1].number + 1, worlds[-1].first + worlds[-1].size
+    if first + sum(counts) > MAX_SLOTS:
+        raise LaunchError("spawn", f"MPI_Comm_spawn of {sum(counts):,} ranks: a job has at most {MAX_SLOTS:,}")
     load = Counter((place.node, place.slot) for place in living)
     local: dict[int, int] = defaultdict(int)
     placements: list[Placement] = []
@@ -96,16 +86,14 @@ def _namespace() -> str:
 
 
 def _app(request: Mapping[str, Any]) -> App:
+    """Return the program that a rank asks for; raises LaunchError if Linux cannot execute it with these words."""
     program = tuple(str(word) for word in request["program"])
     environment = {str(name): str(value) for name, value in request["environment"].items()}
-    return App(program, environment, request["info"].get("wdir"))
-
-
-def _check_words(app: App) -> None:
-    """Raise LaunchError unless Linux can execute the program with these words, which a rank chose."""
-    words = [*app.program, *app.environment, *app.environment.values(), app.wdir or ""]
-    if not app.program or not app.program[0] or any("\0" in word for word in words):
+    directory = request["info"].get("wdir")
+    words = [*program, *environment, *environment.values(), directory or ""]
+    if not program or not program[0] or any("\0" in word for word in words):
         raise LaunchError("spawn", "MPI_Comm_spawn with an empty program name or a zero byte")
+    return App(program, environment, directory)
 
 
 def _take_slots(allocation: Allocation, load: Counter[tuple[int, int]], count: int, hosts: str) -> list[tuple[int, int]]:

@@ -1,1 +1,1 @@
-"""Placement: the node and slot of each rank, and its CPUs and GPUs. Pure: data in, decisions out."""
+"""Placement: `mapping` of ranks to slots, `binding` to GPUs, `cpu_binding` to CPUs; `map_by` reads the options. Pure."""

@@ -1,7 +1,7 @@
 """Binding: the GPUs and CPUs that each rank may use.
 
-Pure: a job map, the facts of each node and two policies give a binding per rank, or an error that names ranks, slots and
-nodes before any rank runs. The facts include inherited masks, which are never widened. `cpu_binding` chooses the CPUs.
+Pure: a job map, the facts of each node and two policies give a binding per rank, or an error before any rank runs. The facts
+include inherited masks, which are never widened. `cpu_binding` chooses the CPUs.
 
 GPUs are named by UUID if they have one, because tools number them differently. The GPUs of a slot are used as named, even if
 two slots name the same one. Other GPUs are shared only on request.
@@ -42,10 +42,9 @@ class RankBinding(NamedTuple):
     """The CPUs and GPUs of one rank, and the variables that select them.
 
     Attributes:
-        cpus: CPU numbers for sched_setaffinity, None to keep the daemon's affinity.
-        gpus: labels of its GPUs for reports ("nvidia 0 GPU-8a1b..."), in the order the rank sees them.
-        environment: variables to set (CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, ...; LOCAL_RANK for "virtual").
-        unset: variables to remove, which would select other GPUs.
+        cpus: numbers for sched_setaffinity, None to keep the daemon's affinity.
+        gpus: labels for reports ("nvidia 0 GPU-8a1b..."), in the order the rank sees them.
+        environment, unset: variables to set (CUDA_VISIBLE_DEVICES, ...), and to remove because they would select other GPUs.
     """
 
     cpus: tuple[int, ...] | None = None
@@ -59,8 +58,7 @@ class _Visibility(NamedTuple):
 
     Attributes:
         variable: holds the list of GPUs.
-        settings: variables on which the meaning of the list depends.
-        unset: variables that would filter the list further.
+        settings, unset: variables on which the meaning of the list depends, and variables that would filter it further.
         uuids: the list may contain UUIDs.
         ordered: the runtime keeps the order of the list; otherwise it sorts by number.
         leave_whole: set nothing if the rank sees all GPUs of the node.
@@ -77,9 +75,7 @@ class _Visibility(NamedTuple):
 _VISIBILITY = {
     "nvidia": _Visibility("CUDA_VISIBLE_DEVICES", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, uuids=True),
     "amd": _Visibility(
-        "ROCR_VISIBLE_DEVICES",
-        unset=("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
-        uuids=True,
+        "ROCR_VISIBLE_DEVICES", {}, ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"), uuids=True
     ),
     "ascend": _Visibility("ASCEND_RT_VISIBLE_DEVICES", ordered=False),
     # COMPOSITE numbers whole GPUs, as the facts do; FLAT, the default, numbers tiles. As this changes the count that a
@@ -91,8 +87,8 @@ _VISIBILITY = {
         leave_whole=True,
     ),
 }
-# Every runtime reads an invalid number as "no GPU"; Level Zero and some scripts read an empty list as "all".
 _NO_GPU = "-1"
+"""Every runtime reads an invalid number as "no GPU"; Level Zero and some scripts read an empty list as "all"."""
 
 
 def bind_ranks(
@@ -100,10 +96,7 @@ def bind_ranks(
 ) -> dict[int, RankBinding]:
     """Return the binding of every rank; `facts` is keyed by `Node.index`. Raises LaunchError if a node lacks resources."""
     bindings: dict[int, RankBinding] = {}
-    placements_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
-    for placement in job_map.placements:
-        placements_of[placement.node].append(placement)
-    for index, placements in placements_of.items():
+    for index, placements in job_map.by_node().items():
         node = allocation.nodes[index]
         gpu_bindings, gpu_of = _bind_gpus(node, placements, facts[index].gpus, gpu)
         cpus = bind_cpus(node, placements, facts[index].cpus, gpu_of, cpu)
@@ -164,43 +157,33 @@ def _choose_gpus(
         if slot_gpus is None:
             unnamed.append(placement)
             continue
-        names = _limit_names(slot_gpus, node, placement, policy)
+        if policy.per_rank is not None and len(slot_gpus) < policy.per_rank:
+            needs = f"rank {placement.rank} needs {plural(policy.per_rank, 'GPU')}"
+            message = f"{needs}, but slot {placement.slot} of {node.name} names {len(slot_gpus)}"
+            hint = f"name more GPUs for the slot ({node.origin or node.name}) or lower --gpus-per-rank"
+            raise LaunchError("gpu-count", message, hint=hint)
+        names = slot_gpus[: policy.per_rank]
         own = chosen[placement.rank] = [_look_up(name, gpus, main, node, placement) for name in names]
         if len(set(own)) < len(own):
-            raise LaunchError(
-                "gpu-twice",
-                f"slot {placement.slot} of {node.name} names a GPU twice: {','.join(names)}",
-                hint=f"name each GPU of the slot once ({node.origin or node.name})",
-            )
+            message = f"slot {placement.slot} of {node.name} names a GPU twice: {','.join(names)}"
+            raise LaunchError("gpu-twice", message, hint=f"name each GPU of the slot once ({node.origin or node.name})")
         first = first_in_slot.setdefault(placement.slot, placement.rank)
         if first != placement.rank and own and mode != "node" and not policy.oversubscribe:
-            raise LaunchError(
-                "gpu-shared",
-                f"ranks {first} and {placement.rank} on {node.name} are in one slot and would share "
-                + ", ".join(_label(gpu) for gpu in own),
-                hint="give each rank a slot of its own, or say --oversubscribe-gpus",
-            )
+            shared = ", ".join(_label(gpu) for gpu in own)
+            message = f"ranks {first} and {placement.rank} on {node.name} are in one slot and would share {shared}"
+            raise LaunchError("gpu-shared", message, hint="give each rank a slot of its own, or use --oversubscribe-gpus")
     each = policy.per_rank if policy.per_rank is not None else 0 if mode == "node" else 1
     taken = {gpu for gpus_of_rank in chosen.values() for gpu in gpus_of_rank}
     free = [gpu for gpu in main if gpu not in taken]
     needed = len(unnamed) * each
     if needed > len(free) and not (policy.oversubscribe and len(free) >= each):
-        raise _too_few(node, len(unnamed), each, len(free), len(taken))
+        have = (plural(len(free), "GPU") if free or taken else "no GPU") + (" that no slot names" if taken else "")
+        message = f"{node.name} has {have}, {plural(len(unnamed), 'rank')} with {each} each need {needed}"
+        hint = "start fewer ranks there, lower --gpus-per-rank, or use --oversubscribe-gpus to let ranks share"
+        raise LaunchError("gpu-count", message, hint=hint)
     for index, placement in enumerate(unnamed):
         chosen[placement.rank] = [free[number % len(free)] for number in range(index * each, (index + 1) * each)]
     return chosen
-
-
-def _limit_names(names: tuple[str, ...], node: Node, placement: Placement, policy: GpuPolicy) -> tuple[str, ...]:
-    """Return the first `--gpus-per-rank` GPUs of a slot; raises LaunchError if it names fewer."""
-    if policy.per_rank is not None and len(names) < policy.per_rank:
-        raise LaunchError(
-            "gpu-count",
-            f"rank {placement.rank} needs {plural(policy.per_rank, 'GPU')}, but slot {placement.slot} of {node.name} "
-            f"names {len(names)}",
-            hint=f"name more GPUs for the slot ({node.origin or node.name}) or lower --gpus-per-rank",
-        )
-    return names[: policy.per_rank]
 
 
 def _look_up(name: str, gpus: Sequence[Gpu], main: Sequence[Gpu], node: Node, placement: Placement) -> Gpu:
@@ -212,21 +195,10 @@ def _look_up(name: str, gpus: Sequence[Gpu], main: Sequence[Gpu], node: Node, pl
     if len(matches) == 1:
         return matches[0]
     problem = f"matches {len(matches)} GPUs there" if matches else "is not there"
-    raise LaunchError(
-        "gpu-unknown",
-        f"rank {placement.rank} on {node.name}: GPU '{name}' {problem}",
-        context=[f"GPUs of {node.name}: " + (", ".join(_label(gpu) for gpu in gpus) or "none")],
-        hint=f"name one of these for slot {placement.slot} ({node.origin or node.name})",
-    )
-
-
-def _too_few(node: Node, ranks: int, each: int, free: int, taken: int) -> LaunchError:
-    have = f"{plural(free, 'GPU')} that no slot names" if taken else plural(free, "GPU") if free else "no GPU"
-    return LaunchError(
-        "gpu-count",
-        f"{node.name} has {have}, {plural(ranks, 'rank')} with {each} each need {ranks * each}",
-        hint="start fewer ranks there, lower --gpus-per-rank, or say --oversubscribe-gpus to let ranks share",
-    )
+    message = f"rank {placement.rank} on {node.name}: GPU '{name}' {problem}"
+    context = [f"GPUs of {node.name}: " + (", ".join(map(_label, gpus)) or "none")]
+    hint = f"name one of these for slot {placement.slot} ({node.origin or node.name})"
+    raise LaunchError("gpu-unknown", message, context=context, hint=hint)
 
 
 def _in_runtime_order(gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -259,13 +231,13 @@ def _make_visible(visible: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placem
         environment |= {
             "LOCAL_RANK": "0",
             "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-            "JAX_LOCAL_DEVICE_IDS": ",".join(str(number) for number in range(len(visible))),
+            "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(len(visible)))),
             "MPILAUNCH_LOCAL_RANK": str(placement.local_rank),
         }
     if not visible and not environment and not unset:
         return _NO_BINDING
     return RankBinding(
-        gpus=tuple(_label(gpu) for gpu in visible),
+        gpus=tuple(map(_label, visible)),
         environment=environment,
         unset=tuple(name for name in unset if name not in environment),
     )

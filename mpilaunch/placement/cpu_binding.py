@@ -1,7 +1,7 @@
 """CPU binding: the hardware threads of its node that each rank may use.
 
-Pure: the ranks of one node, its CPUs and a policy give a set of CPU numbers per rank, or an error that names node and numbers.
-CPUs of a slot always bind, and the policy chooses among them; ranks whose slots name no CPUs share the others.
+Pure: the ranks of one node, its CPUs and a policy give a set of CPU numbers per rank, or an error. CPUs of a slot always bind,
+and the policy chooses among them; ranks whose slots name no CPUs share the others.
 
 A rank is mapped to an object of the node if `map_by` names one, else to the whole node. Inside its object, a rank is bound to
 the `bind_to` objects with the fewest ranks, the first of equals; a larger `bind_to` object is the one that contains it. Ranks
@@ -24,7 +24,7 @@ from mpilaunch.text import plural
 
 
 class Cores(NamedTuple):
-    """Cores of a rankfile by logical number: those of a `socket`, or of the node if None; without numbers the whole socket."""
+    """Cores of a rankfile by logical number, of a socket or of the node; without numbers the whole socket."""
 
     socket: int | None
     numbers: tuple[int, ...] = ()
@@ -68,9 +68,7 @@ def bind_cpus(
 ) -> dict[int, tuple[int, ...] | None]:
     """Return the CPU numbers of each rank of a node, None for an unbound rank; raises LaunchError.
 
-    Args:
-        placements: the ranks of the node, in rank order.
-        gpu_of: the GPU that a rank is likely to compute on; binding to NUMA nodes chooses that of the GPU.
+    `gpu_of` has the GPU that a rank is likely to compute on; binding to NUMA nodes chooses that of the GPU.
     """
     named = {number for placement in placements for number in node.slots[placement.slot].cpus or ()}
     usable = frozenset(cpu.number for cpu in cpus)
@@ -79,12 +77,8 @@ def bind_cpus(
     for placement in placements:
         slot_cpus = node.slots[placement.slot].cpus
         if missing := sorted(set(slot_cpus or ()) - usable):
-            raise LaunchError(
-                "cpu-unknown",
-                f"rank {placement.rank} may not use CPU {fold_numbers(missing)} on {node.name}",
-                context=[_cpus_of(node, cpus)],
-                hint=f"name some of these for slot {placement.slot} ({node.origin or node.name})",
-            )
+            message = f"rank {placement.rank} may not use CPU {fold_numbers(missing)} on {node.name}"
+            raise _unknown(node, message, cpus, f" for slot {placement.slot} ({node.origin or node.name})")
         sharing.setdefault(rest if slot_cpus is None else frozenset(slot_cpus), []).append(placement)
     bound: dict[int, tuple[int, ...] | None] = {}
     for numbers, ranks in sharing.items():
@@ -191,12 +185,7 @@ def _bind_to_lists(node: Node, count: int, cpus: Sequence[Cpu], policy: CpuPolic
     usable = sorted(cpu.number for cpu in cpus)
     lists = policy.lists or [(number,) for number in usable]
     if missing := sorted({number for numbers in lists[:count] for number in numbers} - set(usable)):
-        raise LaunchError(
-            "cpu-unknown",
-            f"--bind-to user: no CPU {fold_numbers(missing)} may be used on {node.name}",
-            context=[_cpus_of(node, cpus)],
-            hint="name some of these",
-        )
+        raise _unknown(node, f"--bind-to user: no CPU {fold_numbers(missing)} may be used on {node.name}", cpus, "")
     return [list(lists[index % len(lists)]) for index in range(count)]
 
 
@@ -228,12 +217,10 @@ def _logical(node: Node, subject: str, cpus: Sequence[Cpu], numbers: Sequence[in
 
 
 def _no_such(node: Node, subject: str, kind: str, missing: Sequence[int], count: int) -> LaunchError:
-    return LaunchError(
-        "cpu-unknown",
-        f"{subject} on {node.name}: there is no {kind} {fold_numbers(missing)}",
-        context=[f"{kind}s that may be used there: {f'0-{count - 1}' if count > 1 else '0' if count else 'none'}"],
-        hint=f"{kind}s are counted from 0 in the order of the sockets, those that may not be used left out",
-    )
+    message = f"{subject} on {node.name}: there is no {kind} {fold_numbers(missing)}"
+    context = [f"{kind}s that may be used there: {fold_numbers(range(count)) or 'none'}"]
+    hint = f"{kind}s are counted from 0 in the order of the sockets, those that may not be used left out"
+    return LaunchError("cpu-unknown", message, context=context, hint=hint)
 
 
 def _unit(policy: CpuPolicy) -> str:
@@ -248,17 +235,16 @@ def _limit(target: Object, policy: CpuPolicy) -> float:
 
 
 def _overload(node: Node, have: int, kind: str, ranks: int, each: int, where: str = "") -> LaunchError:
-    return LaunchError(
-        "binding-overload",
-        f"{node.name} has {plural(have, kind)} for {plural(ranks, 'rank')} with {each} each, which need {ranks * each}{where}",
-        hint="start fewer ranks there, or let ranks share: --bind-to socket, --bind-to none, "
-        f"--bind-to {kind}:overload-allowed",
-    )
+    need = f"{plural(ranks, 'rank')} with {each} each, which need {ranks * each}{where}"
+    remedies = f"--bind-to socket, --bind-to none, --bind-to {kind}:overload-allowed"
+    hint = f"start fewer ranks there, or let ranks share: {remedies}"
+    return LaunchError("binding-overload", f"{node.name} has {plural(have, kind)} for {need}", hint=hint)
 
 
 def _numbers(chosen: Iterable[Object]) -> list[int]:
     return [cpu.number for members in chosen for cpu in members]
 
 
-def _cpus_of(node: Node, cpus: Iterable[Cpu]) -> str:
-    return f"CPUs of {node.name}: {fold_numbers(cpu.number for cpu in cpus) or 'none'}"
+def _unknown(node: Node, message: str, cpus: Iterable[Cpu], where: str) -> LaunchError:
+    context = [f"CPUs of {node.name}: {fold_numbers(cpu.number for cpu in cpus) or 'none'}"]
+    return LaunchError("cpu-unknown", message, context=context, hint=f"name some of these{where}")

@@ -14,28 +14,27 @@ modifiers by commas. Ranks are bound only by --bind-to, or by an object or PE=N 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.placement.cpu_binding import CpuPolicy
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy
 from mpilaunch.placement.topology import OBJECTS
 from mpilaunch.text import did_you_mean, is_whole_number
 
-_MAP_HINT = "--map-by is slot, node, an object like core, numa or socket, ppr:N:OBJECT, seq or rankfile; see docs/mapping.md"
-_BIND_HINT = "--bind-to is none, an object like core, numa or socket, cpu-list, rr or user:LIST; see docs/mapping.md"
-_RANK_HINT = "--rank-by is slot, node, fill, span or an object like core or socket, also with :span; see docs/mapping.md"
+_HINTS = {
+    "map-by": "--map-by is slot, node, an object like core, numa or socket, ppr:N:OBJECT, seq or rankfile; see docs/mapping.md",
+    "bind-to": "--bind-to is none, an object like core, numa or socket, cpu-list, rr or user:LIST; see docs/mapping.md",
+    "rank-by": "--rank-by is slot, node, fill, span or an object like core or socket, also with :span; see docs/mapping.md",
+}
 
 _ALIASES = {"package": "socket", "l1": "l1cache", "l2": "l2cache", "l3": "l3cache"}
 _INSTEAD = {
     "board": "Open MPI 5 has no boards either: write socket or node",
-    "dist": "to be near a GPU say --bind-to numa: a rank is bound to the NUMA node of its GPU",
-    "mindist": "to be near a GPU say --bind-to numa: a rank is bound to the NUMA node of its GPU",
-    **dict.fromkeys(("pci", "gpu", "ib", "eth", "hfi"), "say numa: a rank is bound to the NUMA node of its GPU"),
-    **dict.fromkeys(("l4cache", "l5cache"), "say l3cache or numa"),
+    **dict.fromkeys(("dist", "mindist"), "to be near a GPU use --bind-to numa: a rank is bound to the NUMA node of its GPU"),
+    **dict.fromkeys(("pci", "gpu", "ib", "eth", "hfi"), "use numa: a rank is bound to the NUMA node of its GPU"),
+    **dict.fromkeys(("l4cache", "l5cache"), "use l3cache or numa"),
 }
 """Unsupported policies of other launchers, with the hint to each."""
 
@@ -43,11 +42,7 @@ _COUNT = re.compile("[1-9][0-9]{0,5}", re.ASCII)
 
 
 class PlacementOptions(NamedTuple):
-    """The values of the options that map and bind ranks; None if not given.
-
-    Attributes:
-        cpu_set_source: the source of the value of --cpu-set, for errors.
-    """
+    """The values of the options that map and bind ranks; None if not given; `cpu_set_source` is for errors."""
 
     np: int | None = None
     npernode: int | None = None
@@ -64,7 +59,6 @@ class PlacementOptions(NamedTuple):
     cpus_per_rank: int = 1
 
 
-@dataclass
 class _MapBy:
     """The parsed value of --map-by."""
 
@@ -81,13 +75,14 @@ class _MapBy:
     cpu_list: tuple[int, ...] = ()
 
 
-@dataclass
 class _BindTo:
     """The parsed value of --bind-to."""
 
-    unit: str
+    unit: str = "none"
     each: int | None = None
-    flags: set[str] = field(default_factory=set)
+    overload: bool = False
+    if_supported: bool = False
+    ordered: bool = False
     lists: tuple[tuple[int, ...], ...] = ()
 
 
@@ -118,7 +113,7 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
         bind.unit = _default_unit(map_by, cpus, "hwthread" if hwthreads else "core")
         if bind.unit == map_by.policy:
             # Mapping more ranks to cores than there are implies sharing, as with mpirun.
-            bind.flags.add("overload")
+            bind.overload = True
     elif bind.unit == "cpu-list" and not map_by.cpu_list:
         raise UsageError("bind-to", "--bind-to cpu-list: there is no list", hint="add --cpu-set LIST, like --cpu-set 0-3")
     elif bind.unit == "none" and map_by.cpu_list:
@@ -133,10 +128,10 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
         per_object=map_by.per_object,
         rank_by=rank_by if rank_by in OBJECTS or rank_by == "fill" else None,
         hwthreads=hwthreads,
-        overload="overload" in bind.flags,
-        if_supported="if-supported" in bind.flags,
+        overload=bind.overload,
+        if_supported=bind.if_supported,
         cpu_list=map_by.cpu_list,
-        ordered=map_by.ordered or "ordered" in bind.flags,
+        ordered=map_by.ordered or bind.ordered,
         lists=bind.lists,
     )
 
@@ -172,7 +167,7 @@ def _add_options(map_by: _MapBy, options: PlacementOptions) -> None:
         raise UsageError("map-by", f"--map-by: '{text}' names no file", hint="like --map-by rankfile:file=ranks.txt")
     if options.cpu_set is not None:
         map_by.cpu_list = parse_numbers(Span.of(options.cpu_set, options.cpu_set_source))
-    map_by.nolocal = map_by.nolocal or options.nolocal
+    map_by.nolocal |= options.nolocal
     if (cpus := map_by.cpus or options.cpus_per_rank) > 1 and map_by.policy in ("core", "hwthread"):
         hint = "map by slot, node or a larger object like socket"
         raise UsageError("map-by", f"--map-by: a {map_by.policy} does not have {cpus} CPUs for a rank", hint=hint)
@@ -198,7 +193,7 @@ def _read_map_by(text: str) -> _MapBy:
     elif policy in ("slot", "node", "seq", "rankfile"):
         map_by.policy = policy
     else:
-        map_by.policy = _object(policy, "map-by", text, _MAP_HINT)
+        map_by.policy = _object(policy, "map-by", text)
     while words:
         _read_modifier(words.pop(0), text, map_by)
     if map_by.span and map_by.policy not in OBJECTS:
@@ -219,7 +214,7 @@ def _read_ppr(text: str, words: list[str], map_by: _MapBy) -> None:
     if resource.lower() == "node":
         map_by.per_node = count
     else:
-        map_by.policy, map_by.per_object = _object(resource.lower(), "map-by", text, _MAP_HINT), count
+        map_by.policy, map_by.per_object = _object(resource.lower(), "map-by", text), count
 
 
 def _read_modifier(word: str, text: str, map_by: _MapBy) -> None:
@@ -255,36 +250,36 @@ def _read_rank_by(text: str | None, map_by: _MapBy) -> tuple[str | None, bool]:
         return (map_by.policy, True) if map_by.span else (None, False)
     word, colon, modifier = text.lower().partition(":")
     if colon and modifier not in ("span", "fill"):
-        raise UsageError("rank-by", f"--rank-by: unknown modifier '{modifier}' in '{text}'", hint=_RANK_HINT)
+        raise UsageError("rank-by", f"--rank-by: unknown modifier '{modifier}' in '{text}'", hint=_HINTS["rank-by"])
     if word == "span":
         return (map_by.policy, True) if map_by.policy in OBJECTS else ("slot", False)
     if word == "fill" or modifier == "fill":
         return "fill", False
     if word in ("slot", "node"):
         return word, False
-    return _object(word, "rank-by", text, _RANK_HINT), modifier == "span"
+    return _object(word, "rank-by", text), modifier == "span"
 
 
 # --bind-to
 
 
+_UNITS = {"rr": "user", "none": "none", "cpu-list": "cpu-list", "cpulist": "cpu-list"}
+
+
 def _read_bind_to(text: str) -> _BindTo:
     word, *words = text.lower().split(":")
+    result = _BindTo()
     if word == "user":
-        return _BindTo("user", lists=_read_lists(text))
-    if word == "rr":
-        result = _BindTo("user")
-    elif word in ("none", "cpu-list", "cpulist"):
-        result = _BindTo("cpu-list" if word.startswith("cpu") else "none")
-    else:
-        result = _BindTo(_object(word, "bind-to", text, _BIND_HINT, ("none", "cpu-list", "user")))
+        result.unit, result.lists = "user", _read_lists(text)
+        return result
+    result.unit = _UNITS.get(word) or _object(word, "bind-to", text)
     for modifier in ",".join(words).split(",") if words else ():
         if _COUNT.fullmatch(modifier) and result.unit in OBJECTS:
             result.each = int(modifier)
         elif modifier in ("overload-allowed", "overload"):
-            result.flags.add("overload")
+            result.overload = True
         elif modifier in ("if-supported", "ordered"):
-            result.flags.add(modifier)
+            setattr(result, modifier.replace("-", "_"), True)
         elif modifier not in ("no-overload", "report"):
             hint = "the modifiers are overload-allowed, no-overload, if-supported, ordered and report"
             raise UsageError("bind-to", f"--bind-to: unknown modifier '{modifier}' in '{text}'", hint=hint)
@@ -294,23 +289,22 @@ def _read_bind_to(text: str) -> _BindTo:
 def _read_lists(text: str) -> tuple[tuple[int, ...], ...]:
     """Return the CPU numbers of each rank of `user:0+2,1+4,3`."""
     whole = Span.of(text, "--bind-to").part(len("user:"))
-    lists = []
-    for item in whole.split():
-        numbers = list(item.split("+"))
-        for part in numbers:
-            if not is_whole_number(part.text, 5):
-                wrong = part if part.text else whole
-                raise wrong.error("bind-to", f"'{part.text}' is not a CPU number", "like user:0+2,1+4,3,2")
-        lists.append(tuple(int(part.text) for part in numbers))
-    return tuple(lists)
+
+    def number(part: Span) -> int:
+        if not is_whole_number(part.text, 5):
+            wrong = part if part.text else whole
+            raise wrong.error("bind-to", f"'{part.text}' is not a CPU number", "like user:0+2,1+4,3,2")
+        return int(part.text)
+
+    return tuple(tuple(number(part) for part in item.split("+")) for item in whole.split())
 
 
-def _object(word: str, option: str, text: str, hint: str, others: Sequence[str] = ("slot", "node")) -> str:
+def _object(word: str, option: str, text: str) -> str:
     """Return the kind of object of a word in an option; raises UsageError for an unknown one."""
     word = _ALIASES.get(word, word)
     if word in OBJECTS and (word != "machine" or option == "bind-to"):
         return word
     if word in _INSTEAD:
         raise UsageError(option, f"--{option}: '{word}' is not supported", hint=_INSTEAD[word])
-    guess = did_you_mean(word, (*OBJECTS, *others))
-    raise UsageError(option, f"--{option}: unknown policy '{text}'{guess}", hint=hint)
+    guess = did_you_mean(word, (*OBJECTS, *(("none", "cpu-list", "user") if option == "bind-to" else ("slot", "node"))))
+    raise UsageError(option, f"--{option}: unknown policy '{text}'{guess}", hint=_HINTS[option])

@@ -1,13 +1,10 @@
 """Mapping and ranking: the node and slot of each rank.
 
-Pure: an allocation and a policy give a job map, or an error that lists the slots per node.
+Pure: an allocation and a policy give a job map, or an error that lists the slots per node. `cpu_binding` chooses the cores.
 
 There are four steps. 1. Slots with a fixed rank take it. 2. Each node gets a number of further ranks (`_quotas`): `map_by` slot
 fills one node after the other, `map_by` node gives each node one rank in turn. 3. These ranks are numbered by `rank_by`. 4. On
 their node, they take the free slots in order.
-
-The place of a rank inside its node (the socket, the core) is decided by `cpu_binding`. If the number of ranks on a node depends
-on its topology (`needs_topology`), the nodes must report it first.
 
 When oversubscribing, every slot takes one rank first; each further rank goes to the node with the fewest ranks per slot that is
 below its max_slots, the first of equals, and takes its slots again in order. A node without slots runs no rank. With
@@ -26,19 +23,57 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import LOCAL, MAX_SLOTS, Allocation, Node
 from mpilaunch.hosts.node_facts import Cpu
-from mpilaunch.placement.errors import not_enough
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.placement.topology import OBJECTS, Object, assign_objects, objects_of, overlapping, round_robin
 from mpilaunch.text import plural
+
+_SHOWN_GROUPS = 12
+"""Limit on the lines of slots per node that the error shows."""
+
+
+class MappingPolicy(NamedTuple):
+    """How the ranks of a job are mapped to nodes and numbered.
+
+    Attributes:
+        ranks: number of ranks, None for one per slot (or `per_node` on each node).
+        map_by: "slot" fills one node after the other, "node" gives each node one rank in turn; an object (`topology.OBJECTS`)
+            fills one node after the other, and gives each object of the node one rank in turn.
+        per_node: exactly this many ranks on each node (`-N`, `--map-by ppr:N:node`); with `ranks`, at most this many.
+        rank_by: "slot" numbers one node after the other, "node" gives each node a number in turn; an object numbers one node
+            after the other, and gives each object of the node a number in turn; None follows `map_by`.
+        oversubscribe: more ranks than slots are allowed (never more than max_slots).
+        per_object: exactly this many ranks on each `map_by` object (`--map-by ppr:N:socket`); with `ranks`, at most this many.
+        span: give each `map_by` object of all nodes one rank in turn, as if they were one node.
+        rank_span: give each `rank_by` object of all nodes a number in turn.
+        nolocal: no rank runs on this machine.
+        listed: the `Node.index` of each rank, if a file lists them (`map_by` "rankfile" or "seq"), else empty.
+        file: that file; None for "seq" with the hostfile.
+    """
+
+    ranks: int | None = None
+    map_by: str = "slot"
+    per_node: int | None = None
+    rank_by: str | None = None
+    oversubscribe: bool = False
+    per_object: int | None = None
+    span: bool = False
+    rank_span: bool = False
+    nolocal: bool = False
+    listed: tuple[int, ...] = ()
+    file: str | None = None
+
+    @property
+    def needs_topology(self) -> bool:
+        """Whether the map depends on the topology of the nodes, which must report it first."""
+        return self.per_object is not None or (self.span and self.map_by in OBJECTS) or self.rank_span
 
 
 class Placement(NamedTuple):
     """Where one rank runs.
 
     Attributes:
-        rank: number in the job, from 0.
+        rank, local_rank: number in the job, and among the job's ranks on its node, from 0.
         node: `Node.index` in the allocation.
-        local_rank: number among the job's ranks on that node, from 0.
         slot: index into `Node.slots`; repeated on a node only if the job oversubscribes or the slots are elastic.
         app: index into `JobSpec.apps`: the program of the rank.
     """
@@ -56,14 +91,20 @@ class JobMap(NamedTuple):
     placements: tuple[Placement, ...]
     nodes: tuple[int, ...]
 
+    def by_node(self) -> dict[int, list[Placement]]:
+        """Return the placements on each of the nodes."""
+        placements_of: dict[int, list[Placement]] = {index: [] for index in self.nodes}
+        for placement in self.placements:
+            placements_of[placement.node].append(placement)
+        return placements_of
+
 
 def map_ranks(
     allocation: Allocation, policy: MappingPolicy, topologies: Mapping[int, Sequence[Cpu]] | None = None
 ) -> JobMap:
     """Return the map of the job; raises UsageError if its ranks do not fit.
 
-    Args:
-        topologies: the CPUs of each node by `Node.index`, for a policy that needs them.
+    `topologies` has the CPUs of each node by `Node.index`, for a policy that needs them.
     """
     nodes = [node for node in allocation.nodes if node.slots and not (policy.nolocal and node.agent == LOCAL)]
     object_counts = {}
@@ -72,22 +113,29 @@ def map_ranks(
     ranks = _rank_count(nodes, policy, object_counts)
     capacities = {node.index: _capacity(node, allocation, policy, object_counts) for node in nodes}
     if not nodes or ranks > sum(capacities.values()):
-        raise not_enough(allocation, policy, ranks, object_counts)
+        raise _not_enough(allocation, policy, ranks, object_counts)
     fixed = _fixed_ranks(nodes, ranks, capacities)
     free_ranks = [rank for rank in range(ranks) if rank not in fixed]
     if policy.listed and fixed:
         message = f"rank {min(fixed)} has a slot by the slot map, but {policy.file or 'the hostfile'} lists where ranks go"
         raise UsageError("slot-map", message, hint="fix ranks in the slot map or list them in the file, not both")
     if policy.listed:
-        order: Iterable[int] = _listed(nodes, ranks, capacities, policy, allocation)
+        order: Iterable[int] = policy.listed[:ranks]
+        if any(count > capacities.get(index, 0) for index, count in Counter(order).items()):
+            raise _not_enough(allocation, policy, ranks, object_counts)
     else:
         quotas = _quotas(nodes, len(free_ranks), capacities, fixed, policy, object_counts)
         order = _order(nodes, quotas, policy, topologies)
     free_slots = {node.index: _free_slots(node) for node in nodes}
     taken = dict(fixed)
-    for rank, node in zip(free_ranks, order, strict=True):
-        taken[rank] = (node, next(free_slots[node]))
-    return _job_map(taken)
+    for rank, index in zip(free_ranks, order, strict=True):
+        taken[rank] = (index, next(free_slots[index]))
+    local: dict[int, int] = defaultdict(int)
+    placements = []
+    for rank, (index, slot) in sorted(taken.items()):
+        placements.append(Placement(rank, index, local[index], slot))
+        local[index] += 1
+    return JobMap(tuple(placements), tuple(sorted(local)))
 
 
 def _objects(node: Node, kind: str, topologies: Mapping[int, Sequence[Cpu]] | None) -> list[Object]:
@@ -122,13 +170,9 @@ def _rank_count(nodes: Sequence[Node], policy: MappingPolicy, object_counts: Map
 def _capacity(node: Node, allocation: Allocation, policy: MappingPolicy, object_counts: Mapping[int, int]) -> float:
     """Return the limit on the ranks of a node."""
     unbounded = policy.oversubscribe or allocation.elastic_slots
-    limits = (
-        math.inf if unbounded else len(node.slots),
-        math.inf if node.max_slots is None else node.max_slots,
-        math.inf if policy.per_node is None else policy.per_node,
-        math.inf if policy.per_object is None else policy.per_object * object_counts[node.index],
-    )
-    return min(limits)
+    per_object = None if policy.per_object is None else policy.per_object * object_counts[node.index]
+    limits = (None if unbounded else len(node.slots), node.max_slots, policy.per_node, per_object)
+    return min((limit for limit in limits if limit is not None), default=math.inf)
 
 
 def _fixed_ranks(nodes: Sequence[Node], ranks: int, capacities: Mapping[int, float]) -> dict[int, tuple[int, int]]:
@@ -162,9 +206,7 @@ def _quotas(
     object_counts: Mapping[int, int],
 ) -> dict[int, int]:
     """Return the number of ranks of each node, without the fixed ones; `ranks` is their sum."""
-    taken = {node.index: 0 for node in nodes}
-    for index, _ in fixed.values():
-        taken[index] += 1
+    taken = Counter(index for index, _ in fixed.values())
     room = {}
     for node in nodes:
         # A node is not oversubscribed before it has the explicit number of ranks per node or object.
@@ -204,10 +246,7 @@ def _nodes_in_turn(room: Mapping[int, int], object_counts: Mapping[int, int]) ->
 
 
 def _order(
-    nodes: Sequence[Node],
-    quotas: Mapping[int, int],
-    policy: MappingPolicy,
-    topologies: Mapping[int, Sequence[Cpu]] | None,
+    nodes: Sequence[Node], quotas: Mapping[int, int], policy: MappingPolicy, topologies: Mapping[int, Sequence[Cpu]] | None
 ) -> Iterator[int]:
     """Return the node of each rank that is not fixed, in rank order."""
     rank_by = policy.rank_by or ("node" if policy.map_by == "node" else "slot")
@@ -224,29 +263,60 @@ def _order(
     return _nodes_in_turn(quotas, {}) if rank_by == "node" else _node_by_node(quotas)
 
 
-def _listed(
-    nodes: Sequence[Node], ranks: int, capacities: Mapping[int, float], policy: MappingPolicy, allocation: Allocation
-) -> tuple[int, ...]:
-    """Return the listed node of each rank; raises UsageError if its slots do not suffice."""
-    chosen = policy.listed[:ranks]
-    for index, count in Counter(chosen).items():
-        if count > capacities.get(index, 0):
-            raise not_enough(allocation, policy, ranks)
-    return chosen
-
-
 def _free_slots(node: Node) -> Iterator[int]:
     """Return the slots in the order taken: those without a fixed rank, then all of them repeatedly."""
     free = [index for index, slot in enumerate(node.slots) if slot.rank is None]
     return chain(free, cycle(range(len(node.slots))))
 
 
-def _job_map(slots: Mapping[int, tuple[int, int]]) -> JobMap:
-    """Return the map for the (node, slot) of each rank, with the local ranks."""
-    local: dict[int, int] = defaultdict(int)
-    placements = []
-    for rank in sorted(slots):
-        node, slot = slots[rank]
-        placements.append(Placement(rank, node, local[node], slot))
-        local[node] += 1
-    return JobMap(tuple(placements), tuple(sorted(local)))
+# Ranks that do not fit
+
+
+def _not_enough(allocation: Allocation, policy: MappingPolicy, ranks: int, object_counts: Mapping[int, int]) -> UsageError:
+    usable = [node for node in allocation.nodes if not (policy.nolocal and node.agent == LOCAL)]
+    total = sum(len(node.slots) for node in usable)
+    nodes = plural(len(usable), "node")
+    where = f"{allocation.source}, without this machine" if len(usable) < len(allocation.nodes) else allocation.source
+    asked = f" with {policy.per_node} on each node" if policy.per_node is not None else ""
+    if policy.per_object is not None:
+        asked = f" with {policy.per_object} on each {policy.map_by}"
+    request = f"{plural(ranks, 'rank')}{asked} do not fit"
+    if not usable:
+        message, hint = f"--nolocal leaves no node of {allocation.source}", "name other hosts, or leave --nolocal out"
+    elif not total:
+        message, hint = f"no slots on {nodes} ({where})", "give at least one host a slot, like slots=4"
+    elif policy.per_node is not None and ranks > policy.per_node * len(usable):
+        message = f"{request} on {nodes} ({where})"
+        hint = f"ask for {plural(policy.per_node * len(usable), 'rank')} or fewer, for a higher -N, or for more nodes"
+    elif policy.per_object is not None and ranks > (most := policy.per_object * sum(object_counts.values())):
+        message = f"{request} on the {plural(sum(object_counts.values()), policy.map_by)} of {nodes} ({where})"
+        hint = f"ask for {plural(most, 'rank')} or fewer, or for more on each {policy.map_by}"
+    elif policy.oversubscribe or allocation.elastic_slots:
+        message = f"{request} in {plural(total, 'slot')} of {nodes} ({where}) with their max_slots"
+        hint = "raise max_slots: --oversubscribe does not pass it"
+    else:
+        message = f"{request} in {plural(total, 'slot')} of {nodes} ({where})"
+        hint = "give the hosts more slots (host:N, slots=N), or allow more ranks than slots with --oversubscribe"
+    return UsageError("not-enough-slots", message, context=_slots_per_node(usable), hint=hint)
+
+
+def _slots_per_node(nodes: Sequence[Node]) -> list[str]:
+    """Return the slots of each node, equal nodes on one line: `node[01-04]: 2 slots each (hosts.txt:1-4)`."""
+    groups: dict[tuple[int, int | None, str], list[Node]] = {}
+    for node in nodes:
+        groups.setdefault((len(node.slots), node.max_slots, _origin(node)[0]), []).append(node)
+    lines = []
+    for (slots, max_slots, source), members in groups.items():
+        limit = "" if max_slots is None else f", max_slots {max_slots}"
+        each = " each" if len(members) > 1 else ""
+        numbers = fold_numbers(line for line in (_origin(node)[1] for node in members) if line is not None)
+        where = f" ({source}:{numbers})" if numbers else f" ({source})" if source else ""
+        lines.append(f"{fold(node.name for node in members)}: {plural(slots, 'slot')}{each}{limit}{where}")
+    more = len(lines) - _SHOWN_GROUPS
+    return lines if more <= 0 else [*lines[:_SHOWN_GROUPS], f"and {more} more"]
+
+
+def _origin(node: Node) -> tuple[str, int | None]:
+    """Return the source and line number of an origin like `hosts.txt:3`."""
+    source, colon, line = node.origin.rpartition(":")
+    return (source, int(line)) if colon and line.isdecimal() else (node.origin, None)

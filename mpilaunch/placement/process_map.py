@@ -6,6 +6,7 @@ Pure. Blocks are in rank order, as in PMI's `PMI_process_mapping`. Nodes are ind
 from __future__ import annotations
 
 import re
+from itertools import groupby
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import MAX_SLOTS
@@ -15,15 +16,9 @@ from mpilaunch.placement.mapping import JobMap
 def process_blocks(job_map: JobMap) -> list[list[int]]:
     """Return the blocks of a job map: [[0, 2, 8]] for two nodes with eight ranks each."""
     node_ranks = {node: index for index, node in enumerate(job_map.nodes)}
-    runs: list[list[int]] = []
-    for place in job_map.placements:
-        node = node_ranks[place.node]
-        if runs and runs[-1][0] == node:
-            runs[-1][1] += 1
-        else:
-            runs.append([node, 1])
     blocks: list[list[int]] = []
-    for node, count in runs:
+    for node, run in groupby(node_ranks[place.node] for place in job_map.placements):
+        count = sum(1 for _ in run)
         if blocks and blocks[-1][0] + blocks[-1][1] == node and blocks[-1][2] == count:
             blocks[-1][1] += 1
         else:
@@ -36,14 +31,10 @@ _HINT = "write a node for each rank, counted from 0, like 0,0,1,1, or blocks (fi
 
 
 def read_rankmap(text: str, nodes: int) -> tuple[int, ...]:
-    """Return the node of each rank of a map like `0,0,1,1` or `(0,2,2),3`; raises UsageError.
-
-    Args:
-        nodes: the number of nodes.
-    """
-    inner = text.replace(" ", "").removeprefix("(vector,")
-    if inner != text.replace(" ", ""):
-        inner = inner.removesuffix(")")
+    """Return the node of each rank of a map like `0,0,1,1` or `(0,2,2),3`; raises UsageError."""
+    inner = text.replace(" ", "")
+    if inner.startswith("(vector,"):
+        inner = inner[len("(vector,") :].removesuffix(")")
     ranks: list[int] = []
     offset = 0
     while match := _ITEM.match(inner, offset):

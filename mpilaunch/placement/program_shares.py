@@ -13,18 +13,11 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation, Node
 from mpilaunch.hosts.node_facts import Cpu
-from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 
 
 class Share(NamedTuple):
-    """One program's part of a job.
-
-    Attributes:
-        name: of the program, for errors.
-        policy: as for a job of this program alone.
-        slots: the most slots it may use on each node, by index; None for all slots of all nodes.
-    """
+    """One program's name, its policy as for a job of its own, and the most slots that it may use by node; None for all."""
 
     name: str
     policy: MappingPolicy
@@ -38,9 +31,6 @@ def map_apps(
 
     Each program is mapped by itself to the slots that the programs before it left free. If these do not suffice and it may
     oversubscribe, the rest of its ranks are mapped to all slots again.
-
-    Args:
-        topologies: see `map_ranks`.
     """
     if len(shares) == 1:
         return map_ranks(allocation, shares[0].policy, topologies)
@@ -97,15 +87,12 @@ def _part(
     for node in allocation.nodes:
         if share.slots is not None and node.index not in share.slots:
             continue
-        used = taken.get(node.index, ())
-        slots_of[node.index] = list(range(len(node.slots))) if again else _free_slots(node, share, taken, first)
-        slots = [node.slots[place] for place in slots_of[node.index]]
-        ranks = [None if again or slot.rank is None else slot.rank - first for slot in slots]
-        nodes.append(
-            replace(
-                node,
-                slots=tuple(slot._replace(rank=rank) for slot, rank in zip(slots, ranks, strict=True)),
-                max_slots=None if node.max_slots is None else max(0, node.max_slots - len(used)),
-            )
+        own = slots_of[node.index] = list(range(len(node.slots))) if again else _free_slots(node, share, taken, first)
+        ranks = [node.slots[slot].rank for slot in own]
+        slots = tuple(
+            node.slots[slot]._replace(rank=None if again or rank is None else rank - first)
+            for slot, rank in zip(own, ranks, strict=True)
         )
+        max_slots = None if node.max_slots is None else max(0, node.max_slots - len(taken.get(node.index, ())))
+        nodes.append(replace(node, slots=slots, max_slots=max_slots))
     return allocation._replace(nodes=tuple(nodes)), slots_of

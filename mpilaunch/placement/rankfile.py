@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.host_values import unquoted
@@ -29,8 +29,7 @@ _LINE = re.compile(
 _HINT = "write a line for each rank, like 'rank 0=node01 slot=0-3' or 'rank 1=+n1 slot=1:0,1'"
 
 
-@dataclass(frozen=True)
-class RankLine:
+class RankLine(NamedTuple):
     """The line of one rank: `host` is a name or "+n0"; `origin` is "ranks.txt:3"."""
 
     host: str

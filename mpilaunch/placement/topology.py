@@ -8,15 +8,12 @@ its ranks without one. Objects are in hwloc's logical order: by socket, then NUM
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.node_facts import Cpu
 
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Item = TypeVar("_Item", bound=Hashable)
+_Item = TypeVar("_Item", bound=Hashable)
 
 Object = tuple[Cpu, ...]
 """The CPUs of one object, in logical order."""
@@ -47,11 +44,8 @@ def objects(cpus: Iterable[Cpu], kind: str) -> list[Object]:
 def objects_of(node: str, cpus: Iterable[Cpu], kind: str) -> list[Object]:
     """Return the objects of the node called `node`; raises LaunchError if it reports none."""
     if not (reported := objects(cpus, kind)):
-        raise LaunchError(
-            "object-unknown",
-            f"{node} reports no {kind}",
-            hint="name another object, like core or socket; virtual machines often hide their caches",
-        )
+        hint = "name another object, like core or socket; virtual machines often hide their caches"
+        raise LaunchError("object-unknown", f"{node} reports no {kind}", hint=hint)
     return reported
 
 

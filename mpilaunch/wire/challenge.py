@@ -16,11 +16,7 @@ _LISTENER, _CALLER = b"mpilaunch listener", b"mpilaunch caller"
 
 
 class Listener:
-    """The side that accepts the connection.
-
-    Attributes:
-        nonce: step 1, to be sent.
-    """
+    """The side that accepts the connection, and first sends `nonce`, step 1."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret

@@ -7,8 +7,7 @@ and the node, those of the program, its edits, and those of the rank.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -66,10 +65,9 @@ def rank_environment(prepare: Mapping[str, Any], rank: int, own: Mapping[bytes, 
 
 
 def edit(environment: Environment, edits: list[list[str]]) -> None:
-    """Apply the user's edits of variables: remove them, or put a text before or after their values.
+    """Apply the user's edits, [verb, name, value, separator]: remove variables, or put a text before or after their values.
 
-    Args:
-        edits: [verb, name, value, separator]; the name of "unset" may be a prefix, written `PREFIX*`.
+    The name of "unset" may be a prefix, written `PREFIX*`.
     """
     for verb, name, value, separator in edits:
         if verb == "unset":

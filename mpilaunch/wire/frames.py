@@ -21,7 +21,7 @@ MAX_CONTROL = 64 << 20
 MAX_DATA = 256 << 10
 LENGTHS = {DATA: (1, MAX_DATA), END: (0, 0), CREDIT: (4, 4), PING: (8, 8), PONG: (16, 16), ACK: (8, 8)}
 """Least and most payload bytes of each kind. The limit of CONTROL is an argument of FrameReader; RESUME is valid at the
-beginning of a channel only (`wire.resume`)."""
+beginning of a channel only (`wire.session`)."""
 STANDBY = "standby"
 """Argument of the boot line for a daemon that loads itself, sends the marker, and waits for GO."""
 GO = b"\n"
@@ -42,21 +42,15 @@ def stream_channel(rank: int, stream: int) -> int:
 
 
 def rank_of(channel: int) -> int:
-    """Return the rank whose stream a channel is."""
     return channel // 4
 
 
 def frame(kind: int, channel: int, payload: bytes = b"") -> bytes:
-    """Return one frame as bytes."""
     return HEADER.pack(MAGIC, kind, channel, len(payload)) + payload
 
 
 class FrameReader:
-    """Splits a byte stream into frames.
-
-    Args:
-        max_control: most payload bytes of a CONTROL frame.
-    """
+    """Splits a byte stream into frames; `max_control` limits the payload of a CONTROL frame."""
 
     def __init__(self, max_control: int = MAX_CONTROL) -> None:
         self._limits = dict(LENGTHS)

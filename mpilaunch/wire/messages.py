@@ -6,12 +6,12 @@ because the other side may be newer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from mpilaunch.wire.frames import WireError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     Check = Callable[[Any], bool]
     Table = dict[str, tuple[str, Check, str]]
@@ -30,29 +30,21 @@ def flag(value: Any) -> bool:
     return type(value) is bool
 
 
-def whole(value: Any) -> bool:
-    """A count of bytes, processes or ranks."""
-    return type(value) is int and 0 <= value < 1 << 63
+def between(least: int, most: int) -> Check:
+    """A whole number."""
+    return lambda value: type(value) is int and least <= value <= most
 
 
-def code(value: Any) -> bool:
-    """An exit code; MPI_Abort may choose any int of C."""
-    return type(value) is int and -(1 << 31) <= value < 1 << 31
-
-
-def place(value: Any) -> bool:
-    """A rank of a world, or -1 for all of them."""
-    return type(value) is int and -1 <= value < 1 << 31
-
-
-def number(value: Any) -> bool:
-    """An errno."""
-    return type(value) is int and 0 < value < 4096
-
-
-def signal(value: Any) -> bool:
-    """A signal number of Linux."""
-    return type(value) is int and 0 < value <= 64
+whole = between(0, (1 << 63) - 1)
+"""A count of bytes, processes or ranks."""
+code = between(-(1 << 31), (1 << 31) - 1)
+"""An exit code; MPI_Abort may choose any int of C."""
+place = between(-1, (1 << 31) - 1)
+"""A rank of a world, or -1 for all of them."""
+number = between(1, 4095)
+"""An errno."""
+signal = between(1, 64)
+"""A signal number of Linux."""
 
 
 def seconds(value: Any) -> bool:

@@ -2,31 +2,37 @@
 
 The head's asyncio driver and the daemon's loop use the same class. The driver passes in the bytes that it reads
 (`receive_data`), and writes those of `data_to_send`. The session counts the credits of every stream in both directions; it
-does not interpret control messages. A lost channel may be replaced: after `keep` the session keeps sent bytes until they are
-acknowledged.
+does not interpret control messages.
+
+A lost channel may be replaced (docs/wire.md): both sides count the bytes of frames since the marker, and after `keep` the
+session keeps what it sends until the other side acknowledges it. On a new channel each side begins with RESUME and its count,
+and gets the rest.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from typing import Any
 
 from mpilaunch.wire import frames
-from mpilaunch.wire.frames import ACK, CONTROL, CREDIT, DATA, END, PING, PONG, FrameReader, WireError, frame
-from mpilaunch.wire.resume import ACK_EVERY, COUNT, Unacknowledged
+from mpilaunch.wire.frames import ACK, CONTROL, CREDIT, DATA, END, HEADER, PING, PONG, RESUME, FrameReader, WireError, frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decode = json.JSONDecoder().raw_decode
 _CREDIT = struct.Struct(">I")
 _CLOCK = struct.Struct(">d")
+_COUNT = struct.Struct(">Q")
+RESUME_SIZE = HEADER.size + _COUNT.size
+ACK_EVERY = 256 << 10
+"""Received bytes after which an ACK is sent."""
 
 
 class Session:
-    """One side of the wire.
-
-    Attributes:
-        received: bytes of frames that have been received.
+    """One side of the wire; `received` counts the bytes of frames that have been received.
 
     Args:
         max_control: most bytes of one control message that is accepted.
@@ -65,7 +71,7 @@ class Session:
             raise ValueError("%d bytes on channel %d with a credit of %d" % (len(data), channel, credit))
         self._may_send[channel] = credit - len(data)
         # Two items, so that the payload is copied only once, when the driver joins them.
-        self._out.append(frames.HEADER.pack(frames.MAGIC, DATA, channel, len(data)))
+        self._out.append(HEADER.pack(frames.MAGIC, DATA, channel, len(data)))
         self._out.append(data)
 
     def send_end(self, channel: int) -> None:
@@ -82,15 +88,14 @@ class Session:
     # Messages
 
     def send(self, message: dict[str, Any], shared: bytes = b"") -> None:
-        """Send a control message, a dict with `type`. Lone surrogates (bytes that are not UTF-8) are kept.
+        """Send a control message, a dict with `type`, and further members that `encode_shared` returned.
 
-        Args:
-            shared: further members of the message, as `encode_shared` returned them.
+        Lone surrogates (bytes that are not UTF-8) are kept.
         """
         own = _encode(message).encode("ascii")
         if shared:
             # Three items, so that the shared bytes are copied only when the driver joins them, and kept once for all nodes.
-            self._out += (frames.HEADER.pack(frames.MAGIC, CONTROL, 0, len(shared) + len(own) - 1), shared, own[1:])
+            self._out += (HEADER.pack(frames.MAGIC, CONTROL, 0, len(shared) + len(own) - 1), shared, own[1:])
         else:
             self._out.append(frame(CONTROL, 0, own))
 
@@ -176,7 +181,7 @@ class Session:
             return []
         if kind == ACK:
             if self._unacknowledged is not None:
-                self._unacknowledged.acknowledge(COUNT.unpack(payload)[0])
+                self._unacknowledged.acknowledge(_COUNT.unpack(payload)[0])
             return []
         return [(PONG, 0, (_CLOCK.unpack(payload[:8])[0], _CLOCK.unpack(payload[8:])[0]))]
 
@@ -188,7 +193,7 @@ class Session:
     def _acknowledge(self) -> None:
         if self._unacknowledged is not None:
             self._acknowledged = self.received
-            self._out.append(frame(ACK, 0, COUNT.pack(self.received)))
+            self._out.append(frame(ACK, 0, _COUNT.pack(self.received)))
 
 
 def encode_shared(members: dict[str, Any]) -> bytes:
@@ -208,3 +213,53 @@ def decode_message(payload: bytes) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise WireError("control message is not an object with a type")
     return message
+
+
+class Unacknowledged:
+    """Sent pieces that are kept until the other side acknowledges them, except the first `sent` bytes."""
+
+    def __init__(self, sent: int = 0) -> None:
+        self._chunks: list[bytes] = []
+        self._first = self._end = sent
+
+    def add(self, pieces: list[bytes]) -> None:
+        """Keep pieces that are sent now. A piece that goes to many nodes is one object, and stored once."""
+        self._chunks += pieces
+        self._end += sum(map(len, pieces))
+
+    @property
+    def size(self) -> int:
+        return self._end - self._first
+
+    def acknowledge(self, count: int) -> None:
+        """Drop the first `count` bytes of the stream; raises WireError if fewer were sent."""
+        self._check(count)
+        dropped = 0
+        for chunk in self._chunks:
+            if self._first + len(chunk) > count:
+                break
+            self._first += len(chunk)
+            dropped += 1
+        del self._chunks[:dropped]
+
+    def after(self, count: int) -> bytes:
+        """Return the bytes after the first `count` of the stream; raises WireError if they are not kept or were never sent."""
+        self._check(count)
+        return b"".join(self._chunks)[count - self._first :]
+
+    def _check(self, count: int) -> None:
+        if not self._first <= count <= self._end:
+            raise WireError("%d bytes acknowledged of %d sent, with those from %d kept" % (count, self._end, self._first))
+
+
+def resume_frame(received: int) -> bytes:
+    """Return the first frame on a new channel, after `received` bytes of frames on the old ones."""
+    return frame(RESUME, 0, _COUNT.pack(received))
+
+
+def resume_count(data: bytes) -> int:
+    """Return the count in a frame of RESUME_SIZE bytes; raises WireError."""
+    magic, kind, _, length = HEADER.unpack_from(data)
+    if (magic, kind, length) != (frames.MAGIC, RESUME, _COUNT.size):
+        raise WireError("a new channel begins with %s instead of RESUME" % frames.KINDS.get(kind, "nothing known"))
+    return int(_COUNT.unpack_from(data, HEADER.size)[0])

@@ -22,7 +22,7 @@ from mpilaunch.relay import HEADER
 from mpilaunch_agents.callback import agent as callback
 from mpilaunch_agents.callback import listener as callback_listener
 from mpilaunch_agents.callback.agent import SECRET, CallbackAgent
-from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.conformance import AgentConformance, Recorder, with_agent
 from tests.support.command_line import job
 from tests.support.kubernetes.pods import Pods
 from tests.support.launching import finish, launch, launching, living, script, sh, wait_for_files, wait_until
@@ -74,16 +74,14 @@ class TestCallbackWithItsSecretByStdin(AgentConformance):
     def make_agent(self) -> Agent:
         return load("local", AgentOptions(call_back=("local",)))
 
-    def test_no_secret_is_in_a_command_line(self) -> None:
-        async def test(agent: Agent) -> None:
-            seen = Recorder()
-            channel = await agent.open(self.node, [self.python, "-c", "print('up', flush=True); input()"], seen)
-            await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
-            assert [arguments[9] for arguments in relays().values()] == [b"-"]
-            channel.write(b"\n")
-            assert (await seen.ended()).exit_code == 0
-
-        self.run(test)
+    @with_agent
+    async def test_no_secret_is_in_a_command_line(self, agent: Agent) -> None:
+        seen = Recorder()
+        channel = await agent.open(self.node, [self.python, "-c", "print('up', flush=True); input()"], seen)
+        await seen.until(lambda: seen.stdout == b"up\n", "the node has called")
+        assert [arguments[9] for arguments in relays().values()] == [b"-"]
+        channel.write(b"\n")
+        assert (await seen.ended()).exit_code == 0
 
 
 def test_an_agent_without_stdin_is_told_from_others(agent: str) -> None:

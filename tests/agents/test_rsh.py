@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call, parse, rewrite
-from mpilaunch_agents.rsh.process import NODE_SCRIPT
+from mpilaunch_agents.rsh.process import NODE_SCRIPT, Stream
 from mpilaunch_agents.rsh.routes import route_name, route_to
 from tests.support.agents.programs import remote_shell
 from tests.support.hosts import Hosts
@@ -504,3 +504,22 @@ def test_under_the_name_of_ssh_it_finds_the_other_ssh(hosts: Hosts) -> None:
     done = hosts.run(["ssh", "node99", "true"], env={**environ, "MPILAUNCH_START_TIMEOUT": "0.1"})
     assert done.returncode == 255
     assert done.stderr.startswith("mpilaunch-rsh: node99: ")
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_marks_are_found_however_the_output_is_cut(size: int) -> None:
+    reader, writer = os.pipe()
+    stream = Stream(b"abcd", writer)
+    output = b"banner\x1eabc \x1eabcd started 12\nout\x1ea\x1eput\n\x1eabcd exit 7\nlate\x1e"
+    for start in range(0, len(output), size):
+        stream.take(output[start : start + size])
+    os.close(writer)
+    with open(reader, "rb") as file:
+        assert (stream.pid, stream.exit, stream.preamble, file.read()) == ("12", 7, b"banner\x1eabc ", b"out\x1ea\x1eput\n")
+
+
+@pytest.mark.parametrize("number", [b"", b"seven", b"9" * 5000, b"-1", "²".encode()])
+def test_a_mark_of_a_hostile_node_is_no_crash(number: bytes) -> None:
+    stream = Stream(b"abcd", 1)
+    stream.take(b"\x1eabcd started 12\n\x1eabcd exit " + number + b"\n")
+    assert stream.exit == 255

@@ -7,6 +7,7 @@ conformance classes there.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -20,9 +21,10 @@ import pytest
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.ssh.agent import SshAgent
 from mpilaunch_agents.ssh.channel import failure
-from mpilaunch_agents.ssh.connection import Connections
-from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
+from mpilaunch_agents.ssh.connection import Connections, acknowledge_at_once
+from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp
 from tests.support.agents.ssh import AGENTS, ask
 from tests.support.hosts import Hosts
 
@@ -112,6 +114,12 @@ def silent_port(hosts: Hosts) -> Iterator[int]:
 @pytest.mark.parametrize("agent", AGENTS)
 def test_host_that_says_nothing(hosts: Hosts, agent: str, silent_port: int) -> None:
     assert cause(hosts, agent, {"name": "node03", "port": silent_port}, connect_timeout=1) == "timeout"
+
+
+def test_connect_timeout_of_the_configuration_holds(hosts: Hosts) -> None:
+    neighbour = "10.88.99.99"  # nobody answers there, and the kernel gives up after three seconds
+    options = {"ssh_options": ["ConnectTimeout=1"]}
+    assert ask(hosts, "ssh", neighbour, **options) == [["timeout", "no answer within 1 s", None]]
 
 
 @pytest.mark.parametrize("agent", ["ssh", "openssh"])
@@ -238,6 +246,65 @@ def test_errors_have_causes() -> None:
     assert (failure(ValueError("one\ntwo")).cause, failure(ValueError("one\ntwo")).detail) == ("agent-failed", "one two")
 
 
+def test_a_connection_that_nobody_takes_over_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho hostname 127.0.0.1\necho port $PORT\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def load_for_ever(self: SshAgent) -> Connections:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    monkeypatch.setattr(SshAgent, "_load", load_for_ever)
+
+    async def main() -> None:
+        closed = asyncio.get_running_loop().create_future()
+        accepted = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.set()
+            closed.set_result(await reader.read())
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        monkeypatch.setenv("PORT", str(server.sockets[0].getsockname()[1]))
+        agent = SshAgent(AgentOptions())
+        opening = asyncio.ensure_future(agent.open(Node(0, "far", (), "ssh"), ["true"], Recorder()))
+        await asyncio.wait_for(accepted.wait(), 20)
+        opening.cancel()
+        assert await asyncio.wait_for(closed, 20) == b""
+        assert await asyncio.gather(opening, return_exceptions=True) != []
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_timeout_of_the_kernel_keeps_its_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def time_out(*_: Any, **__: Any) -> None:
+        raise TimeoutError(errno.ETIMEDOUT, "Connect call failed ('192.0.2.1', 22)")
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", time_out)
+    with pytest.raises(TimeoutError, match="Connect call failed"):
+        asyncio.run(connect_tcp(HostSettings("far", {})))
+
+
+def test_the_kernel_acknowledges_at_once() -> None:
+    acknowledges = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as ours:
+        peer, _ = listener.accept()
+        with peer:
+            for _ in range(100):  # once requests follow answers, the kernel waits for data that can carry the acknowledgement
+                peer.send(b"answer")
+                ours.recv(100)
+                ours.send(b"request")
+                peer.recv(100)
+            assert not ours.getsockopt(*acknowledges)
+            acknowledge_at_once(ours)
+            assert ours.getsockopt(*acknowledges)
+    acknowledge_at_once(None)
+    acknowledge_at_once(ours)  # closed meanwhile
+
+
 def test_reading_of_an_unreadable_configuration_is_an_error(hosts: Hosts) -> None:
     config = hosts.ssh / "config"
     plain = config.read_text()
@@ -260,31 +327,42 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
         made.append(Silent())
         return made[-1]
 
-    async def hang(self: Connections, settings: HostSettings, tunnel: Any) -> None:
+    async def hang(self: Connections, settings: HostSettings, tunnel: Any, direct: object) -> None:
         used.append(tunnel)
         await asyncio.sleep(60)
 
-    async def ask_nobody(self: SshSettings, host: str, *given: Any) -> HostSettings:
-        return HostSettings(host, {"proxyjump": ["one,two"]})
+    async def route() -> Route:
+        return Route(HostSettings("far", {"proxyjump": ["one,two"]}), None)
 
     made: list[Silent] = []
     used: list[Silent] = []
     monkeypatch.setattr(Connections, "_connect_hop", connect)
     monkeypatch.setattr(Connections, "_connect", hang)
-    monkeypatch.setattr(SshSettings, "of", ask_nobody)
 
     async def main() -> None:
-        connections = Connections(AgentOptions(connect_timeout=0.05), [], SshSettings())
+        connections = Connections(AgentOptions(connect_timeout=0.05), SshSettings())
         for _ in range(3):
             with pytest.raises(AgentFailure, match="timeout"):
-                await connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder())
+                await connections.open(asyncio.ensure_future(route()), ["true"], Recorder())
         with pytest.raises(asyncio.TimeoutError):
             # Whoever connects again gives an attempt less time than the agent would.
-            await asyncio.wait_for(connections.open(Node(0, "far", (), "ssh"), ["true"], Recorder()), 0.01)
+            await asyncio.wait_for(connections.open(asyncio.ensure_future(route()), ["true"], Recorder()), 0.01)
         await connections.close()
 
     asyncio.run(main())
     assert [made.index(one) for one in used] == [1, 1, 3, 3]
+
+
+def test_connections_are_bound_and_of_the_family_that_the_configuration_names(hosts: Hosts) -> None:
+    script = ["sh", "-c", "echo ${SSH_CONNECTION%% *}"]
+    other = "10.88.0.200"
+    hosts.run(["ip", "addr", "add", f"{other}/32", "dev", "lo"]).check_returncode()
+    try:
+        assert ask(hosts, "ssh", "node01", script, ssh_options=[f"BindAddress={other}"]) == [["", other, 0]]
+    finally:
+        hosts.run(["ip", "addr", "del", f"{other}/32", "dev", "lo"])
+    assert cause(hosts, "ssh", "node01", ssh_options=["BindAddress=192.0.2.7"]) != ""
+    assert cause(hosts, "ssh", "node01", ssh_options=["AddressFamily=inet6"]) == "host-unknown"
 
 
 def test_settings_are_queried_while_asyncssh_is_imported(tmp_path: Path) -> None:
@@ -302,7 +380,7 @@ class Probe:
         deadline = time.monotonic() + 20
         while name == "asyncssh" and time.monotonic() < deadline:
             started = Path("{tmp_path}/started")
-            if started.exists() and started.read_text().count("\\n") == 3:
+            if started.exists() and started.read_text().count("\\n") == 4:  # the defaults too
                 print("before asyncssh")
                 break
             time.sleep(0.01)

@@ -11,7 +11,7 @@ import pytest
 from mpilaunch.errors import UsageError
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy
 from tests.support.command_line import job
 
 

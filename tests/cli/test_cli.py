@@ -23,7 +23,7 @@ from mpilaunch.cli.help import text as help_text
 from mpilaunch.cli.main import main
 from mpilaunch.cli.options import GROUPS, OPTIONS
 from mpilaunch.cli.parser import read_command
-from mpilaunch.cli.verbs.run import hint_for_missing
+from mpilaunch.cli.verbs.hints import for_missing_program
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.job.settings import Layer
 from mpilaunch.job.state import RankEnd, Verdict
@@ -361,6 +361,11 @@ def test_help_does_not_read_a_broken_config(monkeypatch, capsys) -> None:
     assert main(["--help"]) == 0
 
 
+def test_the_version_takes_no_value(capsys) -> None:
+    assert main(["--version=maybe"]) == 2
+    assert capsys.readouterr().err == "error[option-value]: option --version takes no value\n"
+
+
 @pytest.mark.parametrize("words", [["--version"], ["-np", "2", "-V", "--nothing-like-it"], ["-info"]])
 def test_version(capsys, words: list[str]) -> None:
     assert main(words) == 0
@@ -564,18 +569,18 @@ def test_a_missing_program_named_like_a_verb_gets_a_hint(here: Path, words: list
 
 @pytest.mark.parametrize("program", ["no-such-program", "./uup"])
 def test_any_other_missing_program_gets_the_usual_hint(here: Path, program: str) -> None:
-    assert hint_for_missing([[program]]) is None
+    assert for_missing_program([[program]]) is None
 
 
 def test_a_program_of_this_machine_is_not_taken_for_a_verb(here: Path, monkeypatch) -> None:
-    assert hint_for_missing([["uup"]])
+    assert for_missing_program([["uup"]])
     (here / "uup").touch(mode=0o755)
-    assert hint_for_missing([["uup"]]) is None
+    assert for_missing_program([["uup"]]) is None
     (here / "uup").rename(here / "uq")
     (here / "bin").mkdir()
     (here / "bin/uup").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(here / "bin"))
-    assert hint_for_missing([["uup"]]) is None
+    assert for_missing_program([["uup"]]) is None
 
 
 def test_options_behind_a_program_that_fails_get_a_hint() -> None:

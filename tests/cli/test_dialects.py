@@ -23,7 +23,7 @@ from mpilaunch.cli.dialects.rows import Row
 from mpilaunch.cli.dialects.table import ROWS, meaning, spelling
 from mpilaunch.cli.main import main
 from mpilaunch.cli.options import BY_FLAG
-from mpilaunch.cli.parser import TRANSLATED, CommandLine, read_command
+from mpilaunch.cli.parser import MCA, CommandLine, read_command
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import kubernetes
@@ -170,7 +170,7 @@ def test_every_row_is_whole(row: Row) -> None:
     assert "  " not in meaning(row) and not row.text.endswith(".")
     for name in row.names:
         flag = f"-{name}" if len(name) == 1 else f"--{name}"
-        shadowed = flag in BY_FLAG and flag not in OF_MAPPING and name not in TRANSLATED
+        shadowed = flag in BY_FLAG and flag not in OF_MAPPING and name != MCA
         assert not shadowed, f"{flag} is an option of ours: the row is never asked"
 
 
@@ -219,7 +219,7 @@ def tables() -> str:
     variables = {variable: name for dialect in dialects.DIALECTS for variable, name in dialect.variables.items()}
     lines += [f"| `{variable}` | `--{name}` |" for variable, name in variables.items()]
     lines += [f"| `{variable}` | `--hostfile` |" for variable in kubernetes.HOSTFILE_VARIABLES]
-    for agent, arguments in kubernetes.AGENT_VARIABLES:
+    for agent, arguments, _ in kubernetes.AGENT_VARIABLES:
         lines.append(f"| `{agent}`, {', '.join(f'`{name}`' for name in arguments)} | `--remote-agent` |")
     return "\n".join([*lines, ""])
 

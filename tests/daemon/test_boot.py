@@ -64,6 +64,22 @@ def test_the_bundle_a_byte_at_a_time_behind_a_banner_with_frames_directly_behind
         run_a_job(daemon)
 
 
+DEAR = {"contextlib", "dataclasses", "inspect", "logging", "subprocess", "tempfile", "termios", "threading", "typing"}
+"""Modules of Python that take long to load."""
+FOR_SOME_JOBS = {"attach", "mpi.pmi1", "mpi.pmi2", "mpi.pmi_port", "mpi.segments", "mpi.singletons", "node.nvml", "pmix.helper"}
+"""Modules of the daemon that are loaded when a job needs them."""
+
+
+@each_python
+def test_a_daemon_loads_only_what_every_job_needs(python: str, zipped: bytes) -> None:
+    name, *options = bundle.boot_command(python, zipped)
+    command = [name, "-X", "importtime", *options]
+    done = subprocess.run(command, input=zipped, capture_output=True, timeout=60, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+    assert {"mpilaunch.daemon.loop", "mpilaunch.daemon.pmix.search"} <= loaded
+    assert loaded & (DEAR | {f"mpilaunch.daemon.{name}" for name in FOR_SOME_JOBS}) == set()
+
+
 @each_python
 def test_prepare_may_stand_directly_behind_the_bundle(python: str, zipped: bytes) -> None:
     with WireToDaemon(python, zipped) as daemon:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from mpilaunch.daemon.poller import Timers
 from mpilaunch.daemon.ranks import reaper
 from mpilaunch.daemon.ranks.processes import Processes
-from mpilaunch.daemon.timers import Timers
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MAGIC, PING, STDERR, STDIN, STDOUT, frame, stream_channel
 from tests.support.launching import WireToDaemon, children, living, peak_memory, state, stopped, wait_for_files, wait_until
 
@@ -103,6 +103,13 @@ def test_a_refusal_names_the_cause_and_another_prepare_may_follow(
     daemon.send("launch")
     ping(daemon)
     assert types(daemon) == ["hello", "refused"]
+
+
+def test_a_named_pipe_in_the_place_of_a_program_does_not_block_the_daemon(daemon: WireToDaemon, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "job")
+    daemon.prepare(str(tmp_path / "job"))
+    (problem,) = daemon.until("refused")["problems"]
+    assert problem == {"cause": "program-not-executable", "detail": f"{tmp_path}/job: not executable"}
 
 
 def test_a_directory_that_may_be_missing_is_replaced_by_the_home(daemon: WireToDaemon) -> None:

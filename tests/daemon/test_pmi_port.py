@@ -13,8 +13,7 @@ import pytest
 
 from mpilaunch.daemon.mpi import pmi_port
 from mpilaunch.daemon.mpi.pmi_port import MOST_UNNAMED, MOST_WRONG, PmiPort, live_owner
-from mpilaunch.daemon.poller import Poller
-from mpilaunch.daemon.timers import Timers
+from mpilaunch.daemon.poller import Poller, Timers
 
 NOBODY = 65534
 

@@ -18,7 +18,6 @@ import pytest
 
 from mpilaunch.daemon import guard
 from mpilaunch.daemon.mpi import segments
-from mpilaunch.daemon.mpi.pmi import Upward
 from mpilaunch.daemon.pmix.channel import MAX_TEXT, Channel
 from mpilaunch.daemon.pmix.ranks import PmixRanks
 from mpilaunch.daemon.pmix.search import LIBPMIX, Libpmix
@@ -451,8 +450,7 @@ def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
     def send(*message: object) -> None:
         sent.append(message)
 
-    upward = Upward(send, send, send, send)
-    ranks = PmixRanks(None, send, "", upward, send, send, send, send)
+    ranks = PmixRanks(None, send, "", send, send, send, send, send, send)
     ranks._server = Helper()
     ranks._worlds = [{"name": "w", "size": 4}]
     return ranks

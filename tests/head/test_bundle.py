@@ -183,12 +183,12 @@ def test_a_changed_source_is_packed_anew_though_its_size_and_times_are_the_same(
         copy.write_bytes(path.read_bytes())
         os.utime(copy, (0, 0))
     monkeypatch.setattr(mpilaunch, "__file__", str(tmp_path / "__init__.py"))
-    source = tmp_path / "daemon" / "timers.py"
+    source = tmp_path / "daemon" / "poller.py"
     for value in (b"OLD", b"NEW"):
-        source.write_bytes((TOP / "daemon" / "timers.py").read_bytes() + value + b" = 1\n")
+        source.write_bytes((TOP / "daemon" / "poller.py").read_bytes() + value + b" = 1\n")
         os.utime(source, (0, 0))
         forget()
-        assert value + b" = 1" in unzipped(bundle.load())["mpilaunch/daemon/timers.py"]
+        assert value + b" = 1" in unzipped(bundle.load())["mpilaunch/daemon/poller.py"]
     assert len(kept()) == 1
     for packer in PACKERS:
         before = kept()[0].read_bytes()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from mpilaunch.head.nodes.preparation import AT_LAUNCH, environment_before_launch
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.placement.mapping import map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 
 
 def job(*slots: int, ranks: int, **members: object) -> JobSpec:

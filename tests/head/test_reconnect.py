@@ -28,8 +28,7 @@ from mpilaunch.head.nodes.reconnect import ATTACH, NO_DAEMON
 from mpilaunch.head.tasks import cancel_all
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller, Listener
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MARKER, WireError
-from mpilaunch.wire.resume import ACK_EVERY, RESUME_SIZE, Unacknowledged, resume_count, resume_frame
-from mpilaunch.wire.session import Session, encode_shared
+from mpilaunch.wire.session import ACK_EVERY, RESUME_SIZE, Session, Unacknowledged, encode_shared, resume_count, resume_frame
 from tests.support.launching import WireToDaemon, children, finish, launching, living, script, sh, wait_for_files, wait_until
 
 # The wire

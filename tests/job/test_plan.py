@@ -16,8 +16,7 @@ from mpilaunch.job.plan import (
     settings_as_text,
 )
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.placement.mapping import map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 from tests.support import goldens
 from tests.support.command_line import request, settings
 
@@ -69,7 +68,7 @@ def test_plan_and_report_mask_the_arguments_unless_asked() -> None:
     one = JOBS["one-rank"]
     app = one.apps[0]._replace(program=("train.py", "--token", "s3cretvalue"))
     for show, there in ((False, False), (True, True)):
-        shown = dataclasses.replace(one, apps=(app,), show_secrets=show)
+        shown = one._replace(apps=(app,), show_secrets=show)
         assert ("s3cretvalue" in plan_as_text(shown)) is there
         assert ("s3cretvalue" in json.dumps(plan_as_json(shown))) is there
 
@@ -82,7 +81,7 @@ def test_plan_and_report_mask_edits_agents_and_options_unless_asked() -> None:
     allocation = one.allocation._replace(nodes=nodes)
     words = ["--remote-agent", agent, "--prepend-env", "A_TOKEN", "s3cret", "--prepend-env", "PATH", "/bin"]
     for show in (False, True):
-        shown = dataclasses.replace(one, apps=(app,), allocation=allocation, show_secrets=show)
+        shown = one._replace(apps=(app,), allocation=allocation, show_secrets=show)
         chosen = request([*words, *(["--show-secrets"] if show else []), "prog"]).settings
         data = json.dumps(plan_as_json(shown, chosen))
         for text in (data, plan_as_text(shown) + settings_as_text(chosen)):

@@ -25,8 +25,7 @@ from mpilaunch.job.restarts import (
 )
 from mpilaunch.job.spec import RestartPolicy
 from mpilaunch.job.state import RankEnd, Verdict
-from mpilaunch.placement.mapping import JobMap
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy
 
 
 def pool(*slots: int, names: str = "abcdefgh") -> Allocation:

@@ -15,8 +15,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, Node, Slot, allocate
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.job.environment.forward import environment_edits
-from mpilaunch.placement.mapping import JobMap, map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy, map_ranks
 from mpilaunch.placement.program_shares import Share, map_apps
 from tests.support.hosts import Hosts
 from tests.support.launching import launch, script, sh

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.head.nodes.preparation import AT_LAUNCH, OF_THE_NODE
-from mpilaunch.job.environment.contracts import is_scrubbed
+from mpilaunch.job.environment.contracts import SCRUBBED, is_listed
 from tests.support.launching import environment, launch
 
 OPTIONS: dict[str, list[str]] = {
@@ -60,7 +60,7 @@ def test_show_env_prints_what_the_rank_gets(case: str, tmp_path: Path, monkeypat
     done = launch(*options, "--output-file", "out.{rank}", "env", "-0")
     assert done.code == 0, done.words
     real = of_rank((tmp_path / "out.2").read_bytes())
-    own = {name.decode(): value.decode() for name, value in environment().items() if not is_scrubbed(name.decode())}
+    own = {name.decode(): value.decode() for name, value in environment().items() if not is_listed(name.decode(), SCRUBBED)}
 
     assert set(expected) <= set(real)
     for name, value in expected.items():

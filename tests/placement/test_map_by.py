@@ -12,7 +12,7 @@ from mpilaunch.cli.build_job import placement_options
 from mpilaunch.errors import UsageError
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, placement_policies
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy
 from tests.support.command_line import settings
 
 

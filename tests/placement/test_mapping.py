@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, Node, Slot, allocate
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
-from mpilaunch.placement.mapping import JobMap, Placement, map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from tests.support.paths import GOLDEN
 
 GOLDEN = GOLDEN / "maps" / "maps.txt"

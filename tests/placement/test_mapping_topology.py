@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import LaunchError
-from mpilaunch.placement.mapping import map_ranks
-from mpilaunch.placement.policy import MappingPolicy
+from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 from tests.support.placement.topologies import TOPOLOGIES, cpus_of, of_hosts
 
 

@@ -88,7 +88,8 @@ def _reference_of(call: ast.Call) -> ast.expr | None:
         return call.args[0]
     if name == "Verdict" and len(call.args) > 1:
         return call.args[1]
-    return next((keyword.value for keyword in call.keywords if keyword.arg == "cause" and name == "replace"), None)
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    return given.get("cause") if name == "_replace" and "exit_code" in given else None
 
 
 def _texts(given: ast.expr) -> Iterator[str]:

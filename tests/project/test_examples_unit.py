@@ -137,7 +137,8 @@ def job(**values: Value) -> JobSpec:
     for name, value in values.items():
         for item in value if isinstance(value, tuple) else (value,):
             words.append(f"--{name.replace('_', '-')}={item}")
-    return make_job(request([*words, "true"]).settings, ["true"], {})
+    asked = request([*words, "true"])
+    return make_job(asked.settings, asked.sections, {})
 
 
 def layout(spec: JobSpec) -> list[int]:

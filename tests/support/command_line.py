@@ -29,4 +29,4 @@ def settings(words: str = "", environ: Mapping[str, str] | None = None) -> Setti
 def job(words: str, **environ: str) -> JobSpec:
     """Return the job of the options `words` and the program `prog`, with only these variables in the environment."""
     asked = request([*words.split(), "prog"], {"HOME": "/nowhere", **environ})
-    return build_job.make_job_of_sections(asked.settings, asked.sections, asked.environ)
+    return build_job.make_job(asked.settings, asked.sections, asked.environ)

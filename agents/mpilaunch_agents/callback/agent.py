@@ -71,12 +71,11 @@ class CallbackAgent:
         secret = secrets.token_hex(32)
         channel = _CallbackChannel(events, self._outlived, lambda: self._expected.pop(secret, None))
         self._expected[secret] = channel
-        python, *arguments = command
-        script = python_command(
-            python, "mpilaunch callback", node_script(), endpoints, fingerprint, "-" if self._stdin else secret
-        )
+        on_node = (endpoints, fingerprint, "-" if self._stdin else secret, *command[1:])
         try:
-            inner = await self._inner.open(node, [*script, *arguments], channel)
+            inner = await self._inner.open(
+                node, python_command(command[0], "mpilaunch callback", node_script(), *on_node), channel
+            )
         except BaseException:
             self._expected.pop(secret, None)
             raise
@@ -86,7 +85,6 @@ class CallbackAgent:
         return channel
 
     async def close(self) -> None:
-        """Close the listener, every connection and the other agent."""
         if self._listening is not None:
             if not self._listening.done():
                 self._listening.cancel()
@@ -102,25 +100,18 @@ class CallbackAgent:
     async def _listen(self) -> tuple[CallbackListener, str, str]:
         """Return the listener, its endpoints, and the fingerprint of its certificate; raises OSError."""
         context, fingerprint = _certificate()
-        if socket.has_dualstack_ipv6():
-            server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
-        else:
-            server = socket.create_server(("", 0), backlog=1024)
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        server = socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
         listener = CallbackListener(
             server, context, lambda: _NodeConnection(self._expected, self._connections), lambda: len(self._expected)
         )
-        port = listener.port
-        endpoints = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address in addresses()]
-        return listener, ",".join(endpoints), fingerprint
+        hosts = (f"[{address}]" if ":" in address else address for address in addresses())
+        return listener, ",".join(f"{host}:{listener.port}" for host in hosts), fingerprint
 
 
 class _NodeConnection(RelayedChannel):
-    """A connection from a node.
-
-    Args:
-        expected: channels of nodes that have not connected yet, by secret.
-        connections: all connections.
-    """
+    """A connection from a node; `expected` has the channels of the nodes that have not connected yet, by secret."""
 
     def __init__(self, expected: dict[str, _CallbackChannel], connections: set[_NodeConnection]) -> None:
         super().__init__(None, "its connection back to the head was lost")
@@ -129,8 +120,7 @@ class _NodeConnection(RelayedChannel):
         self._expected, self._connections = expected, connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport; TLS has a transport class of its own."""
-        self.transport = transport  # type: ignore[assignment]
+        self.transport = transport  # type: ignore[assignment]  # TLS has a transport class of its own
         self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -154,7 +144,6 @@ class _NodeConnection(RelayedChannel):
         channel.connected(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report the end."""
         self._set_authenticated(False)
         self._connections.discard(self)
         if self.channel is not None:
@@ -204,12 +193,10 @@ class _CallbackChannel:
     # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the daemon's stdin."""
         if data:
             self._send(data)
 
     def write_eof(self) -> None:
-        """Close the daemon's stdin."""
         self._send(b"")
 
     def _send(self, data: bytes) -> None:
@@ -219,7 +206,6 @@ class _CallbackChannel:
             self._connection.send_frame(STDIN, data)
 
     def abort(self) -> None:
-        """Cut the node's connection and the inner channel."""
         for channel in (self._connection, self._inner):
             if channel is not None:
                 channel.abort()
@@ -231,7 +217,6 @@ class _CallbackChannel:
         self.stderr_received(data)
 
     def stderr_received(self, data: bytes) -> None:
-        """Pass on stderr until the end."""
         if not self._ended:
             self._events.stderr_received(data)
 
@@ -258,14 +243,10 @@ def addresses() -> list[str]:
     """Return this machine's addresses that other machines may reach, and loopback last, for nodes on this machine."""
     import psutil
 
-    result = []
-    for interface in psutil.net_if_addrs().values():
-        for entry in interface:
-            if entry.family in (socket.AF_INET, socket.AF_INET6):
-                address = ipaddress.ip_address(entry.address.partition("%")[0])
-                if not (address.is_loopback or address.is_link_local):
-                    result.append(str(address))
-    return [*sorted(result, key=lambda address: ":" in address)[:MAX_ADDRESSES], "127.0.0.1"]
+    entries = [entry for interface in psutil.net_if_addrs().values() for entry in interface]
+    internet = [entry.address.partition("%")[0] for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    usable = [one for one in map(ipaddress.ip_address, internet) if not (one.is_loopback or one.is_link_local)]
+    return [*map(str, sorted(usable, key=lambda address: address.version)[:MAX_ADDRESSES]), "127.0.0.1"]
 
 
 def _certificate() -> tuple[ssl.SSLContext, str]:

@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, cast
@@ -29,11 +29,7 @@ NO_DESCRIPTORS_PAUSE = 0.05
 
 
 class NodeConnection(Protocol):
-    """The listener's requirements of a connection's protocol.
-
-    Attributes:
-        authenticated: done once the connection is authenticated (True) or lost (False).
-    """
+    """The protocol of a connection; `authenticated` is done once it is authenticated (True) or lost (False)."""
 
     authenticated: asyncio.Future[bool]
 
@@ -42,23 +38,16 @@ class NodeConnection(Protocol):
 
 
 class _Pending:
-    """A connection that is not authenticated yet."""
+    """A connection that is not authenticated yet, and the task that waits for it."""
 
-    def __init__(self, connection: socket.socket, address: str) -> None:
+    def __init__(self, connection: socket.socket, address: str, admit: Callable[[_Pending], Awaitable[None]]) -> None:
         self.connection, self.address = connection, address
         self.has_sent = False
-        self.task: asyncio.Task[None] | None = None
+        self.task = asyncio.ensure_future(admit(self))
 
 
 class CallbackListener:
-    """Accepts connections until it is closed.
-
-    Args:
-        listener: the listening socket; closed by this object.
-        context: the TLS context.
-        protocol: makes the protocol of a connection.
-        expected: returns how many nodes have not connected yet.
-    """
+    """Accepts connections until it is closed; `expected` returns how many nodes have not connected yet."""
 
     def __init__(
         self,
@@ -75,7 +64,7 @@ class CallbackListener:
 
     async def close(self) -> None:
         """Stop accepting, and cut unauthenticated connections."""
-        tasks = [self._accepting, *(pending.task for pending in self._pending if pending.task is not None)]
+        tasks = [self._accepting, *(pending.task for pending in self._pending)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -87,16 +76,14 @@ class CallbackListener:
         while True:
             try:
                 connection, peer = await loop.sock_accept(self._listener)
-            except OSError:
-                # No descriptor or memory is left, or the peer has disconnected.
+            except OSError:  # no descriptor or memory is left, or the peer has disconnected
                 self._drop_one()
                 await asyncio.sleep(NO_DESCRIPTORS_PAUSE)
                 continue
             if len(self._pending) >= MAX_UNAUTHENTICATED + self._expected():
                 self._drop_one()
-            pending = _Pending(connection, peer[0])
+            pending = _Pending(connection, peer[0], self._admit)
             self._pending.append(pending)
-            pending.task = asyncio.ensure_future(self._admit(pending))
             pending.task.add_done_callback(partial(self._forget, pending))
             accepted += 1
             if accepted % BURST == 0:
@@ -110,14 +97,12 @@ class CallbackListener:
         candidates = [pending for pending in self._pending if pending.address == address]
         dropped = next((pending for pending in candidates if not pending.has_sent), candidates[0])
         self._pending.remove(dropped)
-        if dropped.task is not None:
-            dropped.task.cancel()
+        dropped.task.cancel()
 
     def _forget(self, pending: _Pending, task: asyncio.Task[None]) -> None:
         if pending in self._pending:
             self._pending.remove(pending)
-        # After the first byte, its TLS transport closes it.
-        if not pending.has_sent:
+        if not pending.has_sent:  # after the first byte, its TLS transport closes it
             pending.connection.close()
 
     async def _admit(self, pending: _Pending) -> None:
@@ -126,12 +111,13 @@ class CallbackListener:
             await asyncio.wait_for(self._authenticate(pending), AUTHENTICATION_SECONDS)
 
     async def _authenticate(self, pending: _Pending) -> None:
-        loop = asyncio.get_running_loop()
         await readable(pending.connection)
         pending.has_sent = True
-        factory = cast(Callable[[], asyncio.BaseProtocol], self._protocol)
-        _, protocol = await loop.connect_accepted_socket(
-            factory, pending.connection, ssl=self._context, ssl_handshake_timeout=AUTHENTICATION_SECONDS
+        _, protocol = await asyncio.get_running_loop().connect_accepted_socket(
+            cast(Callable[[], asyncio.BaseProtocol], self._protocol),
+            pending.connection,
+            ssl=self._context,
+            ssl_handshake_timeout=AUTHENTICATION_SECONDS,
         )
         connection = cast(NodeConnection, protocol)
         authenticated = False

@@ -21,6 +21,8 @@ AGENT_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 HOST_OPTIONS = ("--control-port", "--upstream-host")
 """Options of Hydra and Intel MPI whose value begins with the name of the launcher's host."""
 
+NO_AGENT = "/bin/false"
+"""The remote shell of nodes that cannot reach other nodes."""
 TREE_RADIX = 64
 """Number of nodes that Open MPI starts itself; these start the others."""
 
@@ -33,17 +35,13 @@ class Call:
     """A parsed command line.
 
     Attributes:
-        host: the host without the user.
         user: login name, "" for none.
         options: ssh options in order; a value is attached to its option or the next item.
         words: the words of the command, at least one.
     """
 
     def __init__(self, host: str, user: str, options: list[str], words: list[str]) -> None:
-        self.host = host
-        self.user = user
-        self.options = options
-        self.words = words
+        self.host, self.user, self.options, self.words = host, user, options, words
 
     @property
     def command(self) -> str:
@@ -116,17 +114,9 @@ def rewrite(call: Call, agent: str, own_host: str, own_address: Callable[[], str
             host, colon, port = words[index].partition(":")
             if host == own_host:
                 words[index] = (own_address() or host) + colon + port
-    nodes = _value_of(words, "ess_base_num_procs").strip('"')
+    nodes = words[words.index("ess_base_num_procs") + 1].strip('"') if "ess_base_num_procs" in words[:-1] else ""
     if agent == NO_AGENT and "--tree-spawn" in words and nodes.isdigit() and int(nodes) > TREE_RADIX + 1:
         raise BadCall(
             f"with more than {TREE_RADIX} nodes, nodes would start other nodes, which they cannot: "
             "set OMPI_MCA_plm_rsh_no_tree_spawn=1 (Open MPI 5: PRTE_MCA_plm_ssh_no_tree_spawn=1)"
         )
-
-
-NO_AGENT = "/bin/false"
-"""The remote shell of nodes that cannot reach other nodes."""
-
-
-def _value_of(words: Sequence[str], name: str) -> str:
-    return words[words.index(name) + 1] if name in words[:-1] else ""

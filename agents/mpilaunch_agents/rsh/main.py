@@ -44,13 +44,7 @@ DEAD = ("pod-unknown", "pod-completed", "container-unknown")
 
 
 class Shell:
-    """Runs one command: retries until it has started, and waits until it has ended.
-
-    Args:
-        call: the parsed command line.
-        route: the route to the node.
-        environ: the environment, which holds the settings.
-    """
+    """Runs one command: retries until it has started, and waits until it has ended."""
 
     def __init__(self, call: Call, route: Route, environ: Mapping[str, str]) -> None:
         self._call, self._route = call, route
@@ -83,19 +77,17 @@ class Shell:
                 return self._failed(message or f"exit code {code}", code)
             if cause == "pod-unknown":
                 self._search(deadline)
-            pause = self._wait(pause)
+            pause = _wait(pause)
 
     def _search(self, deadline: float) -> None:
         """Look an unknown node up by its host name; a failed search is repeated after the next attempt."""
-        argv = self._route.search()
-        if argv is None:
-            return
-        remote = Remote(argv, self._token.encode(), self._signals.wakeup_fd)
-        try:
-            if remote.run(lambda: 0.0 if self._signals.received else deadline - time.monotonic()) == 0:
-                self._route.use_search_result(remote.stdout.preamble.decode("utf-8", "replace"))
-        finally:
-            remote.end()
+        if argv := self._route.search():
+            remote = Remote(argv, self._token.encode(), self._signals.wakeup_fd)
+            try:
+                if remote.run(lambda: 0.0 if self._signals.received else deadline - time.monotonic()) == 0:
+                    self._route.use_search_result(remote.stdout.preamble.decode("utf-8", "replace"))
+            finally:
+                remote.end()
 
     def _run_command(self, remote: Remote, deadline: float) -> int | None:
         """Send the command and relay its output; return the local process's exit code, None when its time is over."""
@@ -139,13 +131,8 @@ class Shell:
                 return remote.stdout.exit
             if code and self._route.explain(code, remote.message)[0] in DEAD:
                 return self._failed("the node has gone, and the daemon with it", GONE)
-            pause = FIRST_PAUSE if time.monotonic() - started > LONGEST_PAUSE else self._wait(pause)
+            pause = FIRST_PAUSE if time.monotonic() - started > LONGEST_PAUSE else _wait(pause)
         return 128 + self._signals.received[0]
-
-    def _wait(self, pause: float) -> float:
-        """Wait before an attempt; return the wait before the next one."""
-        time.sleep(pause)
-        return min(2 * pause, LONGEST_PAUSE)
 
     def _remote(self, script: str, *arguments: str) -> Remote:
         argv = self._route.argv(["/bin/sh", "-c", script, "sh", self._token, *arguments])
@@ -154,6 +141,12 @@ class Shell:
     def _failed(self, message: str, code: int = FAILED) -> int:
         _report(f"{self._call.host}: {message}")
         return code or FAILED
+
+
+def _wait(pause: float) -> float:
+    """Wait before an attempt; return the wait before the next one."""
+    time.sleep(pause)
+    return min(2 * pause, LONGEST_PAUSE)
 
 
 def _own_address() -> str:

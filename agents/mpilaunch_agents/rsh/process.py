@@ -38,6 +38,9 @@ WATCH_SCRIPT = 'while grep -q "$1" /proc/$2/cmdline 2>/dev/null; do sleep 1; don
 PREAMBLE_SIZE = 4096
 """Bytes kept of the output before the command's start."""
 
+BROKEN_MARK = 255
+"""Exit code of a command whose mark has none: another program wrote it."""
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -60,27 +63,20 @@ class Stream:
 
     def take(self, data: bytes) -> None:
         """Process output; the possible beginning of a mark is held back until the rest of it arrives."""
-        data, self._held = self._held + data, b""
-        while data:
-            start = data.find(self._mark[:1])
-            self._emit(data if start < 0 else data[:start])
-            data = b"" if start < 0 else data[start:]
-            if data.startswith(self._mark):
-                line, newline, rest = data[len(self._mark) :].partition(b"\n")
-                if not newline:
-                    self._held, data = data, b""
-                    break
-                event, _, number = line.decode("ascii", "replace").partition(" ")
-                if event == "started":
-                    self.pid = number
-                else:
-                    self.exit = int(number)
-                data = rest
-            elif self._mark.startswith(data):
-                self._held, data = data, b""
+        data = self._held + data
+        while (start := data.find(self._mark)) >= 0 and (end := data.find(b"\n", start)) >= 0:
+            self._emit(data[:start])
+            event, _, number = data[start + len(self._mark) : end].decode("ascii", "replace").partition(" ")
+            if event == "started":
+                self.pid = number
             else:
-                self._emit(data[:1])
-                data = data[1:]
+                self.exit = int(number) if number.isdigit() and len(number) < 4 else BROKEN_MARK
+            data = data[end + 1 :]
+        if start < 0:
+            tails = range(max(0, len(data) - len(self._mark)), len(data))
+            start = next((tail for tail in tails if self._mark.startswith(data[tail:])), len(data))
+        self._emit(data[:start])
+        self._held = data[start:]
 
     def _emit(self, data: bytes) -> None:
         if not self.pid:
@@ -90,11 +86,7 @@ class Stream:
 
 
 class Remote:
-    """A local process that runs a script on the node; raises OSError when it cannot be started.
-
-    Attributes:
-        stdout, stderr: the script's output streams.
-    """
+    """A local process that runs a script on the node; raises OSError when it cannot be started."""
 
     def __init__(self, argv: Sequence[str], token: bytes, wakeup_fd: int) -> None:
         self.stdout, self.stderr = Stream(token, 1), Stream(token, 2)
@@ -111,7 +103,7 @@ class Remote:
         return (self.stderr.preamble.strip() or self.stdout.preamble.strip()).decode("utf-8", "replace")
 
     def send(self, data: bytes) -> None:
-        """Write to the script."""
+        """Write to the script's stdin."""
         write(self._stdin, data)
 
     def run(self, left: Callable[[], float | None]) -> int | None:
@@ -155,12 +147,7 @@ class Remote:
 
 
 class Signals:
-    """Records the signals that end this process; each wakes a wait. Signals ignored at the start stay ignored.
-
-    Attributes:
-        received: their numbers, in order.
-        wakeup_fd: a descriptor that becomes readable with each.
-    """
+    """Records the signals that end this process; each makes `wakeup_fd` readable. Signals ignored at the start stay ignored."""
 
     def __init__(self) -> None:
         self.received: list[int] = []

@@ -40,13 +40,10 @@ def route_to(name: str, call: Call, environ: Mapping[str, str]) -> Route:
 
 
 class Route:
-    """The route to this machine, and the base of all others.
-
-    Attributes:
-        node_shell: the remote shell with which nodes reach each other.
-    """
+    """The route to this machine, and the base of all others."""
 
     node_shell = NO_AGENT
+    """The remote shell with which nodes reach each other."""
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """Return the local command line that runs a command on the node."""
@@ -59,9 +56,9 @@ class Route:
         cause = classify_ssh_message(message)
         return (cause, line_with_cause(message, cause)) if cause else ("agent-failed" if code else "", pods.last_line(message))
 
-    def search(self) -> list[str] | None:
-        """Return the command line that looks an unknown node up, None for none."""
-        return None
+    def search(self) -> list[str]:
+        """Return the command line that looks an unknown node up, empty for none."""
+        return []
 
     def use_search_result(self, listing: str) -> None:
         """Use the output of the search."""
@@ -80,7 +77,6 @@ class SshRoute(Route):
         self._ssh = [_other_program("ssh"), "-T", "-o", "BatchMode=yes", *options, "--", host]
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the ssh command line; the command is one word for the node's shell."""
         return [*self._ssh, shell_line(command)]
 
 
@@ -100,7 +96,6 @@ class CommandRoute(Route):
         self._node = Node(0, call.host, (), template, user=call.user or None)
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the template's words with the fields replaced."""
         return list(self._agent.argv(self._node, command))
 
 
@@ -114,19 +109,15 @@ class KubectlRoute(Route):
         self._container, self._context = environ.get("MPILAUNCH_CONTAINER"), environ.get("MPILAUNCH_CONTEXT")
 
     def argv(self, command: Sequence[str]) -> list[str]:
-        """Return the kubectl command line."""
         return pods.exec_argv(self._pod, command, namespace=self._namespace, container=self._container, context=self._context)
 
     def explain(self, code: int, message: str) -> tuple[str, str]:
-        """Return the cause and the last line of kubectl's message."""
         return (pods.classify_kubectl_message(message) or "agent-failed") if code else "", pods.last_line(message)
 
     def search(self) -> list[str]:
-        """Return the kubectl command line that lists the pods with the host's name."""
         return pods.list_argv(namespace=self._namespace, context=self._context, host=self._host)
 
     def use_search_result(self, listing: str) -> None:
-        """Use the pod in the listing, if there is one."""
         self._pod = pods.pod_of_host(self._host, listing) or self._pod
 
 

@@ -1,8 +1,8 @@
 """The agent `ssh`: connects by asyncssh in the head's own process, one connection per channel.
 
 A host's settings are those that OpenSSH's `ssh -G` prints. The agent checks host keys and never asks for a password or a
-passphrase. It refuses options that it does not support and names the agent `openssh`, which supports them. asyncssh takes 0.2 s
-to import: it is imported when the first node is opened, while the first `ssh -G` run.
+passphrase. It refuses options that it does not support and names the agent `openssh`, which supports them. asyncssh takes 0.1 s
+to import: a thread does so when the first node is opened, while `ssh -G` runs and the first TCP connections are made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.text import did_you_mean
 from mpilaunch_agents.openssh import OpensshAgent
-from mpilaunch_agents.ssh.settings import SshSettings
+from mpilaunch_agents.ssh.settings import Route, SshSettings, connect_tcp
 
 if TYPE_CHECKING:
     from mpilaunch_agents.ssh.connection import Connections
@@ -50,24 +50,36 @@ class SshAgent:
         return OpensshAgent(self._options).argv(node, command)
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-        """Connect, log in and start the command; raises AgentFailure."""
+        route = asyncio.ensure_future(self._route_to(node))
         if self._connections is None:
             self._connections = asyncio.ensure_future(self._load())
-        if not self._connections.done():
-            self._settings.prefetch(node.name, node.user, node.port, self._overrides)
-        return await (await asyncio.shield(self._connections)).open(node, command, events)
+        try:
+            return await (await asyncio.shield(self._connections)).open(route, command, events)
+        except BaseException:
+            route.cancel()
+            if not isinstance(unused := (await asyncio.gather(route, return_exceptions=True))[0], BaseException):
+                unused.close()
+            raise
 
     async def close(self) -> None:
-        """Cut every connection and wait until all are closed."""
         loading, self._connections = self._connections, None
         if loading is not None:
             await (await loading).close()
 
+    async def _route_to(self, node: Node) -> Route:
+        settings = await self._settings.of(node.name, node.user, node.port, self._overrides)
+        return Route(settings, await connect_tcp(settings) if settings.direct else None)
+
     async def _load(self) -> Connections:
         await asyncio.sleep(0)  # first start `ssh -G` for the nodes that are opened at the same time
-        from mpilaunch_agents.ssh.connection import Connections
+        make = await asyncio.get_running_loop().run_in_executor(None, _import_connections)
+        return make(self._options, self._settings)
 
-        return Connections(self._options, self._overrides, self._settings)
+
+def _import_connections() -> type[Connections]:
+    from mpilaunch_agents.ssh.connection import Connections
+
+    return Connections
 
 
 def config_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import os
 import re
 import signal
 import socket
@@ -17,15 +17,6 @@ from mpilaunch_agents.openssh import classify_ssh_message
 HIGH_WATER = 1 << 18
 """Unwritten bytes above which writing pauses."""
 
-ERRNO_CAUSES = {
-    errno.ECONNREFUSED: "connection-refused",
-    errno.ETIMEDOUT: "timeout",
-    errno.EHOSTUNREACH: "unreachable",
-    errno.ENETUNREACH: "unreachable",
-    errno.EHOSTDOWN: "unreachable",
-    errno.ECONNRESET: "connection-closed",
-    errno.EPIPE: "connection-closed",
-}
 ERROR_CAUSES: tuple[tuple[type[BaseException], str], ...] = (
     (socket.gaierror, "host-unknown"),
     (UnicodeError, "host-unknown"),  # not a DNS name: a label is empty or too long
@@ -42,42 +33,36 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
     def __init__(self, connection: asyncssh.SSHClientConnection, events: ChannelEvents) -> None:
         self._connection = connection
         self._events = events
-        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self._channel: asyncssh.SSHClientChannel[bytes]
         self._live = False
         self._exit_code: int | None = None
 
     # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the command's stdin."""
-        if self._live and self._channel is not None:
+        if self._live:
             with suppress(OSError):
                 self._channel.write(data)
 
     def write_eof(self) -> None:
-        """Close the command's stdin."""
-        if self._live and self._channel is not None:
+        if self._live:
             with suppress(OSError):
                 self._channel.write_eof()
 
     def abort(self) -> None:
-        """Cut the connection."""
         if self._live:
             self._connection.abort()
 
     # Callbacks of asyncssh
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        """Store the channel; the command is not running yet."""
         self._channel = chan
         chan.set_write_buffer_limits(HIGH_WATER)
 
     def session_started(self) -> None:
-        """Start to report events to the head."""
         self._live = True
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        """Pass on output."""
         if datatype == asyncssh.EXTENDED_DATA_STDERR:
             self._events.stderr_received(data)
         else:
@@ -88,21 +73,17 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
         return True
 
     def pause_writing(self) -> None:
-        """Report a full buffer."""
         if self._live:
             self._events.pause_writing()
 
     def resume_writing(self) -> None:
-        """Report that the buffer has room."""
         if self._live:
             self._events.resume_writing()
 
     def exit_status_received(self, status: int) -> None:
-        """Store the exit code."""
         self._exit_code = status
 
     def exit_signal_received(self, signal_name: str, core_dumped: bool, msg: str, lang: str) -> None:
-        """Store the signal as an exit code."""
         number = getattr(signal, f"SIG{signal_name}", None)
         self._exit_code = 128 + number if number is not None else None
 
@@ -125,7 +106,7 @@ def failure(error: BaseException) -> AgentFailure:
     if not cause and isinstance(error, OSError):
         # For a host with several addresses, asyncio joins the errors into one message.
         number = error.errno or next(map(int, re.findall(r"\[Errno (\d+)\]", message)), 0)
-        cause = ERRNO_CAUSES.get(number, "")
+        cause = classify_ssh_message(os.strerror(number))  # ssh's messages end with these
     return AgentFailure(cause or classify_ssh_message(message) or "agent-failed", message)
 
 

@@ -7,30 +7,31 @@ default settings, keys and jump hosts. It never asks for a password or a passphr
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import re
 import shlex
-import tempfile
+import socket
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import asyncssh
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
-from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch.text import shell_line
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
 from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
-from mpilaunch_agents.ssh.settings import HostSettings, SshSettings
+from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp, has_failed
 
 WINDOW = 4 << 20
 """Receive window of a channel, in bytes."""
 
 PASSED_ON = """
-    AddressFamily BindAddress Compression EnableSSHKeySign ForwardAgent GSSAPIAuthentication GSSAPIDelegateCredentials
+    Compression EnableSSHKeySign ForwardAgent GSSAPIAuthentication GSSAPIDelegateCredentials
     GSSAPIKeyExchange HostbasedAuthentication PKCS11Provider PreferredAuthentications PubkeyAuthentication SendEnv SetEnv
     TCPKeepAlive
 """
@@ -65,18 +66,11 @@ class _Client(asyncssh.SSHClient):
 
 
 class Connections:
-    """Makes the connections of one agent and holds their shared state.
+    """Makes the connections of one agent and holds their shared state."""
 
-    Args:
-        options: the agent's options.
-        overrides: lines of ssh configuration that override the user's files, except for jump hosts.
-        settings: queries the settings of hosts.
-    """
-
-    def __init__(self, options: AgentOptions, overrides: Sequence[str], settings: SshSettings) -> None:
+    def __init__(self, options: AgentOptions, settings: SshSettings) -> None:
         asyncssh.set_log_level("CRITICAL")
         self._options = options
-        self._overrides = overrides
         self._settings = settings
         self._keys = KeyFiles()
         self._files: dict[str, int] = {}
@@ -86,14 +80,15 @@ class Connections:
         # The loop holds a reference to every open connection, so none vanishes from here before it is closed.
         self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
 
-    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> SshChannel:
-        """Connect and start the command; raises AgentFailure."""
+    async def open(self, route: asyncio.Task[Route], command: Sequence[str], events: ChannelEvents) -> SshChannel:
+        """Log in and start the command; raises AgentFailure."""
         limit, started = self._options.connect_timeout, time.monotonic()
         try:
-            settings = await asyncio.wait_for(self._settings.of(node.name, node.user, node.port, self._overrides), limit)
+            settings, connection = await asyncio.wait_for(route, limit)
             limit = min(limit, float(settings.get("connecttimeout") or limit))
             try:
-                return await asyncio.wait_for(self._open(settings, command, events), started + limit - time.monotonic())
+                opening = self._open(settings, connection, command, events)
+                return await asyncio.wait_for(opening, started + limit - time.monotonic())
             except (asyncio.TimeoutError, asyncio.CancelledError):
                 self._abandon_jumps(settings.get("proxyjump"), started)
                 raise
@@ -115,10 +110,12 @@ class Connections:
         for descriptor in self._files.values():
             os.close(descriptor)
 
-    async def _open(self, settings: HostSettings, command: Sequence[str], events: ChannelEvents) -> SshChannel:
-        connection = await self._connect(settings, await self._tunnel(settings, ()))
-        try:
-            _, session = await connection.create_session(
+    async def _open(
+        self, settings: HostSettings, direct: socket.socket | None, command: Sequence[str], events: ChannelEvents
+    ) -> SshChannel:
+        connection = await self._connect(settings, await self._tunnel(settings, ()), direct)
+        opening = asyncio.ensure_future(
+            connection.create_session(
                 lambda: SshChannel(connection, events),
                 shell_line(command),
                 encoding=None,
@@ -126,13 +123,21 @@ class Connections:
                 request_pty=False,
                 x11_forwarding=False,
             )
+        )
+        try:
+            await asyncio.sleep(0)  # the request is sent
+            acknowledge_at_once(connection.get_extra_info("socket"))
+            _, session = await opening
         except BaseException:
+            opening.cancel()
             connection.abort()
             raise
         return cast(SshChannel, session)
 
-    async def _connect(self, settings: HostSettings, tunnel: Any) -> asyncssh.SSHClientConnection:
-        """Connect to a host and log in, through another connection unless it is None."""
+    async def _connect(
+        self, settings: HostSettings, tunnel: asyncssh.SSHClientConnection | None, direct: socket.socket | None = None
+    ) -> asyncssh.SSHClientConnection:
+        """Log in to a host, over a TCP connection or through another host's connection if given."""
         checking = settings.get("stricthostkeychecking").lower()
         known, identities = self._keys.known_keys(settings), self._keys.identities(settings)
         any_key = self._options.insecure_host_keys or checking in ("no", "off", "false")
@@ -145,6 +150,7 @@ class Connections:
                 username=settings.get("user"),
                 config=[self._file(_asyncssh_config(settings, defaults))],
                 tunnel=tunnel,
+                sock=direct,
                 proxy_command=_proxy_command(settings),
                 client_factory=lambda: client,
                 known_hosts=None if any_key else (known.trusted, known.authorities, known.revoked),
@@ -156,7 +162,8 @@ class Connections:
                 login_timeout=0,
                 password_auth=False,
                 kbdint_auth=False,
-                client_keys=identities.copies() or None,
+                # Copies, because asyncssh stores the negotiated algorithm in them.
+                client_keys=[copy.copy(pair) for pair in identities.pairs] or None,
                 **_ssh_agent(settings),
             )
         except asyncssh.HostKeyNotVerifiable as error:
@@ -172,18 +179,17 @@ class Connections:
         """Return the jump host's connection for a host, None for none; hosts with the same jump hosts share it.
 
         Args:
-            settings: the host's settings.
             under_way: jump hosts whose connection requires this host, to detect a cycle.
         """
         jump = settings.get("proxyjump")
         tunnel = None
         path = ""
-        for hop in jump.split(",") if jump else ():
-            path += ("," if path else "") + hop.strip()
+        for hop in jump.replace(" ", "").split(",") if jump else ():
+            path += ("," if path else "") + hop
             if path in under_way:
                 raise AgentFailure("agent-failed", f"ProxyJump {jump} leads back to itself")
-            if path not in self._jumps or _has_failed(self._jumps[path]):
-                self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop.strip(), tunnel, (*under_way, path)))
+            if path not in self._jumps or has_failed(self._jumps[path]) or _is_closed(self._jumps[path]):
+                self._jumps[path] = asyncio.ensure_future(self._connect_hop(hop, tunnel, (*under_way, path)))
                 self._jump_started[path] = time.monotonic()
             # The timeout of one host must not cancel a jump host that others wait for.
             tunnel = await asyncio.shield(self._jumps[path])
@@ -192,7 +198,7 @@ class Connections:
     def _abandon_jumps(self, jump: str, before: float) -> None:
         """Have the next attempt reconnect the jump hosts connected before a time: a broken connection may look open."""
         for path in list(self._jumps):
-            if f"{jump},".replace(" ", "").startswith(f"{path},") and self._jump_started[path] < before:
+            if f"{jump.replace(' ', '')},".startswith(f"{path},") and self._jump_started[path] < before:
                 self._abandoned.append(self._jumps.pop(path))
 
     async def _connect_hop(self, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection:
@@ -201,32 +207,40 @@ class Connections:
             raise AgentFailure("agent-failed", f"ProxyJump '{hop}' is not of the form [user@]host[:port]")
         host, port = match["bracketed"] or match["host"], int(match["port"]) if match["port"] else None
         settings = await self._settings.of(host, match["user"], port, ())
-        return await self._connect(settings, tunnel or await self._tunnel(settings, under_way))
+        tunnel = tunnel or await self._tunnel(settings, under_way)
+        return await self._connect(settings, tunnel, None if tunnel or not settings.direct else await connect_tcp(settings))
 
     def _file(self, text: str) -> str:
-        """Return the path of an unlinked private file with this text: asyncssh reads settings only from files."""
+        """Return the path of a file in memory with this text: asyncssh reads settings only from files."""
         if text not in self._files:
-            descriptor, path = tempfile.mkstemp()
-            self._files[text] = descriptor
-            os.unlink(path)
+            descriptor = self._files[text] = os.memfd_create("ssh_config")
             with open(descriptor, "w", closefd=False) as file:
                 file.write(text)
         return f"/proc/self/fd/{self._files[text]}"
 
 
+def acknowledge_at_once(connection: socket.socket | None) -> None:
+    """Keep the kernel from delaying its next acknowledgements (tcp(7), TCP_QUICKACK).
+
+    After the login sshd sends its host keys and then the answer to the request for a session. Nagle's algorithm holds the
+    answer back until the host keys are acknowledged: up to 40 ms otherwise.
+    """
+    if connection is not None:  # a proxy command has none
+        with suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+
+
 def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
     """Return the settings for asyncssh in ssh_config's syntax, without Host, Match or Include."""
-    lines = [(name, value) for name in PASSED_ON.split() for value in settings.all(name)]
+    lines = [(name, shlex.quote(value)) for name in PASSED_ON.split() for value in settings.all(name)]
     for name, override in OVERRIDES.items():
         value = settings.get(name)
         if value == defaults.get(name):
             value = override
-        if name == "RekeyLimit":
-            size, _, seconds = value.partition(" ")
-            lines += [(name, f"{size} {seconds}")] if seconds not in ("", "0") else [(name, size)] if size else []
-        elif value:
-            lines.append((name, value))
-    return "".join(f"{name} {value if name == 'RekeyLimit' else shlex.quote(value)}\n" for name, value in lines)
+        if value:
+            # RekeyLimit is a size and a time, where asyncssh does not accept 0 for "no limit".
+            lines.append((name, value.removesuffix(" 0") if name == "RekeyLimit" else shlex.quote(value)))
+    return "".join(f"{name} {value}\n" for name, value in lines)
 
 
 def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
@@ -244,14 +258,14 @@ def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
 def _ssh_agent(settings: HostSettings) -> dict[str, Any]:
     """Return the arguments that select the keys of the ssh agent."""
     arguments: dict[str, Any] = {"agent_identities": None}
-    socket = settings.values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
-    if socket.lower() == "none":
+    path = settings.values.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+    if path.lower() == "none":
         arguments["agent_path"] = None
-    elif re.fullmatch(r"\$\w+", socket):
-        arguments["agent_path"] = os.environ.get(socket[1:])
-    elif socket != "SSH_AUTH_SOCK":
-        arguments["agent_path"] = settings.path(socket)
-    if settings.is_set("identitiesonly"):
+    elif re.fullmatch(r"\$\w+", path):
+        arguments["agent_path"] = os.environ.get(path[1:])
+    elif path != "SSH_AUTH_SOCK":
+        arguments["agent_path"] = settings.path(path)
+    if settings.get("identitiesonly").lower() in ("yes", "true"):
         arguments["agent_identities"] = read_public_keys(settings) or None
         if not arguments["agent_identities"]:
             arguments["agent_path"] = None
@@ -264,10 +278,9 @@ def _unused_keys(identities: Identities) -> str:
     if identities.unprotected:
         text += f"; unprotected private key, not used (chmod 600): {', '.join(identities.unprotected)}"
     if identities.locked:
-        keys = " ".join(map(shlex.quote, identities.locked))
-        text += f"; private key with a passphrase, used only through an ssh agent: ssh-add {keys}"
+        text += f"; private key with a passphrase, used only through an ssh agent: ssh-add {shlex.join(identities.locked)}"
     return text
 
 
-def _has_failed(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None or task.result().is_closed())
+def _is_closed(task: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
+    return task.done() and task.result().is_closed()

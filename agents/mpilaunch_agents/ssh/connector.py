@@ -88,7 +88,6 @@ class _Relay(FrameProtocol):
             self.transport.abort()
 
     def frame_received(self, kind: int, data: bytes) -> None:
-        """Handle the request; pass on the stdin after it."""
         if self._opening is None:
             self._opening = asyncio.ensure_future(self._open(*json.loads(data)))
         elif self._channel is not None and kind == STDIN:
@@ -128,24 +127,19 @@ class _EventRelay:
         self._relay = relay
 
     def data_received(self, data: bytes) -> None:
-        """Send bytes of stdout."""
         self._send(STDOUT, data)
 
     def stderr_received(self, data: bytes) -> None:
-        """Send bytes of stderr."""
         self._send(STDERR, data)
 
     def closed(self, end: ChannelEnd) -> None:
-        """Send the end."""
         self._relay.opened()
         self._relay.send_end(end)
 
     def pause_writing(self) -> None:
-        """Stop reading from the head."""
         self._relay.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read from the head again."""
         self._relay.transport.resume_reading()
 
     def _send(self, kind: int, data: bytes) -> None:

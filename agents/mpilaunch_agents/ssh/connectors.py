@@ -1,8 +1,8 @@
 """Distributes the connections of an agent over several processes, the connectors, for more nodes than one core can serve.
 
-A connector knows nothing of jobs and relays bytes. The head connects to it once for each node, by a socket that accepts nobody
-else. It ends with the head. If a connector dies, its connections are lost like any others, and the head uses the remaining
-connectors.
+A connector knows nothing of jobs and relays bytes. The head connects to it once for each node, by a socket that accepts no
+other process. It ends with the head. If a connector dies, its connections are lost like any others, and the head uses the
+remaining connectors.
 """
 
 from __future__ import annotations
@@ -28,12 +28,7 @@ START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.ssh.conne
 
 
 class ConnectorsAgent:
-    """Reaches nodes by another agent in connectors, with the same number of nodes each.
-
-    Args:
-        name, options: of the other agent; raises UsageError when it cannot be loaded.
-        count: number of connectors.
-    """
+    """Reaches nodes by the agent `name` in `count` connectors; raises UsageError if it cannot be loaded."""
 
     def __init__(self, name: str, options: AgentOptions, count: int) -> None:
         options = options._replace(connectors=1, call_back=())
@@ -45,7 +40,6 @@ class ConnectorsAgent:
         return self._agent.argv(node, command) if isinstance(self._agent, CommandLineAgent) else []
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-        """Have a connector start the command; raises AgentFailure."""
         from mpilaunch_agents.ssh.connector import ConnectorLost, connect  # not before asyncio is loaded
 
         while living := [connector for connector in self._connectors if not connector.child.ended]:
@@ -59,19 +53,12 @@ class ConnectorsAgent:
         raise AgentFailure("agent-failed", "the processes that make the connections have died")
 
     async def close(self) -> None:
-        """End the connectors and their connections."""
         dismiss(connector.child for connector in self._connectors)
         self._connectors.clear()
 
 
 class _Connector:
-    """The head's handle of a connector.
-
-    Attributes:
-        child: the process.
-        address: the address of its socket.
-        node_count: number of nodes it was asked to open.
-    """
+    """The head's handle of a connector; `node_count` is the number of nodes it was asked to open."""
 
     def __init__(self, name: str, options: AgentOptions) -> None:
         self.node_count = 0

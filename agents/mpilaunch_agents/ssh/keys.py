@@ -6,12 +6,11 @@ may read is not used. Nothing here asks for a passphrase.
 
 from __future__ import annotations
 
-import copy
 import os
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import asyncssh
 
@@ -23,8 +22,7 @@ REVOCATION_LIST = b"SSHKRL\n"
 """The first bytes of a key revocation list in OpenSSH's binary format."""
 
 
-@dataclass(frozen=True)
-class KnownKeys:
+class KnownKeys(NamedTuple):
     """The known keys of one host."""
 
     trusted: list[asyncssh.SSHKey]
@@ -37,8 +35,7 @@ class KnownKeys:
         return bool(self.trusted or self.authorities)
 
 
-@dataclass
-class Identities:
+class Identities(NamedTuple):
     """Private keys for the login.
 
     Attributes:
@@ -47,29 +44,23 @@ class Identities:
         locked: paths of keys that need a passphrase; only an ssh agent can use them.
     """
 
-    pairs: list[asyncssh.SSHKeyPair] = field(default_factory=list)
-    unprotected: list[str] = field(default_factory=list)
-    locked: list[str] = field(default_factory=list)
-
-    def copies(self) -> list[asyncssh.SSHKeyPair]:
-        """Return copies for one connection, because asyncssh stores the negotiated algorithm in them."""
-        return [copy.copy(pair) for pair in self.pairs]
+    pairs: list[asyncssh.SSHKeyPair]
+    unprotected: list[str]
+    locked: list[str]
 
 
 class KeyFiles:
     """Reads key files, each list of files once."""
 
     def __init__(self) -> None:
-        self._known_hosts: dict[tuple[str, ...], asyncssh.SSHKnownHosts] = {}
-        self._identities: dict[tuple[tuple[str, ...], tuple[str, ...]], Identities] = {}
+        self._known_hosts = lru_cache(None)(_read_known_hosts)
+        self._identities = lru_cache(None)(_read_identities)
 
     def known_keys(self, settings: HostSettings) -> KnownKeys:
         """Return the known keys of a host, by HostKeyAlias or else by name; raises AgentFailure."""
         # `ssh -G` prints these paths expanded.
         files = tuple(path for name in ("userknownhostsfile", "globalknownhostsfile") for path in settings.get(name).split())
-        if files not in self._known_hosts:
-            self._known_hosts[files] = _read_known_hosts(files)
-        known_hosts, alias = self._known_hosts[files], settings.get("hostkeyalias")
+        known_hosts, alias = self._known_hosts(files), settings.get("hostkeyalias")
         name = alias or settings.host
         if alias or settings.port == SSH_PORT:
             keys = _match(known_hosts, name)
@@ -84,11 +75,8 @@ class KeyFiles:
 
     def identities(self, settings: HostSettings) -> Identities:
         """Return the private keys for a host; raises AgentFailure."""
-        files = tuple(settings.path(name) for name in settings.all("identityfile"))
-        certificates = tuple(settings.path(name) for name in settings.all("certificatefile"))
-        if (files, certificates) not in self._identities:
-            self._identities[files, certificates] = _read_identities(files, certificates)
-        return self._identities[files, certificates]
+        files, certificates = (tuple(map(settings.path, settings.all(name))) for name in ("identityfile", "certificatefile"))
+        return self._identities(files, certificates)
 
 
 def read_public_keys(settings: HostSettings) -> list[bytes]:
@@ -106,7 +94,7 @@ def _match(known_hosts: asyncssh.SSHKnownHosts, name: str) -> KnownKeys:
     return KnownKeys(list(trusted), list(authorities), list(revoked))
 
 
-def _read_known_hosts(files: Sequence[str]) -> asyncssh.SSHKnownHosts:
+def _read_known_hosts(files: tuple[str, ...]) -> asyncssh.SSHKnownHosts:
     known_hosts = asyncssh.import_known_hosts("")
     for name in files:
         with suppress(OSError):
@@ -140,13 +128,13 @@ def _read_revoked(path: str) -> list[asyncssh.SSHKey]:
         raise AgentFailure("agent-failed", f"RevokedHostKeys {path}: {error}") from error
 
 
-def _read_identities(files: Sequence[str], certificates: Sequence[str]) -> Identities:
+def _read_identities(files: tuple[str, ...], certificates: tuple[str, ...]) -> Identities:
     """Return the private keys that need no passphrase, also as certificates where they have one."""
     loaded = []
     for name in certificates:
         with suppress(OSError, ValueError):
             loaded.append(asyncssh.read_certificate(name))
-    identities = Identities()
+    identities = Identities([], [], [])
     for name in files:
         with suppress(OSError, ValueError):
             status = os.stat(name)
@@ -155,7 +143,7 @@ def _read_identities(files: Sequence[str], certificates: Sequence[str]) -> Ident
                 identities.unprotected.append(name)
             else:
                 pairs = asyncssh.load_keypairs(name, None, loaded, ignore_encrypted=True)
-                identities.pairs += pairs
+                identities.pairs.extend(pairs)
                 if not pairs:
                     identities.locked.append(name)
     return identities

@@ -1,7 +1,7 @@
-"""The settings of OpenSSH's client for a host, as `ssh -G` prints them; it never reads a configuration file itself.
+"""The settings of OpenSSH's client for a host, as `ssh -G` prints them, and the TCP connection that they describe.
 
-So OpenSSH alone evaluates Host, Match and Include, and decides which files it trusts (by owner and mode, in the home directory
-of the password database rather than $HOME).
+It never reads a configuration file itself, so OpenSSH alone evaluates Host, Match and Include, and decides which files it
+trusts (by owner and mode, in the home directory of the password database rather than $HOME). Nothing here needs asyncssh.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pwd
 import re
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch.hosts.remote_names import name_problem
@@ -22,12 +22,12 @@ from mpilaunch_agents.openssh import classify_ssh_message
 SSH_PORT = 22
 MAX_QUERIES = 16
 """Maximum number of `ssh -G` at a time."""
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 TOKEN = re.compile(r"%(.)")
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-@dataclass(frozen=True)
-class HostSettings:
+class HostSettings(NamedTuple):
     """The settings of one host.
 
     Attributes:
@@ -36,7 +36,7 @@ class HostSettings:
     """
 
     original: str
-    values: dict[str, list[str]] = field(default_factory=dict)
+    values: dict[str, list[str]]
 
     def get(self, name: str) -> str:
         """Return the value of a setting, "" when it is unset or none."""
@@ -47,14 +47,15 @@ class HostSettings:
         """Return all values of a setting that may be given several times."""
         return [value for value in self.values.get(name.lower(), []) if value.lower() != "none"]
 
-    def is_set(self, name: str) -> bool:
-        """Return whether a setting is yes."""
-        return self.get(name).lower() in ("yes", "true")
-
     @property
     def host(self) -> str:
         """The name or address to connect to, by which its host key is looked up."""
         return self.get("hostname") or self.original
+
+    @property
+    def direct(self) -> bool:
+        """Whether no jump host and no proxy command leads to the host."""
+        return not (self.get("proxyjump") or self.get("proxycommand"))
 
     @property
     def port(self) -> int:
@@ -87,21 +88,15 @@ class HostSettings:
         return TOKEN.sub(token, text)
 
     def path(self, text: str) -> str:
-        """Return a path with `~`, variables and tokens expanded; raises AgentFailure."""
-        text = VARIABLE.sub(lambda match: os.environ.get(match[1], ""), home_path(text))
-        return self.expand(text)
-
-
-def home_path(text: str) -> str:
-    """Return a path with a leading `~` or `~user` expanded as by OpenSSH: from the password database, not from $HOME."""
-    if not text.startswith("~"):
-        return text
-    user, slash, rest = text[1:].partition("/")
-    try:
-        home = pwd.getpwnam(user).pw_dir if user else pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        raise AgentFailure("agent-failed", f"'{text}': this machine has no such user") from None
-    return home + slash + rest
+        """Return a path with `~`, variables and tokens expanded as by OpenSSH: `~` is not $HOME; raises AgentFailure."""
+        if text.startswith("~"):
+            user, slash, rest = text[1:].partition("/")
+            try:
+                home = pwd.getpwnam(user).pw_dir if user else pwd.getpwuid(os.getuid()).pw_dir
+            except KeyError:
+                raise AgentFailure("agent-failed", f"'{text}': this machine has no such user") from None
+            text = home + slash + rest
+        return self.expand(VARIABLE.sub(lambda match: os.environ.get(match[1], ""), text))
 
 
 class SshSettings:
@@ -109,14 +104,7 @@ class SshSettings:
 
     def __init__(self) -> None:
         self._defaults: asyncio.Task[HostSettings] | None = None
-        self._prefetched: dict[tuple[object, ...], asyncio.Task[HostSettings]] = {}
         self._slots = asyncio.Semaphore(MAX_QUERIES)
-
-    def prefetch(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> None:
-        """Start the query for a host; the next `of` with the same arguments returns its result."""
-        key = (host, user, port, *options)
-        if key not in self._prefetched:
-            self._prefetched[key] = asyncio.ensure_future(self._query_host(host, user, port, options))
 
     async def of(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
         """Return the settings of a host; raises AgentFailure.
@@ -125,24 +113,7 @@ class SshSettings:
             user, port: given by the user, None if not.
             options: settings that override those of the configuration files.
         """
-        prefetched = self._prefetched.pop((host, user, port, *options), None)
-        return await (prefetched or self._query_host(host, user, port, options))
-
-    async def defaults(self) -> HostSettings:
-        """Return OpenSSH's default settings, queried once; raises AgentFailure."""
-        if self._defaults is None or (self._defaults.done() and not _succeeded(self._defaults)):
-            self._defaults = asyncio.ensure_future(self._query("localhost", ["-F", "none"]))
-        return await asyncio.shield(self._defaults)
-
-    async def close(self) -> None:
-        """End the queries that nothing waits for."""
-        queries = [*self._prefetched.values(), *([] if self._defaults is None else [self._defaults])]
-        for query in queries:
-            query.cancel()
-        await asyncio.gather(*queries, return_exceptions=True)
-        self._prefetched.clear()
-
-    async def _query_host(self, host: str, user: str | None, port: int | None, options: Sequence[str]) -> HostSettings:
+        self._query_defaults()  # they are needed with the settings of any host
         refused = name_problem(host, user)
         if refused:
             raise AgentFailure("agent-failed", refused)
@@ -151,6 +122,21 @@ class SshSettings:
         argv += ["-p", str(port)] if port is not None else []
         return await self._query(host, argv)
 
+    async def defaults(self) -> HostSettings:
+        """Return OpenSSH's default settings, queried once; raises AgentFailure."""
+        return await asyncio.shield(self._query_defaults())
+
+    async def close(self) -> None:
+        """End the query of the defaults."""
+        if self._defaults is not None:
+            self._defaults.cancel()
+            await asyncio.gather(self._defaults, return_exceptions=True)
+
+    def _query_defaults(self) -> asyncio.Task[HostSettings]:
+        if self._defaults is None or has_failed(self._defaults):
+            self._defaults = asyncio.ensure_future(self._query("localhost", ["-F", "none"]))
+        return self._defaults
+
     async def _query(self, host: str, argv: Sequence[str]) -> HostSettings:
         async with self._slots:
             code, output, errors = await capture(["ssh", "-T", "-G", *argv, "--", host])
@@ -158,11 +144,53 @@ class SshSettings:
             lines = errors.strip().splitlines() or [f"ssh -G: exit code {code}"]
             raise AgentFailure(classify_ssh_message(errors) or "agent-failed", lines[0].strip())
         values: dict[str, list[str]] = {}
-        for line in output.splitlines():
-            name, _, value = line.partition(" ")
+        for name, _, value in (line.partition(" ") for line in output.splitlines()):
             values.setdefault(name.lower(), []).append(value)
         return HostSettings(host, values)
 
 
-def _succeeded(task: asyncio.Task[HostSettings]) -> bool:
-    return not task.cancelled() and task.exception() is None
+def has_failed(task: asyncio.Task[Any]) -> bool:
+    """Return whether a task has ended without a result."""
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+class Route(NamedTuple):
+    """How a host is reached: its settings, and the TCP connection to it unless a jump host or a proxy command leads there."""
+
+    settings: HostSettings
+    connection: socket.socket | None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.connection is not None:
+            self.connection.close()
+
+
+async def connect_tcp(settings: HostSettings) -> socket.socket:
+    """Return a TCP connection to a host from which nothing has been read; raises OSError and asyncio.TimeoutError."""
+    bind, limit = settings.get("bindaddress"), settings.get("connecttimeout")
+    connecting = asyncio.get_running_loop().create_connection(
+        _Unread,
+        settings.host,
+        settings.port,
+        family=FAMILIES.get(settings.get("addressfamily").lower(), socket.AF_UNSPEC),
+        local_addr=(bind, 0) if bind else None,
+    )
+    try:
+        transport, _ = await asyncio.wait_for(connecting, float(limit) if limit else None)
+    except asyncio.TimeoutError as error:  # of the limit, or of the kernel with a message
+        raise asyncio.TimeoutError(str(error) or f"no answer within {limit} s") from None
+    try:
+        connection: socket.socket = transport.get_extra_info("socket").dup()
+    finally:
+        transport.close()
+    connection.setblocking(False)
+    return connection
+
+
+class _Unread(asyncio.Protocol):
+    """Leaves the host's first bytes in the socket."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Do not begin to read."""
+        cast(asyncio.ReadTransport, transport).pause_reading()

@@ -1,19 +1,19 @@
 """Options of Hydra, MPICH's mpiexec (3.4 to 5, mpiexec/options.c), that are not the same as ours.
 
-Pure. Intel MPI's mpiexec is derived from Hydra: both have the rows of `SHARED`.
+Pure. Options of the same name and meaning, such as -n, -ppn and -f, are in the table of `cli.options`. Intel MPI's mpiexec is
+derived from Hydra: both have the rows of `SHARED`.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 from mpilaunch.cli.dialects.rows import (
     Dialect,
-    ReadFile,
+    InvalidArgument,
     Translation,
-    Wrong,
     acts,
     fill_pattern,
     for_each,
@@ -25,28 +25,27 @@ from mpilaunch.cli.dialects.rows import (
 # Functions of rows
 
 
-def only_these(values: Sequence[str], read_file: ReadFile) -> Translation:
+def only_these(names: str) -> Translation:
     """-envlist a,b: forward only these variables."""
-    return Translation(("--forward", "none", *for_each("--export", values[0])))
+    return Translation(("--forward", "none", *for_each("--export", names)))
 
 
-def universe_size(values: Sequence[str], read_file: ReadFile) -> Translation:
+def universe_size(size: str) -> Translation:
     """-usize N, SYSTEM or INFINITE."""
-    text = values[0].upper()
-    if text == "INFINITE":
-        raise Wrong("an infinite universe is not supported", "use a number: --universe-size N")
-    return Translation() if text == "SYSTEM" else Translation(("--universe-size", values[0]))
+    if size.upper() == "INFINITE":
+        raise InvalidArgument("an infinite universe is not supported", "use a number: --universe-size N")
+    return Translation() if size.upper() == "SYSTEM" else Translation(("--universe-size", size))
 
 
-def gpus_per_proc(values: Sequence[str], read_file: ReadFile) -> Translation:
+def gpus_per_proc(number: str) -> Translation:
     """-gpus-per-proc N or AUTO."""
-    return Translation() if values[0].upper() == "AUTO" else Translation(("--gpus-per-rank", values[0]))
+    return Translation() if number.upper() == "AUTO" else Translation(("--gpus-per-rank", number))
 
 
-def checkpoint_library(values: Sequence[str], read_file: ReadFile) -> Translation:
+def checkpoint_library(name: str) -> Translation:
     """-ckpointlib blcr: not supported, because current kernels cannot load BLCR."""
     note = (
-        f"-ckpointlib {values[0]} has no effect: BLCR had its last release in 2013, and no current kernel supports it. "
+        f"-ckpointlib {name} has no effect: BLCR had its last release in 2013, and no current kernel supports it. "
         "The ranks save their own state on the signal of --checkpoint-signal; see docs/checkpoints.md"
     )
     return Translation(notes=((note, 0),))
@@ -55,17 +54,17 @@ def checkpoint_library(values: Sequence[str], read_file: ReadFile) -> Translatio
 _PATTERN_FIELDS = {"r": "{rank}", "h": "{host}", "p": "{node_rank}", "g": "0", "%": "%"}
 
 
-def prepend_pattern(values: Sequence[str], read_file: ReadFile) -> Translation:
+def prepend_pattern(pattern: str) -> Translation:
     """-prepend-pattern '%r@%h ': a prefix for each line."""
-    return Translation(("--tag", fill_pattern(values[0], {**_PATTERN_FIELDS, "t": "{time}"})))
+    return Translation(("--tag", fill_pattern(pattern, {**_PATTERN_FIELDS, "t": "{time}"})))
 
 
-def file_pattern(flag: str, values: Sequence[str], read_file: ReadFile) -> Translation:
+def file_pattern(flag: str, pattern: str) -> Translation:
     """-outfile-pattern out.%r, -errfile-pattern err.%r: write stdout or stderr to files."""
-    return Translation((flag, fill_pattern(values[0], _PATTERN_FIELDS)))
+    return Translation((flag, fill_pattern(pattern, _PATTERN_FIELDS)))
 
 
-_BY_SSH = ("ssh", "user", "")
+_LAUNCHERS = {"ssh": "ssh", "user": "ssh", "": "ssh", "rsh": "rsh", "fork": "fork"}
 _SCHEDULERS = {
     **dict.fromkeys(("slurm", "srun"), "'srun --nodes=1 --ntasks=1 --nodelist={host} --overlap sh -c {command}'"),
     **dict.fromkeys(("lsf", "blaunch"), "'blaunch {host} {command}'"),
@@ -73,33 +72,26 @@ _SCHEDULERS = {
 }
 
 
-def launcher(values: Sequence[str], read_file: ReadFile) -> Translation:
+def launcher(name: str) -> Translation:
     """-launcher ssh, rsh, fork: the agent."""
-    name = values[0].lower()
-    if name in _BY_SSH:
-        return Translation(agent={"launcher": "ssh"})
-    if name in ("rsh", "fork"):
-        return Translation(agent={"launcher": name})
-    template = _SCHEDULERS.get(name)
+    if name.lower() in _LAUNCHERS:
+        return Translation(agent={"launcher": _LAUNCHERS[name.lower()]})
+    template = _SCHEDULERS.get(name.lower())
     hint = f"use ssh, or --remote-agent {template}" if template else "use ssh, rsh or fork"
-    raise Wrong(f"launcher '{values[0]}' is not supported", hint)
+    raise InvalidArgument(f"launcher '{name}' is not supported", hint)
 
 
-def launcher_exec(values: Sequence[str], read_file: ReadFile) -> Translation:
+def launcher_exec(path: str) -> Translation:
     """-launcher-exec PATH: the program to use instead of ssh."""
-    return Translation(agent={"program": shlex.quote(values[0]), "flags": "-x"})
+    return Translation(agent={"program": shlex.quote(path), "flags": "-x"})
 
 
-def with_x(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """-enable-x: forward X11, so that ranks can open windows on this machine."""
-    return Translation(("--remote-agent", "openssh", "--ssh-option", "ForwardX11=yes"))
-
-
-def resource_manager(values: Sequence[str], read_file: ReadFile) -> Translation:
+def resource_manager(name: str) -> Translation:
     """-rmk NAME: the batch system; mpilaunch detects it."""
-    if values[0].lower() not in ("slurm", "lsf", "sge", "pbs", "user"):
-        raise Wrong(f"unknown batch system '{values[0]}'", "mpilaunch detects Slurm, PBS, LSF and SGE; otherwise use --host")
-    return Translation(notes=((f"-rmk {values[0]} has no effect: mpilaunch detects the batch system", 1),))
+    if name.lower() not in ("slurm", "lsf", "sge", "pbs", "user"):
+        hint = "mpilaunch detects Slurm, PBS, LSF and SGE; otherwise use --host"
+        raise InvalidArgument(f"unknown batch system '{name}'", hint)
+    return Translation(notes=((f"-rmk {name} has no effect: mpilaunch detects the batch system", 1),))
 
 
 def agent_template(parts: Mapping[str, str]) -> str | None:
@@ -155,15 +147,11 @@ SHARED = (
     acts("launcher bootstrap rmi", "NAME", launcher, "`--remote-agent`: ssh, local for fork, a template for rsh"),
     acts("launcher-exec bootstrap-exec", "PATH", launcher_exec, "`--remote-agent 'PATH -x {host} {command}'`"),
     acts("rmk", "NAME", resource_manager, "nothing: mpilaunch detects the batch system"),
-    acts("enable-x", "", with_x, "`--remote-agent openssh --ssh-option ForwardX11=yes`"),
+    acts("enable-x", "", "--remote-agent openssh --ssh-option ForwardX11=yes"),
     needless("disable-x", "", "mpilaunch does not forward X11 by default"),
     needless("demux branch-count branch", "VALUE", "mpilaunch has one event loop, and one connection to each node"),
     needless("pmi-aggregate pmi-noaggregate pmi-connect", "", "PMI connections are private to the user"),
-    needless(
-        "disable-hostname-propagation enable-hostname-propagation hybrid-hosts",
-        "",
-        "mpilaunch identifies a node by its index, not by its name",
-    ),
+    needless("disable-hostname-propagation enable-hostname-propagation hybrid-hosts", "", "a node is known by its index"),
     refused("pmi_args", "PORT IFACE KEY PID", "a singleton program cannot start a launcher"),
     # Ends
     needless("disable-recovery report-child-jobs-separately enable-auto-cleanup", "", "mpilaunch always behaves so"),

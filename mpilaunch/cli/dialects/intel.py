@@ -1,48 +1,27 @@
 """Options of Intel MPI's mpiexec (2021) that are not the same as ours.
 
-Pure. It is derived from Hydra, and has most of Hydra's options.
+Pure. It is derived from Hydra, and has most of Hydra's options. -n and -ppn are in the table of `cli.options`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mpilaunch.cli.dialects import hydra
-from mpilaunch.cli.dialects.rows import (
-    DEBUGGER,
-    Dialect,
-    ReadFile,
-    Translation,
-    Wrong,
-    acts,
-    for_each,
-    ignored,
-    needless,
-    refused,
-)
+from mpilaunch.cli.dialects.rows import DEBUGGER, Dialect, Translation, acts, for_each, ignored, needless, refused
 
 # Functions of rows
 
 
-def none_of_these(values: Sequence[str], read_file: ReadFile) -> Translation:
+def none_of_these(names: str) -> Translation:
     """-envexcl a,b: remove these variables from the ranks."""
-    return Translation(tuple(for_each("--unset-env", values[0])))
+    return Translation(tuple(for_each("--unset-env", names)))
 
 
-def stdin(values: Sequence[str], read_file: ReadFile) -> Translation:
-    """-s all, -s 3: the ranks that read standard input."""
-    if values[0] != "all" and not values[0].isdecimal():
-        raise Wrong(f"'{values[0]}' is neither all nor one rank", "--stdin none gives standard input to no rank")
-    return Translation(("--stdin", values[0]))
-
-
-def launcher_arguments(values: Sequence[str], read_file: ReadFile) -> Translation:
+def launcher_arguments(words: str) -> Translation:
     """-bootstrap-exec-args WORDS: arguments before the host."""
-    return Translation(agent={"arguments": values[0], "flags": "-x"})
+    return Translation(agent={"arguments": words, "flags": "-x"})
 
 
 # Rows
-
 
 _ROWS = (
     # Ranks and nodes
@@ -54,7 +33,7 @@ _ROWS = (
     # The program
     acts("genvexcl", "NAMES", none_of_these, "`--unset-env` for each name", everywhere=True),
     acts("envexcl", "NAMES", none_of_these, "`--unset-env` for each name"),
-    acts("s", "RANK", stdin, "`--stdin all` or one rank"),
+    acts("s", "RANK", "--stdin $1"),
     acts("tune", "FILE", "--export I_MPI_TUNING_BIN=$1"),
     refused("umask", "MASK", "start the program as: sh -c 'umask MASK; exec ./a'"),
     ignored("prot", "", "the library prints it with -genv I_MPI_DEBUG 4"),

@@ -6,9 +6,8 @@ Pure. Serves -mca on the command line and the lines of --tune and -am files.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
-from mpilaunch.cli.dialects.rows import ReadFile, Translation, Wrong, words_of
+from mpilaunch.cli.dialects.rows import InvalidArgument, ReadFile, Translation, for_each, words_of
 
 ACTING = (
     # names in Open MPI 1.x to 5, our options
@@ -41,30 +40,33 @@ AGENT = "plm_rsh_agent plm_ssh_agent orte_rsh_agent pls_rsh_agent"
 AGENT_ARGUMENTS = "plm_rsh_args plm_ssh_args"
 VARIABLES = "mca_base_env_list"
 FILES = "mca_base_param_files"
+_SPECIAL = frozenset(f"{WEAK} {AGENT} {AGENT_ARGUMENTS} {VARIABLES} {FILES}".split())
 
 _WORDS = {name: words for names, words in ACTING for name in names.split()}
+FAILURE_ENDS_JOB = ("a rank that exits with a failure ends the job", "'sh -c \"./a || true\"' never fails")
 
 
-def parameter(values: Sequence[str], read_file: ReadFile) -> Translation:
+def parameter(name: str, value: str, read_file: ReadFile) -> Translation:
     """-mca KEY VALUE: one of our options, or a variable of the ranks."""
-    acting = _acting(values[0], values[1], read_file)
-    return Translation(("--export", f"OMPI_MCA_{values[0]}={values[1]}")) if acting is None else acting
+    acting = _acting(name, value, read_file)
+    return Translation(("--export", f"OMPI_MCA_{name}={value}")) if acting is None else acting
 
 
-def prrte_parameter(values: Sequence[str], read_file: ReadFile) -> Translation:
+def prrte_parameter(name: str, value: str, read_file: ReadFile) -> Translation:
     """--prtemca KEY VALUE: one of our options, or no effect, because no PRRTE daemon runs."""
-    acting = _acting(values[0], values[1], read_file)
-    note = (f"--prtemca {values[0]} has no effect: mpilaunch runs no PRRTE daemons", 0)
+    acting = _acting(name, value, read_file)
+    note = (f"--prtemca {name} has no effect: mpilaunch runs no PRRTE daemons", 0)
     return Translation(notes=(note,)) if acting is None else acting
 
 
 def acts(name: str) -> bool:
     """Return whether a parameter configures mpirun, not the ranks."""
-    return name in _WORDS or name in f"{WEAK} {AGENT} {AGENT_ARGUMENTS} {VARIABLES} {FILES}".split()
+    return name in _WORDS or name in _SPECIAL
 
 
 def _acting(name: str, value: str, read_file: ReadFile) -> Translation | None:
     """Return the translation of a parameter that configures mpirun, None for any other."""
+    false = value.lower() in ("0", "false", "no", "off")
     if name in WEAK.split():
         return Translation(("--hostfile", value), weak=frozenset({"--hostfile"}))
     if name in AGENT.split():
@@ -72,26 +74,26 @@ def _acting(name: str, value: str, read_file: ReadFile) -> Translation | None:
         return Translation(agent={"program": value.split(":")[0].strip(), "flags": ""})
     if name in AGENT_ARGUMENTS.split():
         return Translation(agent={"arguments": value})
-    if name in VARIABLES.split():
-        return Translation(tuple(word for item in value.split(";") if item.strip() for word in ("--export", item.strip())))
-    if name in FILES.split():
-        return tune([value], read_file)
+    if name == VARIABLES:
+        return Translation(tuple(for_each("--export", value, ";")))
+    if name == FILES:
+        return tune(value, read_file)
     if name == "rmaps" and value == "seq":
         return Translation(("--map-by", "seq"))
-    if name == "orte_abort_on_non_zero_status" and value.lower() in ("0", "false", "no"):
-        raise Wrong("a rank that exits with a failure ends the job", "'sh -c \"./a || true\"' never fails")
+    if name == "orte_abort_on_non_zero_status" and false:
+        raise InvalidArgument(*FAILURE_ENDS_JOB)
     if name not in _WORDS:
         return None
     words = _WORDS[name]
     if words.startswith("?"):
-        return words_of(words[1:]) if value.lower() not in ("0", "false", "no", "off") else Translation()
+        return Translation() if false else words_of(words[1:])
     return words_of(words, [value])
 
 
-def tune(values: Sequence[str], read_file: ReadFile) -> Translation:
+def tune(paths: str, read_file: ReadFile) -> Translation:
     """--tune FILES: the options in files, as lines of options or `key = value`."""
     result = Translation()
-    for path in values[0].split(","):
+    for path in paths.split(","):
         for number, line in enumerate(read_file(path, "parameter file").splitlines(), start=1):
             text = line.partition("#")[0].strip()
             if text.startswith("-"):
@@ -99,8 +101,9 @@ def tune(values: Sequence[str], read_file: ReadFile) -> Translation:
             elif text:
                 key, equals, value = (part.strip() for part in text.partition("="))
                 if not equals or not key:
-                    raise Wrong(f"{path}:{number}: '{text}' is neither 'key = value' nor an option", "write -mca KEY VALUE")
-                result += parameter([key, value], read_file)
+                    message = f"{path}:{number}: '{text}' is neither 'key = value' nor an option"
+                    raise InvalidArgument(message, "write -mca KEY VALUE")
+                result += parameter(key, value, read_file)
     return result
 
 
@@ -108,13 +111,14 @@ def _options_of(text: str, where: str, read_file: ReadFile) -> Translation:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise Wrong(f"{where}: {str(error).lower()}", "quote words as in a shell") from None
+        raise InvalidArgument(f"{where}: {str(error).lower()}", "quote words as in a shell") from None
     result = Translation()
     while words:
         flag = "-" + words.pop(0).lstrip("-")
         count = {"-x": 1, "-mca": 2, "-gmca": 2, "-omca": 2}.get(flag)
         if count is None or len(words) < count:
-            raise Wrong(f"{where}: '{flag}' is not allowed here", "such a file may have -x NAME=VALUE and -mca KEY VALUE")
-        taken = [words.pop(0) for _ in range(count)]
-        result += Translation(("--export", taken[0])) if count == 1 else parameter(taken, read_file)
+            hint = "such a file may have -x NAME=VALUE and -mca KEY VALUE"
+            raise InvalidArgument(f"{where}: '{flag}' is not allowed here", hint)
+        name = words.pop(0)
+        result += Translation(("--export", name)) if count == 1 else parameter(name, words.pop(0), read_file)
     return result

@@ -1,20 +1,19 @@
 """Options of Open MPI's mpirun that are not the same as ours: 4.1 (`mpirun --help all`) and 5.0 (PRRTE's schizo_ompi.c).
 
-Pure.
+Pure. Options of the same name and meaning, such as -np, -x and --map-by, are in the table of `cli.options`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from mpilaunch.cli.dialects import mca
 from mpilaunch.cli.dialects.rows import (
     DEBUGGER,
     Dialect,
-    ReadFile,
+    InvalidArgument,
     Translation,
-    Wrong,
     acts,
     fill_pattern,
     ignored,
@@ -25,9 +24,10 @@ from mpilaunch.cli.dialects.rows import (
 
 # Functions of rows
 
-def prefix(values: Sequence[str], read_file: ReadFile) -> Translation:
+
+def prefix(folder: str) -> Translation:
     """--prefix DIR: search the installation in DIR first for programs and libraries."""
-    folder = values[0].rstrip("/") or "/"
+    folder = folder.rstrip("/") or "/"
     return Translation(("--prepend-env", "PATH", f"{folder}/bin", "--prepend-env", "LD_LIBRARY_PATH", f"{folder}/lib"))
 
 
@@ -45,96 +45,100 @@ _OUTPUT = {
 """Items of Open MPI 5's --output, and our options; "_" is a space."""
 
 
-def output(values: Sequence[str], read_file: ReadFile) -> Translation:
+def output(items: str) -> Translation:
     """--output TAG,DIR=d:COPY,...: the format and the destination of output."""
     words: list[str] = []
     files: list[str] = []
     copied = False
-    for item in _items(values[0]):
-        key, equals, text = item.partition("=")
-        key = key.upper()
+    for item, key, text in _items(items):
         if key in ("DIR", "DIRECTORY") and text:
             files += ["--output-filename", text]
         elif key in ("FILE", "FILENAME") and text:
             path = fill_pattern(text, {}).replace("%", "%%")
             files += ["--output-file", f"{path}.{{rank}}.out", "--error-file", f"{path}.{{rank}}.err"]
-        elif key in _OUTPUT and not equals:
+        elif key in _OUTPUT and "=" not in item:
             copied = copied or key == "COPY"
             words += [word.replace("_", " ") for word in _OUTPUT[key].split()]
         elif key == "XML":
-            raise Wrong("XML is not supported", "--report FILE writes a report of the job as JSON; --tag marks lines")
+            raise InvalidArgument("XML is not supported", "--report FILE writes a report of the job as JSON; --tag marks lines")
         elif key not in ("RAW", "PATTERN"):
-            raise Wrong(f"unknown item '{item}'", "the items are " + ", ".join([*_OUTPUT, "DIR=...", "FILE=..."]))
+            known = ", ".join([*_OUTPUT, "DIR=...", "FILE=..."])
+            raise InvalidArgument(f"unknown item '{item}'", f"the items are {known}")
     if files and not copied:
         files.append("--no-copy")  # Open MPI 5 prints what it writes to files only with COPY
     return Translation((*words, *files))
 
 
-def _items(text: str) -> list[str]:
-    """Return the items of a list and their modifiers, which follow a colon."""
-    return [item for item in re.split(r",|:(?![/\\])", text) if item]
+def _items(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the items of a list and their modifiers, which follow a colon: each as written, its key, and its value."""
+    for item in re.split(r",|:(?![/\\])", text):
+        if item:
+            key, _, value = item.partition("=")
+            yield item, key.upper(), value
 
 
-def display(values: Sequence[str], read_file: ReadFile) -> Translation:
+_DISPLAY = {
+    **dict.fromkeys(("MAP", "MAP-DEVEL"), "--display-map"),
+    **dict.fromkeys(("ALLOCATION", "ALLOC"), "--display-allocation"),
+    "BINDINGS": "--report-bindings",
+}
+_NOT_DISPLAYED = ("TOPO", "CPUS", "PARSEABLE", "PARSABLE", "PHYSICAL")
+
+
+def display(items: str) -> Translation:
     """--display MAP,ALLOCATION,BINDINGS: what to print before the ranks start."""
-    known = {"MAP": "map", "MAP-DEVEL": "map", "ALLOCATION": "allocation", "ALLOC": "allocation", "BINDINGS": "bindings"}
     result = Translation()
-    for item in _items(values[0]):
-        key = item.partition("=")[0].upper()
-        if key in ("TOPO", "CPUS", "PARSEABLE", "PARSABLE", "PHYSICAL"):
+    for item, key, _ in _items(items):
+        if key in _DISPLAY:
+            result += Translation((_DISPLAY[key],))
+        elif key in _NOT_DISPLAYED:
             note = f"--display {item} has no effect: --report FILE lists the CPUs and GPUs of each node"
             result += Translation(notes=((note, 0),))
-        elif key in known:
-            result += Translation(("--report-bindings" if key == "BINDINGS" else f"--display-{known[key]}",))
         else:
-            raise Wrong(f"unknown item '{item}'", "the items are MAP, ALLOCATION and BINDINGS")
+            raise InvalidArgument(f"unknown item '{item}'", "the items are MAP, ALLOCATION and BINDINGS")
     return result
 
 
+_FAILURE = "a rank that fails ends the job"
 _RUNTIME = {
     "DONOTLAUNCH": "--dry-run",
     "TIMEOUT": "--timeout $1",
     "SPAWN-TIMEOUT": "--start-timeout $1",
     "FWD-ENVIRONMENT": "--forward all",
-    "REPORT-STATE-ON-TIMEOUT": "",
-    "SHOW-PROGRESS": "",
-    "REPORT-CHILD-JOBS-SEPARATELY": "",
-    "AGGREGATE-HELP-MESSAGES": "",
+    **dict.fromkeys(("REPORT-STATE-ON-TIMEOUT", "SHOW-PROGRESS"), ""),
+    **dict.fromkeys(("REPORT-CHILD-JOBS-SEPARATELY", "AGGREGATE-HELP-MESSAGES"), ""),
 }
 _NOT_RUNTIME = {
-    **dict.fromkeys(("RECOVERABLE", "AUTORESTART", "CONTINUOUS", "MAX-RESTARTS"), "a rank that fails ends the job"),
-    "NOTIFYERRORS": "a rank that fails ends the job",
+    **dict.fromkeys(("RECOVERABLE", "AUTORESTART", "CONTINUOUS", "MAX-RESTARTS", "NOTIFYERRORS"), _FAILURE),
     **dict.fromkeys(("STOP-ON-EXEC", "STOP-IN-INIT", "STOP-IN-APP"), "start the debugger as the program: gdb --args ./a"),
     **dict.fromkeys(("EXEC-AGENT", "DEFAULT-EXEC-AGENT"), "start the agent as the program: agent ./a"),
     "GET-STACK-TRACES": "the ranks get SIGTERM at the time limit; python -X faulthandler or py-spy show a stack",
 }
 
 
-def runtime_options(values: Sequence[str], read_file: ReadFile) -> Translation:
+def runtime_options(items: str) -> Translation:
     """--runtime-options TIMEOUT=60,DONOTLAUNCH,...: each item is one of our options."""
     result = Translation()
-    for item in _items(values[0]):
-        key, _, text = item.partition("=")
-        key = key.upper()
+    for item, key, text in _items(items):
         wanted = text.lower() not in ("0", "false", "no")
-        if key == "ERROR-NONZERO-STATUS" and wanted:
-            continue
         if key == "ERROR-NONZERO-STATUS":
-            raise Wrong("a rank that exits with a failure ends the job", "'sh -c \"./a || true\"' never fails")
-        if key in _NOT_RUNTIME and wanted:
-            raise Wrong(f"'{item}' is not supported", _NOT_RUNTIME[key])
-        if key not in _RUNTIME and key not in _NOT_RUNTIME:
-            raise Wrong(f"unknown runtime option '{item}'", "the options are " + ", ".join(_RUNTIME))
-        if wanted and "$1" in _RUNTIME.get(key, "") and not text:
-            raise Wrong(f"'{item}' has no value", f"write {key}=SECONDS")
-        if wanted:
-            result += words_of(_RUNTIME.get(key, ""), [text])
+            if not wanted:
+                raise InvalidArgument(*mca.FAILURE_ENDS_JOB)
+        elif key in _NOT_RUNTIME:
+            if wanted:
+                raise InvalidArgument(f"'{item}' is not supported", _NOT_RUNTIME[key])
+        elif key not in _RUNTIME:
+            raise InvalidArgument(f"unknown runtime option '{item}'", "the options are " + ", ".join(_RUNTIME))
+        elif wanted:
+            if "$1" in _RUNTIME[key] and not text:
+                raise InvalidArgument(f"'{item}' has no value", f"write {key}=SECONDS")
+            result += words_of(_RUNTIME[key], [text])
     return result
 
 
 # Rows
 
-_FAILS = "a rank that fails ends the job; --max-restarts N restarts all ranks, see docs/restarts.md"
+_FAILS = f"{_FAILURE}; --max-restarts N restarts all ranks, see docs/restarts.md"
 _STAGE = "put the files on a shared file system, or copy them to the nodes first"
 
 _ROWS = (
@@ -162,11 +166,11 @@ _ROWS = (
     # The program
     acts("set-env", "NAME=VALUE", "--export $1"),
     acts("fwd-environment", "", "--forward all", everywhere=True),
-    acts("mca omca", "KEY VALUE", mca.parameter, "see the parameters below", joined=True),
-    acts("gmca gomca", "KEY VALUE", mca.parameter, "the same, for all programs", everywhere=True, joined=True),
-    acts("prtemca", "KEY VALUE", mca.prrte_parameter, "the same; all other parameters have no effect", joined=True),
+    acts("mca omca", "KEY VALUE", mca.parameter, "see the parameters below", joined=True, reads=True),
+    acts("gmca gomca", "KEY VALUE", mca.parameter, "the same, for all programs", everywhere=True, joined=True, reads=True),
+    acts("prtemca", "KEY VALUE", mca.prrte_parameter, "the same; all other parameters have no effect", joined=True, reads=True),
     acts("pmixmca gpmixmca", "KEY VALUE", "--export PMIX_MCA_$1=$2", joined=True),
-    acts("tune am amca", "FILES", mca.tune, "the `-x`, `-mca` and `key = value` lines of files"),
+    acts("tune am amca", "FILES", mca.tune, "the `-x`, `-mca` and `key = value` lines of files", reads=True),
     acts("memory-alloc-kinds memory-allocation-kinds", "KINDS", "--export OMPI_MCA_mpi_memory_alloc_kinds=$1"),
     acts("initial-errhandler", "NAME", "--export OMPI_MCA_mpi_initial_errhandler=$1"),
     acts("display-comm", "", "--export OMPI_MCA_ompi_display_comm=mpi_init"),

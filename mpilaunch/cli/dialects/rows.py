@@ -1,7 +1,7 @@
 """The rows of a launcher's table of options, and the translation of one option.
 
-Pure. `acts`, `needless`, `ignored` and `refused` make the rows. The functions of rows return a `Translation`, or raise
-`Wrong` with a hint.
+Pure. `acts`, `needless`, `ignored` and `refused` make the rows. The functions of rows take the arguments of the option, and
+return a `Translation` or raise `InvalidArgument`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from functools import partial
 ReadFile = Callable[[str, str], str]
 """Reads a file, given its path and a name of its purpose for error messages; raises UsageError."""
 
-ACTS, NEEDLESS, IGNORED, REFUSED = "acts", "needless", "ignored", "refused"
+ACTS, NEEDLESS, IGNORED, REFUSED = "acts", "not needed", "does nothing", "not supported"
+"""Kinds of rows; docs/dialects.md and the help print those of options without effect."""
 
-
-class Wrong(Exception):
-    """An invalid argument of an option; `hint` suggests a valid one."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 DEBUGGER = "start the debugger as the program: xterm -e gdb --args ./a, or attach it to a running rank"
 """What to use instead of an option that starts a debugger."""
+
+
+class InvalidArgument(Exception):
+    """An invalid argument of an option: the reason, and a hint that suggests a valid one."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Translation:
         )
 
 
-Means = str | Callable[[Sequence[str], ReadFile], Translation]
+Means = str | Callable[..., Translation]
 
 
 @dataclass(frozen=True)
@@ -66,6 +64,7 @@ class Row:
         everywhere: it applies to all programs of the job, unlike our option.
         weak: every other setting overrides it.
         joined: two arguments may be one word, joined by "=".
+        reads: the function reads files, by its argument `read_file`.
         dialects: the launchers that have it; set by `table`.
     """
 
@@ -77,6 +76,7 @@ class Row:
     everywhere: bool = False
     weak: bool = False
     joined: bool = False
+    reads: bool = False
     dialects: frozenset[str] = frozenset()
 
     @property
@@ -140,9 +140,9 @@ def words_of(template: str, values: Sequence[str] = ()) -> Translation:
     return Translation(tuple(re.sub(r"\$([12])", lambda match: values[int(match[1]) - 1], word) for word in template.split()))
 
 
-def for_each(flag: str, names: str) -> Iterator[str]:
-    """Yield the flag before each name of a comma-separated list."""
-    for name in names.split(","):
+def for_each(flag: str, names: str, separator: str = ",") -> Iterator[str]:
+    """Yield the flag before each name of a list."""
+    for name in names.split(separator):
         if name.strip():
             yield from (flag, name.strip())
 
@@ -155,7 +155,7 @@ def fill_pattern(pattern: str, fields: Mapping[str, str]) -> str:
             return match[0] * 2
         if match[1] not in fields:
             hint = "the fields are " + " ".join(f"%{name}" for name in fields)
-            raise Wrong(f"unknown field '{match[0]}' in '{pattern}'", hint)
+            raise InvalidArgument(f"unknown field '{match[0]}' in '{pattern}'", hint)
         return fields[match[1]]
 
     return re.sub("%(.?)|[{}]", replaced, pattern)

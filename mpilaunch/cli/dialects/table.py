@@ -5,18 +5,18 @@ Pure, and loaded only if a command line needs it. docs/dialects.md is generated 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
 from mpilaunch.cli.dialects import NAMES
-from mpilaunch.cli.dialects.rows import ACTS, IGNORED, NEEDLESS, REFUSED, Dialect, ReadFile, Row, Translation, Wrong, words_of
+from mpilaunch.cli.dialects.rows import ACTS, NEEDLESS, REFUSED, Dialect, InvalidArgument, ReadFile, Row, Translation, words_of
 from mpilaunch.errors import UsageError
 
 DIALECTS: tuple[Dialect, ...] = tuple(import_module(f"{__package__}.{name}").DIALECT for name in NAMES)
 
 
-def _merged() -> tuple[Row, ...]:
+def _rows() -> tuple[Row, ...]:
     """Return each distinct row once, with the names of its dialects."""
     owners: dict[Row, frozenset[str]] = {}
     for dialect in DIALECTS:
@@ -25,17 +25,12 @@ def _merged() -> tuple[Row, ...]:
     return tuple(replace(row, dialects=names) for row, names in owners.items())
 
 
-def _index() -> Mapping[str, tuple[Row, ...]]:
-    index: dict[str, tuple[Row, ...]] = {}
-    for row in ROWS:
-        for name in row.names:
-            for flag in ("-" + name, "--" + name) if len(name) > 1 else ("-" + name,):
-                index[flag] = (*index.get(flag, ()), row)
-    return index
-
-
-ROWS = _merged()
-_BY_FLAG = _index()
+ROWS = _rows()
+_BY_FLAG: dict[str, list[Row]] = {}
+for _row in ROWS:
+    for _name in _row.names:
+        for _flag in ("-" + _name, "--" + _name) if len(_name) > 1 else ("-" + _name,):
+            _BY_FLAG.setdefault(_flag, []).append(_row)
 
 
 def of_command(name: str) -> str | None:
@@ -54,13 +49,12 @@ def defaults(dialects: frozenset[str]) -> dict[str, tuple[str, str]]:
     return {name: setting for name, setting in common[0] if all((name, setting) in items for items in common)}
 
 
-def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str | list[str], str]]:
     """Return the options that variables of other launchers set: the value as text, and the variable."""
-    result: dict[str, tuple[str, str]] = {}
-    for dialect in DIALECTS:
-        for variable, name in dialect.variables.items():
-            if text := environ.get(variable, ""):
-                result.setdefault(name, (text, variable))
+    result: dict[str, tuple[str | list[str], str]] = {}
+    for variable, name in (item for dialect in DIALECTS for item in dialect.variables.items()):
+        if text := environ.get(variable):
+            result.setdefault(name, (text, variable))
     return result
 
 
@@ -76,12 +70,12 @@ def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
         dialects: the dialects that the command line may still be in.
         named: the user has named the dialect, so options of others are errors.
     """
-    rows = _BY_FLAG.get(flag, ())
+    rows = _BY_FLAG.get(flag, [])
     possible = [row for row in rows if row.dialects & dialects]
     if rows and not possible and named:
         message = f"option {flag} is {_owners(rows)}, but --dialect names another launcher"
         raise UsageError("option-dialect", message, hint="remove --dialect to use the options of all launchers")
-    possible = possible or list(rows)
+    possible = possible or rows
     if len(possible) > 1 and flag.startswith("--"):
         # Only Open MPI documents its options with two dashes.
         possible = [row for row in possible if "openmpi" in row.dialects] or possible
@@ -93,7 +87,7 @@ def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
     return possible[0] if possible else None
 
 
-def _owners(rows: Sequence[Row]) -> str:
+def _owners(rows: Iterable[Row]) -> str:
     return " or ".join(dialect.owner for dialect in DIALECTS if any(dialect.name in row.dialects for row in rows))
 
 
@@ -103,14 +97,15 @@ def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -
         values = values[0].split("=", 1)
     if row.kind == REFUSED:
         raise UsageError("option-refused", f"option {flag} is not supported", hint=row.text)
-    if row.kind in (NEEDLESS, IGNORED):
+    if row.kind != ACTS:
         return Translation(notes=((f"{flag} has no effect: {row.text}", 1 if row.kind == NEEDLESS else 0),))
     if isinstance(row.means, str):
         return words_of(row.means, values)
     try:
-        return row.means(values, read_file)
-    except Wrong as error:
-        raise UsageError("option-value", f"{flag}: {error}", hint=error.hint) from None
+        return row.means(*values, read_file=read_file) if row.reads else row.means(*values)
+    except InvalidArgument as error:
+        reason, hint = error.args
+        raise UsageError("option-value", f"{flag}: {reason}", hint=hint) from None
 
 
 def spelling(row: Row) -> str:
@@ -120,11 +115,10 @@ def spelling(row: Row) -> str:
 
 def meaning(row: Row) -> str:
     """Return the effect of an option here, in one line."""
-    if row.kind == ACTS:
-        words = row.means if isinstance(row.means, str) else ""
-        for place, name in enumerate(row.metavar.split(), start=1):
-            words = words.replace(f"${place}", name)
-        shown = f"`{words}`" if words else ""
-        everywhere = "for all programs" if row.everywhere and words else ""
-        return ", ".join(part for part in (shown, row.text, everywhere) if part)
-    return {NEEDLESS: "not needed: ", IGNORED: "does nothing: ", REFUSED: "not supported: "}[row.kind] + row.text
+    if row.kind != ACTS:
+        return f"{row.kind}: {row.text}"
+    words = row.means if isinstance(row.means, str) else ""
+    for place, name in enumerate(row.metavar.split(), start=1):
+        words = words.replace(f"${place}", name)
+    parts = (f"`{words}`", row.text, "for all programs" if row.everywhere else "") if words else (row.text,)
+    return ", ".join(part for part in parts if part)

@@ -1,14 +1,15 @@
 """The verbs: one module for each, with `SUMMARY`, `USAGE` and `TOPICS` for its help, and `main`, which runs it.
 
-A new verb is a new module and its name in `NAMES`. Only the first word of a command line can be a verb; the default is `run`.
+A new verb is a new module and its name in `NAMES`; `hints` belongs to `run`. Only the first word of a command line can be a
+verb; the default is `run`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import NamedTuple
 
 from mpilaunch.cli.console import Console
 from mpilaunch.errors import UsageError
@@ -17,8 +18,7 @@ from mpilaunch.job.settings import Section, Settings
 NAMES = ("run", "up", "down")
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A parsed command line, with the environment and the user's console."""
 
     settings: Settings

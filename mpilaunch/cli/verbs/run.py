@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import shutil
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from mpilaunch.cli import verbs
 from mpilaunch.cli.console import print_result, printable
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.text import closest
 
 if TYPE_CHECKING:
     from mpilaunch.agent import PrestartedAgent
@@ -28,21 +20,6 @@ TOPICS = ()
 
 NODE_OPTIONS = ("host", "hostfile", "slot-map", "agent")
 """Options that name nodes; without them a job most likely runs on this machine."""
-PROGRAM_MISSING = "start-program-missing"
-"""Reference of the error of a node that does not have the program."""
-WORDS_FOR_OPTIONS = ("help", "version")
-"""Names of options that users may write as if they were verbs."""
-MISPLACED = frozenset(
-    {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
-)
-"""Our options that few programs have: among the arguments of a program that fails, they are likely misplaced."""
-READERS = frozenset(
-    {"python", "ipython", "pypy", "perl", "ruby", "lua", "node", "julia", "R", "octave", "tclsh", "bc", "gdb", "cat"}
-    | {"sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh"}
-)
-"""Programs that read stdin when they are started without arguments; a version may follow the name."""
-READER_FLAGS = frozenset({"-", "-i", "-l", "-q", "-s", "-u", "--interactive", "--login"})
-"""Their options that change nothing about this."""
 
 
 def main(request: Request) -> int:
@@ -62,9 +39,9 @@ def main(request: Request) -> int:
     if not request.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="add the program after the options: mpilaunch -np 4 train.py")
     if settings["show-env"] is not None or settings["dry-run"]:
-        from mpilaunch.cli.build_job import make_job_of_sections
+        from mpilaunch.cli.build_job import make_job
 
-        return show_plan(make_job_of_sections(settings, request.sections, request.environ), settings)
+        return show_plan(make_job(settings, request.sections, request.environ), settings)
     from mpilaunch.head.begin import local_agent
 
     named = {name for section in request.sections for name in section.settings}
@@ -76,11 +53,11 @@ def main(request: Request) -> int:
 
 def launch(request: Request, local: PrestartedAgent) -> int:
     """Build the job and launch it; return the exit code."""
-    from mpilaunch.cli.build_job import make_job_of_sections
+    from mpilaunch.cli.build_job import make_job
     from mpilaunch.head import begin
 
     settings, console = request.settings, request.console
-    job = make_job_of_sections(settings, request.sections, request.environ)
+    job = make_job(settings, request.sections, request.environ)
     if settings["display-allocation"]:
         from mpilaunch.job.plan import allocation_as_text
 
@@ -97,65 +74,25 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         console.warning("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
     if job.stdin == "none" and settings.layer("stdin") == 0:  # stdin is a terminal
-        reader = next((program[0] for program in programs if reads_stdin(program)), None)
+        from mpilaunch.cli.verbs import hints
+
+        reader = hints.stdin_reader(programs)
         end = f", so {reader} gets no input; --stdin 0 gives it to rank 0" if reader else " without --stdin"
         console.remark(f"stdin is a terminal, which no rank reads{end}", level=0 if reader else 1)
     try:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:
-        if error.reference == PROGRAM_MISSING and (hint := hint_for_missing(programs)):
-            error.hint = hint
+        if error.reference == "start-program-missing":
+            from mpilaunch.cli.verbs import hints
+
+            error.hint = hints.for_missing_program(programs) or error.hint
         raise
-    if verdict.cause == "rank-failed" and verdict.hint is None and (hint := hint_for_failed(programs)):
-        verdict = replace(verdict, hint=hint)
+    if verdict.cause == "rank-failed" and verdict.hint is None:
+        from mpilaunch.cli.verbs import hints
+
+        verdict = verdict._replace(hint=hints.for_misplaced_options(programs))
     console.verdict(verdict)
     return verdict.exit_code
-
-
-def reads_stdin(program: Sequence[str]) -> bool:
-    """Return whether a command line is an interpreter alone, which reads stdin and ends at once where there is no input."""
-    name = program[0].rpartition("/")[2].rstrip("0123456789.")
-    return name in READERS and READER_FLAGS.issuperset(program[1:])
-
-
-def hint_for_missing(programs: Sequence[Sequence[str]]) -> str | None:
-    """Return a hint if a missing program is probably a command line, a variable or a misspelled verb, else None."""
-    for program in programs:
-        if (hint := hint_for_variables(program)) is not None:
-            return hint
-    for name in (program[0] for program in programs):
-        if any(sign in name for sign in ";|&><"):
-            return f"mpilaunch does not use a shell; run one: mpilaunch sh -c {shlex.quote(name)}"
-        if " " in name:
-            return f"the quotes make this one word; remove them: mpilaunch {name}"
-    name = programs[0][0]
-    if not shutil.which(name) and not os.path.exists(name) and (guess := closest(name, (*verbs.NAMES, *WORDS_FOR_OPTIONS))):
-        return f"did you mean: mpilaunch {'--' if guess in WORDS_FOR_OPTIONS else ''}{guess}"
-    return None
-
-
-def hint_for_variables(program: Sequence[str]) -> str | None:
-    """Return a hint if words like NAME=VALUE precede a program: only a shell takes them for variables."""
-    from mpilaunch.job.environment.contracts import FIXED  # only this error needs it
-
-    variables = list(takewhile(lambda word: re.fullmatch("[A-Za-z_][A-Za-z0-9_]*=.*", word, re.DOTALL), program))
-    if not variables or " " in variables[0]:
-        return None
-    if fixed := [word for word in variables if word.partition("=")[0] in FIXED]:
-        return f"leave {fixed[0]} out: mpilaunch sets {fixed[0].partition('=')[0]} for every rank"
-    rest = list(program[len(variables) :])[:1]
-    exports = [word for variable in variables for word in ("-x", variable)]
-    return f"variables of the ranks are set with -x: {shlex.join(['mpilaunch', *exports, *rest])}"
-
-
-def hint_for_failed(programs: Sequence[Sequence[str]]) -> str | None:
-    """Return a hint if the arguments of a failed program probably include options meant for mpilaunch, else None."""
-    for program in programs:
-        for argument in program[1:]:
-            flag = argument.partition("=")[0]
-            if flag in MISPLACED:
-                return f"{program[0]} received {flag} as its argument; options of mpilaunch must precede the program"
-    return None
 
 
 def show_plan(job: JobSpec, settings: Settings) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpilaunch.cli.options import RANKS, REACH
 from mpilaunch.cli.verbs import Request, refuse_program
 from mpilaunch.errors import ExitCode
+from mpilaunch.job.settings import Section
 from mpilaunch.text import plural
 
 SUMMARY = "keep a standby daemon on every node for later launches"
@@ -19,7 +20,7 @@ def main(request: Request) -> int:
     from mpilaunch.head.standby.keeper import up
 
     idle = request.settings["up-idle"]
-    count, dropped = up(make_job(request.settings, ["true"], request.environ), idle)
+    count, dropped = up(make_job(request.settings, [Section(["true"])], request.environ), idle)
     nodes = plural(count, "node")
     request.console.remark(f"standby daemons run on {nodes} until {idle:g} s after the last launch; mpilaunch down ends them")
     if dropped:

@@ -1,6 +1,6 @@
-"""One world's key-value space, barriers and names on one node, for both PMI protocols.
+"""One world's key-value space, barriers (the fences of MPI_Init) and names on one node, for both PMI protocols.
 
-No I/O: the protocols (pmi1, pmi2) call the methods; requests to other nodes go to the head through the functions of `Upward`.
+No I/O: the protocols (pmi1, pmi2) call the methods; requests to other nodes go to the head through functions of `wireup`.
 Puts stay here until every living rank of the node is in a barrier; then one message goes to the head, and one comes back with
 the puts of all nodes. So a barrier costs one message per node, and every get is answered here. Barriers do not wait for ended
 ranks: the head knows that such a barrier cannot complete, and ends the job.
@@ -8,10 +8,18 @@ ranks: the head knows that such a barrier cannot complete, and ends the job.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
+
+    Answered = Callable[[dict[str, Any]], None]
+    """Takes the head's answer."""
+    Collective = Callable[[str, list[Any], int, Any, Answered], None]
+    """(kind, members, waiting local ranks, data, done): join all members, pairs [world, rank or -1 for all]; the answer has the
+    data of each node as `parts`, and a unique `number`."""
+    Ask = Callable[[str, dict[str, Any], Answered], None]
+    """(what, details, done): request a service of the head."""
 
 MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
 """Longest name, key and value in bytes; sent to every rank, and enforced."""
@@ -41,27 +49,6 @@ class ProtocolError(Exception):
     """A rank broke the protocol; the text describes the fault."""
 
 
-class Upward:
-    """The functions by which a world reaches the daemon and the head.
-
-    Attributes:
-        collective: (kind, members, waiting local ranks, data, done): join all members, pairs [world, rank or -1 for all];
-            done gets the answer: the data of each node as `parts`, and a unique `number`.
-        ask: (what, details, done): request a service of the head; done gets its answer.
-        abort: (rank, code): a rank called MPI_Abort; the library waits to be killed.
-        connected: (rank): a rank has called MPI_Init.
-    """
-
-    def __init__(
-        self,
-        collective: Callable[[str, list[Any], int, Any, Callable[[dict[str, Any]], None]], None],
-        ask: Callable[[str, dict[str, Any], Callable[[dict[str, Any]], None]], None],
-        abort: Callable[[int, int], None],
-        connected: Callable[[int], None],
-    ) -> None:
-        self.collective, self.ask, self.abort, self.connected = collective, ask, abort, connected
-
-
 class _Barrier:
     """The ranks of this node in one barrier of a group."""
 
@@ -75,18 +62,28 @@ class PmiWorld:
 
     Args:
         description: the `mpi` member of `prepare`.
-        ranks: the world's ranks on this node, and the app of each.
-        upward: functions to reach the daemon and the head.
+        ranks: the app of each rank of the world on this node.
+        abort: (rank, code): a rank called MPI_Abort; the library waits to be killed.
+        connected: (rank): a rank has called MPI_Init.
     """
 
-    def __init__(self, description: dict[str, Any], ranks: dict[int, int], upward: Upward) -> None:
+    def __init__(
+        self,
+        description: dict[str, Any],
+        ranks: dict[int, int],
+        collective: Collective,
+        ask: Ask,
+        abort: Callable[[int, int], None],
+        connected: Callable[[int], None],
+    ) -> None:
+        self.description = description
         self.name: str = description["world"]
         self.size: int = description["size"]
         self.universe_size: int = description["universe_size"]
         self.parent: str = description["parent"]
         self.apps = ranks
         self.states = dict.fromkeys(ranks, ABSENT)
-        self._upward = upward
+        self._collective, self._ask, self._abort, self._connected = collective, ask, abort, connected
         mapping = mapping_text(description["blocks"])
         self.attributes = {MAPPING_KEY: mapping} if len(mapping) <= LONGEST_MAPPING else {}
         self._known: dict[str, str] = {}
@@ -106,16 +103,14 @@ class PmiWorld:
         """Handle MPI_Init of a rank."""
         first, self.states[rank] = self.states[rank] == ABSENT, CONNECTED
         if first:
-            self._upward.connected(rank)
+            self._connected(rank)
 
     def finalize(self, rank: int) -> None:
-        """Handle MPI_Finalize of a rank."""
         self.states[rank] = FINALIZED
 
     def abort(self, rank: int, code: int) -> None:
-        """Handle MPI_Abort of a rank."""
         self.states[rank] = ABORTED
-        self._upward.abort(rank, code & 255)
+        self._abort(rank, code & 255)
 
     def end(self, rank: int) -> None:
         """Handle the exit of a rank: barriers here do not wait for it."""
@@ -202,7 +197,6 @@ class PmiWorld:
         self._check((group, tag))
 
     def _members(self, group: str) -> set[int]:
-        """Return the members of a group on this node."""
         if group in (WORLD, NODE):
             return set(self.states)
         return self._numbers(group) & set(self.states)
@@ -243,7 +237,7 @@ class PmiWorld:
         def done(answer: dict[str, Any]) -> None:
             self._release(key, answer["parts"])
 
-        self._upward.collective("pmi " + tag, names, len(barrier.waiting), pairs, done)
+        self._collective("pmi " + tag, names, len(barrier.waiting), pairs, done)
 
     def _release(self, key: tuple[str, str], parts: list[Any]) -> None:
         for pairs in parts:
@@ -278,11 +272,11 @@ class PmiWorld:
     def _ask_of_name(self, rank: int, what: str, details: dict[str, Any], text: str, done: Callable[[Any], None]) -> None:
         if len(text) > MAX_PORT or not _fits_a_line(text):
             raise ProtocolError("%s of a name and port of more than %d bytes, or with a newline" % (what, MAX_PORT))
-        self._upward.ask(what, {"space": "pmi", **details}, self._pend(rank, done))
+        self._ask(what, {"space": "pmi", **details}, self._pend(rank, done))
 
     def spawn(self, rank: int, apps: list[dict[str, Any]], pairs: dict[str, str], done: Callable[[Any], None]) -> None:
         """Start a new world of these apps (`ask`, docs/wire.md), with `pairs` in its key-value space."""
-        self._upward.ask("spawn", {"world": self.name, "rank": rank, "apps": apps, "pairs": pairs}, self._pend(rank, done))
+        self._ask("spawn", {"world": self.name, "rank": rank, "apps": apps, "pairs": pairs}, self._pend(rank, done))
 
 
 def _fits_a_line(text: str) -> bool:

@@ -8,42 +8,24 @@ The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from mpilaunch.daemon.mpi.pmi import (
-    ABSENT,
-    CONNECTED,
-    MAX_KEY,
-    MAX_NAME,
-    MAX_VALUE,
-    WORLD,
-    PmiWorld,
-    ProtocolError,
-    app_of_spawn,
-    numbered_pairs,
-    small_number,
-)
+from mpilaunch.daemon.mpi import pmi
 from mpilaunch.daemon.mpi.pmi2 import Pmi2
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
-LONGEST_LINE = 4 * MAX_VALUE
+LONGEST_LINE = 4 * pmi.MAX_VALUE
 MAX_SPAWN_LINES = 10_000
 """Lines of one MPI_Comm_spawn: three for each argument, pair and info key."""
 MAX_SPAWN_BYTES = 1 << 20
 
 
 class Pmi1:
-    """One rank's connection.
+    """One rank's connection; `rank` is its number in its world, `send` sends bytes to it."""
 
-    Args:
-        world: the rank's world.
-        rank: its number in that world.
-        send: sends bytes to the rank.
-    """
-
-    def __init__(self, world: PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
+    def __init__(self, world: pmi.PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
         self._world = world
         self._rank = rank
         self._send = send
@@ -54,7 +36,7 @@ class Pmi1:
         self._successor: Pmi2 | None = None
 
     def receive(self, data: bytes) -> None:
-        """Take bytes that the rank wrote; raises ProtocolError."""
+        """Take bytes that the rank wrote; raises pmi.ProtocolError."""
         if self._successor is not None:
             self._successor.receive(data)
             return
@@ -62,13 +44,13 @@ class Pmi1:
         while self._successor is None:
             end = data.find(b"\n", start)
             if (len(data) if end < 0 else end) - start > LONGEST_LINE:
-                raise ProtocolError("a line of more than %d bytes" % LONGEST_LINE)
+                raise pmi.ProtocolError("a line of more than %d bytes" % LONGEST_LINE)
             if end < 0:
                 self._unread = data[start:]
                 return
             line, start = data[start:end], end + 1
             if b"\0" in line:
-                raise ProtocolError("a NUL byte in a line")
+                raise pmi.ProtocolError("a NUL byte in a line")
             self._take(line.decode("latin-1"))  # one character for each byte
         self._unread = b""
         self._successor.receive(data[start:])
@@ -80,20 +62,20 @@ class Pmi1:
         words = dict(_pair(word) for word in line.split(" ") if word)
         command = words.get("cmd", "")
         if command not in _COMMANDS:
-            raise ProtocolError("unknown command %r" % line[:80])
+            raise pmi.ProtocolError("unknown command %r" % line[:80])
         self._check_order(command)
         try:
             _COMMANDS[command](self, words)
         except KeyError as error:
-            raise ProtocolError("%s without %s" % (command, error)) from None
+            raise pmi.ProtocolError("%s without %s" % (command, error)) from None
 
     def _check_order(self, command: str) -> None:
-        """Raise ProtocolError unless the command is allowed now: `init` first and once, only `abort` in a barrier."""
+        """Raise pmi.ProtocolError unless the command is allowed now: `init` first and once, only `abort` in a barrier."""
         state = self._world.states[self._rank]
-        if state != (ABSENT if command == "init" else CONNECTED):
-            raise ProtocolError("%s from a rank that is %s" % (command, state))
+        if state != (pmi.ABSENT if command == "init" else pmi.CONNECTED):
+            raise pmi.ProtocolError("%s from a rank that is %s" % (command, state))
         if self._in_barrier and command != "abort":
-            raise ProtocolError("%s from a rank that is in the barrier" % command)
+            raise pmi.ProtocolError("%s from a rank that is in the barrier" % command)
 
     def _reply(self, command: str, **words: object) -> None:
         text = " ".join(["cmd=" + command] + ["%s=%s" % pair for pair in words.items()])
@@ -109,18 +91,6 @@ class Pmi1:
         else:
             # Version 1.2 is 1.1 with groups in barriers; a library uses the lower of its version and ours.
             self._reply("response_to_init", rc=0, pmi_version=1, pmi_subversion=2)
-
-    def _get_maxes(self, words: dict[str, str]) -> None:
-        self._reply("maxes", rc=0, kvsname_max=MAX_NAME, keylen_max=MAX_KEY, vallen_max=MAX_VALUE)
-
-    def _get_appnum(self, words: dict[str, str]) -> None:
-        self._reply("appnum", rc=0, appnum=self._world.apps[self._rank])
-
-    def _get_my_kvsname(self, words: dict[str, str]) -> None:
-        self._reply("my_kvsname", rc=0, kvsname=self._world.name)
-
-    def _get_universe_size(self, words: dict[str, str]) -> None:
-        self._reply("universe_size", rc=0, size=self._world.universe_size)
 
     def _finalize(self, words: dict[str, str]) -> None:
         self._world.finalize(self._rank)
@@ -156,7 +126,7 @@ class Pmi1:
 
     def _barrier_in(self, words: dict[str, str]) -> None:
         # The tag, returned in the reply, distinguishes the barriers of a rank's threads; without it a rank has one thread.
-        group, colon, tag = words.get("group", WORLD).partition(":")
+        group, colon, tag = words.get("group", pmi.WORLD).partition(":")
         self._in_barrier = self._in_barrier or not colon
 
         def out() -> None:
@@ -168,23 +138,17 @@ class Pmi1:
     # Names and new worlds
 
     def _publish_name(self, words: dict[str, str]) -> None:
-        done = self._replier("publish_result", "name_is_taken")
-        self._world.publish(self._rank, words["service"], words["port"], done)
+        self._world.publish(self._rank, words["service"], words["port"], self._replier("publish_result", "name_is_taken"))
 
     def _unpublish_name(self, words: dict[str, str]) -> None:
         self._world.unpublish(self._rank, words["service"], self._replier("unpublish_result", "no_such_name"))
 
     def _lookup_name(self, words: dict[str, str]) -> None:
-        def answered(port: str | None) -> None:
-            if port is None:
-                self._reply("lookup_result", rc=1, msg="no_such_name")
-            else:
-                self._reply("lookup_result", rc=0, msg="success", port=port)
+        reply = self._replier("lookup_result", "no_such_name")
+        self._world.lookup(self._rank, words["service"], lambda port: reply(False) if port is None else reply(True, port=port))
 
-        self._world.lookup(self._rank, words["service"], answered)
-
-    def _replier(self, command: str, failure: str) -> Callable[[bool], None]:
-        return lambda done: self._reply(command, rc=0 if done else 1, msg="success" if done else failure)
+    def _replier(self, command: str, failure: str) -> Callable[..., None]:
+        return lambda done, **words: self._reply(command, rc=0 if done else 1, msg="success" if done else failure, **words)
 
     def _take_spawn_line(self, line: str) -> None:
         """Handle one line of `mcmd=spawn ... endcmd`; `totspawns` such blocks make one spawn."""
@@ -192,26 +156,26 @@ class Pmi1:
         if name == "mcmd":
             self._check_order("spawn")
             if value != "spawn" or (self._spawning and "execname" not in self._spawning[-1]):
-                raise ProtocolError("unknown command %r" % line[:80])
+                raise pmi.ProtocolError("unknown command %r" % line[:80])
             self._spawning = [*(self._spawning or []), {}]
             return
         assert self._spawning is not None
         self._spawn_lines += 1
         self._spawn_bytes += len(line)
         if self._spawn_lines > MAX_SPAWN_LINES:
-            raise ProtocolError("a spawn of more than %d lines" % MAX_SPAWN_LINES)
+            raise pmi.ProtocolError("a spawn of more than %d lines" % MAX_SPAWN_LINES)
         if self._spawn_bytes > MAX_SPAWN_BYTES:
-            raise ProtocolError("a spawn of more than %d bytes" % MAX_SPAWN_BYTES)
+            raise pmi.ProtocolError("a spawn of more than %d bytes" % MAX_SPAWN_BYTES)
         if name != "endcmd":
             self._spawning[-1][name] = value
             return
         try:
-            if len(self._spawning) < small_number(self._spawning[0]["totspawns"]):
+            if len(self._spawning) < pmi.small_number(self._spawning[0]["totspawns"]):
                 return
             apps = [_app(words) for words in self._spawning]
-            pairs = numbered_pairs(self._spawning[0], "preput_num", "preput_key_%d", "preput_val_%d")
+            pairs = pmi.numbered_pairs(self._spawning[0], "preput_num", "preput_key_%d", "preput_val_%d")
         except (KeyError, ValueError) as error:
-            raise ProtocolError("a spawn that does not fit: %r" % error) from None
+            raise pmi.ProtocolError("a spawn that does not fit: %r" % error) from None
         self._spawning, self._spawn_lines, self._spawn_bytes = None, 0, 0
         self._world.spawn(self._rank, apps, pairs, self._spawned)
 
@@ -222,12 +186,13 @@ class Pmi1:
             self._reply("spawn_result", rc=0, msg="success", errcodes=",".join(["0"] * answer["size"]))
 
 
-_COMMANDS = {
+_MAXES = {"kvsname_max": pmi.MAX_NAME, "keylen_max": pmi.MAX_KEY, "vallen_max": pmi.MAX_VALUE}
+_COMMANDS: dict[str, Callable[[Pmi1, dict[str, str]], None]] = {
     "init": Pmi1._init,
-    "get_maxes": Pmi1._get_maxes,
-    "get_appnum": Pmi1._get_appnum,
-    "get_my_kvsname": Pmi1._get_my_kvsname,
-    "get_universe_size": Pmi1._get_universe_size,
+    "get_maxes": lambda one, words: one._reply("maxes", rc=0, **_MAXES),
+    "get_appnum": lambda one, words: one._reply("appnum", rc=0, appnum=one._world.apps[one._rank]),
+    "get_my_kvsname": lambda one, words: one._reply("my_kvsname", rc=0, kvsname=one._world.name),
+    "get_universe_size": lambda one, words: one._reply("universe_size", rc=0, size=one._world.universe_size),
     "put": Pmi1._put,
     "get": Pmi1._get,
     "barrier_in": Pmi1._barrier_in,
@@ -243,12 +208,12 @@ _COMMANDS = {
 def _pair(word: str) -> tuple[str, str]:
     name, equals, value = word.partition("=")
     if not equals:
-        raise ProtocolError("%r is not key=value" % word[:80])
+        raise pmi.ProtocolError("%r is not key=value" % word[:80])
     return name, value
 
 
 def _app(words: dict[str, str]) -> dict[str, Any]:
     """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
-    arguments = [words["arg%d" % number] for number in range(1, small_number(words["argcnt"]) + 1)]
-    info = numbered_pairs(words, "info_num", "info_key_%d", "info_val_%d")
-    return app_of_spawn([words["execname"], *arguments], words["nprocs"], info)
+    arguments = [words["arg%d" % number] for number in range(1, pmi.small_number(words["argcnt"]) + 1)]
+    info = pmi.numbered_pairs(words, "info_num", "info_key_%d", "info_val_%d")
+    return pmi.app_of_spawn([words["execname"], *arguments], words["nprocs"], info)

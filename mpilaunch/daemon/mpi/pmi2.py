@@ -6,22 +6,12 @@ one in a value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from mpilaunch.daemon.mpi import pmi
 
-from mpilaunch.daemon.mpi.pmi import (
-    CONNECTED,
-    MAX_KEY,
-    MAX_VALUE,
-    WORLD,
-    PmiWorld,
-    ProtocolError,
-    app_of_spawn,
-    numbered_pairs,
-    small_number,
-)
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 PREFIX = 6
 """Digits of the length."""
@@ -33,7 +23,7 @@ LONGEST_THREAD = 64
 class Pmi2:
     """One rank's connection from `fullinit` on; arguments as for `Pmi1`."""
 
-    def __init__(self, world: PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
+    def __init__(self, world: pmi.PmiWorld, rank: int, send: Callable[[bytes], None]) -> None:
         self._world = world
         self._rank = rank
         self._send = send
@@ -41,18 +31,18 @@ class Pmi2:
         self._begun = False
 
     def receive(self, data: bytes) -> None:
-        """Take bytes that the rank wrote; raises ProtocolError."""
+        """Take bytes that the rank wrote; raises pmi.ProtocolError."""
         data, start = self._unread + data, 0
         while len(data) - start >= PREFIX:
             digits = data[start : start + PREFIX].strip()
             if not digits.isdigit() or int(digits) > LONGEST_MESSAGE:
-                raise ProtocolError("%r is not the length of a message" % data[start : start + PREFIX].decode("latin-1"))
+                raise pmi.ProtocolError("%r is not the length of a message" % data[start : start + PREFIX].decode("latin-1"))
             end = start + PREFIX + int(digits)
             if len(data) < end:
                 break
             message, start = data[start + PREFIX : end], end
             if b"\0" in message:
-                raise ProtocolError("a NUL byte in a message")
+                raise pmi.ProtocolError("a NUL byte in a message")
             self._take(message.decode("latin-1"))
         self._unread = data[start:]
 
@@ -60,12 +50,12 @@ class Pmi2:
         words, apps = _words(message)
         command = words.get("cmd", "")
         if command not in _COMMANDS:
-            raise ProtocolError("unknown command %r" % command[:80])
+            raise pmi.ProtocolError("unknown command %r" % command[:80])
         if len(words.get("thrid", "")) > LONGEST_THREAD:
-            raise ProtocolError("a thrid of more than %d bytes" % LONGEST_THREAD)
+            raise pmi.ProtocolError("a thrid of more than %d bytes" % LONGEST_THREAD)
         state = self._world.states[self._rank]
-        if self._begun == (command == "fullinit") or state != CONNECTED:
-            raise ProtocolError("%s from a rank that is %s" % (command, state if self._begun else "not initialized"))
+        if self._begun == (command == "fullinit") or state != pmi.CONNECTED:
+            raise pmi.ProtocolError("%s from a rank that is %s" % (command, state if self._begun else "not initialized"))
         self._begun = True
         try:
             if command == "spawn":
@@ -73,7 +63,7 @@ class Pmi2:
             else:
                 _COMMANDS[command](self, words)
         except (KeyError, ValueError) as error:
-            raise ProtocolError("%s does not fit: %r" % (command, error)) from None
+            raise pmi.ProtocolError("%s does not fit: %r" % (command, error)) from None
 
     def _reply(self, words: dict[str, str], command: str, **answer: object) -> None:
         """Reply to a message, with the name of the asking thread."""
@@ -86,31 +76,15 @@ class Pmi2:
 
     def _fullinit(self, words: dict[str, str]) -> None:
         spawner = {"spawner_jobid": self._world.parent} if self._world.parent else {}
-        self._reply(
-            words,
-            "fullinit-response",
-            rc=0,
-            pmi_version=2,
-            pmi_subversion=0,
-            rank=self._rank,
-            size=self._world.size,
-            appnum=self._world.apps[self._rank],
-            debugged="FALSE",
-            pmiverbose="FALSE",
-            **spawner,
-        )
+        ours = {"rank": self._rank, "size": self._world.size, "appnum": self._world.apps[self._rank]}
+        flags = {"debugged": "FALSE", "pmiverbose": "FALSE"}
+        self._reply(words, "fullinit-response", rc=0, pmi_version=2, pmi_subversion=0, **ours, **flags, **spawner)
 
     def _finalize(self, words: dict[str, str]) -> None:
         self._world.finalize(self._rank)
         self._reply(words, "finalize-response", rc=0)
 
-    def _abort(self, words: dict[str, str]) -> None:
-        self._world.abort(self._rank, 1)  # PMI-2 has no exit code
-
     # Keys, barriers, attributes
-
-    def _job_getid(self, words: dict[str, str]) -> None:
-        self._reply(words, "job-getid-response", rc=0, jobid=self._world.name)
 
     def _kvs_put(self, words: dict[str, str]) -> None:
         refusal = self._world.put(self._rank, words["key"], words.get("value", ""))
@@ -121,7 +95,7 @@ class Pmi2:
         self._reply_value(words, "kvs-get-response", None if is_of_another_world else self._world.get(words["key"]))
 
     def _kvs_fence(self, words: dict[str, str]) -> None:
-        self._world.barrier(self._rank, WORLD, "", lambda: self._reply(words, "kvs-fence-response", rc=0))
+        self._world.barrier(self._rank, pmi.WORLD, "", lambda: self._reply(words, "kvs-fence-response", rc=0))
 
     def _info_getjobattr(self, words: dict[str, str]) -> None:
         attributes = {**self._world.attributes, "universeSize": str(self._world.universe_size)}
@@ -129,7 +103,7 @@ class Pmi2:
 
     def _info_putnodeattr(self, words: dict[str, str]) -> None:
         key, value = words["key"], words["value"]
-        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
+        if len(key) > pmi.MAX_KEY or len(value) > pmi.MAX_VALUE:
             self._reply(words, "info-putnodeattr-response", rc=1, errmsg="key_or_value_too_long")
         else:
             self._world.put_on_node(key, value)
@@ -142,10 +116,7 @@ class Pmi2:
         self._world.get_on_node(self._rank, words["key"], words.get("wait") == "TRUE", done)
 
     def _reply_value(self, words: dict[str, str], command: str, value: str | None) -> None:
-        if value is None:
-            self._reply(words, command, rc=0, found="FALSE")
-        else:
-            self._reply(words, command, rc=0, found="TRUE", value=value)
+        self._reply(words, command, rc=0, **({"found": "FALSE"} if value is None else {"found": "TRUE", "value": value}))
 
     # Names and new worlds
 
@@ -156,20 +127,15 @@ class Pmi2:
         self._world.unpublish(self._rank, words["name"], self._replier(words, "name-unpublish-response"))
 
     def _name_lookup(self, words: dict[str, str]) -> None:
-        def answered(port: str | None) -> None:
-            if port is None:
-                self._reply(words, "name-lookup-response", rc=1)
-            else:
-                # MPICH reads `port`, Slurm's library `value`.
-                self._reply(words, "name-lookup-response", rc=0, port=port, value=port)
+        reply = self._replier(words, "name-lookup-response")
+        # MPICH reads `port`, Slurm's library `value`.
+        self._world.lookup(self._rank, words["name"], lambda port: reply(port is not None, port=port, value=port))
 
-        self._world.lookup(self._rank, words["name"], answered)
-
-    def _replier(self, words: dict[str, str], command: str) -> Callable[[bool], None]:
-        return lambda done: self._reply(words, command, rc=0 if done else 1)
+    def _replier(self, words: dict[str, str], command: str) -> Callable[..., None]:
+        return lambda done, **result: self._reply(words, command, rc=0 if done else 1, **(result if done else {}))
 
     def _spawn(self, words: dict[str, str], apps: list[dict[str, str]]) -> None:
-        pairs = numbered_pairs(words, "preputcount", "ppkey%d", "ppval%d")
+        pairs = pmi.numbered_pairs(words, "preputcount", "ppkey%d", "ppval%d")
 
         def spawned(answer: dict[str, Any]) -> None:
             if answer["error"]:
@@ -183,8 +149,8 @@ class Pmi2:
 _COMMANDS: dict[str, Callable[[Pmi2, dict[str, str]], None]] = {
     "fullinit": Pmi2._fullinit,
     "finalize": Pmi2._finalize,
-    "abort": Pmi2._abort,
-    "job-getid": Pmi2._job_getid,
+    "abort": lambda one, words: one._world.abort(one._rank, 1),  # PMI-2 has no exit code
+    "job-getid": lambda one, words: one._reply(words, "job-getid-response", rc=0, jobid=one._world.name),
     "kvs-put": Pmi2._kvs_put,
     "kvs-get": Pmi2._kvs_get,
     "kvs-fence": Pmi2._kvs_fence,
@@ -194,13 +160,13 @@ _COMMANDS: dict[str, Callable[[Pmi2, dict[str, str]], None]] = {
     "name-publish": Pmi2._name_publish,
     "name-unpublish": Pmi2._name_unpublish,
     "name-lookup": Pmi2._name_lookup,
-    "spawn": lambda connection, words: None,
+    "spawn": lambda one, words: None,
 }
-"""The commands of a rank."""
+"""The commands of a rank; `_take` handles `spawn`."""
 
 
 def _words(message: str) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Return the pairs of a message, and separately those of each `subcmd` in it; raises ProtocolError."""
+    """Return the pairs of a message, and separately those of each `subcmd` in it; raises pmi.ProtocolError."""
     words: dict[str, str] = {}
     apps: list[dict[str, str]] = []
     for text in message.replace(";;", "\0").split(";"):
@@ -208,7 +174,7 @@ def _words(message: str) -> tuple[dict[str, str], list[dict[str, str]]]:
             continue
         name, equals, value = text.replace("\0", ";").partition("=")
         if not equals:
-            raise ProtocolError("%r is not key=value" % text[:80])
+            raise pmi.ProtocolError("%r is not key=value" % text[:80])
         if name == "subcmd":
             apps.append({})
         (apps[-1] if apps else words)[name] = value
@@ -217,6 +183,6 @@ def _words(message: str) -> tuple[dict[str, str], list[dict[str, str]]]:
 
 def _app(words: dict[str, str]) -> dict[str, Any]:
     """Return one program of a spawn, as `ask` has it (docs/wire.md); raises KeyError, ValueError."""
-    arguments = [words["argv%d" % number] for number in range(small_number(words.get("argc", "0")))]
-    info = numbered_pairs(words, "infokeycount", "infokey%d", "infoval%d")
-    return app_of_spawn([words["subcmd"], *arguments], words["maxprocs"], info)
+    arguments = [words["argv%d" % number] for number in range(pmi.small_number(words.get("argc", "0")))]
+    info = pmi.numbered_pairs(words, "infokeycount", "infokey%d", "infoval%d")
+    return pmi.app_of_spawn([words["subcmd"], *arguments], words["maxprocs"], info)

@@ -16,9 +16,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -39,14 +38,9 @@ ESTABLISHED = "01"
 
 
 class PmiPort:
-    """The port of one world.
-
-    Attributes:
-        address: "127.0.0.1:port", the value of PMI_PORT.
+    """The port of one world of `size` ranks; `address` is the value of PMI_PORT.
 
     Args:
-        name: the name of the world.
-        size: number of ranks of the world, sent to each.
         opened: called with (number of the rank in its world, connection, bytes after its first line).
         note: sends a text to the user.
     """
@@ -62,8 +56,7 @@ class PmiPort:
     ) -> None:
         self._name, self._size, self._poller, self._set_timer = name, size, poller, set_timer
         self._opened, self._note = opened, note
-        self._unnamed: dict[socket.socket, tuple[float, bytes]] = {}  # its deadline, and the bytes so far
-        self._sweeping = False
+        self._unnamed: dict[socket.socket, bytes] = {}
         self._expected: dict[int, int] = {}
         self._served: set[int] = set()
         self._wrong = 0
@@ -88,7 +81,6 @@ class PmiPort:
             self._served.add(number)
 
     def close(self) -> None:
-        """Close the port and its unserved connections."""
         for connection in list(self._unnamed):
             self._drop(connection)
         if self._listener is not None:
@@ -113,26 +105,15 @@ class PmiPort:
         if live_owner(connection) != os.getuid():
             connection.close()
             return
-        self._unnamed[connection] = (time.monotonic() + FIRST_LINE_SECONDS, b"")
+        self._unnamed[connection] = b""
         self._poller.watch(connection, lambda: self._read(connection))
         self._read(connection)
+        if connection in self._unnamed:
+            # By the number, so that a connection that ends early leaves its timer to the next.
+            timer = "pmi first line %s %d" % (self._name, connection.fileno())
+            self._set_timer(timer, FIRST_LINE_SECONDS, lambda: self._drop(connection))
         if len(self._unnamed) > MOST_UNNAMED:
             self._drop(next(iter(self._unnamed)))
-        self._wait_for_lines()
-
-    def _wait_for_lines(self) -> None:
-        """Set the timer of the oldest connection unless it runs."""
-        if self._unnamed and not self._sweeping:
-            self._sweeping = True
-            oldest, _ = next(iter(self._unnamed.values()))
-            self._set_timer("pmi first line " + self._name, max(0.0, oldest - time.monotonic()), self._sweep)
-
-    def _sweep(self) -> None:
-        self._sweeping = False
-        now = time.monotonic()
-        for connection in [connection for connection, (until, _) in self._unnamed.items() if until <= now]:
-            self._drop(connection)
-        self._wait_for_lines()
 
     def _resume(self) -> None:
         if self._listener is not None:
@@ -145,12 +126,11 @@ class PmiPort:
             return
         except OSError:
             data = b""
-        until, earlier = self._unnamed[connection]
-        line, newline, rest = (earlier + data).partition(b"\n")
+        line, newline, rest = (self._unnamed[connection] + data).partition(b"\n")
         if not data or len(line) > LONGEST_LINE:
             self._drop(connection)
         elif not newline:
-            self._unnamed[connection] = (until, line)
+            self._unnamed[connection] = line
         else:
             self._take_first_line(connection, line, rest)
 

@@ -7,8 +7,10 @@ of the ranks show which files are theirs. Only files with names of MPI libraries
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+from mpilaunch.daemon.ranks.reaper import process_file
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -21,18 +23,13 @@ def mapped_by(pids: Iterable[int]) -> set[bytes]:
     """Return the paths of MPI's shared memory that these processes have mapped."""
     mapped: set[bytes] = set()
     for pid in pids:
-        try:
-            with open("/proc/%d/maps" % pid, "rb") as file:
-                lines = file.read().split(b"\n")
-        except OSError:
-            continue  # it has just ended
+        lines = process_file(pid, "maps").split(b"\n")
         paths = (line[line.index(FOLDER) :] for line in lines if FOLDER in line)
         mapped.update(path for path in paths if path.startswith(NAMES, len(FOLDER)) and not path.endswith(b" (deleted)"))
     return mapped
 
 
 def remove(paths: Iterable[bytes]) -> None:
-    """Remove shared memory whose processes have ended."""
     for path in paths:
         try:
             os.unlink(path)

@@ -7,11 +7,11 @@ not connected some time after their start are checked for a mapped MPI library. 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.node.elf import ElfError, read_elf
 from mpilaunch.daemon.ranks import reaper
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,11 +28,10 @@ _OF_OPEN_MPI = (b"/libopen-pal", b"/libopen-rte")
 
 
 class SingletonWatch:
-    """The ranks of one world on this node.
+    """The ranks of one world on this node that run one program.
 
     Args:
         pids: the process of each rank, by its number in the job.
-        program: path of the program that they run.
         has_connected: returns whether a rank has connected to PMI or PMIx.
         report: called once with (rank, library, family).
     """
@@ -67,7 +66,7 @@ class SingletonWatch:
     def _check(self, at: float) -> None:
         waiting = {rank: pid for rank, pid in self._pids.items() if not self._has_connected(rank)}
         for rank, pid in waiting.items():
-            library = mapped_library([pid, *reaper.descendants_of(pid)])
+            library = mapped_library([pid, *reaper.descendants(pid)])
             if library is not None:
                 self._library = library
                 self._report_once(rank)
@@ -84,11 +83,7 @@ class SingletonWatch:
 def mapped_library(pids: list[int]) -> tuple[str, str] | None:
     """Return the MPI library that one of these processes has mapped, as (file name, family), or None."""
     for pid in pids:
-        try:
-            with open("/proc/%d/maps" % pid, "rb") as file:
-                maps = file.read()
-        except OSError:
-            continue  # it has just gone
+        maps = reaper.process_file(pid, "maps")
         paths = {line.partition(b"/")[2] for line in maps.splitlines() if b".so" in line}
         for path in sorted(paths):
             match = _LIBRARY.search(path)

@@ -1,23 +1,25 @@
 """MPI wire-up on the node: serves PMI and PMIx to the ranks of every world, and exchanges their requests with the head.
 
-PMI is a socket pair at a fixed descriptor of the rank, served in the daemon's loop; PMIx is served by a helper process, which
-runs where a program may need it. Requests to other nodes go to the head as one `collective` message for each node, or as an
-`ask` that the head answers.
+PMI is a socket pair at a fixed descriptor of the rank, served in the daemon's loop (`pmi` counts fences and barriers); PMIx is
+served by a helper process where a program may need it. Requests to other nodes go to the head as one `collective` message for
+each node, or as an `ask` that the head answers.
 """
 
 from __future__ import annotations
 
 import fcntl
 import socket
-from typing import TYPE_CHECKING, Any
 
-from mpilaunch.daemon.mpi.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, PmiWorld, ProtocolError, Upward
-from mpilaunch.daemon.mpi.pmi1 import Pmi1
+from mpilaunch.daemon.mpi.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, PmiWorld, ProtocolError
 from mpilaunch.daemon.ranks import reaper
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
+    from mpilaunch.daemon.mpi.pmi import Answered
+    from mpilaunch.daemon.mpi.pmi1 import Pmi1
     from mpilaunch.daemon.mpi.pmi_port import PmiPort
     from mpilaunch.daemon.mpi.singletons import SingletonWatch
     from mpilaunch.daemon.pmix.ranks import PmixRanks
@@ -34,7 +36,6 @@ class WireUp:
     """This node's part of all worlds. Ranks have their number in the job.
 
     Args:
-        send: sends a control message to the head.
         abort: (rank, code): ends a rank that called MPI_Abort.
         set_timer: (name, seconds, action) of the loop.
         directory: for files of PMIx and the MPI libraries.
@@ -51,15 +52,15 @@ class WireUp:
         self._poller, self._send, self._abort_rank, self._set_timer = poller, send, abort, set_timer
         self._directory = directory
         self._worlds: dict[str, PmiWorld] = {}
-        self._descriptions: dict[str, dict[str, Any]] = {}
         self._joined: set[str] = set()
         self._late: set[str] = set()
         self._world_of: dict[int, str] = {}
-        self._connections: dict[int, tuple[socket.socket, Pmi1]] = {}
+        self._connections: dict[int, socket.socket] = {}
+        self._protocols: dict[int, Pmi1] = {}
         self._pmix: PmixRanks | None = None
         self._no_pmix_reason = ""
-        self._collectives: dict[str, list[Callable[[dict[str, Any]], None]]] = {}
-        self._asked: dict[int, Callable[[dict[str, Any]], None]] = {}
+        self._collectives: dict[str, list[Answered]] = {}
+        self._asked: dict[int, Answered] = {}
         self._last_ask = 0
         self._ports: dict[str, PmiPort] = {}
         self._harmless: set[bytes] = set()
@@ -71,14 +72,14 @@ class WireUp:
     def open_world(self, description: dict[str, Any], specs: list[dict[str, Any]]) -> None:
         """Add a world: the `mpi` member of `prepare` with its `node`, and its ranks on this node."""
         name, first = description["world"], description["first"]
-        self._descriptions[name] = description
-        upward = Upward(
+        self._worlds[name] = PmiWorld(
+            description,
+            {spec["rank"] - first: spec["app"] for spec in specs},
             self._collective,
             self._ask,
             lambda rank, code: self._abort_rank(first + rank, code),
             lambda rank: self._connected(name),
         )
-        self._worlds[name] = PmiWorld(description, {spec["rank"] - first: spec["app"] for spec in specs}, upward)
         self._world_of.update((spec["rank"], name) for spec in specs)
         if description["port"] and specs:
             from mpilaunch.daemon.mpi.pmi_port import PmiPort
@@ -94,14 +95,10 @@ class WireUp:
         if self._pmix is not None:
             self._pmix.know(description)
 
-    def load(self) -> None:
-        """Load the modules that most programs need."""
-        import mpilaunch.daemon.pmix.search  # noqa: F401
-
     def offer_pmix(self, description: dict[str, Any], apps: list[App], ready: Callable[[str], None]) -> None:
         """Start PMIx for the ranks of a world that run these apps; call `ready` when they can start.
 
-        `ready` gets a reason when they cannot: there is no PMIx, and it is the only offer. Else it gets "".
+        `ready` gets "", or the reason why they cannot: there is no PMIx, and it is the only offer.
         """
         if PMIX not in description["offer"]:
             ready("")
@@ -134,14 +131,15 @@ class WireUp:
             self._poller,
             self._set_timer,
             self._directory,
-            Upward(self._collective, self._ask, lambda rank, code: None, lambda rank: None),
+            self._collective,
+            self._ask,
             self._send,
-            lambda name, rank, code: self._abort_rank(self._descriptions[name]["first"] + rank, code),
+            lambda name, rank, code: self._abort_rank(self._worlds[name].description["first"] + rank, code),
             self._connected,
             self._pmix_broken,
         )
-        for description in self._descriptions.values():
-            pmix.know(description)
+        for world in self._worlds.values():
+            pmix.know(world.description)
         return pmix
 
     def _pmix_broken(self, reason: str) -> None:
@@ -167,15 +165,13 @@ class WireUp:
         self._receive(rank, data)
 
     def _serve(self, rank: int, connection: socket.socket) -> None:
-        world = self._worlds[self._world_of[rank]]
-        protocol = Pmi1(world, self._number(rank), lambda data: self._answer(rank, data))
-        self._connections[rank] = connection, protocol
+        self._connections[rank] = connection
         self._poller.watch(connection, lambda: self._read_ready(rank))
 
     def watch(self, pids: dict[int, int], program: bytes) -> None:
-        """Watch the ranks of one world that run this program: if it is an MPI program, they must connect."""
+        """Watch the ranks of one world that run this program: if it uses MPI, they must connect."""
         name = self._world_of.get(next(iter(pids), -1))
-        if name is not None and self._descriptions[name]["size"] > 1 and program not in self._harmless:
+        if name is not None and self._worlds[name].description["size"] > 1 and program not in self._harmless:
             from mpilaunch.daemon.mpi.singletons import SingletonWatch
 
             key = "%s %d" % (name, len(self._watches))
@@ -188,7 +184,7 @@ class WireUp:
             return {}
         variables = {} if self._pmix is None else dict(self._pmix.environment(name, self._number(rank)))
         if variables:
-            defaults = self._descriptions[name]["pmix_defaults"].items()
+            defaults = self._worlds[name].description["pmix_defaults"].items()
             variables.update((key, value) for key, value in defaults if key.encode() not in app.environment)
         if name in self._ports:
             variables.update(PMI_PORT=self._ports[name].address, PMI_ID=self._ports[name].expect(self._number(rank)))
@@ -212,7 +208,6 @@ class WireUp:
         return next(state for state in (ABORTED, CONNECTED, FINALIZED, ABSENT) if state in states)
 
     def _states(self, rank: int) -> set[str]:
-        """Return the states of a rank in PMI and PMIx."""
         name, number = self._world_of[rank], self._number(rank)
         pmix = ABSENT if self._pmix is None else self._pmix.states.get((name, number), ABSENT)
         return {self._worlds[name].states[number], pmix}
@@ -227,7 +222,7 @@ class WireUp:
 
     def note_memory(self, pids: list[int]) -> None:
         """Record the shared memory of processes that are about to be killed, and cannot remove it."""
-        if self._descriptions:
+        if self._worlds:
             from mpilaunch.daemon.mpi import segments
 
             self._memory |= segments.mapped_by(pids)
@@ -247,12 +242,11 @@ class WireUp:
 
     def _number(self, rank: int) -> int:
         """Return the number of a rank in its world."""
-        return rank - int(self._descriptions[self._world_of[rank]]["first"])
+        return rank - int(self._worlds[self._world_of[rank]].description["first"])
 
     # From the head
 
     def take(self, message: dict[str, Any]) -> None:
-        """Handle `collective`, `answer` or `ask`."""
         if message["type"] == "answer":
             self._asked.pop(message["id"])(message)
         elif message["type"] == "collective":
@@ -269,12 +263,12 @@ class WireUp:
 
     # To the head
 
-    def _collective(self, kind: str, members: list[Any], ranks: int, data: Any, done: Callable[[dict[str, Any]], None]) -> None:
+    def _collective(self, kind: str, members: list[Any], ranks: int, data: Any, done: Answered) -> None:
         message = {"type": "collective", "kind": kind, "members": members, "ranks": ranks, "data": data}
         self._collectives.setdefault(_key(message), []).append(done)
         self._send(message)
 
-    def _ask(self, what: str, details: dict[str, Any], done: Callable[[dict[str, Any]], None]) -> None:
+    def _ask(self, what: str, details: dict[str, Any], done: Answered) -> None:
         self._last_ask += 1
         self._asked[self._last_ask] = done
         self._send({"type": "ask", "id": self._last_ask, "request": what, **details})
@@ -284,7 +278,7 @@ class WireUp:
         if name not in self._joined:
             self._joined.add(name)
             self._send({"type": "joined", "world": name})
-            after = self._descriptions[name]["notice_after"]
+            after = self._worlds[name].description["notice_after"]
             self._set_timer("waiting " + name, after, lambda: self._send_waiting(name))
         elif name in self._late:
             self._send_waiting(name)
@@ -298,7 +292,7 @@ class WireUp:
             self._send({"type": "waiting", "world": name, "absent": absent})
 
     def _send_singleton(self, rank: int, library: str, family: str) -> None:
-        offer = self._descriptions[self._world_of[rank]]["offer"]
+        offer = self._worlds[self._world_of[rank]].description["offer"]
         reason = self._no_pmix_reason if self._pmix is None else self._pmix.reason
         message = {"type": "singleton", "rank": rank, "library": library, "family": family}
         self._send({**message, "offer": offer, "pmix_error": reason})
@@ -306,9 +300,8 @@ class WireUp:
     # PMI connections
 
     def _read_ready(self, rank: int) -> None:
-        """Read and serve requests of a rank."""
         try:
-            data = self._connections[rank][0].recv(READ_SIZE, socket.MSG_DONTWAIT)
+            data = self._connections[rank].recv(READ_SIZE, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -319,8 +312,13 @@ class WireUp:
             self._close(rank)
 
     def _receive(self, rank: int, data: bytes) -> None:
+        if rank not in self._protocols:
+            from mpilaunch.daemon.mpi.pmi1 import Pmi1  # most programs send nothing
+
+            world = self._worlds[self._world_of[rank]]
+            self._protocols[rank] = Pmi1(world, self._number(rank), lambda data: self._answer(rank, data))
         try:
-            self._connections[rank][1].receive(data)
+            self._protocols[rank].receive(data)
         except ProtocolError as error:
             self._note("rank %d broke the PMI protocol and was cut off from it: %s" % (rank, error))
             self._close(rank)
@@ -333,7 +331,7 @@ class WireUp:
         if rank not in self._connections:
             return  # cut off, or ended
         try:
-            sent = self._connections[rank][0].send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            sent = self._connections[rank].send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
             sent = 0
         if sent < len(data):
@@ -341,7 +339,8 @@ class WireUp:
 
     def _close(self, rank: int) -> None:
         if rank in self._connections:
-            ours, _ = self._connections.pop(rank)
+            ours = self._connections.pop(rank)
+            self._protocols.pop(rank, None)
             self._poller.forget(ours)
             ours.close()
 

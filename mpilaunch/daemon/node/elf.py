@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,19 +32,12 @@ class ElfError(Exception):
     """Not an ELF file, or a broken one; the text describes the fault."""
 
 
-class _Layout:
-    """Struct formats without byte order, and the positions of fields in a program header."""
-
-    def __init__(self, header: str, segment: str, fields: tuple[int, int, int], entry: str, symbol: str, word: int) -> None:
-        self.header, self.segment, self.fields = header, segment, fields
-        self.entry, self.symbol, self.word = entry, symbol, word
-
-
 _LAYOUTS = {
-    1: _Layout("HHIIIIIHHH", "IIIIIIII", (1, 2, 4), "iI", "I8x2xH", 4),
-    2: _Layout("HHIQQQIHHH", "IIQQQQQQ", (2, 3, 5), "qQ", "I2xH16x", 8),
+    1: ("HHIIIIIHHH", "IIIIIIII", (1, 2, 4), "iI", "I8x2xH", 4),
+    2: ("HHIQQQIHHH", "IIQQQQQQ", (2, 3, 5), "qQ", "I2xH16x", 8),
 }
-"""By the class of the file, 32 and 64 bits. `fields` are the offset, address and size of a segment."""
+"""By the class of the file, 32 and 64 bits: struct formats of the file's header and of a segment; the positions of offset,
+address and size in the latter; formats of an entry of the dynamic section and of a symbol; bytes of a word."""
 
 
 class Elf:
@@ -86,11 +79,7 @@ def read_elf(path: bytes, with_imports: bool = False) -> Elf:
 
 
 def parse(read: Read, with_imports: bool = False) -> Elf:
-    """Read an ELF file through a function; raises ElfError.
-
-    Args:
-        with_imports: read `imports` too, which takes longest.
-    """
+    """Read an ELF file through a function, `imports` only if asked, since it takes longest; raises ElfError."""
     try:
         return _parse(read, with_imports)
     except (struct.error, IndexError, OverflowError) as error:
@@ -104,25 +93,26 @@ def _parse(read: Read, with_imports: bool) -> Elf:
     layout, order = _LAYOUTS.get(start[4]), {1: "<", 2: ">"}.get(start[5])
     if layout is None or order is None:
         raise ElfError("an ELF file of class %d and byte order %d" % (start[4], start[5]))
-    _, machine, _, _, table, _, _, _, size, count = struct.unpack_from(order + layout.header, start, 16)
+    header, segment_format, fields, entry_format, symbol_format, word = layout
+    _, machine, _, _, table, _, _, _, size, count = struct.unpack_from(order + header, start, 16)
     elf = Elf((start[4], start[5], machine))
-    segment = struct.Struct(order + layout.segment)
+    segment = struct.Struct(order + segment_format)
     if size != segment.size:
         raise ElfError("program headers of %d bytes" % size)
     loaded: list[tuple[int, int, int]] = []
     dynamic: tuple[int, int, int] | None = None
-    for header in segment.iter_unpack(_exactly(read, table, size * count)):
-        offset, address, length = (header[field] for field in layout.fields)
-        if header[0] == _PT_LOAD:
+    for values in segment.iter_unpack(_exactly(read, table, size * count)):
+        offset, address, length = (values[field] for field in fields)
+        if values[0] == _PT_LOAD:
             loaded.append((offset, address, length))
-        elif header[0] == _PT_DYNAMIC:
+        elif values[0] == _PT_DYNAMIC:
             dynamic = (offset, address, length)
-        elif header[0] == _PT_INTERP:
+        elif values[0] == _PT_INTERP:
             elf.is_program = True
     if dynamic is None:
         return elf  # static
 
-    entry = struct.Struct(order + layout.entry)
+    entry = struct.Struct(order + entry_format)
     entries: dict[int, list[int]] = {}
     for tag, value in entry.iter_unpack(_exactly(read, dynamic[0], dynamic[2] // entry.size * entry.size)):
         if tag == _DT_NULL:
@@ -148,8 +138,8 @@ def _parse(read: Read, with_imports: bool) -> Elf:
         elf.rpath = b":".join(texts(_DT_RPATH)).split(b":")
         elf.runpath = b":".join(texts(_DT_RUNPATH)).split(b":")
         if with_imports and _DT_SYMTAB in entries:
-            symbols = _symbol_count(read, place, set(entries), order, layout.word)
-            symbol = struct.Struct(order + layout.symbol)
+            symbols = _symbol_count(read, place, set(entries), order, word)
+            symbol = struct.Struct(order + symbol_format)
             table_bytes = _exactly(read, place(_DT_SYMTAB), symbols * symbol.size)
             undefined = {name for name, section in symbol.iter_unpack(table_bytes) if name and section == 0}
             elf.imports = frozenset(strings[offset : strings.index(b"\0", offset)] for offset in undefined)
@@ -172,7 +162,8 @@ def _symbol_count(read: Read, place: Callable[[int], int], tags: set[int], order
         return int(first)
     # The hashed symbols are last, in chains; an odd number ends a chain, and the last chain ends the table.
     start += buckets * 4 + (last - first) * 4
-    for (value,) in struct.iter_unpack(order + "I", _whole_words(read(start, LONGEST_CHAIN))):
+    chain = read(start, LONGEST_CHAIN)
+    for (value,) in struct.iter_unpack(order + "I", chain[: len(chain) // 4 * 4]):
         last += 1
         if value & 1:
             return int(last)
@@ -186,7 +177,3 @@ def _exactly(read: Read, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise ElfError("ends within a table")
     return data
-
-
-def _whole_words(data: bytes) -> bytes:
-    return data[: len(data) // 4 * 4]

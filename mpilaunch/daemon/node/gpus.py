@@ -8,11 +8,10 @@ left out, with a note. NVML (`nvml`) is called only for UUIDs that /proc does no
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from mpilaunch.daemon.node.nvml import ask_nvml
 from mpilaunch.daemon.node.topology import read_text
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -22,15 +21,8 @@ if TYPE_CHECKING:
 class Gpu:
     """One GPU; the attributes are those of the message (docs/wire.md)."""
 
-    __slots__ = ("bus_id", "index", "name", "numa", "uuid", "vendor")
-
     def __init__(self, vendor: str, bus_id: str = "", uuid: str = "", name: str = "", numa: int = -1) -> None:
-        self.vendor = vendor
-        self.index = -1
-        self.uuid = uuid
-        self.bus_id = bus_id
-        self.name = name
-        self.numa = numa
+        self.vendor, self.index, self.uuid, self.bus_id, self.name, self.numa = vendor, -1, uuid, bus_id, name, numa
 
 
 def find_gpus(
@@ -43,19 +35,13 @@ def find_gpus(
 
     `index` counts before masking, in PCI bus order, for AMD in the kernel's KFD order (what ROCR_VISIBLE_DEVICES counts
     by). Only GPUs whose device file this process may open count, as for the vendors' own tools: a container with two of a
-    machine's eight GPUs has 0 and 1.
-
-    Args:
-        root: the directory of /proc, /sys and /dev.
-        environ: the inherited environment, os.environ when None.
-        notes: gets a line for each GPU that is left out, and each surprise.
-        ask: replaces `ask_nvml`.
+    machine's eight GPUs has 0 and 1. `notes` gets a line for each GPU that is left out, and each surprise.
     """
     environ = os.environ if environ is None else environ
     notes = [] if notes is None else notes
     usable: list[Gpu] = []
     # Intel last: an integrated GPU must not precede the GPU that a workstation computes on.
-    nvidia = _numbered(_nvidia(root, notes, ask or ask_nvml))
+    nvidia = _numbered(_nvidia(root, notes, ask))
     if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len({gpu.name for gpu in nvidia}) > 1:
         if any(entry.strip().isdigit() for entry in environ.get("CUDA_VISIBLE_DEVICES", "").split(",")):
             notes.append("CUDA_VISIBLE_DEVICES is read in PCI bus order, though this node has several models of GPU")
@@ -66,13 +52,13 @@ def find_gpus(
     usable += _masked(amd, hip, environ, notes)
     usable += _masked(_numbered(_ascend(root)), "ASCEND_RT_VISIBLE_DEVICES", environ, notes)
     usable += _intel_masked(_numbered(_intel(root, notes)), root, environ, notes)
-    return [{name: getattr(gpu, name) for name in Gpu.__slots__} for gpu in usable]
+    return [vars(gpu) for gpu in usable]
 
 
 # Vendors: each function lists the GPUs that this process may open, in the vendor's order.
 
 
-def _nvidia(root: str, notes: list[str], ask: Callable[[list[str]], NvmlAnswer]) -> list[Gpu]:
+def _nvidia(root: str, notes: list[str], ask: Callable[[list[str]], NvmlAnswer] | None) -> list[Gpu]:
     tree = os.path.join(root, "proc/driver/nvidia")
     try:
         names = os.listdir(os.path.join(tree, "gpus"))
@@ -101,11 +87,12 @@ def _nvidia(root: str, notes: list[str], ask: Callable[[list[str]], NvmlAnswer])
             split.append(gpu)
     gpus.sort(key=lambda gpu: _pci_order(gpu.bus_id))
     unclear = [gpu.bus_id for gpu in gpus if gpu in split or not gpu.uuid]
-    return _with_nvml(gpus, split, ask(unclear), notes) if unclear else gpus
+    if not unclear:
+        return gpus
+    # Add missing UUIDs, and replace each split GPU by its MIG instances.
+    from mpilaunch.daemon.node.nvml import ask_nvml
 
-
-def _with_nvml(gpus: list[Gpu], split: list[Gpu], answer: NvmlAnswer, notes: list[str]) -> list[Gpu]:
-    """Add missing UUIDs, and replace each split GPU by its MIG instances."""
+    answer = (ask or ask_nvml)(unclear)
     result = []
     for gpu in gpus:
         uuid, instances = answer.get(gpu.bus_id, ("", []))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
-from typing import TYPE_CHECKING, Any
+import select
+import signal
+import time
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     NvmlAnswer = dict[str, tuple[str, list[tuple[str, str]]]]
 
@@ -17,18 +23,11 @@ KILL_SECONDS = 1.0
 
 def ask_nvml(bus_ids: list[str]) -> NvmlAnswer:
     """Return the UUID and the MIG instances (UUID, name) of each GPU that NVML knows."""
-
-    def read() -> NvmlAnswer:
-        import ctypes
-
-        return read_nvml(ctypes.CDLL("libnvidia-ml.so.1"), bus_ids)
-
-    return run_in_child(read, NVML_SECONDS) or {}
+    return run_in_child(lambda: read_nvml(ctypes.CDLL("libnvidia-ml.so.1"), bus_ids), NVML_SECONDS) or {}
 
 
 def read_nvml(library: Any, bus_ids: Iterable[str]) -> NvmlAnswer:
     """Make the calls of `ask_nvml` on a loaded library."""
-    import ctypes
 
     def text(function: Callable[..., int], handle: ctypes.c_void_p) -> str:
         buffer = ctypes.create_string_buffer(96)
@@ -53,9 +52,6 @@ def read_nvml(library: Any, bus_ids: Iterable[str]) -> NvmlAnswer:
 
 def run_in_child(call: Callable[[], Any], seconds: float) -> Any:
     """Return the result of `call` by way of JSON, None if it raises, crashes or takes too long."""
-    import json
-    import signal
-
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -78,9 +74,6 @@ def run_in_child(call: Callable[[], Any], seconds: float) -> Any:
 
 def _read_to_end(reader: int, seconds: float) -> bytes | None:
     """Read until end of file; return None at the deadline."""
-    import select
-    import time
-
     deadline = time.monotonic() + seconds
     poll = select.poll()
     poll.register(reader, select.POLLIN)

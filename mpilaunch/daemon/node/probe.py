@@ -9,13 +9,14 @@ import errno
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.node.gpus import find_gpus
 from mpilaunch.daemon.node.topology import read_text, shared_caches, usable_cpus
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import Any
 
 PORT_TRIES = 64
 LOWEST_PORT = 20000  # services of a cluster live below
@@ -27,11 +28,11 @@ def probe(
 ) -> dict[str, object]:
     """Return the facts as docs/wire.md lists them, and `notes`, a line for each omission or surprise.
 
-    Args:
-        hardware: an earlier result of `probe_hardware`; not used if the usable CPUs have changed.
+    `hardware`, an earlier result of `probe_hardware`, is not used if the usable CPUs have changed.
     """
     environ = os.environ if environ is None else environ
     notes: list[str] = []
+    ssh = environ.get("SSH_CONNECTION", "").split()
     if hardware is None or {cpu[0] for cpu in hardware["cpus"]} != os.sched_getaffinity(0):
         hardware = probe_hardware(root)
     return {
@@ -41,7 +42,7 @@ def probe(
         **hardware,
         "gpus": find_gpus(root, environ, notes),
         "addresses": find_addresses(root),
-        "ssh_connection": _ssh_connection(environ),
+        "ssh_connection": ssh if len(ssh) == 4 else None,
         "free_port": find_free_port(root),
         "notes": notes,
     }
@@ -74,11 +75,7 @@ def find_free_port(root: str = "/", draw: Callable[[int], int] | None = None) ->
     """Return a TCP port that is free on all addresses, or 0 if none was found.
 
     It is outside the kernel's range for outgoing connections, so that none takes it before the job listens, and random, so
-    that two jobs on one node rarely choose the same.
-
-    Args:
-        root: the directory of /proc.
-        draw: returns a random number below its argument.
+    that two jobs on one node rarely choose the same. `draw` returns a random number below its argument.
     """
     draw = draw or (lambda count: int.from_bytes(os.urandom(4), "big") % count)
     ports = _ports_to_try(root)
@@ -105,14 +102,11 @@ def _binds(port: int) -> bool:
     """Return whether a port is free on all IPv6 and IPv4 addresses, or on IPv4 alone without IPv6."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
-            trial = socket.socket(family, socket.SOCK_STREAM)
-            try:
+            with socket.socket(family, socket.SOCK_STREAM) as trial:
                 if family == socket.AF_INET6:
                     trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 trial.bind((address, port))
                 return True
-            finally:
-                trial.close()
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
@@ -171,8 +165,3 @@ def _lines(root: str, path: str) -> list[str]:
         return read_text(os.path.join(root, path)).splitlines()
     except OSError:
         return []
-
-
-def _ssh_connection(environ: Mapping[str, str]) -> list[str] | None:
-    parts = environ.get("SSH_CONNECTION", "").split()
-    return parts if len(parts) == 4 else None

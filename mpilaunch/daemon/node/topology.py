@@ -62,16 +62,8 @@ def shared_caches(cpus: list[list[int]], root: str = "/") -> dict[str, object]:
 
 def read_text(path: str) -> str:
     """Read a small file of /proc or /sys; raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts: list[bytes] = []
-        while True:
-            part = os.read(descriptor, 65536)
-            if not part:
-                return b"".join(parts).decode("utf-8", "replace")
-            parts.append(part)
-    finally:
-        os.close(descriptor)
+    with open(path, "rb", 0) as file:
+        return file.read().decode("utf-8", "replace")
 
 
 def parse_cpu_list(text: str) -> list[int]:
@@ -89,18 +81,18 @@ def _lowest_siblings(root: str, numbers: list[int], names: tuple[str, str]) -> d
     lowest: dict[int, int] = {}
     for number in numbers:
         if number not in lowest:
-            siblings = {number, *_siblings(root, number, names)}
+            folder = os.path.join(root, "%s/cpu%d/topology" % (_CPUS, number))
+            siblings = {number, *(_cpu_list(os.path.join(folder, names[0])) or _cpu_list(os.path.join(folder, names[1])))}
             lowest.update(dict.fromkeys(siblings, min(siblings)))
     return lowest
 
 
-def _siblings(root: str, number: int, names: tuple[str, str]) -> list[int]:
-    for name in names:
-        try:
-            return parse_cpu_list(read_text(os.path.join(root, "%s/cpu%d/topology/%s" % (_CPUS, number, name))))
-        except (OSError, ValueError):
-            continue
-    return []
+def _cpu_list(path: str) -> list[int]:
+    """Return the CPUs in a file, none when it cannot be read."""
+    try:
+        return parse_cpu_list(read_text(path))
+    except (OSError, ValueError):
+        return []
 
 
 def _groups(cpus: list[list[int]], column: int) -> list[set[int]]:
@@ -148,9 +140,5 @@ def _numa_nodes(root: str) -> dict[int, int]:
         return nodes
     for name in names:
         if name.startswith("node") and name[4:].isdigit():
-            try:
-                members = parse_cpu_list(read_text(os.path.join(root, _NODES, name, "cpulist")))
-            except (OSError, ValueError):
-                continue
-            nodes.update(dict.fromkeys(members, int(name[4:])))
+            nodes.update(dict.fromkeys(_cpu_list(os.path.join(root, _NODES, name, "cpulist")), int(name[4:])))
     return nodes

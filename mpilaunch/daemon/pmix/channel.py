@@ -1,23 +1,27 @@
-"""The messages between the daemon and its PMIx helper: JSON with a block of bytes, over a socket pair.
+"""The messages between the daemon and its PMIx helper: a table for each side; JSON with a block of bytes over a socket pair.
 
-Neither side ever waits for the other, and neither trusts it: a message that breaks a rule ends the channel with a reason. The
-same class serves both sides. `pmix.messages` lists the messages.
+Neither side ever waits for the other, and neither trusts it: a message that breaks a rule ends the channel with a reason. A
+message of the helper has exactly the members of its row, which become the arguments of the handler. Ranks are any numbers here:
+the handlers know the worlds.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.wire.frames import WireError
+from mpilaunch.wire.messages import anything, code, exactly, flag, having, listed, maybe, named, row, text, whole
 from mpilaunch.wire.session import decode_message
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.poller import Poller
+    from mpilaunch.wire.messages import Table
 
     Receive = Callable[[dict[str, Any], bytes], None]
 
@@ -26,14 +30,69 @@ MAX_DATA = 256 << 20
 """Bytes of JSON and of data that one message may have: a world of ten thousand ranks, and what so many exchange in a fence."""
 READ_SIZE = 256 << 10
 _HEADER = struct.Struct(">II")
+SERVING = "serving"
+"""The only state of either side."""
+
+
+def integer(value: Any) -> bool:
+    """A number that a rank chose."""
+    return type(value) is int
+
+
+_app = exactly(
+    program=text, arguments=listed(text), count=integer, environment=named(text), wdir=text, info=named(anything)
+)  # fmt: skip
+
+HELPER_SENDS: Table = {
+    "registered": (SERVING, exactly(world=text, environments=listed(row(integer, named(text)))), "registered"),
+    "connected": (SERVING, exactly(world=text, rank=integer), "connected"),
+    "finalized": (SERVING, exactly(world=text, rank=integer, token=integer), "finalized"),
+    "abort": (SERVING, exactly(world=text, rank=integer, code=code), "abort"),
+    "collective": (
+        SERVING, exactly(kind=text, members=listed(row(text, integer)), ranks=integer, token=integer), "collective"
+    ),
+    "modex": (SERVING, exactly(world=text, rank=integer, token=integer), "modex"),
+    "modex_ready": (SERVING, exactly(token=integer, found=flag), "modex_ready"),
+    "publish": (
+        SERVING, exactly(world=text, rank=integer, values=named(row(integer, anything)), token=integer), "publish"
+    ),
+    "lookup": (SERVING, exactly(world=text, rank=integer, keys=listed(text), wait=flag, token=integer), "lookup"),
+    "unpublish": (SERVING, exactly(world=text, rank=integer, keys=listed(text), token=integer), "unpublish"),
+    "spawn": (SERVING, exactly(world=text, rank=integer, apps=listed(_app), token=integer), "spawn"),
+    "failed": (SERVING, exactly(reason=text), "_note_failure"),
+}  # fmt: skip
+"""Messages of the helper; the handlers are methods of the `events` of `helper.PmixServer`.
+
+A `token` stands for a waiting rank: the daemon answers each once (`PmixServer.answer`), in any order.
+
+registered: the ranks of a world can be started, each with the variables by which it finds its server.
+connected, finalized: a rank has called MPI_Init; MPI_Finalize, and cannot exit before the answer.
+abort: a rank has called MPI_Abort, and waits to be killed.
+collective, with data: all `ranks` members on this node have joined; the others are on other nodes. Equal `kind` and `members`
+    on two nodes name the same collective; rank -1 is all of a world. The answer has the data of all nodes, joined in any order,
+    and for a `kind` that begins with `group-construct` also `context`, a unique number.
+modex: a rank asks for the data that a rank of another node has put (-1: the data of the world itself).
+modex_ready, with data: the answer to `modex_request`.
+publish: keep (type, value) under each key for `lookup`; the error `exists` means that a key is taken.
+lookup: the answer has `found`, {key: [publisher's world, its rank, [type, value]]}; `wait` for missing keys.
+unpublish: remove what this rank has published under the keys, or all of it when no keys are given.
+spawn: MPI_Comm_spawn; the answer has the name of the `world`. `environment` is added to that of all ranks, `wdir` is "" for
+    none, `info` has the caller's info keys in PMIx (`pmix.host`, ...) or MPI.
+failed: no library can be used; the server reports it after the helper's end.
+"""
+
+DAEMON_SENDS: Table = {
+    "register": (SERVING, having(world=having(name=text, node=maybe(whole))), "_register"),
+    "answer": (SERVING, having(token=whole, error=text), "_answer"),
+    "modex_request": (SERVING, having(world=text, rank=integer, token=whole), "_request_modex"),
+}
+"""Messages of the daemon. The handlers are methods of `server.Helper`."""
 
 
 class Channel:
-    """One side.
+    """One side, over a socket that becomes its own.
 
     Args:
-        connection: this side's socket; it becomes the channel's.
-        poller: of the loop.
         receive: called with each message; may raise WireError.
         lost: called once when the other side is gone, with the reason, "" for an orderly end.
     """
@@ -81,7 +140,6 @@ class Channel:
             self._end(str(error))
 
     def close(self) -> None:
-        """Close this side."""
         if self._open:
             self._open = False
             self._poller.forget(self._connection)

@@ -1,80 +1,28 @@
 """The daemon's side of the PMIx helper, the process that hosts this node's libpmix for the ranks.
 
 The daemon never loads libpmix and never waits for it: everything that happens to the helper is an event. The helper serves
-ranks, and a rank may have broken it, so its messages are checked (`pmix.messages`) before they are used.
+ranks, and a rank may have broken it, so its messages are checked (`channel.HELPER_SENDS`) before they are used.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
-from typing import TYPE_CHECKING, Any, Protocol
+import time
 
-from mpilaunch.daemon.pmix.channel import Channel
-from mpilaunch.daemon.pmix.messages import HELPER_SENDS, SERVING
+from mpilaunch.daemon.pmix.channel import HELPER_SENDS, SERVING, Channel
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.messages import handler_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.private_directory import PrivateDirectory
-
-    class PmixEvents(Protocol):
-        """Receiver of the helper's messages, in the daemon's loop; `pmix.messages` maps each message to a method.
-
-        A `token` stands for a waiting rank: answer each once, by `PmixServer.answer`, in any order.
-        """
-
-        def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
-            """The ranks of a world can be started, each with the variables by which it finds its server."""
-
-        def connected(self, world: str, rank: int) -> None:
-            """A rank has called MPI_Init."""
-
-        def finalized(self, world: str, rank: int) -> None:
-            """A rank has called MPI_Finalize, and cannot exit before this returns."""
-
-        def abort(self, world: str, rank: int, code: int) -> None:
-            """A rank has called MPI_Abort, and waits to be killed."""
-
-        def collective(self, kind: str, members: list[tuple[str, int]], ranks: int, data: bytes, token: int) -> None:
-            """All `ranks` members on this node have joined; the other members are on other nodes.
-
-            Equal `kind` and `members` on two nodes name the same collective; rank -1 is all of a world. Once every member has
-            joined, answer each node with the data of all nodes, concatenated in any order. The answer to a `kind` that begins
-            with `group-construct` also has `context`, a unique number.
-            """
-
-        def modex(self, world: str, rank: int, token: int) -> None:
-            """A rank asks for the data that a rank of another node has put (-1: the data of the world itself).
-
-            Pass it to `modex_request` on a node that has the rank, and answer with the data, or with not-found.
-            """
-
-        def modex_ready(self, token: int, found: bool, data: bytes) -> None:
-            """The answer to `modex_request`."""
-
-        def publish(self, world: str, rank: int, values: dict[str, list[Any]], token: int) -> None:
-            """Keep (type, value) under each key for `lookup`; answer with the error `exists` when a key is taken."""
-
-        def lookup(self, world: str, rank: int, keys: list[str], wait: bool, token: int) -> None:
-            """Answer with `found`: {key: [publisher's world, its rank, [type, value]]}; `wait` for missing keys."""
-
-        def unpublish(self, world: str, rank: int, keys: list[str], token: int) -> None:
-            """Remove what this rank has published under the keys, or all of it when no keys are given."""
-
-        def spawn(self, world: str, rank: int, apps: list[dict[str, Any]], token: int) -> None:
-            """MPI_Comm_spawn: register a new world on all nodes, start it, and answer with its name as `world`.
-
-            An app has program, arguments, count, environment (additions to that of all ranks), wdir ("" for none) and info,
-            the caller's info keys in PMIx (`pmix.host`, ...) or MPI.
-            """
-
-        def failed(self, reason: str) -> None:
-            """This node has no PMIx: no library can be used, or the helper has died."""
-
 
 KEPT_OUTPUT = 2000
 """Last bytes of the helper's output that are kept."""
@@ -89,12 +37,8 @@ FILES = "pmix"
 class PmixServer:
     """The helper of this node. It starts at once, and loads its library while the caller goes on.
 
-    Attributes:
-        pid: of the helper.
-
     Args:
-        events: see PmixEvents.
-        libpmix: the libraries to try.
+        events: has the handlers of `channel.HELPER_SENDS`; `failed` also reports that the helper has died.
         hostname: this node's unique name in the worlds to come.
         directory: for the files of libpmix and the MPI libraries, which are removed after the helper's end.
 
@@ -102,9 +46,7 @@ class PmixServer:
         OSError: the directory cannot be made, or no process can be started.
     """
 
-    def __init__(
-        self, poller: Poller, events: PmixEvents, libpmix: Libpmix, hostname: str, directory: PrivateDirectory
-    ) -> None:
+    def __init__(self, poller: Poller, events: Any, libpmix: Libpmix, hostname: str, directory: PrivateDirectory) -> None:
         self._poller, self._events, self._directory = poller, events, directory
         self._reason = ""
         self._last_output = b""
@@ -159,15 +101,9 @@ class PmixServer:
         self._channel.send({"type": "modex_request", "world": world, "rank": rank, "token": token})
 
     def close(self) -> None:
-        """End the helper and wait for it, at most CLOSE_SECONDS.
-
-        To be called when the ranks have ended: the helper removes the shared memory that they left.
-        """
+        """End the helper after its ranks; wait at most CLOSE_SECONDS while it removes the shared memory that they left."""
         if not self.pid:
             return
-        import select
-        import time
-
         self._closing = True
         self._channel.close()  # the helper reads end of file, cleans up and exits
         poll = select.poll()
@@ -228,7 +164,6 @@ class PmixServer:
                 os.kill(self.pid, signal.SIGKILL)
 
     def _read_output(self) -> None:
-        """Keep the end of the helper's output."""
         try:
             data = os.read(self._output, 65536) if self._output >= 0 else b""
         except BlockingIOError:

@@ -15,10 +15,11 @@ import ctypes
 import os
 import re
 from ctypes import CFUNCTYPE, POINTER, Structure, addressof, c_char, c_char_p, c_int, c_size_t, c_uint16, c_uint32, c_void_p
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
 OLDEST = 4
 """The oldest usable major version of libpmix."""
@@ -80,26 +81,10 @@ SIZES = tuple(map(ctypes.sizeof, (Proc, Value, Info, PublishedData, App)))
 assert SIZES == (260, 32, 552, 808, 56), "libpmix's structures have other sizes on this machine: %r" % (SIZES,)
 
 SCALARS: dict[int, Any] = {
-    BOOL: ctypes.c_bool,
-    2: ctypes.c_uint8,
-    STRING: c_char_p,
-    SIZE: c_size_t,
-    5: c_int,
-    6: c_int,
-    7: ctypes.c_int8,
-    8: ctypes.c_int16,
-    9: ctypes.c_int32,
-    10: ctypes.c_int64,
-    11: ctypes.c_uint,
-    12: ctypes.c_uint8,
-    UINT16: c_uint16,
-    UINT32: c_uint32,
-    15: ctypes.c_uint64,
-    16: ctypes.c_float,
-    17: ctypes.c_double,
-    20: c_int,
-    PROC_RANK: c_uint32,
-}
+    BOOL: ctypes.c_bool, 2: ctypes.c_uint8, STRING: c_char_p, SIZE: c_size_t, 5: c_int, 6: c_int, 7: ctypes.c_int8,
+    8: ctypes.c_int16, 9: ctypes.c_int32, 10: ctypes.c_int64, 11: ctypes.c_uint, 12: ctypes.c_uint8, UINT16: c_uint16,
+    UINT32: c_uint32, 15: ctypes.c_uint64, 16: ctypes.c_float, 17: ctypes.c_double, 20: c_int, PROC_RANK: c_uint32,
+}  # fmt: skip
 """Types that are one C value."""
 
 # Functions of libpmix that answer an upcall; void pointers are returned unchanged.
@@ -159,8 +144,7 @@ class UnusableLibrary(Exception):
 def load(name: str, folders: Sequence[str] = ()) -> ctypes.CDLL:
     """Load a libpmix; raises UnusableLibrary.
 
-    Args:
-        folders: the ranks' LD_LIBRARY_PATH, for libraries that it needs and this process's loader does not find.
+    `folders` are the ranks' LD_LIBRARY_PATH, for libraries that it needs and this process's loader does not find.
     """
     try:
         version = _open(name, folders, set()).PMIx_Get_version
@@ -171,9 +155,8 @@ def load(name: str, folders: Sequence[str] = ()) -> ctypes.CDLL:
     description = (version() or b"").decode("utf-8", "replace")
     number = re.search(r"\d+", description)
     if number is None or int(number.group()) < OLDEST:
-        raise UnusableLibrary(
-            "it is %s, and %d.0 or newer is needed" % (description.partition(" (")[0] or "of no version", OLDEST)
-        )
+        shown = description.partition(" (")[0] or "of no version"
+        raise UnusableLibrary("it is %s, and %d.0 or newer is needed" % (shown, OLDEST))
     # Its components search its symbols in the global scope, where a refused library must not be.
     return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
 
@@ -233,15 +216,15 @@ def set_value(place: Value, kind: Any, value: Any, kept: list[Any]) -> None:
         ByteObject.from_address(address).size = len(value)
     else:
         place.type = DATA_ARRAY
+        owner: Any
         elements: Any
         if kind == PROC:
-            elements = (Proc * len(value))(*(Proc(namespace.encode(), rank) for namespace, rank in value))
+            owner = elements = (Proc * len(value))(*(Proc(namespace.encode(), rank) for namespace, rank in value))
         else:
-            nested = Infos(value)
-            kept.append(nested)
-            elements = nested.array
+            owner = Infos(value)
+            elements = owner.array
         array = DataArray(PROC if kind == PROC else INFO, len(value), addressof(elements))
-        kept += [elements, array]
+        kept += [owner, array]
         c_void_p.from_address(address).value = addressof(array)
 
 
@@ -280,14 +263,14 @@ def texts(array: Any) -> list[str]:
     return strings
 
 
-def environment_for(library: ctypes.CDLL, proc: Proc) -> tuple[int, dict[str, str]]:
-    """Return the status of PMIx_server_setup_fork, and the variables by which a rank finds its server."""
+def environment_for(setup_fork: Callable[[Any], None]) -> dict[str, str]:
+    """Return the variables by which a rank finds its server, which PMIx_server_setup_fork stores through a pointer."""
     array = POINTER(c_char_p)()
-    status = library.PMIx_server_setup_fork(ctypes.byref(proc), ctypes.byref(array))
+    setup_fork(ctypes.byref(array))
     pairs = [line.partition("=") for line in texts(array)]
     # The array and its strings are ours to free.
     pointers = ctypes.cast(array, POINTER(c_void_p))
     for index in range(len(pairs)):
         _libc.free(pointers[index])
     _libc.free(pointers)
-    return status, {name: value for name, _, value in pairs}
+    return {name: value for name, _, value in pairs}

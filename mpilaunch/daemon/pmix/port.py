@@ -11,8 +11,8 @@ import fcntl
 import os
 import socket
 import termios
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -7,14 +7,16 @@ registered with it, also those without ranks here: a rank may ask for any of the
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
 
-from mpilaunch.daemon.mpi.pmi import ABORTED, CONNECTED, FINALIZED, Upward
+from mpilaunch.daemon.mpi.pmi import ABORTED, CONNECTED, FINALIZED
 from mpilaunch.daemon.pmix.helper import PmixServer
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
+    from mpilaunch.daemon.mpi.pmi import Ask, Collective
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.private_directory import PrivateDirectory
@@ -24,15 +26,13 @@ START_SECONDS = 10.0
 
 
 class PmixRanks:
-    """The `PmixEvents` of the helper.
+    """The `events` of the helper.
 
     Attributes:
         states: PMI states of the ranks that have connected, by (world, number in it).
         reason: why there is no PMIx here, "" when there is.
 
     Args:
-        directory: for the helper's files.
-        upward: functions to reach the head.
         broken: called with the reason when connected ranks have lost the helper.
     """
 
@@ -41,14 +41,15 @@ class PmixRanks:
         poller: Poller,
         set_timer: Callable[[str, float, Callable[[], None]], None],
         directory: PrivateDirectory,
-        upward: Upward,
+        collective: Collective,
+        ask: Ask,
         send: Callable[[dict[str, Any]], None],
         abort: Callable[[str, int, int], None],
         connected: Callable[[str], None],
         broken: Callable[[str], None],
     ) -> None:
         self._poller, self._set_timer, self._directory = poller, set_timer, directory
-        self._upward, self._send = upward, send
+        self._collective, self._ask, self._send = collective, ask, send
         self._abort, self._connected, self._broken = abort, connected, broken
         self.states: dict[tuple[str, int], str] = {}
         self.reason = ""
@@ -108,7 +109,7 @@ class PmixRanks:
         if server is not None:
             server.close()
 
-    # The methods of `PmixEvents`, which documents them
+    # The handlers of `channel.HELPER_SENDS`
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
         self._environments[world] = environments
@@ -139,7 +140,7 @@ class PmixRanks:
             parts = b"".join(base64.b64decode(part) for part in answer["parts"])
             self._answer(token, parts, context=answer["number"])
 
-        self._upward.collective("pmix " + kind, [list(member) for member in members], ranks, _base64(data), done)
+        self._collective("pmix " + kind, [list(member) for member in members], ranks, _base64(data), done)
 
     def modex(self, world: str, rank: int, token: int) -> None:
         def done(answer: dict[str, Any]) -> None:
@@ -148,7 +149,7 @@ class PmixRanks:
         if not -1 <= rank < max((known["size"] for known in self._worlds if known["name"] == world), default=0):
             self._answer(token, error="not-found")  # a rank may name any
             return
-        self._upward.ask("modex", {"world": world, "rank": rank}, done)
+        self._ask("modex", {"world": world, "rank": rank}, done)
 
     def modex_ready(self, token: int, found: bool, data: bytes) -> None:
         error = "" if found else "not-found"
@@ -157,15 +158,15 @@ class PmixRanks:
     def publish(self, world: str, rank: int, values: dict[str, list[Any]], token: int) -> None:
         self._published.setdefault((world, rank), []).extend(values)
         details = {"space": "pmix", "values": {key: [world, rank, value] for key, value in values.items()}}
-        self._upward.ask("publish", details, lambda answer: self._answer(token, error="exists" if answer["error"] else ""))
+        self._ask("publish", details, lambda answer: self._answer(token, error="exists" if answer["error"] else ""))
 
     def lookup(self, world: str, rank: int, keys: list[str], wait: bool, token: int) -> None:
         details = {"space": "pmix", "names": keys, "wait": wait}
-        self._upward.ask("lookup", details, lambda answer: self._answer(token, found=answer["values"]))
+        self._ask("lookup", details, lambda answer: self._answer(token, found=answer["values"]))
 
     def unpublish(self, world: str, rank: int, keys: list[str], token: int) -> None:
         details = {"space": "pmix", "names": keys or self._published.pop((world, rank), [])}
-        self._upward.ask("unpublish", details, lambda answer: self._answer(token))
+        self._ask("unpublish", details, lambda answer: self._answer(token))
 
     def spawn(self, world: str, rank: int, apps: list[dict[str, Any]], token: int) -> None:
         def done(answer: dict[str, Any]) -> None:
@@ -183,7 +184,7 @@ class PmixRanks:
             }
             for app in apps
         ]
-        self._upward.ask("spawn", {"world": world, "rank": rank, "apps": programs, "pairs": {}}, done)
+        self._ask("spawn", {"world": world, "rank": rank, "apps": programs, "pairs": {}}, done)
 
     def failed(self, reason: str) -> None:
         self._server = None

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.node.elf import Elf, ElfError, read_elf
+from mpilaunch.daemon.ranks.spawn import script_line
 from mpilaunch.wire.environment import decode
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -76,14 +77,7 @@ class Libpmix:
 
 
 class Program:
-    """A rank's program, and the libraries that it would load; the result of each search is kept.
-
-    Args:
-        path: of the program, as it will be executed.
-        arguments: of the program, its name first.
-        environment: of the program.
-        directory: that it starts in.
-    """
+    """A rank's program as it will be executed, and the libraries that it would load; the result of each search is kept."""
 
     def __init__(
         self, path: bytes, arguments: list[bytes], environment: Mapping[bytes, bytes], directory: bytes = b"."
@@ -133,7 +127,7 @@ class Program:
         system = {os.path.realpath(place) for place in self._loader.cached(_NAME)}
         different = {os.path.realpath(place): place for place in reversed(candidates)}  # the first of equal files
         nearest = [decode(place) for place in candidates if different.get(os.path.realpath(place)) is place]
-        if not system & different.keys() and (system or any(map(_holds_libpmix, _USUAL_PLACES))):
+        if not system & different.keys() and (system or any(os.path.exists(folder + b"/" + _NAME) for folder in _USUAL_PLACES)):
             nearest.append(LIBPMIX)
         return nearest
 
@@ -169,7 +163,7 @@ def _programs(path: bytes, arguments: list[bytes], environment: Mapping[bytes, b
     for word in words[:MOST_WORDS]:
         for program in _executables(word, search_path, directory):
             # A script runs the program of its first line: `#!/venv/bin/python`, `#!/usr/bin/env python3`.
-            interpreters = [_executables(name, search_path, directory) for name in _interpreter(program)]
+            interpreters = [_executables(name, search_path, directory) for name in script_line(program).split()]
             for file in [program, *(file for files in interpreters for file in files)]:
                 if file not in seen:
                     seen.add(file)
@@ -184,19 +178,6 @@ def _executables(word: bytes, search_path: list[bytes], directory: bytes) -> lis
         if os.path.isfile(file) and os.access(file, os.X_OK):
             return [os.path.normpath(file)]
     return []
-
-
-def _interpreter(path: bytes) -> list[bytes]:
-    """Return the words of the file's `#!` line, an empty list without such a line."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            start = os.read(descriptor, 256)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        return []
-    return start[2:].partition(b"\n")[0].split() if start[:2] == b"#!" else []
 
 
 # Its libraries
@@ -273,10 +254,6 @@ def _library_folders(program: bytes) -> list[bytes]:
 def _expanded(folders: list[bytes], origin: bytes) -> list[bytes]:
     """Return folders of an RPATH or RUNPATH with $ORIGIN replaced."""
     return [re.sub(rb"\$(ORIGIN\b|\{ORIGIN\})", lambda _: origin, folder) for folder in folders if folder]
-
-
-def _holds_libpmix(folder: bytes) -> bool:
-    return os.path.exists(os.path.join(folder, _NAME))
 
 
 def _in_directory(folder: bytes) -> list[bytes]:

@@ -13,19 +13,19 @@ import signal
 import socket
 import time
 from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.guard import IGNORED
 from mpilaunch.daemon.pmix import library as pmix
-from mpilaunch.daemon.pmix.channel import Channel
-from mpilaunch.daemon.pmix.messages import DAEMON_SENDS, SERVING
+from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, SERVING, Channel
 from mpilaunch.daemon.pmix.port import LOOK_SECONDS, Port
 from mpilaunch.daemon.pmix.upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.wire.messages import handler_of
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.pmix.upcalls import Answer
@@ -47,22 +47,14 @@ STATUSES = {
 
 
 def run(
-    connection: socket.socket,
-    output: int,
-    parent: int,
-    libpmix: Libpmix,
-    hostname: str,
-    folder: str,
-    locks: tuple[int, ...],
+    connection: socket.socket, output: int, parent: int, libpmix: Libpmix, hostname: str, folder: str, locks: tuple[int, ...]
 ) -> None:
     """Run the helper until the daemon closes its end.
 
     Args:
-        connection: to the daemon.
         output: the descriptor for this process's stdout and stderr.
         parent: process id of the daemon.
         libpmix: the libraries to try; settings in the environment win over `libpmix.settings`.
-        hostname: this node's name in the worlds to come.
         folder: for the files of libpmix and the MPI libraries; the daemon removes it.
         locks: descriptors that stay open, so that the private directory stays locked while this process lives.
     """
@@ -116,7 +108,6 @@ class Helper:
         self._upcalls = Upcalls(self._post, self._channel.send, self._ask)
         self._modex_ready = pmix.ModexReady(self._modex_done)
         self._library: Any = None
-        self._port = Port()
 
     def run(self, libraries: list[str], folders: list[str], hostname: str) -> None:
         """Serve until the daemon has closed its end."""
@@ -134,16 +125,14 @@ class Helper:
 
     def _start(self, libraries: list[str], folders: list[str], hostname: str) -> None:
         """Load the first library that can be used and start its server; tell the daemon when there is none."""
-        infos = pmix.Infos(
-            [
-                ("pmix.srvr.tmpdir", pmix.STRING, self._directory),
-                ("pmix.sys.tmpdir", pmix.STRING, self._directory),
-                ("pmix.srv.nspace", pmix.STRING, "server-" + os.urandom(16).hex()),
-                ("pmix.srv.rank", pmix.PROC_RANK, 0),
-                ("pmix.hname", pmix.STRING, hostname),
-            ]
-        )
-        tried = []
+        settings = [
+            ("pmix.srvr.tmpdir", pmix.STRING, self._directory),
+            ("pmix.sys.tmpdir", pmix.STRING, self._directory),
+            ("pmix.srv.nspace", pmix.STRING, "server-" + os.urandom(16).hex()),
+            ("pmix.srv.rank", pmix.PROC_RANK, 0),
+            ("pmix.hname", pmix.STRING, hostname),
+        ]
+        infos, tried = pmix.Infos(settings), []
         for name in libraries:
             try:
                 self._library = pmix.load(name, folders)
@@ -241,47 +230,40 @@ class Helper:
     def _register(self, message: dict[str, Any], data: bytes) -> None:
         """Register a world with libpmix; send the variables that its ranks on this node need."""
         world: dict[str, Any] = message["world"]
-        name: str = world["name"]
         local = world["ranks_by_node"][world["node"]] if world["node"] is not None else []
         directory = os.path.join(self._directory, str(len(self._upcalls.worlds)))
         for path in [directory, *(os.path.join(directory, str(rank)) for rank in local)]:
             os.mkdir(path, 0o700)
         registered = World(world["namespace"], world["size"], local)
-        self._upcalls.add_world(name, registered)
+        self._upcalls.add_world(world["name"], registered)
         infos = pmix.Infos(_job_infos(world, local, self._directory, directory))
         proc = pmix.Proc(registered.namespace, 0)  # serves as pmix_nspace_t too: the name is its first member
-        status = self._library.PMIx_server_register_nspace(
-            byref(proc), c_int(len(local)), infos.array, c_size_t(infos.count), None, None
-        )
-        self._check("PMIx_server_register_nspace", status)
+        self._call("PMIx_server_register_nspace", proc, c_int(len(local)), infos.array, c_size_t(infos.count), None, None)
+        owner = c_uint32(os.getuid()), c_uint32(os.getgid())
         environments = []
         for rank in local:
             proc.rank = rank
-            status = self._library.PMIx_server_register_client(
-                byref(proc), c_uint32(os.getuid()), c_uint32(os.getgid()), None, None, None
-            )
-            self._check("PMIx_server_register_client", status)
-            status, variables = pmix.environment_for(self._library, proc)
-            self._check("PMIx_server_setup_fork", status)
+            self._call("PMIx_server_register_client", proc, *owner, None, None, None)
+            variables = pmix.environment_for(lambda array: self._call("PMIx_server_setup_fork", proc, array))
             environments.append((rank, variables))
-        self._channel.send({"type": "registered", "world": name, "environments": environments})
+        self._channel.send({"type": "registered", "world": world["name"], "environments": environments})
 
-    def _check(self, function: str, status: int) -> None:
+    def _call(self, function: str, proc: pmix.Proc, *arguments: Any) -> None:
+        """Call a function of libpmix; an error ends the helper."""
+        status = getattr(self._library, function)(byref(proc), *arguments)
         if status not in (pmix.SUCCESS, pmix.OPERATION_SUCCEEDED):
             raise SystemExit("%s: %s" % (function, self._describe(status)))
 
 
 def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: str) -> list[tuple[str, Any, Any]]:
-    """Return the job information that a namespace is registered with; the keys are those of pmix_common.h.
+    """Return the job information of a world (see `PmixServer.register`); the keys are those of pmix_common.h.
 
-    Args:
-        world: see `helper.PmixServer.register`.
-        local: its ranks on this node.
-        tmpdir, directory: for files of all worlds, and of this one.
+    `local` are its ranks on this node, `tmpdir` and `directory` hold files of all worlds and of this one.
     """
     apps = sorted(set(world["appnums"]))
     members = {app: [rank for rank, other in enumerate(world["appnums"]) if other == app] for app in apps}
     places = {rank: (place, number) for ranks in members.values() for place, rank in enumerate(ranks) for number in [ranks[0]]}
+    facts: list[tuple[str, Any, Any]]
     infos: list[tuple[str, Any, Any]] = [
         ("pmix.jobid", pmix.STRING, world["name"]),
         ("pmix.job.size", pmix.UINT32, world["size"]),
@@ -305,17 +287,12 @@ def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: 
     if world["spawned"]:
         infos.append(("pmix.spawned", pmix.BOOL, True))
     for app, ranks in members.items():
-        infos.append(
-            (
-                "pmix.app.arr",
-                pmix.DATA_ARRAY,
-                [
-                    ("pmix.appnum", pmix.UINT32, app),
-                    ("pmix.app.size", pmix.UINT32, len(ranks)),
-                    ("pmix.aldr", pmix.PROC_RANK, ranks[0]),
-                ],
-            )
-        )
+        facts = [
+            ("pmix.appnum", pmix.UINT32, app),
+            ("pmix.app.size", pmix.UINT32, len(ranks)),
+            ("pmix.aldr", pmix.PROC_RANK, ranks[0]),
+        ]
+        infos.append(("pmix.app.arr", pmix.DATA_ARRAY, facts))
     for node, (host, ranks) in enumerate(zip(world["hosts"], world["ranks_by_node"])):
         for local_rank, rank in enumerate(ranks):
             facts = [

@@ -1,8 +1,8 @@
 """Upcalls of libpmix: the functions of pmix_server_module_t, which are documented in pmix_server.h of OpenPMIx.
 
 libpmix calls them on its own thread. They check and copy the arguments there, and post a call to the loop, which gives every
-answer. Requests among ranks of this node are answered here, all others go to the daemon. Ranks are not trusted: the size of
-requests is limited, and values that JSON cannot carry are refused.
+answer. A fence or other request among ranks of this node is answered here, all others go to the daemon. Ranks are not trusted:
+the size of requests is limited, and values that JSON cannot carry are refused.
 
 libpmix listens on a TCP port of the loopback device, where every user of the node can connect. It takes any process that knows
 a rank's namespace for the rank, so the namespace is a secret, and it serves any tool unless its host refuses. Messages name a
@@ -16,13 +16,14 @@ import ctypes
 import os
 import traceback
 from ctypes import c_void_p
-from typing import TYPE_CHECKING, Any
 
 from mpilaunch.daemon.pmix import library as pmix
 from mpilaunch.daemon.pmix.library import BAD_PARAMETER, NOT_SUPPORTED, OPERATION_SUCCEEDED, OUT_OF_RESOURCE, SUCCESS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     Answer = Callable[[int, dict[str, Any], bytes], None]
     """Answer a rank: (status, message of the daemon, its data)."""
@@ -51,8 +52,7 @@ class Upcalls:
 
     Args:
         post: calls a function in the loop, from any thread; returns False when too many calls wait.
-        send: sends a message to the daemon; in the loop.
-        ask: sends a message that the daemon answers, with a timeout in seconds, 0 for none; in the loop.
+        send, ask: send a message to the daemon from the loop; `ask` has a timeout in seconds, 0 for none.
     """
 
     def __init__(
@@ -112,32 +112,31 @@ class Upcalls:
 
     # Connection and end of ranks
 
-    def tool_connected(self, infos: int, count: int, done: int, token: int) -> None:
+    def tool_connected(self, *_: Any) -> None:
         """Refuse a tool by never answering it.
 
         An answer that refuses it would crash the helper: libpmix 4.2 then removes the tool's namespace from a list to which
         it was never added (process_cbfunc, ptl_base_connection_hdlr.c).
         """
 
-    def client_connected2(self, proc: Any, _: Any, infos: Any, count: int, done: int, token: int) -> int:
+    def client_connected2(self, proc: Any, *_: Any) -> int:
         self._post(self._send, {"type": "connected", **self._caller(proc[0])})
         return OPERATION_SUCCEEDED  # the rank does not wait for the daemon
 
     def client_finalized(self, proc: Any, _: Any, done: int, token: int) -> int:
         # The rank waits for an answer, so that the daemon knows of this before the rank can exit.
-        return self._request({"type": "finalized", **self._caller(proc[0])}, done, token)
+        return self._request({"type": "finalized", **self._caller(proc[0])}, _status_to(done, token))
 
-    def abort(self, proc: Any, _: Any, code: int, text: bytes, procs: Any, count: int, done: int, token: int) -> int:
+    def abort(self, proc: Any, _: Any, code: int, *rest: Any) -> int:
         # Never answered: the rank waits until it is killed, and cannot exit with another code.
         return self._later(self._send, {"type": "abort", **self._caller(proc[0]), "code": code})
 
-    def register_events(self, codes: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
+    def register_events(self, *_: Any) -> int:
         return OPERATION_SUCCEEDED
 
-    def deregister_events(self, codes: Any, count: int, done: int, token: int) -> int:
-        return OPERATION_SUCCEEDED
+    deregister_events = register_events
 
-    def job_control(self, proc: Any, procs: Any, count: int, infos: Any, info_count: int, done: int, token: int) -> int:
+    def job_control(self, *_: Any) -> int:
         # It must exist: without it libpmix does not record the files to remove after the death of a rank.
         return NOT_SUPPORTED
 
@@ -160,9 +159,8 @@ class Upcalls:
             keys = {key for key in (b"pmix.grp.actxid", b"pmix.grp.endpt") if key in values}
             members = [(procs[index].namespace.decode("ascii"), procs[index].rank) for index in range(count)]
             kind = "group-construct " + pmix.text(name)
-            return self._collect(
-                kind, procs, count, data, size, lambda *answer: self._give_group(done, token, keys, members, *answer)
-            )
+            give = self._give_group
+            return self._collect(kind, procs, count, data, size, lambda *answer: give(done, token, keys, members, *answer))
         if b"pmix.grp.lcl" in values:
             # libpmix 5.0.11 calls twice for a group of this node only, and would crash on a second answer.
             return OPERATION_SUCCEEDED
@@ -198,16 +196,8 @@ class Upcalls:
         buffer = ctypes.create_string_buffer(data, max(1, len(data)))
         pmix.ModexDone(done)(status, ctypes.addressof(buffer), len(data), token, self._take_back_address, self._lend(buffer))
 
-    def _give_group(
-        self,
-        done: int,
-        token: int,
-        keys: set[bytes],
-        members: list[tuple[str, int]],
-        status: int,
-        message: dict[str, Any],
-        data: bytes,
-    ) -> None:
+    def _give_group(self, done: int, token: int, keys: set[bytes], members: list[tuple[str, int]], *answer: Any) -> None:
+        status, message, data = answer
         items: list[tuple[str, Any, Any]] = []
         if status == SUCCESS and members:
             if b"pmix.grp.actxid" in keys:
@@ -216,9 +206,8 @@ class Upcalls:
                 items.append(("pmix.grp.endpt", pmix.OWNED_BYTES, data))
             items.append(("pmix.grp.mbrs", pmix.PROC, members))
         infos = pmix.Infos(items)
-        pmix.InfoDone(done)(
-            status, infos.array if items else None, infos.count, token, self._take_back_address, self._lend(infos)
-        )
+        array = infos.array if items else None
+        pmix.InfoDone(done)(status, array, infos.count, token, self._take_back_address, self._lend(infos))
 
     def _lend(self, thing: Any) -> int:
         """Keep an object until libpmix releases it; return the number that libpmix passes to the release function."""
@@ -232,13 +221,8 @@ class Upcalls:
     # Data of one rank for others
 
     def direct_modex(self, proc: Any, infos: Any, count: int, done: int, token: int) -> int:
-        return self._later(
-            self._ask,
-            {"type": "modex", **self._proc(proc[0])},
-            b"",
-            lambda *answer: self._give_data(done, token, *answer),
-            _timeout(infos, count),
-        )
+        message = {"type": "modex", **self._proc(proc[0])}
+        return self._request(message, lambda *answer: self._give_data(done, token, *answer), _timeout(infos, count))
 
     def publish(self, proc: Any, infos: Any, count: int, done: int, token: int) -> int:
         values = {}
@@ -248,21 +232,19 @@ class Upcalls:
                 values[key] = pmix.get_value(infos[index].value)
         if None in values.values():
             return NOT_SUPPORTED
-        return self._request({"type": "publish", **self._caller(proc[0]), "values": values}, done, token)
+        return self._request({"type": "publish", **self._caller(proc[0]), "values": values}, _status_to(done, token))
 
     def unpublish(self, proc: Any, keys: Any, infos: Any, count: int, done: int, token: int) -> int:
-        return self._request({"type": "unpublish", **self._caller(proc[0]), "keys": pmix.texts(keys)}, done, token)
+        message = {"type": "unpublish", **self._caller(proc[0]), "keys": pmix.texts(keys)}
+        return self._request(message, _status_to(done, token))
 
     def lookup(self, proc: Any, keys: Any, infos: Any, count: int, done: int, token: int) -> int:
         wait = any(infos[index].key == b"pmix.wait" for index in range(count))
         message = {"type": "lookup", **self._caller(proc[0]), "keys": pmix.texts(keys), "wait": wait}
-        return self._later(
-            self._ask, message, b"", lambda *answer: self._give_values(done, token, *answer), _timeout(infos, count)
-        )
+        return self._request(message, lambda *answer: self._give_values(done, token, *answer), _timeout(infos, count))
 
-    def _request(self, message: dict[str, Any], done: int, token: int) -> int:
-        """Ask for an answer that is a status only."""
-        return self._later(self._ask, message, b"", _status_to(done, token), 0)
+    def _request(self, message: dict[str, Any], answer: Answer, timeout: float = 0) -> int:
+        return self._later(self._ask, message, b"", answer, timeout)
 
     def _give_values(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
         published = message.get("found", {})
@@ -283,22 +265,19 @@ class Upcalls:
         if not app_count:
             return BAD_PARAMETER
         common = _plain_infos(infos, count)
-        message = {
-            "type": "spawn",
-            **self._caller(proc[0]),
-            "apps": [
-                {
-                    "program": pmix.text(app.program),
-                    "arguments": pmix.texts(app.arguments)[1:],
-                    "count": app.count,
-                    "environment": dict(line.partition("=")[::2] for line in pmix.texts(app.environment)),
-                    "wdir": pmix.text(app.directory),
-                    "info": {**common, **_plain_infos(app.infos, app.info_count)},
-                }
-                for app in (apps[index] for index in range(app_count))
-            ],
-        }
-        return self._later(self._ask, message, b"", lambda *answer: self._give_world(done, token, *answer), 0)
+        programs = [
+            {
+                "program": pmix.text(app.program),
+                "arguments": pmix.texts(app.arguments)[1:],
+                "count": app.count,
+                "environment": dict(line.partition("=")[::2] for line in pmix.texts(app.environment)),
+                "wdir": pmix.text(app.directory),
+                "info": {**common, **_plain_infos(app.infos, app.info_count)},
+            }
+            for app in (apps[index] for index in range(app_count))
+        ]
+        message = {"type": "spawn", **self._caller(proc[0]), "apps": programs}
+        return self._request(message, lambda *answer: self._give_world(done, token, *answer))
 
     def _give_world(self, done: int, token: int, status: int, message: dict[str, Any], data: bytes) -> None:
         name = self.worlds[message["world"]].namespace if status == SUCCESS else b""
@@ -317,6 +296,5 @@ def _plain_infos(infos: Any, count: int) -> dict[str, Any]:
 
 
 def _timeout(infos: Any, count: int) -> float:
-    """Return the caller's timeout in seconds, 0 for none."""
     value = _plain_infos(infos, count).get("pmix.timeout", 0)
     return value if isinstance(value, (int, float)) and value > 0 else 0

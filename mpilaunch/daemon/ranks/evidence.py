@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,11 +20,7 @@ MOST_RECORDS = 5000
 
 
 class Evidence:
-    """The state of the node before the ranks start, and what has changed when one has ended.
-
-    Args:
-        root: the directory of /proc, /sys and /dev.
-    """
+    """The state of the node before the ranks start, and what has changed when one has ended."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root
@@ -36,8 +32,7 @@ class Evidence:
     def of(self, pid: int, code: int | None, number: int | None) -> dict[str, object]:
         """Return the evidence for the end of a process, as docs/wire.md lists it; empty for most.
 
-        Args:
-            code, number: its exit code, or the signal that killed it; a shell exits with 128 + N for its child's signal N.
+        A shell exits with 128 + N when signal N killed its child.
         """
         killer = number if number is not None else (code or 0) - 128
         if killer == signal.SIGKILL:

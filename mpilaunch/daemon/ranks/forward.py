@@ -9,13 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-import termios
-from typing import TYPE_CHECKING
 
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, rank_of, stream_channel
 from mpilaunch.wire.session import Session
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,41 +22,17 @@ PIPE_SIZE = 1 << 20
 """Size of a rank's output pipes in bytes, for fewer and larger reads. The kernel may refuse it."""
 
 
-class Output:
-    """One rank's stdout or stderr: read while there is credit, until end of file."""
-
-    def __init__(self, forwarder: Forwarder, channel: int, descriptor: int) -> None:
-        self._forwarder = forwarder
-        self.channel = channel
-        self.descriptor = descriptor
-
-    def read_ready(self) -> None:
-        """Send the rank's output, as far as the credit allows."""
-        session = self._forwarder.session
-        data = os.read(self.descriptor, min(session.credit(self.channel), MAX_DATA))
-        if not data:
-            self._forwarder.close_output(self)
-            return
-        session.send_data(self.channel, data)
-        if not session.credit(self.channel):
-            self._forwarder.reading.forget(self.descriptor)
-
-
 class Input:
     """One rank's stdin: written as fast as the rank reads; each byte written becomes credit of the head again."""
 
     def __init__(self, forwarder: Forwarder, channel: int, descriptor: int) -> None:
-        self._forwarder = forwarder
-        self._channel = channel
-        self._descriptor = descriptor
+        self._forwarder, self._channel, self._descriptor = forwarder, channel, descriptor
         self._pending = bytearray()
         self._written = 0
-        self._ended = False
+        self._ended = self._watched = False
         self._writable = True
-        self._watched = False
 
     def take(self, data: bytes) -> None:
-        """Queue bytes for the rank."""
         self._pending += data
         self.write_ready()
 
@@ -98,7 +73,6 @@ class Input:
         os.close(self._descriptor)
 
     def _watch(self, watched: bool) -> None:
-        """Start or stop watching for room in the pipe."""
         if watched != self._watched:
             self._watched = watched
             if watched:
@@ -108,19 +82,13 @@ class Input:
 
 
 class Forwarder:
-    """The streams of all ranks of this node.
-
-    Args:
-        drained: called when a rank's stdout and stderr have both ended.
-    """
+    """The streams of all ranks of this node; calls `drained` when a rank's stdout and stderr have both ended."""
 
     def __init__(self, session: Session, poller: Poller, drained: Callable[[], None]) -> None:
-        self.session = session
-        self.poller = poller
+        self.session, self.poller, self._drained = session, poller, drained
         # The loop watches this poller as one descriptor: one call pauses or resumes the reading of all outputs.
-        self.reading = Poller()
-        self._drained = drained
-        self._outputs: dict[int, Output] = {}
+        self._reading = Poller()
+        self._outputs: dict[int, int] = {}  # by channel
         self._inputs: dict[int, Input] = {}
         self._paused = True
         self.pause(False)
@@ -142,12 +110,10 @@ class Forwarder:
         return {0: child_in, 1: child_out, 2: child_err}
 
     def take_input(self, channel: int, data: bytes) -> None:
-        """Write bytes of the head's stdin to the rank of this channel."""
         if channel in self._inputs:
             self._inputs[channel].take(data)
 
     def end_input(self, channel: int) -> None:
-        """End the stdin of the rank of this channel."""
         if channel in self._inputs:
             self._inputs[channel].end()
 
@@ -162,39 +128,26 @@ class Forwarder:
 
     def credit_added(self, channel: int) -> None:
         """Resume reading a stream that had run out of credit."""
-        output = self._outputs.get(channel)
-        if output is not None and output.descriptor not in self.reading:
-            self.reading.watch(output.descriptor, output.read_ready)
+        if channel in self._outputs and self._outputs[channel] not in self._reading:
+            self._reading.watch(self._outputs[channel], lambda: self._read(channel))
 
     def pause(self, paused: bool) -> None:
         """Stop or resume the reading of all outputs."""
         if paused != self._paused:
             self._paused = paused
             if paused:
-                self.poller.forget(self.reading)
+                self.poller.forget(self._reading)
             else:
-                self.poller.watch(self.reading, self._read_ready)
+                self.poller.watch(self._reading, lambda: self._reading.run(0))
 
     def all_ended(self) -> bool:
-        """Return whether all outputs of all ranks have ended."""
         return not self._outputs
-
-    def close_output(self, output: Output) -> None:
-        """End a stream, and call `drained` when it was the rank's last."""
-        if output.descriptor in self.reading:
-            self.reading.forget(output.descriptor)
-        os.close(output.descriptor)
-        del self._outputs[output.channel]
-        self.session.send_end(output.channel)
-        rank = rank_of(output.channel)
-        if not any(stream_channel(rank, stream) in self._outputs for stream in (STDOUT, STDERR)):
-            self._drained()
 
     def close_idle_outputs(self) -> None:
         """End every empty stream; an orphaned descendant may still hold it open."""
-        for output in list(self._outputs.values()):
-            if self.session.credit(output.channel) and not _bytes_in_pipe(output.descriptor):
-                self.close_output(output)
+        for channel, descriptor in list(self._outputs.items()):
+            if self.session.credit(channel) and not _bytes_in_pipe(descriptor):
+                self._close_output(channel)
 
     def _open_output(self, channel: int, window: int) -> int:
         ours, theirs = os.pipe()
@@ -203,13 +156,33 @@ class Forwarder:
         except OSError:
             pass
         self.session.open_sending(channel, window)
-        self._outputs[channel] = output = Output(self, channel, ours)
-        self.reading.watch(ours, output.read_ready)
+        self._outputs[channel] = ours
+        self.credit_added(channel)
         return theirs
 
-    def _read_ready(self) -> None:
-        self.reading.run(0)
+    def _read(self, channel: int) -> None:
+        """Send a rank's output, as far as the credit allows."""
+        data = os.read(self._outputs[channel], min(self.session.credit(channel), MAX_DATA))
+        if not data:
+            self._close_output(channel)
+            return
+        self.session.send_data(channel, data)
+        if not self.session.credit(channel):
+            self._reading.forget(self._outputs[channel])
+
+    def _close_output(self, channel: int) -> None:
+        """End a stream, and call `drained` when it was the rank's last."""
+        descriptor = self._outputs.pop(channel)
+        if descriptor in self._reading:
+            self._reading.forget(descriptor)
+        os.close(descriptor)
+        self.session.send_end(channel)
+        rank = rank_of(channel)
+        if not any(stream_channel(rank, stream) in self._outputs for stream in (STDOUT, STDERR)):
+            self._drained()
 
 
 def _bytes_in_pipe(descriptor: int) -> int:
+    import termios  # most ranks end without this
+
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))[0])

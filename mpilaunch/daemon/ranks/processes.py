@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
+from mpilaunch.daemon.poller import Timers
 from mpilaunch.daemon.ranks import reaper
-from mpilaunch.daemon.timers import Timers
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +26,6 @@ class Processes:
 
     Attributes:
         ranks: process id -> rank, of those that have not exited.
-        stopping: whether a stop has begun.
         got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
 
     Args:
@@ -44,12 +43,10 @@ class Processes:
         self._aborts: dict[int, tuple[int, float]] = {}
 
     def started(self, pid: int, rank: int) -> None:
-        """Add a rank."""
         self.ranks[pid] = rank
         self._groups.add(pid)
 
     def signal(self, number: int) -> None:
-        """Send a signal to every rank."""
         for pid in self.ranks:
             reaper.signal_group(pid, number)
 
@@ -65,8 +62,7 @@ class Processes:
     def end(self, steps: list[list[float]], shared: bool = False) -> None:
         """Send the signal of each step, wait its seconds after each, and at last kill.
 
-        Args:
-            shared: another process may be sending the first signal to the ranks too: wait a moment to see it.
+        If another process may be sending the first signal to the ranks too (`shared`), wait a moment to see it.
         """
         self.stopping = True
         self._steps = [*steps, [signal.SIGKILL, 0.0]]

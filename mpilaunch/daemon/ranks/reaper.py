@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -65,23 +65,13 @@ def signal_catchers(number: int) -> None:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal."""
-    try:
-        with open("/proc/%d/status" % pid, "rb") as file:
-            mask = file.read().partition(b"\nSigCgt:")[2].split(None, 1)[0]
-    except (OSError, IndexError):
-        return False
-    return bool(int(mask, 16) >> (number - 1) & 1)
+    mask = process_file(pid, "status").partition(b"\nSigCgt:")[2].split(None, 1)[:1]
+    return bool(mask) and bool(int(mask[0], 16) >> (number - 1) & 1)
 
 
-def descendants() -> list[int]:
-    """Return the process ids of all living descendants of this process, parents before children."""
-    return descendants_of(os.getpid())
-
-
-def descendants_of(pid: int) -> list[int]:
-    """Return the living descendants of a process, parents before children."""
-    processes = _children(pid)
+def descendants(pid: int | None = None) -> list[int]:
+    """Return the process ids of all living descendants of a process, by default this one, parents before children."""
+    processes = _children(pid or os.getpid())
     for child in processes:
         processes.extend(_children(child))
     return [child for child in processes if _state(child) not in ("", "Z", "X")]
@@ -114,11 +104,16 @@ def kill_descendants() -> list[tuple[int, str]]:
 
 def command_name(pid: int) -> str:
     """Return the kernel's short name of a process, "?" if it has gone."""
+    return process_file(pid, "comm").decode("utf-8", "replace").rstrip("\n") or "?"
+
+
+def process_file(pid: int, name: str) -> bytes:
+    """Return the content of a file about a process in /proc, b"" if it has gone."""
     try:
-        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\n")
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read()
     except OSError:
-        return "?"
+        return b""
 
 
 def _has_children() -> bool:
@@ -134,14 +129,11 @@ def _children(pid: int) -> list[int]:
     """Return the children of all threads of a process."""
     if not _KERNEL_LISTS_CHILDREN:
         return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _stat(int(entry))[1:] == [b"%d" % pid]]
-    children: list[int] = []
     try:
-        for thread in os.listdir("/proc/%d/task" % pid):
-            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
-                children += map(int, file.read().split())
+        threads = os.listdir("/proc/%d/task" % pid)
     except OSError:
-        pass  # it has just gone
-    return children
+        return []  # it has just gone
+    return [int(child) for thread in threads for child in process_file(pid, "task/%s/children" % thread).split()]
 
 
 _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
@@ -154,9 +146,5 @@ def _state(pid: int) -> str:
 
 def _stat(pid: int) -> list[bytes]:
     """Return state and parent of a process, an empty list if it has gone."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            # The name is in parentheses, and may contain blanks and parentheses.
-            return file.read().rpartition(b")")[2].split()[:2]
-    except OSError:
-        return []
+    # The name before them is in parentheses, and may contain blanks and parentheses.
+    return process_file(pid, "stat").rpartition(b")")[2].split()[:2]

@@ -1,4 +1,4 @@
-"""Prepare and start ranks.
+"""Prepare and start ranks, and bind each to its CPUs.
 
 Preparing reports every reason why a rank could not start, and starts none. Starting uses posix_spawn: it is quick from a
 process of any size, and reports the errno of a failed exec. A rank gets a session of its own, default signals, an empty
@@ -11,9 +11,14 @@ import os
 import resource
 import signal
 import sys
-from typing import Any
 
 from mpilaunch.wire.environment import app_layer, decode, encode, rank_layer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from mpilaunch.wire.environment import Environment
 
 PROGRAM_MISSING = "program-missing"
 PROGRAM_NOT_EXECUTABLE = "program-not-executable"
@@ -39,14 +44,12 @@ class Problem(Exception):
 class App:
     """A program that is ready to start on this node; `note` is a message to the user or ""."""
 
-    def __init__(
-        self, path: bytes, arguments: list[bytes], directory: bytes, environment: dict[bytes, bytes], note: str
-    ) -> None:
-        self.path, self.arguments = path, arguments
-        self.directory, self.environment, self.note = directory, environment, note
+    def __init__(self, path: bytes, arguments: list[bytes], directory: bytes, environment: Environment, note: str) -> None:
+        self.path, self.arguments, self.directory = path, arguments, directory
+        self.environment, self.note = environment, note
 
 
-def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], pythons: list[str]) -> App:
+def prepare_app(message: dict[str, Any], environment: Environment, pythons: list[str]) -> App:
     """Resolve an app of the `prepare` message on this node; raises Problem."""
     directory, note = choose_directory(message["directory"], message["directory_required"])
     environment = app_layer(message, environment)
@@ -61,9 +64,8 @@ def prepare_app(message: dict[str, Any], environment: dict[bytes, bytes], python
             path, arguments = resolve_program(program, search_path, directory, pythons)
     except Problem as problem:
         if problem.cause == PROGRAM_MISSING and note and not os.path.isabs(program[0]):
-            places = problem.detail, message["directory"], decode(directory)
-            detail = "%s; the working directory %s is not there, and ranks would start in %s" % places
-            raise Problem(PROGRAM_MISSING, detail) from problem
+            names = problem.detail, message["directory"], decode(directory)
+            problem.detail = "%s; the working directory %s is not there, and ranks would start in %s" % names
         raise
     under_python = arguments[0] == path != encode(program[0])
     if under_python and pythons[1:] and path != encode(pythons[0]):
@@ -85,8 +87,7 @@ def check_file_limit(message: dict[str, Any], others: bool) -> None:
     if allowed < needed:
         count = len(message["ranks"])
         ranks = "1 rank needs" if count == 1 else "%d ranks need" % count
-        detail = "%s %d open files, the limit there is %d" % (ranks, needed, allowed)
-        raise Problem(FILE_LIMIT, detail)
+        raise Problem(FILE_LIMIT, "%s %d open files, the limit there is %d" % (ranks, needed, allowed))
 
 
 def choose_directory(requested: str, required: bool) -> tuple[bytes, str]:
@@ -124,16 +125,15 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
         raise Problem(PROGRAM_NOT_EXECUTABLE, "%s: not executable" % decode(path))
     if interpreter is not None and not os.path.exists(interpreter):
         # The kernel would report the program itself as missing, which misleads.
-        detail = "%s: its first line names %r, which is not there" % (decode(path), decode(interpreter))
-        raise Problem(INTERPRETER_MISSING, detail)
+        names = decode(path), decode(interpreter)
+        raise Problem(INTERPRETER_MISSING, "%s: its first line names %r, which is not there" % names)
     return path, arguments
 
 
 def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]) -> int:
-    """Start one rank; return its process id; raises OSError when it cannot be executed.
+    """Start one rank with changes to the app's environment; return its process id; raises OSError when it cannot be executed.
 
     Args:
-        unset, variables: changes to the app's environment.
         cpus: the CPUs that it may use, None for all of this process.
         descriptors: descriptor of the rank -> descriptor of this process.
     """
@@ -158,7 +158,7 @@ def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int]
             os.sched_setaffinity(0, own_cpus)
 
 
-def _spawn_slowly(app: App, environment: dict[bytes, bytes], descriptors: dict[int, int]) -> int:
+def _spawn_slowly(app: App, environment: Environment, descriptors: dict[int, int]) -> int:
     """Start a rank without posix_spawn, where it cannot make a session: with glibc before 2.26."""
     import subprocess
 
@@ -199,7 +199,7 @@ def _find(name: bytes, search_path: bytes, directory: bytes) -> bytes | None:
     fallback = None
     for folder in search_path.split(b":"):
         path = os.path.join(directory, folder, name)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
+        if _is_executable(path):
             return path
         if fallback is None and folder and os.path.isfile(path):
             fallback = path
@@ -207,23 +207,32 @@ def _find(name: bytes, search_path: bytes, directory: bytes) -> bytes | None:
     return here if os.path.exists(here) else fallback
 
 
+def _is_executable(path: bytes) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
 def _interpreter(path: bytes) -> bytes | None:
     """Return the interpreter that a script's `#!` line names, None when it has no such line."""
-    try:
-        with open(path, "rb") as file:
-            first = file.read(256)
-    except OSError:
-        return None
-    if not first.startswith(b"#!"):
-        return None
     # Parsed as by the kernel: a carriage return is part of the name, and a common reason why it does not exist.
-    words = first[2:].split(b"\n")[0].replace(b"\t", b" ").strip(b" ").split(b" ")
-    return words[0] or None
+    return script_line(path).replace(b"\t", b" ").strip(b" ").split(b" ")[0] or None
+
+
+def script_line(path: bytes) -> bytes:
+    """Return what follows `#!` in the first line of a script, b"" for another file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a named pipe
+        try:
+            start = os.read(descriptor, 256)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+    return start[2:].partition(b"\n")[0] if start[:2] == b"#!" else b""
 
 
 def _first_python(pythons: list[str], search_path: bytes, directory: bytes) -> bytes:
     for python in pythons:
         path = _find(encode(python), search_path, directory)
-        if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
+        if path is not None and _is_executable(path):
             return path
     raise Problem(INTERPRETER_MISSING, "no Python for scripts: tried %s" % ", ".join(pythons))

@@ -21,7 +21,7 @@ from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.tasks import start
 from mpilaunch.hosts.nodeset import fold, fold_numbers
-from mpilaunch.job.environment.mpi import mpi_offer
+from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict
 from mpilaunch.job.worlds import spawned_world

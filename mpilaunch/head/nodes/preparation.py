@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
-from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace, cross_places
+from mpilaunch.job.environment.contract import PMI, PMI_DESCRIPTOR, JobFacts, NodePlace, RankPlace, cross_places, mpi_offer
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.master_address import choose_master_address
-from mpilaunch.job.environment.mpi import PMI, PMI_DESCRIPTOR, mpi_offer
 from mpilaunch.job.spec import App, Deadlines, JobSpec
 from mpilaunch.job.worlds import World, first_world
 from mpilaunch.placement.binding import RankBinding
@@ -140,7 +138,7 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     world = first_world(job)
     known = WorldFacts(job.master_addr or AT_LAUNCH, str(job.master_port or AT_LAUNCH))
     place = job.job_map.placements[rank]
-    shown = replace(job, job_id=AT_LAUNCH)
+    shown = job._replace(job_id=AT_LAUNCH)
     own = {encode(name): encode(OF_THE_NODE) for verb, name, _, _ in world.apps[place.app].edits if verb != "unset"}
     message = dict(preparations(shown, world, known, {}))[place.node]
     variables = rank_environment({**message, **common_preparation(shown, world, known, window=0)}, rank, own)

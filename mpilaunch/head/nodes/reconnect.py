@@ -13,7 +13,7 @@ from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, python_com
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LAST_OUTPUT, LONGEST_PAUSE, LOST, NodeLink
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
-from mpilaunch.wire.resume import RESUME_SIZE, resume_count, resume_frame
+from mpilaunch.wire.session import RESUME_SIZE, resume_count, resume_frame
 
 NO_DAEMON = 96
 """Exit code of ATTACH when no daemon answers."""

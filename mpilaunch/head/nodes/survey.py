@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from mpilaunch.head.nodes.agents import Agents
@@ -26,7 +25,7 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
     job_map = map_apps(job.allocation, job.pending, {index: node.cpus for index, node in facts.items()})
     if job.stdin.isdecimal():
         check_stdin_rank(job.stdin, len(job_map.placements))
-    return replace(job, job_map=job_map, pending=())
+    return job._replace(job_map=job_map, pending=())
 
 
 async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:

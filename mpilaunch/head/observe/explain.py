@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.job.hints import decisive_failure, find_exception, find_hint
@@ -31,4 +30,4 @@ def explain(state: JobState, first: RankEnd, lines_of: Callable[[int], Sequence[
             hint = f"this followed from rank {rank} on {ranks.node_name(rank)}, which had not ended yet but had said: {line}"
     hosts = tuple(ranks.node_name(end.rank) for end in verdict.failed_after)
     last_lines = tuple(lines[-LAST_LINES:])
-    return replace(verdict, host=ranks.node_name(first.rank), last_lines=last_lines, hint=hint, hosts=hosts)
+    return verdict._replace(host=ranks.node_name(first.rank), last_lines=last_lines, hint=hint, hosts=hosts)

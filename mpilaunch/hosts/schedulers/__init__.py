@@ -1,8 +1,7 @@
-"""Readers of the hosts and slots that a batch scheduler gave this job.
+"""Readers of the hosts and slots that a batch scheduler gave this job. To add one, write its module and add it to `READERS`.
 
-Pure: the environment and the function that reads files are arguments. Each scheduler is one module with its `READERS`; to add
-one, write its module and add it to the table. The first variable that is set decides. An unreadable variable is an error: the
-job must not run silently on one node of eight.
+Pure: the environment and the function that reads files are arguments. The first variable that is set decides. An unreadable
+variable is an error: the job must not run silently on one node of eight.
 """
 
 from __future__ import annotations

@@ -16,13 +16,9 @@ INSTEAD = "name the hosts with --host or --hostfile instead"
 
 
 class Reader(NamedTuple):
-    """One source of hosts.
+    """One source of hosts: a variable with the hosts or the path of a file, and the variable with the job's id.
 
-    Attributes:
-        variable: holds the hosts, or the path of a file that lists them.
-        scheduler: its name, for messages.
-        job_variable: holds the job's id.
-        read: takes the environment, `variable` and a function that reads files; raises UsageError.
+    `read` takes the environment, `variable` and a function that reads files; it raises UsageError.
     """
 
     variable: str

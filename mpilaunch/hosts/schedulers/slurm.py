@@ -37,11 +37,8 @@ def _counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[i
             raise item.error("scheduler-variable", f"'{item.text}' is not a count", "Slurm writes 4(x2),3 for 4, 4 and 3")
         counts += [int(match[1])] * min(int(match[2] or 1), nodes + 1)
     if len(counts) != nodes:
-        raise UsageError(
-            "scheduler-variable",
-            f"{variable}='{text}' does not give one count for each of {nodes_variable} ({plural(nodes, 'node')})",
-            hint=INSTEAD,
-        )
+        message = f"{variable}='{text}' does not give one count for each of {nodes_variable} ({plural(nodes, 'node')})"
+        raise UsageError("scheduler-variable", message, hint=INSTEAD)
     return counts
 
 

@@ -1,5 +1,4 @@
 """The environment of a rank: variables that the head forwards, that mpilaunch sets, and that a node drops.
 
-`contracts` has one module for each framework, library or launcher whose variables mpilaunch knows. docs/environment.md lists
-all names; a test compares it with these modules.
+To add a framework, library or launcher, add a module to `contracts`. A test compares docs/environment.md with these modules.
 """

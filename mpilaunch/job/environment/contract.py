@@ -13,15 +13,24 @@ from mpilaunch.placement.mapping import Placement
 
 Variables = Mapping[str, str]
 
+PMI_DESCRIPTOR = 60
+"""The rank's connection to PMI: above the descriptors that programs and shells open by number (bash takes 10 and 255)."""
+PMI, PMIX = "pmi", "pmix"
+"""A connection for PMI-1 and PMI-2, and the node's libpmix."""
+_OFFERS = {"auto": (PMI, PMIX), "pmi1": (PMI,), "pmi2": (PMI,), "pmix": (PMIX,), "none": ()}
+
+
+def mpi_offer(mpi: str) -> tuple[str, ...]:
+    """Return the process-management interfaces that a value of `--mpi` offers; by default both, as any MPI library may run."""
+    return _OFFERS[mpi]
+
 
 class JobFacts(NamedTuple):
     """Facts shared by all ranks of a world.
 
     Attributes:
-        job_id: the id of this attempt.
-        run_id: the id shared by all attempts of the job.
-        size: ranks in the world.
-        node_count: nodes that run at least one of them.
+        job_id, run_id: the id of this attempt, and that of all attempts of the job.
+        size, node_count: ranks in the world, and nodes that run at least one of them.
         universe_size: slots in the allocation, used or not.
         master_addr, master_port: where rank 0 listens, as text.
         restart_count, max_restarts: restarts so far, and the most allowed.
@@ -59,12 +68,7 @@ class NodePlace(NamedTuple):
 
 
 class RankPlace(NamedTuple):
-    """Facts about one rank.
-
-    Attributes:
-        cross_rank: place of the node among the nodes that have this local rank.
-        cross_size: the number of nodes that have this local rank.
-    """
+    """Facts about one rank; `cross_rank` is the place of its node among the `cross_size` nodes that have this local rank."""
 
     rank: int
     local_rank: int
@@ -95,8 +99,7 @@ class Contract(NamedTuple):
         defaults: returns variables that are set only if neither the node nor the user sets them.
         overridable: names from `job` that the user may set to another value; all other names state facts of the job map.
         also_fixed: names that state such facts and are set elsewhere.
-        scrubbed: variables of a surrounding job, which would make a rank join that job: exact names, and prefixes written
-            `PREFIX*`.
+        scrubbed: variables of a surrounding job, which a rank would join: exact names, and prefixes written `PREFIX*`.
     """
 
     job: Callable[[JobFacts], Variables] = _nothing

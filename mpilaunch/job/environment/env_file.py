@@ -1,6 +1,6 @@
 """Env files: one NAME=VALUE per line, with an optional `export`, and quotes and comments as in a shell.
 
-Pure: text in, variables out. This module does not decide which names may be set.
+Pure: text in, variables out; `forward` decides which names may be set.
 """
 
 from __future__ import annotations
@@ -38,19 +38,14 @@ def _value(line: str, start: int, where: str) -> str:
     position = start + 1
     while line[position : position + 1] != quote:
         if position >= len(line):
-            raise UsageError(
-                "env-file",
-                f"{where}:{start + 1}: this quote is not closed on its line",
-                hint='write a line break as \\n between double quotes: NAME="a\\nb"',
-            )
+            hint = 'write a line break as \\n between double quotes: NAME="a\\nb"'
+            raise UsageError("env-file", f"{where}:{start + 1}: this quote is not closed on its line", hint=hint)
         if quote == '"' and line[position] == "\\":
             escape = line[position : position + 2]
             if escape[1:] not in _ESCAPES:
-                raise UsageError(
-                    "env-file",
-                    f"{where}:{position + 1}: unknown escape '{escape}' between double quotes",
-                    hint="write \\\\ for a backslash, or use single quotes, which take every character as it is",
-                )
+                hint = "write \\\\ for a backslash, or use single quotes, which take every character as it is"
+                message = f"{where}:{position + 1}: unknown escape '{escape}' between double quotes"
+                raise UsageError("env-file", message, hint=hint)
             value.append(_ESCAPES[escape[1:]])
             position += 2
         else:

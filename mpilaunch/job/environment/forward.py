@@ -1,7 +1,7 @@
 """The variables forwarded from the head to the ranks, and the user's edits of the ranks' variables.
 
-Pure: variables in, variables out; nothing here reads os.environ or opens a file. What the user sets takes precedence over
-everything but the facts of the job map, and those cannot be set (`contracts.FIXED`).
+Pure: nothing here reads os.environ or opens a file. What the user sets takes precedence over everything but the facts of the
+job map, and those cannot be set (`contracts.FIXED`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mpilaunch.errors import UsageError
-from mpilaunch.job.environment.contracts import FIXED, is_listed, is_scrubbed
+from mpilaunch.job.environment.contracts import FIXED, SCRUBBED, is_listed
 from mpilaunch.job.environment.env_file import read_env_file
 from mpilaunch.text import closest
 
@@ -33,24 +33,20 @@ NEVER_FORWARDED = (
     *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*"),
     *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
-"""Devices, identity and paths of one machine, what Kubernetes and its operators tell a launcher's pod, and Terraform's
-variables, which TensorFlow's prefix would take along: neither a prefix nor `-x 'PREFIX_*'` forwards them. Exact names, and
-prefixes written `PREFIX*`."""
+"""Neither a prefix nor `-x 'PREFIX_*'` forwards these: devices, identity and paths of one machine, Kubernetes' variables of a
+launcher's pod, and Terraform's, which begin like TensorFlow's. Exact names, and prefixes written `PREFIX*`."""
 
 OF_THIS_MACHINE = (
     *("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "_", "HOST", "HOSTNAME", "MAIL", "TMPDIR"),
     *("TERM", "COLUMNS", "LINES", "TTY", "TMUX*", "STY", "WINDOWID", "LS_COLORS"),
     *("DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_*", "SSH_*", "GPG_*", "VSCODE_*", "KUBERNETES_*"),
 )
-"""What belongs to this machine, its terminal and its login: not even `--forward all` takes it to the nodes."""
+"""Variables of this machine, its terminal and its login, which not even `--forward all` forwards."""
 MAY_BE_UNSET = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "PATH", "PYTHONPATH")
-"""What manifests and scripts name by habit after -x: none is as good as an empty one."""
+"""Manifests and scripts name these after -x by habit: it is no error if they are not set."""
 
-LONGEST_VARIABLE = 131_071
-"""Bytes of NAME=VALUE: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
-
-
-# What the head forwards
+LONGEST_STRING = 131_071
+"""Bytes of NAME=VALUE or of one argument: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
 
 def forwarded_environment(
@@ -68,12 +64,12 @@ def forwarded_environment(
         environ: the head's variables.
         exports: `NAME`, `NAME=VALUE` or `PREFIX_*`, as given with -x.
         env_files: name and text of each `--env-file`.
-        forward: what goes unsaid: "usual" for `FORWARDED_PREFIXES`, "all" for all but `OF_THIS_MACHINE`, or "none".
+        forward: which variables go without -x: "usual": `FORWARDED_PREFIXES`, "all": all but `OF_THIS_MACHINE`, or "none".
     """
     forwarded: dict[str, str] = {}
     if forward != "none":
         names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
-        forwarded = {name: environ[name] for name in names if not is_scrubbed(name) and not is_listed(name, OF_THIS_MACHINE)}
+        forwarded = {name: environ[name] for name in names if not is_listed(name, SCRUBBED + OF_THIS_MACHINE)}
     for source, text in env_files:
         for where, name, value in read_env_file(source, text):
             _check_name(name, where)
@@ -93,14 +89,8 @@ def _is_name(text: str) -> bool:
 
 def _matching(environ: Mapping[str, str], prefixes: str | tuple[str, ...]) -> list[str]:
     """Return the names that a prefix may forward; shell functions (`BASH_FUNC_f%%`) are no names."""
-    return [
-        name
-        for name in environ
-        if name.startswith(prefixes)
-        and _is_name(name)
-        and name not in FIXED
-        and not is_listed(name, NEVER_FORWARDED)
-    ]
+    names = [name for name in environ if name.startswith(prefixes) and _is_name(name)]
+    return [name for name in names if name not in FIXED and not is_listed(name, NEVER_FORWARDED)]
 
 
 def _exported(export: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -109,16 +99,12 @@ def _exported(export: str, environ: Mapping[str, str]) -> dict[str, str]:
     if equals:
         _check_name(name, f"-x {name}=...")
         return {name: value}
+    if name == "*":
+        hint = "name the variables or their prefixes: -x PATH -x 'MY_*'"
+        raise UsageError("export-name", "-x '*' would forward every variable of this machine, paths and all", hint=hint)
     if name.endswith("*"):
-        prefix = name[:-1]
-        if not prefix:
-            raise UsageError(
-                "export-name",
-                "-x '*' would forward every variable of this machine, paths and all",
-                hint="name the variables or their prefixes: -x PATH -x 'MY_*'",
-            )
-        _check_name(prefix, f"-x '{name}'")
-        names = _matching(environ, prefix)
+        _check_name(name[:-1], f"-x '{name}'")
+        names = _matching(environ, name[:-1])
         if not names:
             raise UsageError("export-unset", f"-x '{name}': no variable that may be forwarded has this prefix")
         return {matched: environ[matched] for matched in names}
@@ -147,10 +133,11 @@ def environment_edits(
         edits.append(("unset", name, "", ""))
     for verb, items in (("prepend", prepended), ("append", appended)):
         for item in items:
-            said, _, value = item.partition("=")
-            match = re.fullmatch(r"(.*?)(?:\[(.)\])?", said, re.DOTALL)
-            name, separator = (match[1], match[2] or ":") if match else (said, ":")
-            _check_name(name, f"--{verb}-env {said}")
+            target, _, value = item.partition("=")
+            name, separator = target, ":"
+            if match := re.fullmatch(r"(.*)\[(.)\]", target, re.DOTALL):
+                name, separator = match.groups()
+            _check_name(name, f"--{verb}-env {target}")
             _check_value(name, value)
             edits.append((verb, name, value, separator))
     return tuple(edits)
@@ -159,30 +146,39 @@ def environment_edits(
 def _check_name(name: str, where: str) -> None:
     """Raise UsageError unless a user may set a variable of this name."""
     if not _is_name(name):
-        raise UsageError(
-            "export-name",
-            f"{where}: '{name}' is not a variable's name",
-            hint="a name has letters, digits, '_', '.' and '-', and starts with a letter or '_'",
-        )
+        hint = "a name has letters, digits, '_', '.' and '-', and starts with a letter or '_'"
+        raise UsageError("export-name", f"{where}: '{name}' is not a variable's name", hint=hint)
     if name in FIXED:
-        raise UsageError(
-            "export-reserved",
-            f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank",
-            hint="choose the ranks and their places with -np, -N, --map-by and --rank-by",
-        )
+        message = f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank"
+        hint = "choose the ranks and their places with -np, -N, --map-by and --rank-by"
+        raise UsageError("export-reserved", message, hint=hint)
 
 
 def _check_value(name: str, value: str) -> None:
     """Raise UsageError unless the variable can be handed to a program; the value is never shown, it may be a secret."""
     try:
-        size = len(f"{name}={value}".encode("utf-8", "surrogateescape"))
+        size = _size(f"{name}={value}")
     except UnicodeEncodeError:
         raise UsageError("export-value", f"the value of '{name}' has a character that UTF-8 cannot write") from None
     if "\0" in value:
         raise UsageError("export-value", f"the value of '{name}' has a zero byte, which ends a variable")
-    if size > LONGEST_VARIABLE:
-        raise UsageError(
-            "export-value",
-            f"'{name}' has {size:,} bytes with its name, and Linux hands a program at most {LONGEST_VARIABLE:,} in one",
-            hint="put the value into a file and forward its path",
-        )
+    if size > LONGEST_STRING:
+        message = f"'{name}' has {size:,} bytes with its name, and Linux hands a program at most {LONGEST_STRING:,} in one"
+        raise UsageError("export-value", message, hint="put the value into a file and forward its path")
+
+
+def explain_size(environment: Mapping[str, str], arguments: Sequence[str]) -> str:
+    """Return which part of what a rank is given is too long for the kernel, and what to do about it."""
+    sizes = {name: _size(f"{name}={value}") for name, value in environment.items()}
+    largest = max(sizes, key=lambda name: sizes[name], default=None)
+    longest = max(map(_size, arguments), default=0)
+    if sum(sizes.values()) < sum(map(_size, arguments)) or largest is None:
+        if longest > LONGEST_STRING:
+            return f"one argument has {longest:,} bytes, and the kernel allows {LONGEST_STRING:,}: write it to a file"
+        return f"the arguments have {sum(map(_size, arguments)):,} bytes, more than the kernel allows: write them to a file"
+    total = f"the environment is too long: the ranks are given {len(sizes):,} variables with {sum(sizes.values()):,} bytes"
+    return f"{total}; the longest, {largest}, has {sizes[largest]:,}; --unset-env {largest} leaves it out"
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogateescape"))

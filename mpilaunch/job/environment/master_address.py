@@ -1,5 +1,4 @@
-"""MASTER_ADDR: the choice of an address for rank 0. Pure: the nodes' facts in, an address out.
-"""
+"""MASTER_ADDR: the choice of an address for rank 0. Pure: the nodes' facts in, an address out."""
 
 from __future__ import annotations
 
@@ -11,16 +10,10 @@ from mpilaunch.hosts.node_facts import NodeFacts
 def choose_master_address(
     rank0_node_facts: NodeFacts, other_facts: Sequence[NodeFacts], rank0_is_head: bool, node_name: str
 ) -> str:
-    """Return an address of rank 0's node that the other nodes reach.
+    """Return an address of rank 0's node that the other nodes reach; `node_name` is that node's name as the user wrote it.
 
     An address that has carried an ssh connection of this launch, IPv4 or IPv6, is preferred to the node's own addresses, of
-    which IPv4 comes first (`NodeFacts.addresses`). Loopback and link-local addresses are skipped, as other nodes cannot reach
-    them.
-
-    Args:
-        other_facts: facts of the other nodes of the job.
-        rank0_is_head: rank 0 runs on the head, from which the connections to the other nodes were made.
-        node_name: the name of rank 0's node, as the user wrote it.
+    which IPv4 comes first (`NodeFacts.addresses`). Other nodes cannot reach loopback and link-local addresses.
     """
     facts = rank0_node_facts
     elsewhere = [other for other in other_facts if (other.hostname, other.addresses) != (facts.hostname, facts.addresses)]

@@ -21,11 +21,7 @@ LONGEST_LINE = 1 << 20
 
 
 class LineJoiner:
-    """Join the blocks of one stream into whole lines.
-
-    Attributes:
-        tail: the last line, as long as it has no newline.
-    """
+    """Join the blocks of one stream into whole lines; `tail` is the last line, as long as it has no newline."""
 
     __slots__ = ("_longest", "tail")
 
@@ -66,13 +62,9 @@ def close_colours(lines: bytes) -> bytes:
 def as_shown(lines: bytes) -> bytes:
     """Return lines as a terminal would have left them: of a progress bar that was drawn over and over, the last drawing.
 
-    Without this, the carriage returns of one rank would draw over the tag and over the lines of another. Lines that end
-    with a carriage return and a newline lose the carriage return.
+    The carriage returns of one rank would otherwise draw over the tag and over the lines of another.
     """
     if b"\r" not in lines:
         return lines
-    shown = []
-    # Only blocks that hold a carriage return come here: progress bars, a few lines a second.
-    for line in lines.split(b"\n"):
-        shown.append(line.rstrip(b"\r").rpartition(b"\r")[2])
-    return b"\n".join(shown)
+    # Only blocks with a carriage return come here: progress bars, a few lines a second.
+    return b"\n".join(line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines.split(b"\n"))

@@ -41,16 +41,8 @@ class Tag(NamedTuple):
 
     pieces: tuple[tuple[str, str], ...]
 
-    def bind(self, *, rank: int, local_rank: int, node_rank: int, host: str, stream: str, job: str) -> BoundTag:
-        """Return the tag of one stream ("stdout" or "stderr") of one rank."""
-        fields: dict[str, int | str] = {
-            "rank": rank,
-            "local_rank": local_rank,
-            "node_rank": node_rank,
-            "host": host,
-            "stream": stream,
-            "job": job,
-        }
+    def bind(self, **fields: int | str) -> BoundTag:
+        """Return the tag of one stream ("stdout" or "stderr") of one rank; `fields` are all of `FIELDS` but the time."""
         parts = [""]
         for name, text in self.pieces:
             if name == "time":
@@ -72,11 +64,8 @@ def parse_tag(text: str, option: str = "--tag") -> Tag:
     template = PRESETS.get(text, text) if option == "--tag" else text
     # A bare word is more likely a misspelt preset than a prefix for every line.
     if template.isalpha() and option == "--tag":
-        raise UsageError(
-            "tag-format",
-            f"--tag: '{text}' is not a tag{did_you_mean(text, PRESETS)}",
-            hint=f"use {', '.join(PRESETS)}, or a template like '{{host}}: '",
-        )
+        hint = f"use {', '.join(PRESETS)}, or a template like '{{host}}: '"
+        raise UsageError("tag-format", f"--tag: '{text}' is not a tag{did_you_mean(text, PRESETS)}", hint=hint)
     if "\n" in template:
         raise UsageError("tag-format", f"{option}: a template cannot contain a line break")
     pieces: list[tuple[str, str]] = []
@@ -94,11 +83,8 @@ def _piece(template: str, match: re.Match[str], option: str) -> tuple[str, str]:
     if token in ("{{", "}}"):
         return "", token[0]
     if match[1] is None:
-        raise UsageError(
-            "tag-format",
-            f"{option}: column {match.start() + 1} of '{template}': unmatched '{token}'",
-            hint=f"write '{token * 2}' for a literal '{token}'",
-        )
+        message = f"{option}: column {match.start() + 1} of '{template}': unmatched '{token}'"
+        raise UsageError("tag-format", message, hint=f"write '{token * 2}' for a literal '{token}'")
     name, _, width = match[1].partition(":")
     fields = ", ".join(f"{{{field}}}" for field in FIELDS)
     if name not in FIELDS:

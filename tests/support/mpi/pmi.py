@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpilaunch.daemon.mpi.pmi import PmiWorld, Upward
+from mpilaunch.daemon.mpi.pmi import PmiWorld
 from mpilaunch.daemon.mpi.pmi1 import Pmi1
 
 INIT = "cmd=init pmi_version=1 pmi_subversion=1"
@@ -38,8 +38,14 @@ class Node:
             "parent": self.parent,
             "pairs": self.pairs,
         }
-        upward = Upward(self._collective, self._ask, lambda rank, code: self.aborts.append((rank, code)), self.connected.append)
-        self.world = PmiWorld(description, dict.fromkeys(self.ranks, 0), upward)
+        self.world = PmiWorld(
+            description,
+            dict.fromkeys(self.ranks, 0),
+            self._collective,
+            self._ask,
+            lambda rank, code: self.aborts.append((rank, code)),
+            self.connected.append,
+        )
         self.connections = {rank: Pmi1(self.world, rank, self._hears(rank)) for rank in self.ranks}
 
     @property

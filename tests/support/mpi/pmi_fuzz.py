@@ -24,8 +24,7 @@ from typing import Any, cast
 
 from mpilaunch.daemon.mpi.pmi import FINALIZED
 from mpilaunch.daemon.mpi.wireup import WireUp
-from mpilaunch.daemon.poller import Poller
-from mpilaunch.daemon.timers import Timers
+from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.head.mpi.collectives import Collectives
 from mpilaunch.head.mpi.names import PublishedNames
 

@@ -6,23 +6,9 @@ Pure. Each layer of a rank's environment is the union of what the contracts retu
 from __future__ import annotations
 
 from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace
-from mpilaunch.job.environment.contracts import (
-    deepspeed,
-    horovod,
-    intel,
-    jax,
-    mpich,
-    openmpi,
-    own,
-    slurm,
-    tensorflow,
-    torch,
-)
+from mpilaunch.job.environment.contracts import deepspeed, horovod, intel, jax, mpich, openmpi, own, slurm, tensorflow, torch
 
-CONTRACTS = tuple(
-    module.CONTRACT
-    for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)
-)
+CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
 
 SCRUBBED = tuple(pattern for contract in CONTRACTS for pattern in contract.scrubbed)
 """Variables that a node drops from its own environment first: exact names, and prefixes written `PREFIX*`."""
@@ -51,11 +37,6 @@ def defaults(job: JobFacts, node: NodePlace) -> dict[str, str]:
 def is_listed(name: str, patterns: tuple[str, ...]) -> bool:
     """Return whether a name matches a pattern: an exact name, or a prefix written `PREFIX*`."""
     return any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns)
-
-
-def is_scrubbed(name: str) -> bool:
-    """Return whether the variable belongs to a surrounding job."""
-    return is_listed(name, SCRUBBED)
 
 
 def _fixed() -> frozenset[str]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace, Variables
+from mpilaunch.job.environment.contract import Contract
 
-
-def node(job: JobFacts, facts: NodePlace) -> Variables:
-    return {"LOCAL_SIZE": str(facts.local_size)}
-
-
-def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
-    return {"CROSS_RANK": str(facts.cross_rank), "CROSS_SIZE": str(facts.cross_size)}
-
-
-CONTRACT = Contract(node=node, rank=rank, scrubbed=("LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"))
+CONTRACT = Contract(
+    node=lambda job, node: {"LOCAL_SIZE": str(node.local_size)},
+    rank=lambda job, node, rank: {"CROSS_RANK": str(rank.cross_rank), "CROSS_SIZE": str(rank.cross_size)},
+    scrubbed=("LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
+)

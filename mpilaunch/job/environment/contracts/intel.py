@@ -5,14 +5,11 @@ Source: Hydra's MPI_LOCALRANKID and MPI_LOCALNRANKS, which Intel MPI's launcher 
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace, Variables
-from mpilaunch.job.environment.mpi import PMI, mpi_offer
+from mpilaunch.job.environment.contract import PMI, Contract, mpi_offer
 
-
-def rank(job: JobFacts, node: NodePlace, facts: RankPlace) -> Variables:
-    if PMI not in mpi_offer(job.mpi):
-        return {}
-    return {"MPI_LOCALRANKID": str(facts.local_rank), "MPI_LOCALNRANKS": str(node.local_size)}
-
-
-CONTRACT = Contract(rank=rank, scrubbed=("MPI_LOCAL*", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE"))
+CONTRACT = Contract(
+    rank=lambda job, node, rank: (
+        {"MPI_LOCALRANKID": str(rank.local_rank), "MPI_LOCALNRANKS": str(node.local_size)} if PMI in mpi_offer(job.mpi) else {}
+    ),
+    scrubbed=("MPI_LOCAL*", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE"),
+)
