@@ -151,7 +151,7 @@ class RequestChannel(RelayedChannel):
         granted: the kind of the answer that grants the daemon; all frames after it are the daemon's.
     """
 
-    def __init__(self, events: ChannelEvents, granted: int, lost: str) -> None:
+    def __init__(self, events: ChannelEvents | None, granted: int, lost: str) -> None:
         super().__init__(None, lost)
         self._granted_events, self._granted = events, granted
         self._answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()

@@ -172,9 +172,9 @@ class Daemon:
         try:
             path = self._lifeline.listen(bytes.fromhex(attach["secret"]), attach["seconds"])
             if path:
-                self._session.send({"type": "listening", "path": decode(os.fsencode(path)), "why_not": ""})
+                self._session.send({"type": "listening", "path": decode(os.fsencode(path)), "error": ""})
         except OSError as error:
-            self._session.send({"type": "listening", "path": "", "why_not": "no place for a socket there: %s" % error})
+            self._session.send({"type": "listening", "path": "", "error": "no place for a socket there: %s" % error})
 
     def _beat(self) -> None:
         self._timers.set("pulse", self._pulse.beat(self._pulse_limit), self._beat)

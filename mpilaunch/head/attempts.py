@@ -1,7 +1,7 @@
 """The attempts of a job: launch it again after a failure, until one attempt succeeds or another would make no sense.
 
 Every attempt is a separate launch with its own daemons. Nothing of an attempt is left when the next begins, except what a lost
-node runs until it notices the loss. `job.restarts` decides; this module carries the decisions out.
+node runs until it notices the loss. `job.restarts` decides; this module carries the decisions out, and writes the report.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import random
 import signal
 import stat
 import time
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.agents import Agents
-from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe import Observer
 from mpilaunch.head.output.destinations import prepare_destinations
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.hosts.allocation import allocate
@@ -37,8 +37,7 @@ EARLIER_SHOWN = 5
 """Number of earlier attempts that the final message lists."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """One attempt that has ended, as the report lists it."""
 
     job: JobSpec
@@ -63,11 +62,7 @@ class Attempts:
         self._stdin_start = os.lseek(0, 0, os.SEEK_CUR) if stat.S_ISREG(os.fstat(0).st_mode) else None
 
     async def run(self, agents: Agents) -> Verdict:
-        """Run the attempts and return how the last one ended; raises LaunchError when the first did not start.
-
-        Args:
-            agents: the agents of the first attempt; later attempts load their own.
-        """
+        """Run the attempts, the first with these agents; return how the last one ended; raises LaunchError if none started."""
         with SignalRelay(asyncio.get_running_loop()) as signals:
             verdict = await self._attempt(signals, agents)
             while not (reason := self._reason_to_end(verdict)):
@@ -80,13 +75,11 @@ class Attempts:
                     verdict = await self._attempt(signals, None)
         verdict = verdict._replace(earlier=self._history(reason))
         if self._first.report_file is not None and self._ran is not None:
-            from mpilaunch.head.observe.report import write_report  # few launches write one
+            from mpilaunch.head.observe.report import attempt_as_data, write_report  # few launches write one
 
-            attempts = [_as_data(attempt) for attempt in self._ended]
+            attempts = [attempt_as_data(attempt.job, attempt.layout, attempt.verdict) for attempt in self._ended]
             write_report(self._first.report_file, self._ran.report(verdict) | {"attempts": attempts})
         return verdict
-
-    # One attempt
 
     async def _attempt(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
         """Run one attempt; nodes that do not start are replaced as long as there are other nodes."""
@@ -102,13 +95,15 @@ class Attempts:
                 agents = None
         assert self._launch is not None
         self._ran = self._launch
-        lost = frozenset(self._layout.numbers[index] for index in self._launch.lost_nodes)
-        failed = lost
+        lost = failed = self._numbers(self._launch.lost_nodes)
         if not lost and verdict.first is not None:
-            failed = frozenset({self._layout.numbers[self._launch.node_of(verdict.first.rank)]})
+            failed = self._numbers([self._launch.ranks.place(verdict.first.rank).node])
         self._health = self._health._replace(lost=lost, unusable=frozenset()).with_failures(failed)
         self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict
+
+    def _numbers(self, indexes: Iterable[int]) -> frozenset[int]:
+        return frozenset(self._layout.numbers[index] for index in indexes)
 
     async def _launch_once(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
         if agents is None:
@@ -121,7 +116,7 @@ class Attempts:
 
     def _replace_nodes(self, error: LaunchError) -> bool:
         """Replace the nodes that did not start by others; return whether that was possible."""
-        failed = frozenset(self._layout.numbers[index] for index in error.nodes)
+        failed = self._numbers(error.nodes)
         self._health = self._health._replace(unusable=self._health.unusable | failed).with_failures(failed)
         if not failed or not (self._job.restart or self._policy.reserves_nodes):
             return False
@@ -146,8 +141,6 @@ class Attempts:
         self._health = self._health._replace(unusable=frozenset(), lost=self._health.lost | self._health.unusable)
         self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict
-
-    # Between two attempts
 
     def _reason_to_end(self, verdict: Verdict) -> str:
         """Return why there is no further attempt, or "" when there is one."""
@@ -190,7 +183,7 @@ class Attempts:
         return self._job._replace(
             job_id=f"{first.job_id}-{restart}",
             restart=restart,
-            checkpoints=None if first.checkpoints is None else renewed(first.checkpoints),
+            checkpoints=first.checkpoints and _renewed(first.checkpoints),
             last_port=self._ran.port if self._ran is not None else None,
             output=first.output._replace(directory=directory),
         )
@@ -209,10 +202,8 @@ class Attempts:
     async def _discover(self, discovery: Discovery) -> None:
         """Run the discovery script for the current list of hosts; when it fails, the known hosts stay."""
         try:
-            text = await _output_of(discovery.command)
-            entries = parse_hostfile(text, discovery.command)
             discovered = allocate(
-                entries,
+                parse_hostfile(await _output_of(discovery.command), discovery.command),
                 source=discovery.command,
                 agent=discovery.agent,
                 remote_agent=discovery.remote_agent,
@@ -230,14 +221,14 @@ class Attempts:
         lines = [f"attempt {number}: {attempt.verdict.headline}" for number, attempt in enumerate(self._ended[:-1], 1)]
         hidden = len(lines) - EARLIER_SHOWN
         if lines:
-            heading = f"this was attempt {len(self._ended)}; before it:" + (f" {hidden} more, and" if hidden > 0 else "")
-            lines = [heading, *lines[-EARLIER_SHOWN:]]
+            more = f" {hidden} more, and" if hidden > 0 else ""
+            lines = [f"this was attempt {len(self._ended)}; before it:{more}", *lines[-EARLIER_SHOWN:]]
         if self._policy.limit and restarts.is_restartable(self._ended[-1].verdict):
             lines.append(f"not started again: {reason}")
         return tuple(lines)
 
 
-def renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
+def _renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
     """Return the policy with the newest complete set in its directory."""
     with suppress(OSError):
         return policy._replace(restart=checkpoints.find_newest_set(policy.prefix))
@@ -246,12 +237,8 @@ def renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
 
 async def _output_of(command: str) -> str:
     """Return what a shell command prints; raises LaunchError. The command's process group has ended when this returns."""
-    process = await asyncio.create_subprocess_shell(
-        command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
+    null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_shell(command, stdin=null, stdout=pipe, start_new_session=True)
     try:
         output, _ = await asyncio.wait_for(process.communicate(), DISCOVERY_SECONDS)
     except asyncio.TimeoutError:
@@ -264,15 +251,3 @@ async def _output_of(command: str) -> str:
     if process.returncode:
         raise LaunchError("too-few-nodes", f"'{command}' ended with exit code {process.returncode}")
     return output.decode("utf-8", "replace")
-
-
-def _as_data(attempt: Attempt) -> dict[str, Any]:
-    """Return an attempt as docs/report.md describes it."""
-    from mpilaunch.head.observe.report import summary_of  # few launches write a report
-
-    return {
-        "restart": attempt.job.restart,
-        "job_id": attempt.job.job_id,
-        "nodes": list(attempt.layout.names),
-        **summary_of(attempt.verdict, attempt.verdict.headline),
-    }

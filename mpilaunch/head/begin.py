@@ -16,7 +16,7 @@ from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.output.destinations import prepare_destinations
 
 if TYPE_CHECKING:
-    from mpilaunch.head.observe.observer import Observer
+    from mpilaunch.head.observe import Observer
     from mpilaunch.job.spec import JobSpec
     from mpilaunch.job.state import Verdict
 
@@ -33,11 +33,7 @@ def local_agent(daemons: int) -> Iterator[agent.PrestartedAgent]:
 
 
 def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Verdict:
-    """Run a job to its end and return how it ended; raises LaunchError when it did not start.
-
-    Args:
-        local: this machine's agent.
-    """
+    """Run a job to its end, with this machine's agent; return how it ended; raises LaunchError when it did not start."""
     from mpilaunch.head.limits import raise_file_limit
 
     prepare_destinations(job)

@@ -1,4 +1,4 @@
-"""Periodic checkpoints: signals every rank to save, and numbers a set when all ranks have saved.
+"""Checkpoints (`--checkpoint-interval`, SIGTERM): signals every rank to save, and numbers a set when all ranks have saved.
 
 A rank reports that it has saved only by a mark file in the set's directory (`mpilaunch.job.checkpoints`). One request is under
 way at a time, since a second one would mix two states in one set. A set that is incomplete when the next is due is started
@@ -8,6 +8,7 @@ again: the signal goes only to processes that handle it, and a rank may not have
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import time
@@ -28,40 +29,34 @@ PATIENCE = 60.0
 
 
 class Checkpoints:
-    """The checkpoints of one launch; does nothing for a job without a checkpoint policy.
-
-    Args:
-        send: sends a control message to every node.
-        say: prints a note.
-    """
+    """The checkpoints of one launch, asked for by a message to every node; does nothing without a checkpoint policy."""
 
     def __init__(self, job: JobSpec, send: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> None:
         self._policy = job.checkpoints or CheckpointPolicy("")
-        self._directory = job.checkpoint_directory
+        self._directory = job.checkpoint_directory or ""
         self._size = len(job.job_map.placements)
         self._grace = job.deadlines.grace
         self._signal: int = getattr(signal, f"SIG{self._policy.signal}")
-        self._send = send
-        self._say = say
+        self._send, self._say = send, say
         self._asked_at: float | None = None
         self._reported: list[int] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self) -> None:
         """Start the timer, when the ranks run."""
-        if self._directory is not None:
+        if self._directory:
             self._start(self._run())
 
     def takes(self, number: int) -> bool:
         """Request a checkpoint if this signal to mpilaunch asks for one; return whether it does."""
-        if self._directory is None or number != self._signal:
+        if not self._directory or number != self._signal:
             return False
         self._request()
         return True
 
     def save_first(self, then: Callable[[], None]) -> bool:
         """Let the ranks save within the grace time and call `then`; return False, and do nothing, without a policy."""
-        if self._directory is None:
+        if not self._directory:
             return False
         self._say("SIGTERM to mpilaunch: the ranks are asked to save before they end; SIGINT kills them now")
         self._start(self._save_last(then))
@@ -71,7 +66,7 @@ class Checkpoints:
         """Number the last set if it is complete, and remove its directory if it is empty."""
         for task in self._tasks:
             task.cancel()
-        if self._directory is not None:
+        if self._directory:
             self._check_marks()
             with suppress(OSError), safe_files.directory(self._policy.prefix) as prefix:
                 os.rmdir(os.path.basename(self._directory), dir_fd=prefix)
@@ -81,12 +76,12 @@ class Checkpoints:
 
     async def _run(self) -> None:
         """Request a set at every interval, and check for marks in between."""
-        interval = self._policy.interval
-        due = None if interval is None else time.monotonic() + interval
+        interval = self._policy.interval or math.inf
+        due = time.monotonic() + interval
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._check_marks()
-            if interval is not None and due is not None and time.monotonic() >= due:
+            if time.monotonic() >= due:
                 due += interval * (1 + (time.monotonic() - due) // interval)
                 self._request(anew=True)
 
@@ -113,14 +108,14 @@ class Checkpoints:
 
     def _remove_marks(self) -> None:
         saved = set(range(self._size)) - set(self._missing())
-        with suppress(OSError), safe_files.directory(self._directory or ".") as directory:
+        with suppress(OSError), safe_files.directory(self._directory) as directory:
             for rank in saved:
                 with suppress(OSError):
                     os.unlink(checkpoints.mark_name(rank), dir_fd=directory)
 
     def _check_marks(self) -> None:
         """Number the set if every rank has left its mark since the request."""
-        if self._asked_at is None or self._directory is None:
+        if self._asked_at is None:
             return
         if self._missing():
             if time.monotonic() - self._asked_at > PATIENCE:
@@ -142,7 +137,7 @@ class Checkpoints:
 
     def _missing(self) -> list[int]:
         try:
-            with safe_files.directory(self._directory or ".") as directory:
+            with safe_files.directory(self._directory) as directory:
                 return checkpoints.missing_ranks(os.listdir(directory), self._size)
         except OSError:
             return list(range(self._size))

@@ -1,7 +1,8 @@
 """One launch from start to verdict: start the daemons, prepare and start the ranks, wait for their end.
 
-Each step leads to the next or raises one LaunchError; in every case no daemon and no rank is left. The JobSpec holds what was
-decided before (allocation, map, environment); events from the nodes decide the rest.
+Each step leads to the next or raises one LaunchError; in every case no daemon and no rank is left. Events of the nodes and
+signals to mpilaunch arrive here. When a node is lost, `Launch.gone` decides whether the other ranks end, and `head.stop` ends
+them.
 """
 
 from __future__ import annotations
@@ -9,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
 from mpilaunch.agent import Agent
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.checkpoints import Checkpoints
-from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.nodes.preparation import master
-from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe import Observer
 from mpilaunch.head.observe.timeline import Timeline
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
@@ -44,32 +44,36 @@ MOST_SWEPT, LONGEST_NAME = 10_000, 64
 
 
 class Launch:
-    """A running job, and the `LinkEvents` of all its nodes; create it inside a running event loop."""
+    """A running job, and the `LinkEvents` of all its nodes; create it inside a running event loop.
+
+    Attributes:
+        ranks: the ranks of the job.
+        lost_nodes: indexes in the allocation of the nodes that were lost.
+    """
 
     def __init__(self, job: JobSpec, agents: Mapping[str, Agent], observer: Observer) -> None:
-        self._job = job
-        self._observer = observer
-        self._timeline = Timeline()
+        self._job, self._observer, self._timeline = job, observer, Timeline()
         self._state = JobState({})
         self._finished: dict[int, int] = {}
-        self._lost_nodes: set[int] = set()
+        self.lost_nodes: set[int] = set()
         self._swept: list[tuple[str, int, str]] = []
-        self._running = False
+        self._running = self._preempted = False
         self._error: BaseException | None = None
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
-        raise_file_limit(job, nodes)
         self._output = OutputForwarder(job, self._output_broken)
-        self._ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
-        self._ranks.add(first_world(job))
-        self._mpi = MpiServices(
-            job, self._daemons, self._ranks, self._state, self._say, self._warn, self._end_early, self._crashed
+        self.ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
+        self.ranks.add(first_world(job))
+        self._stop = Stop(
+            job, self._daemons, self.ranks, self._state, self._output, lambda: self._mpi.close(), self._node_done
         )
-        self._stop = Stop(job, self._daemons, self._ranks, self._state, self._output, self._mpi.close, self._node_done)
-        self._stdin: StdinForwarder | None = None
-        self._preempted = False
-        self._checkpoints = Checkpoints(job, self._tell_all, self._say)
+        self._mpi = MpiServices(
+            job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self._crashed
+        )
+        self._checkpoints = Checkpoints(job, self._send_all, self._say)
+        readers = {place.rank: place.node for place in job.job_map.placements if job.gets_stdin(place.rank)}
+        self._stdin = StdinForwarder(readers, self._daemons.links)
 
     async def run(self, signals: SignalRelay) -> Verdict:
         """Run the job and return its verdict; signals go to this launch until it returns."""
@@ -81,8 +85,7 @@ class Launch:
             self._stop.leaving = True
             self._mpi.close()
             await self._daemons.end()
-            if self._stdin is not None:
-                self._stdin.close()
+            self._stdin.close()
             self._checkpoints.close()
             await self._output.drain()
             self._stop.close()
@@ -92,53 +95,38 @@ class Launch:
     # Results, valid after `run`
 
     @property
-    def lost_nodes(self) -> frozenset[int]:
-        """Indexes in the allocation of the nodes that were lost."""
-        return frozenset(self._lost_nodes)
-
-    def node_of(self, rank: int) -> int:
-        """Return the index in the allocation of a rank's node."""
-        return self._ranks.place(rank).node
-
-    @property
     def port(self) -> int:
         """MASTER_PORT of the ranks."""
-        return master(self._job, self._ranks.worlds[0], self._facts())[1]
+        return master(self._job, self.ranks.worlds[0], self._facts())[1]
 
     def report(self, verdict: Verdict) -> dict[str, Any]:
         """Return the data of the report (docs/report.md)."""
         from mpilaunch.head.observe.report import report  # few launches write one
 
-        return report(self._job, self._facts(), self._ranks, self._state, self._timeline, verdict)
-
-    # Steps
+        return report(self._job, self._facts(), self.ranks, self._state, self._timeline, verdict)
 
     async def _start(self) -> None:
         """Start the daemons, check everything, then start the ranks."""
-        total = len(self._job.job_map.nodes)
-
-        def progress(waiting: Collection[str]) -> None:
-            self._observer.progress(total - len(waiting), total, waiting)
-
         self._output.begin()
         self._timeline.begin("launch-daemons")
-        await self._daemons.start(self._job.deadlines.start, progress)
+        await self._daemons.start(self._job.deadlines.start, self._observer.progress)
         self._timeline.begin("prepare")
         self._note_nodes()
-        await self._ranks.prepare(self._ranks.worlds[0])
+        await self.ranks.prepare(self.ranks.worlds[0])
         self._observer.started()
         if self._job.report_bindings:
             facts = self._facts()
-            for rank, binding in sorted(self._ranks.bindings.items()):
-                cpus = facts[self._ranks.place(rank).node].cpus
-                self._output.say(f"rank {rank} on {self._ranks.node_name(rank)}: {describe_binding(binding, cpus)}\n")
+            for rank, binding in sorted(self.ranks.bindings.items()):
+                cpus = facts[self.ranks.place(rank).node].cpus
+                self._output.say(f"rank {rank} on {self.ranks.node_name(rank)}: {describe_binding(binding, cpus)}\n")
         self._timeline.begin("start-ranks")
-        self._ranks.launch()
+        self.ranks.launch()
         self._running = True
 
     def _note_nodes(self) -> None:
         if self._job.output.verbose >= 1:
-            self._say(f"{plural(len(self._links), 'node')} reported after {self._timeline.phases()['launch-daemons']:.1f} s")
+            seconds = self._timeline.phases()["launch-daemons"]
+            self._say(f"{plural(len(self._daemons.links), 'node')} reported after {seconds:.1f} s")
         if self._job.output.verbose >= 2:
             for index, facts in self._facts().items():
                 size = f"{plural(len(facts.cpus), 'CPU')}, {plural(len(facts.gpus), 'GPU')}"
@@ -149,7 +137,7 @@ class Launch:
     async def _run_ranks(self) -> None:
         """Wait until every rank has ended and every node has swept up, within the time limits."""
         self._timeline.begin("run")
-        self._stdin = StdinForwarder(self._stdin_targets())
+        self._stdin.more_credit()
         self._checkpoints.begin()
         self._stop.limit_time()
         await self._done.wait()
@@ -162,14 +150,12 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = explain(
-                self._state, verdict.first, self._output.last_lines, self._ranks.node_name, self._ranks.why_too_long
-            )
+            verdict = explain(self._state, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             failed, stopped, finished = self._state.other_ranks(None)
             verdict = self._stop.outcome._replace(stopped=stopped, finished=finished)
             if self._job.continue_on_error:
-                hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
+                hosts = tuple(self.ranks.node_name(end.rank) for end in failed)
                 verdict = verdict._replace(failed_after=failed, hosts=hosts)
         elif verdict.first is None and self._output.lost:
             verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
@@ -181,7 +167,6 @@ class Launch:
     # LinkEvents
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Call the handler of a daemon's message; raises WireError when its content is wrong or about another node."""
         handler = DAEMON_MESSAGES[message["type"]][2]
         for_mpi = handler.startswith("_mpi.")
         if for_mpi:
@@ -191,30 +176,30 @@ class Launch:
             self._check_missed()
 
     def _answered(self, link: NodeLink, message: dict[str, Any]) -> None:
-        self._ranks.answered(link, message)
+        self.ranks.answered(link, message)
         self._check_done()
 
     def _ranks_started(self, link: NodeLink, message: dict[str, Any]) -> None:
         for rank, _pid, clock in message["ranks"]:
             self._check_rank(link, rank, started=False)
-            self._timeline.rank_started(rank, link.head_clock(clock))
+            self._timeline.rank_starts[rank] = link.head_clock(clock)
             self._state.apply(rank, "started")
         for rank, number, clock in message["failed"]:
             self._check_rank(link, rank, started=False)
-            self._stdin_ended(rank, 0)
+            self._stdin.rank_ended(rank, 0)
             self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._check_rank(link, message["rank"], started=True)
         if (message["code"] is None) == (message["signal"] is None):
             raise WireError("'exited' with a code and a signal, or neither")
-        self._stdin_ended(message["rank"], message["stdin_read"])
+        self._stdin.rank_ended(message["rank"], message["stdin_read"])
         self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
 
     def _pmix_broken(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._mpi.check_offered("broken", "pmix")
         detail = f"{link.node.name}: {message['text'][:LONGEST_NOTE]}"
-        self._end_early(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
+        self._stop.begin(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))
 
     def _terminated(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Handle SIGTERM received by a daemon, and perhaps by every process of the job there, like SIGTERM to mpilaunch."""
@@ -226,12 +211,12 @@ class Launch:
     def _node_finished(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Record that a node has ended its ranks, unless a further world is on its way to the node."""
         index = link.node.index
-        sent = self._ranks.worlds_sent[index]
+        sent = self.ranks.worlds_sent[index]
         if message["worlds"] > sent:
             raise WireError(f"'finished' with {message['worlds']} worlds of {sent}")
         if message["worlds"] < sent or self._node_done(index):
             return
-        unfinished = next((rank for rank in self._ranks.of_node(index) if rank not in self._state.finished), None)
+        unfinished = next((rank for rank in self.ranks.of_node(index) if rank not in self._state.finished), None)
         if unfinished is not None:
             raise WireError(f"'finished' before the end of rank {unfinished}")
         room = max(0, MOST_SWEPT - len(self._swept))
@@ -241,54 +226,49 @@ class Launch:
         self._check_done()
 
     def _check_rank(self, link: NodeLink, rank: int, *, started: bool) -> None:
-        self._ranks.check_rank(rank, link.node.index)
+        self.ranks.check_rank(rank, link.node.index)
         if (self._state.states[rank] != "waiting") != started:
             raise WireError(f"rank {rank} has {'not ' if started else ''}started")
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        """Forward bytes of a rank's output."""
         self._output.data(link, channel, data)
 
-    def end(self, link: NodeLink, channel: int) -> None:
-        """Note the end of a rank's stdout or stderr; after the last of them the rank is drained."""
+    def end_of_stream(self, channel: int) -> None:
+        """After the last stream of a rank, the rank is drained."""
         self._output.end(channel)
         rank = rank_of(channel)
         if self._output.drained(rank):
             self._state.apply(rank, "drained")
             self._check_done()
 
-    def credit(self, link: NodeLink, channel: int) -> None:
-        """Send more stdin: a rank has read some."""
-        if self._stdin is not None:
-            self._stdin.more_credit()
+    def credit(self) -> None:
+        self._stdin.more_credit()
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """Handle the end of a link: released, failed before the ranks ran, or lost."""
-        index = link.node.index
-        self._ranks.gone(link, reason)
+        index, name = link.node.index, link.node.name
+        self.ranks.gone(link, reason)
         self._mpi.node_lost(index)
         if not self._running or self._node_done(index):
             if not self._done.is_set():  # else every released node would look at all others
                 self._check_done()
             return
-        self._lost_nodes.add(index)
-        for rank in self._ranks.of_node(index):
+        self.lost_nodes.add(index)
+        for rank in self.ranks.of_node(index):
             self._state.apply(rank, "lost")
-            self._stdin_ended(rank, None)
+            self._stdin.rank_ended(rank, None)
             self._mpi.rank_lost(rank)
-        detail = f"{link.node.name}: lost: {reason}\n{link.last_output}".rstrip("\n")
-        outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=link.node.name, detail=detail)
+        detail = f"{name}: lost: {reason}\n{link.last_output}".rstrip("\n")
+        outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=name, detail=detail)
         if self._job.continue_on_error:
             self._stop.outcome = self._stop.outcome or outcome
-            self._say(f"{link.node.name}: lost: {reason}: the others go on")
+            self._say(f"{name}: lost: {reason}: the others go on")
             self._check_missed()
         elif self._stop.begun:
-            self._say(f"{link.node.name}: lost: {reason}")
+            self._say(f"{name}: lost: {reason}")
         else:
             self._stop.begin(outcome)
         self._check_done()
-
-    # Signals
 
     def interrupt(self, number: int, times: int) -> None:
         """End the job: the first signal stops the ranks, the second kills them, the third does not wait for nodes.
@@ -296,16 +276,16 @@ class Launch:
         A second SIGTERM has no effect: schedulers and timeout(1) may send two, and promise the ranks the whole grace time.
         """
         detail = f"{signal_name(number)} to mpilaunch"
-        preempted = number == signal.SIGTERM
+        preempted, leaving = number == signal.SIGTERM, self._stop.leaving
         outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
-        if times >= SIGNALS_TO_QUIT and not self._stop.leaving:
+        if times >= SIGNALS_TO_QUIT and not leaving:
             self._stop.quit(outcome)
-        elif preempted and not self._stop.leaving:
+        elif preempted and not leaving:
             if times == 1:
                 self._preempt(detail)
         else:
             first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
-            if times == 1 and not self._stop.leaving:
+            if times == 1 and not leaving:
                 self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; once more kills them now")
             self._stop.ask(outcome, first if times == 1 else [], again=True)
 
@@ -322,18 +302,13 @@ class Launch:
     def forward(self, number: int) -> None:
         """Pass a signal on to every rank."""
         if not self._checkpoints.takes(number):
-            self._tell_all({"type": "signal", "signal": number})
+            self._send_all({"type": "signal", "signal": number})
 
-    def _tell_all(self, message: dict[str, Any]) -> None:
-        for link in self._links:
+    def _send_all(self, message: dict[str, Any]) -> None:
+        for link in list(self._daemons.links.values()):
             link.send(message)
 
     # The end of ranks, and of the job
-
-    def _stdin_ended(self, rank: int, consumed: int | None) -> None:
-        """Stop sending stdin to a rank that has ended; `consumed` is the number of bytes it read, None when unknown."""
-        if self._stdin is not None:
-            self._stdin.rank_ended(rank, consumed)
 
     def _exited(self, end: RankEnd) -> None:
         self._state.apply(end.rank, "exited", end)
@@ -353,9 +328,6 @@ class Launch:
             self._state.mark_missed(missed)
             self._stop.begin(None)
 
-    def _end_early(self, outcome: Verdict) -> None:
-        self._stop.begin(outcome)
-
     def _crashed(self, error: BaseException) -> None:
         self._error = error
         self._stop.begin(None)
@@ -366,18 +338,12 @@ class Launch:
 
     def _node_done(self, index: int) -> bool:
         """Return whether a node is lost or has finished all worlds that it was sent."""
-        return index in self._lost_nodes or self._finished.get(index, 0) == self._ranks.worlds_sent[index]
+        return index in self.lost_nodes or self._finished.get(index, 0) == self.ranks.worlds_sent[index]
 
     def _output_broken(self, error: OSError) -> None:
         """End the job without a message when the reader of stdout has gone, as SIGPIPE ends a filter."""
         if error.errno == errno.EPIPE:
             self._stop.begin(Verdict(128 + signal.SIGPIPE, "interrupted", detail="nobody reads the output any more"))
-
-    # Helpers
-
-    @property
-    def _links(self) -> list[NodeLink]:
-        return list(self._daemons.links.values())
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {index: link.facts for index, link in self._daemons.links.items() if link.facts is not None}
@@ -389,7 +355,3 @@ class Launch:
 
     def _warn(self, text: str) -> None:
         self._output.say(self._observer.warned(text))
-
-    def _stdin_targets(self) -> dict[int, NodeLink]:
-        placements = self._job.job_map.placements
-        return {place.rank: self._daemons.links[place.node] for place in placements if self._job.gets_stdin(place.rank)}

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from mpilaunch.errors import LaunchError
-from mpilaunch.head.nodes.failures import HINTS
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.text import plural
@@ -29,6 +28,8 @@ def raise_file_limit(job: JobSpec, nodes: Sequence[Node]) -> None:
     if job.output.directory is not None:
         needed += len(job.job_map.placements) * (1 if job.output.merge_stderr else 2)
     if hard < needed:
+        from mpilaunch.head.nodes.failures import HINTS
+
         ranks = len(job.job_map.placements)
         what = plural(len(nodes), "node") + (f" and {plural(ranks, 'rank')}" if ranks else "")
         message = f"this machine: limit of open files too low: {what} need {needed} open files, the limit is {hard}"
@@ -45,6 +46,8 @@ def start_thread(thread: threading.Thread) -> None:
 
 def process_limit_reached(what: str) -> LaunchError:
     """Return the error of a head that cannot start this; it names the limits."""
+    from mpilaunch.head.nodes.failures import HINTS
+
     message = f"this machine: limit of processes reached: {what} can be started; {process_limits()}"
     return LaunchError("start-process-limit", message, hint=HINTS["process-limit"])
 

@@ -12,12 +12,10 @@ from typing import Any
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.daemons import Daemons
-from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
 from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
 from mpilaunch.head.nodes.preparation import common_preparation, mpi_description, preparations, world_facts
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.tasks import settle
-from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.environment.forward import explain_size
 from mpilaunch.job.spec import JobSpec
@@ -36,9 +34,6 @@ class Ranks:
         worlds: the worlds that were added, in order.
         bindings: the CPUs and GPUs that each rank is bound to.
         worlds_sent: node index -> number of worlds that the node was sent to prepare and has not refused.
-
-    Args:
-        say: prints a note.
     """
 
     def __init__(
@@ -47,11 +42,7 @@ class Ranks:
         self.worlds: list[World] = []
         self.bindings: dict[int, RankBinding] = {}
         self.worlds_sent: Counter[int] = Counter()
-        self._job = job
-        self._daemons = daemons
-        self._output = output
-        self._state = state
-        self._say = say
+        self._job, self._daemons, self._output, self._state, self._say = job, daemons, output, state, say
         self._places: list[Placement] = []
         self._worlds: dict[str, World] = {}
         self._on: defaultdict[int, list[int]] = defaultdict(list)
@@ -61,13 +52,11 @@ class Ranks:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._prepared: dict[int, list[tuple[int, bool]]] = {}
 
-    # Look-ups
-
     def place(self, rank: int) -> Placement:
         """Return the placement of a rank; `Placement.rank` is its number in its world."""
         return self._places[rank]
 
-    def why_too_long(self, rank: int) -> str:
+    def explain_size(self, rank: int) -> str:
         """Return why the kernel refused the environment or the arguments of a rank as too long."""
         world = next(world for world in self.worlds if world.first <= rank < world.first + world.size)
         app = world.apps[self.place(rank).app]
@@ -83,7 +72,6 @@ class Ranks:
             raise WireError(f"rank {rank} is not on this node")
 
     def of_node(self, index: int) -> list[int]:
-        """Return the ranks of a node."""
         return self._on[index]
 
     def of_world(self, name: str) -> range:
@@ -124,20 +112,19 @@ class Ranks:
         """Return the name of a rank's node."""
         return self._job.allocation.nodes[self._places[rank].node].name
 
-    # Preparing and starting
-
     async def prepare(self, world: World) -> None:
         """Send every node of a world its ranks and await all answers; raises LaunchError when a node refuses."""
         job = self._job
-        facts = {index: facts_of(self._daemons.links[index]) for index in world.job_map.nodes}
+        links = {index: self._daemons.links[index] for index in world.job_map.nodes}
+        facts = {index: facts for index, link in links.items() if (facts := link.facts) is not None}
         bindings = bind_ranks(job.allocation, world.job_map, facts, job.gpu, job.cpu)
-        self._answers = {index: asyncio.get_running_loop().create_future() for index in world.job_map.nodes}
+        self._answers = {index: asyncio.get_running_loop().create_future() for index in links}
         self._prepared = {}
         known = world_facts(job, world, facts)
         shared = encode_shared(common_preparation(job, world, known, self._output.window))
         for index, message in preparations(job, world, known, bindings):
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
-            link = self._daemons.links[index]
+            link = links[index]
             self.worlds_sent[index] += 1
             self._unanswered[index] += 1
             if link.state != "running":
@@ -147,19 +134,19 @@ class Ranks:
             else:
                 link.send({**message, "attach": link.attach}, shared)
         await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
-        failures: list[NodeFailure] = []
+        failures: list[tuple[str, str, str, float, int]] = []
         notes: dict[str, list[str]] = {}
         for index, future in self._answers.items():
-            name, link = job.allocation.nodes[index].name, self._daemons.links[index]
+            link, name = links[index], links[index].node.name
             if not future.done():
-                failures.append(NodeFailure(name, "timeout", "no answer to the preparation", job.deadlines.start, index))
+                failures.append((name, "timeout", "no answer to the preparation", job.deadlines.start, index))
                 continue
             answer = future.result()
             if answer["type"] == "refused":
                 for problem in answer["problems"][:MOST_NOTES]:
-                    failures.append(NodeFailure(name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
+                    failures.append((name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
             elif link.given_up:  # lost after it was ready, while other nodes were preparing
-                failures.append(NodeFailure(name, _cause(link), link.broke or link.last_output, 0.0, index))
+                failures.append((name, _cause(link), link.broke or link.last_output, 0.0, index))
             else:
                 lines = answer["notes"]
                 if job.output.verbose:
@@ -167,14 +154,16 @@ class Ranks:
                 for note in lines[:MOST_NOTES]:
                     notes.setdefault(note[:LONGEST_NOTE], []).append(name)
         if failures:
+            from mpilaunch.head.nodes.failures import NodeFailure, fold_failures  # most launches have no failure
+
             self._cancel()
-            raise fold_failures(failures, len(self._answers))
+            raise fold_failures([NodeFailure(*failure) for failure in failures], len(self._answers))
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
         self.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}
 
     def introduce(self, world: World) -> None:
-        """Describe a world to the nodes without a rank of it, and all earlier worlds to the nodes that have just joined."""
+        """Describe a world to the nodes without a rank of it, and all earlier worlds to nodes that have just joined."""
         for index, link in self._daemons.links.items():
             if not self.worlds_sent[index]:
                 for known in self.worlds:
@@ -216,11 +205,11 @@ class Ranks:
         for index, ranks in self._prepared.items():
             link = self._daemons.links[index]
             for rank, stdin in ranks:
-                link.open_output(stream_channel(rank, STDOUT), window)
+                link.session.open_receiving(stream_channel(rank, STDOUT), window)
                 if not self._job.output.merge_stderr:
-                    link.open_output(stream_channel(rank, STDERR), window)
+                    link.session.open_receiving(stream_channel(rank, STDERR), window)
                 if stdin:
-                    link.open_input(stream_channel(rank, STDIN), window)
+                    link.session.open_sending(stream_channel(rank, STDIN), window)
             link.keep()
             link.state = "running"
             link.send({"type": "launch"})
@@ -229,7 +218,7 @@ class Ranks:
     # Events of links
 
     def answered(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Handle `ready` or `refused`; raises WireError when no `prepare` is unanswered."""
+        """Record `ready` or `refused`; raises WireError when no `prepare` is unanswered."""
         if not self._unanswered[link.node.index]:
             raise WireError(f"{message['type']!r} without a `prepare`")
         self._unanswered[link.node.index] -= 1
@@ -250,9 +239,3 @@ class Ranks:
 
 def _cause(link: NodeLink) -> str:
     return "protocol" if link.broke else "daemon-failed"
-
-
-def facts_of(link: NodeLink) -> NodeFacts:
-    """Return the facts of a node that has reported."""
-    assert link.facts is not None
-    return link.facts

@@ -46,6 +46,10 @@ def hint_of(error: OSError) -> str | None:
     return error.hint if isinstance(error, UnsafePath) else None
 
 
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
 class Place:
     """The entry of a directory to which a path leads.
 
@@ -56,11 +60,11 @@ class Place:
         own: the number of this process's descriptor that the path means, as /dev/stdout does.
     """
 
+    status: os.stat_result | None = None
+    own: int | None = None
+
     def __init__(self, directory: int) -> None:
-        self.directory = directory
-        self.name = "."
-        self.status: os.stat_result | None = None
-        self.own: int | None = None
+        self.directory, self.name = directory, "."
 
     def look(self, name: str) -> int:
         """Step to a name in the directory; return an O_PATH descriptor of it, which may be a link; raises OSError."""
@@ -84,14 +88,10 @@ class Place:
         return os.access(".", os.W_OK | os.X_OK, dir_fd=self.directory, effective_ids=True)
 
     def check(self, status: os.stat_result, *, named: bool) -> None:
-        """Raise OSError unless the file may be written to.
-
-        Args:
-            named: the user gave exactly this path, so it may be a device or a pipe.
-        """
+        """Raise OSError unless the file may be written to; one that the user `named` exactly may be a device or a pipe."""
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFDIR:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise _error(errno.EISDIR)
         if kind == stat.S_IFLNK:
             raise UnsafePath("a link stands there, which is not followed", "remove it")
         if kind != stat.S_IFREG and not (named and kind in (stat.S_IFCHR, stat.S_IFIFO)):
@@ -119,14 +119,9 @@ class Place:
 
 @contextmanager
 def _find(path: str, *, make: bool = False, follow: bool = True) -> Iterator[Place]:
-    """Walk to the last component of a path; raises OSError.
-
-    Args:
-        make: make missing directories.
-        follow: follow a link in the last component too.
-    """
+    """Walk to the last component of a path, and make missing directories or follow a link there if asked; raises OSError."""
     if not path or "\0" in path:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise _error(errno.ENOENT)
     place = Place(_root(path))
     parts = deque(path.split("/"))
     links = 0
@@ -182,12 +177,11 @@ def _target(place: Place, link: int, links: int) -> str:
         raise UnsafePath(f"the link '{place.name}' has {place.status.st_nlink} names (hard links)", "remove it first")
     place.check_directory()
     if links > MOST_LINKS:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        raise _error(errno.ELOOP)
     return os.readlink("", dir_fd=link)
 
 
 def _is_one_of(directory: int, *paths: str) -> bool:
-    """Return whether a directory is one of the given ones."""
     status = os.fstat(directory)
     for path in paths:
         with suppress(OSError):
@@ -198,11 +192,7 @@ def _is_one_of(directory: int, *paths: str) -> bool:
 
 @contextmanager
 def directory(path: str, *, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of a directory for use as `dir_fd`; raises OSError, UnsafePath when every user may replace its files.
-
-    Args:
-        make: make it and its parents where they are missing.
-    """
+    """Yield a descriptor of a directory for use as `dir_fd`, made where missing if asked; raises OSError when it is unsafe."""
     with _find(path + "/.", make=make) as place:
         place.check_directory()
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.directory)
@@ -285,10 +275,7 @@ def check_file(path: str) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a file by replacing it, or write to a device or a pipe; raises OSError.
-
-    The new file gets the permissions of the user's old one, else FILE_MODE.
-    """
+    """Write a file by replacing it with its permissions, or write to a device or a pipe; raises OSError."""
     with _find(path) as place:
         if place.own is not None:
             descriptor = os.dup(place.own)
@@ -313,16 +300,22 @@ def _replace(place: Place, data: bytes) -> None:
     place.check_directory()
     if place.status is not None:
         place.check(place.status, named=True)
-    # Another user cannot guess this name and occupy it.
+    mode = None if place.status is None else stat.S_IMODE(place.status.st_mode) & 0o666
+    replace_in(place.directory, place.name, data, mode)
+
+
+def replace_in(directory: int, name: str, data: bytes, mode: int | None = None) -> None:
+    """Replace a file in a directory by a new one, with FILE_MODE less the umask where no mode is given; raises OSError."""
+    # Another user cannot guess this name and occupy it; concurrent launches have one each, and the last rename wins.
     partial = f".mpilaunch-{os.urandom(8).hex()}.part"
-    descriptor = os.open(partial, _WRITE | _NEW, FILE_MODE, dir_fd=place.directory)
+    descriptor = os.open(partial, _WRITE | _NEW, FILE_MODE if mode is None else mode & FILE_MODE, dir_fd=directory)
     try:
         with open(descriptor, "wb", buffering=0):
-            if place.status is not None:
-                os.fchmod(descriptor, stat.S_IMODE(place.status.st_mode) & 0o666)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             write_all(descriptor, data)
-        os.rename(partial, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        os.rename(partial, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
         with suppress(OSError):
-            os.unlink(partial, dir_fd=place.directory)
+            os.unlink(partial, dir_fd=directory)
         raise

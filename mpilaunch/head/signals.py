@@ -27,7 +27,7 @@ FORWARDED = {
 
 
 class Receiver(Protocol):
-    """The object that acts on signals: a launch."""
+    """Acts on signals; implemented by a launch."""
 
     def interrupt(self, number: int, times: int) -> None:
         """Handle a signal that asks for the end of the job; `times` counts all such signals so far."""
@@ -36,46 +36,31 @@ class Receiver(Protocol):
         """Send a signal to every rank."""
 
 
-def _ignore(number: int, frame: object) -> None:
-    """Do nothing: the interpreter has already written the signal's number to the wake-up pipe."""
-
-
 class SignalRelay:
-    """Context manager that handles mpilaunch's signals inside its `with` block.
+    """Context manager that handles mpilaunch's signals inside its `with` block, and passes them to the receiver.
 
-    Attributes:
-        receiver: the object that gets the signals, if any. Without one, a signal that asks for the end cancels the next
-            `until_interrupted`.
+    Without a receiver, a signal that asks for the end cancels the next `until_interrupted`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver | None = None) -> None:
         self._loop = loop
         self.receiver = receiver
         self._starting: asyncio.Task[None] | None = None
-        self._interrupts = 0
-        self._cancelled_by = 0
-        self._read = self._write = -1
+        self._interrupts = self._cancelled_by = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
-        # `loop.add_signal_handler` would import `inspect`, which costs start-up time.
-        self._read, self._write = os.pipe()
-        for descriptor in (self._read, self._write):
-            os.set_blocking(descriptor, False)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._loop.add_reader(self._read, self._dispatch)
         # A signal that was ignored when mpilaunch started stays ignored (nohup).
         ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, _ignore) for number in (*ending, *FORWARDED)}
+        self._before = {number: signal.getsignal(number) for number in (*ending, *FORWARDED)}
+        for number in self._before:
+            self._loop.add_signal_handler(number, self._end if number in ending else self._forward, number)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._before.items():
+            self._loop.remove_signal_handler(number)
             signal.signal(number, handler)
-        signal.set_wakeup_fd(-1)
-        self._loop.remove_reader(self._read)
-        os.close(self._read)
-        os.close(self._write)
 
     async def until_interrupted(self, starting: Coroutine[Any, Any, None]) -> None:
         """Await the start of a job; raises LaunchError when a signal that asks for the end cancels it."""
@@ -87,22 +72,13 @@ class SignalRelay:
         except asyncio.CancelledError:
             if not self._cancelled_by:
                 raise
-            name = signal_name(self._cancelled_by)
-            message = f"{name} during the start: no rank was started"
-            preempted = self._cancelled_by == signal.SIGTERM
-            exit_code = 128 + self._cancelled_by
-            raise LaunchError("preempted" if preempted else "interrupted", message, exit_code=exit_code) from None
+            reference = "preempted" if self._cancelled_by == signal.SIGTERM else "interrupted"
+            message = f"{signal_name(self._cancelled_by)} during the start: no rank was started"
+            raise LaunchError(reference, message, exit_code=128 + self._cancelled_by) from None
         finally:
             self._starting = None
 
-    def _dispatch(self) -> None:
-        for number in map(signal.Signals, os.read(self._read, 4096)):
-            if number in FORWARDED:
-                self._forward(number, FORWARDED[number])
-            elif number in self._before:
-                self._end(number)
-
-    def _end(self, number: int) -> None:
+    def _end(self, number: signal.Signals) -> None:
         self._interrupts += 1
         self._cancelled_by = number
         if self._starting is not None:
@@ -110,8 +86,8 @@ class SignalRelay:
         elif self.receiver is not None:
             self.receiver.interrupt(number, self._interrupts)
 
-    def _forward(self, number: int, sent: int) -> None:
+    def _forward(self, number: signal.Signals) -> None:
         if self._starting is None and self.receiver is not None:
-            self.receiver.forward(sent)
+            self.receiver.forward(FORWARDED[number])
         if number == signal.SIGTSTP:
             os.kill(os.getpid(), signal.SIGSTOP)

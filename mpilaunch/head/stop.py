@@ -1,4 +1,4 @@
-"""Stops a job: sends signals to every rank, and cuts the nodes that do not end their ranks in time.
+"""Stops a job, for a failure, a lost node, a signal or `--timeout`: signals every rank, and cuts nodes that do not end in time.
 
 A job is stopped once, whatever the reason. A stop always ends: a node that has not finished OVERDUE seconds after the grace
 time is cut. The one exception is output that the reader of mpilaunch's own output does not take: it may take longer, until
@@ -32,10 +32,6 @@ class Stop:
         begun: the ranks have been signalled to end.
         outcome: the verdict when the ranks' own ends do not decide it; the first one counts.
         leaving: the ranks have ended, and only output may be left.
-
-    Args:
-        on_begin: called when the stop begins.
-        node_done: returns whether the node with this index is lost or finished.
     """
 
     def __init__(
@@ -56,7 +52,6 @@ class Stop:
         self._loop = asyncio.get_running_loop()
         self._overdue: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
-        self._due: float | None = None
         self._received: dict[int, int] = {}
 
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:
@@ -85,8 +80,6 @@ class Stop:
             self.begin(outcome, signals, shared=shared)
         elif again:
             self._send(signals, shared)
-        elif self._due is None:
-            self._give_up_after(signals)
 
     def quit(self, outcome: Verdict) -> None:
         """Stop at once: cut every node that has not finished."""
@@ -110,14 +103,10 @@ class Stop:
         wait = self._deadlines.grace / max(1, len(signals))
         for link in self._daemons.links.values():
             link.send({"type": "stop", "steps": [[int(number), wait] for number in signals], "shared": shared})
-        self._give_up_after(signals)
-
-    def _give_up_after(self, signals: Sequence[int]) -> None:
         if self._overdue is not None:
             self._overdue.cancel()
-        self._due = self._loop.time() + (self._deadlines.grace if signals else 0.0) + OVERDUE
         self._received.clear()
-        self._overdue = self._loop.call_at(self._due, self._give_up)
+        self._overdue = self._loop.call_later((self._deadlines.grace if signals else 0.0) + OVERDUE, self._give_up)
 
     def _give_up(self) -> None:
         """Cut the nodes that have not finished, except those whose output waits for the reader of mpilaunch's output."""
@@ -129,7 +118,7 @@ class Stop:
 
     def _may_go_on(self, index: int) -> bool:
         """Return whether a node waits only for our reader: its ranks have ended and it still has some of their output."""
-        ranks, received = self._ranks.of_node(index), self._daemons.links[index].received
+        ranks, received = self._ranks.of_node(index), self._daemons.links[index].session.received
         if self._asked or any(map(self._state.is_alive, ranks)) or not self._output.held_up:
             return False
         return received - self._received.setdefault(index, received) <= LEFT_IN_PIPES * len(ranks)

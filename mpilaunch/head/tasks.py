@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -16,6 +16,20 @@ def settle(future: asyncio.Future[Result], result: Result) -> None:
     """Set a future's result unless it is done already."""
     if not future.done():
         future.set_result(result)
+
+
+def start(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], failed: Callable[[BaseException], None]) -> None:
+    """Run a coroutine as a task, held in `tasks` until it ends; call `failed` with the exception that it raises."""
+
+    def ended(task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            failed(error)
+
+    task = asyncio.ensure_future(work)
+    tasks.add(task)
+    task.add_done_callback(ended)
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

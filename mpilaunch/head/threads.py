@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from mpilaunch.head.limits import start_thread
@@ -24,7 +25,7 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(MOST_THREADS)
-        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._started = 1
         # Without this thread, no call would ever end; the further ones only make them faster.
         start_thread(self._thread())
@@ -32,7 +33,7 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a function in a thread."""
         future: Future[Any] = Future()
-        self._calls.put((future, lambda: fn(*args, **kwargs)))
+        self._calls.put((future, partial(fn, *args, **kwargs)))
         if self._started < MOST_THREADS:
             with suppress(RuntimeError):  # the limit of processes: the threads that run take the call
                 self._thread().start()
@@ -40,7 +41,16 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
         return future
 
     def _thread(self) -> threading.Thread:
-        return threading.Thread(target=_serve, args=(self._calls,), name="wait", daemon=True)
+        return threading.Thread(target=self._serve, name="wait", daemon=True)
+
+    def _serve(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Return at once; the threads end with the process."""
@@ -49,19 +59,3 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
 def use_daemon_threads() -> None:
     """Let the running event loop make blocking calls in daemon threads; raises LaunchError when no thread can be started."""
     asyncio.get_running_loop().set_default_executor(DaemonThreadExecutor())
-
-
-Call = tuple["Future[Any]", Callable[[], Any]]
-
-
-def _serve(calls: queue.SimpleQueue[Call]) -> None:
-    while True:
-        future, call = calls.get()
-        if not future.set_running_or_notify_cancel():
-            continue
-        try:
-            result = call()
-        except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)

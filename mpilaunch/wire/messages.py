@@ -102,7 +102,7 @@ _app = having(program=listed(without_nul), directory=without_nul, directory_requ
 _mpi = having(
     world=text, namespace=text, first=whole, size=whole, universe_size=whole, hosts=listed(text),
     blocks=listed(row(whole, whole, whole)), app_sizes=listed(whole), parent=text, pairs=named(text), offer=listed(text),
-    library=maybe(without_nul), pmix_defaults=named(without_nul), descriptor=maybe(whole), port=flag, tell_after=seconds,
+    library=maybe(without_nul), pmix_defaults=named(without_nul), descriptor=maybe(whole), port=flag, notice_after=seconds,
 )  # fmt: skip
 _members = listed(row(text, place))
 _rank = having(rank=whole, app=whole, environment=named(without_nul), unset=listed(text), cpus=maybe(listed(whole)), stdin=flag)
@@ -126,7 +126,7 @@ HEAD_SENDS: Table = {
     "release": ("fresh prepared running finished", having(), "_release"),
     "world": ("fresh prepared running finished", having(mpi=_mpi), "_add_world"),
     "collective": ("running", having(kind=text, members=_members, number=whole, parts=listed(anything)), "_pass_to_wireup"),
-    "ask": ("running finished", having(id=whole, what=text, world=text, rank=place), "_pass_to_wireup"),
+    "ask": ("running finished", having(id=whole, request=text, world=text, rank=place), "_pass_to_wireup"),
     "answer": ("prepared running", having(id=whole, error=text), "_pass_to_wireup"),
 }  # fmt: skip
 """The messages to a daemon, by the state of its ranks. A message in another state is ignored: it may have crossed with an event

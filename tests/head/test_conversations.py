@@ -84,7 +84,7 @@ def test_the_scripts_are_honest() -> None:
 
 def spawn(rank: int, world: str = "WORLD") -> Message:
     app = {"program": ["true"], "count": 1, "environment": {}, "info": {}}
-    return {"type": "ask", "id": 1, "what": "spawn", "world": world, "rank": rank, "apps": [app], "pairs": {}}
+    return {"type": "ask", "id": 1, "request": "spawn", "world": world, "rank": rank, "apps": [app], "pairs": {}}
 
 
 def collective(members: list[Any], ranks: int = 2, data: Any = None, kind: str = "pmi y") -> Message:
@@ -112,9 +112,9 @@ def collective(members: list[Any], ranks: int = 2, data: Any = None, kind: str =
         ([{"type": "ready", "programs": [], "notes": []}], "'ready' without a `prepare`"),
         ([{"type": "refused", "problems": [{"cause": "of ours", "detail": ""}]}], "'refused' does not fit"),
         ([{"type": "hello", "version": "1", "clock": 1.0, "facts": FACTS}], "'hello' of a node that is running"),
-        ([{"type": "ask", "id": 1, "what": "riches"}], "'ask' for 'riches', which this job does not offer"),
+        ([{"type": "ask", "id": 1, "request": "riches"}], "'ask' for 'riches', which this job does not offer"),
         (
-            [{"type": "ask", "id": 1, "what": "publish", "space": "pmix", "values": {"n": ["WORLD", 0, [3, "x"]]}}],
+            [{"type": "ask", "id": 1, "request": "publish", "space": "pmix", "values": {"n": ["WORLD", 0, [3, "x"]]}}],
             "rank 0 of world",
         ),
     ],
@@ -142,14 +142,14 @@ def test_members_of_an_unknown_world_and_going_on_without_the_node() -> None:
 
 
 def test_an_answer_to_what_another_node_was_asked() -> None:
-    asks: Message = {"type": "ask", "id": 7, "what": "modex", "world": "WORLD", "rank": 0}  # a rank of node a
+    asks: Message = {"type": "ask", "id": 7, "request": "modex", "world": "WORLD", "rank": 0}  # a rank of node a
     change = instead_of_collective(asks, {"type": "answer", "id": 1, "error": "", "data": "AAAA"})
     assert "an answer to a question that another node was asked" in lost(talk(change, script=Waits))
 
 
 def test_a_rank_may_ask_for_data_of_a_rank_that_is_not_there() -> None:
     others = (("x", 0), ("WORLD", 99))
-    asks = [{"type": "ask", "id": 7, "what": "modex", "world": world, "rank": rank} for world, rank in others]
+    asks = [{"type": "ask", "id": 7, "request": "modex", "world": world, "rank": rank} for world, rank in others]
     ended = talk(instead_of_collective(*asks))
     assert ended.reference == "ok"
     assert [one["error"] for one in ended.nodes["b"].taken if one["type"] == "answer"] == ["not-found"] * 2
@@ -173,7 +173,7 @@ def test_facts_that_are_none_are_one_error() -> None:
 
 
 def test_texts_of_a_singleton_reach_the_terminal_escaped(capfd: pytest.CaptureFixture[str]) -> None:
-    texts = dict.fromkeys(("library", "family", "why_no_pmix"), ESCAPES)
+    texts = dict.fromkeys(("library", "family", "pmix_error"), ESCAPES)
     talk(instead_of_collective({"type": "singleton", "rank": 2, "offer": ["pmi"], **texts}))
     words = capfd.readouterr().err
     assert "has an MPI library" in words and words.count("\n") == 1
@@ -191,10 +191,10 @@ def test_collectives_that_wait_are_limited_for_a_job() -> None:
 
 def test_published_names_and_look_ups_are_limited_for_a_job() -> None:
     asks: list[Message] = [
-        {"type": "ask", "id": n, "what": "publish", "space": "pmi", "values": {str(n): "x" * 1_000_000}} for n in range(20)
+        {"type": "ask", "id": n, "request": "publish", "space": "pmi", "values": {str(n): "x" * 1_000_000}} for n in range(20)
     ]
     asks += [
-        {"type": "ask", "id": 100 + n, "what": "lookup", "space": "pmi", "names": ["y" * 1_000_000], "wait": True}
+        {"type": "ask", "id": 100 + n, "request": "lookup", "space": "pmi", "names": ["y" * 1_000_000], "wait": True}
         for n in range(5)
     ]
     ended = talk(instead_of_collective(*asks))
@@ -210,8 +210,8 @@ def test_a_node_that_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.Monke
     monkeypatch.setattr(link, "MOST_UNREAD", 1 << 20)
 
     def change(node: Script, message: Message, answer: list[Message]) -> list[Message]:
-        looks: Message = {"type": "ask", "id": 1, "what": "lookup", "space": "pmi", "names": ["n"], "wait": False}
-        publishes: Message = {"type": "ask", "id": 1, "what": "publish", "space": "pmi", "values": {"n": "x" * 100_000}}
+        looks: Message = {"type": "ask", "id": 1, "request": "lookup", "space": "pmi", "names": ["n"], "wait": False}
+        publishes: Message = {"type": "ask", "id": 1, "request": "publish", "space": "pmi", "values": {"n": "x" * 100_000}}
         return [answer[0], publishes, *[looks] * 30] if message["type"] == "launch" else answer
 
     assert "has not read 1,048,576 bytes that were sent to it" in lost(talk(change, "--reconnect-timeout", "5"))

@@ -18,7 +18,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.link import LAST_OUTPUT, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
-from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.state import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
@@ -38,7 +38,7 @@ FACTS = {
 }  # fmt: skip
 FROM_DAEMON: dict[str, dict[str, Any]] = {
     "hello": {"version": "0.1.0", "clock": 1.0, "facts": FACTS},
-    "listening": {"path": "/tmp/mpilaunch-0/attach", "why_not": ""},
+    "listening": {"path": "/tmp/mpilaunch-0/attach", "error": ""},
     "terminated": {},
     "ready": {"programs": ["/bin/true"], "notes": []},
     "refused": {"problems": [{"cause": "program-missing", "detail": "x: not found"}]},
@@ -48,11 +48,11 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
         "evidence": {"out_of_memory": "", "memory_kills": 1},
     },
     "collective": {"kind": "pmi ", "members": [["j", -1]], "ranks": 1, "data": {"a": "b"}},
-    "ask": {"id": 1, "what": "lookup"},
+    "ask": {"id": 1, "request": "lookup"},
     "answer": {"id": 1, "error": ""},
     "joined": {"world": "j"},
     "waiting": {"world": "j", "absent": [0]},
-    "singleton": {"rank": 0, "library": "libmpi.so.40", "family": "Open MPI", "offer": ["pmi"], "why_no_pmix": ""},
+    "singleton": {"rank": 0, "library": "libmpi.so.40", "family": "Open MPI", "offer": ["pmi"], "pmix_error": ""},
     "broken": {"text": "x"},
     "note": {"text": "x"},
     "finished": {"worlds": 1, "swept": [[4711, "sleep"]]},
@@ -63,7 +63,7 @@ MPI = {
     "world": "j", "namespace": "n", "first": 0, "size": 1, "universe_size": 1, "hosts": ["n"], "blocks": [[0, 1, 1]],
     "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
     "pmix_defaults": {}, "descriptor": 60, "port": False,
-    "tell_after": 30.0,
+    "notice_after": 30.0,
 }  # fmt: skip
 FROM_HEAD: dict[str, dict[str, Any]] = {
     "limits": {"silence": 60.0, "pulse": 60.0},
@@ -79,7 +79,7 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
     "release": {},
     "world": {"mpi": MPI},
     "collective": {"kind": "pmi ", "members": [["j", -1]], "number": 1, "parts": [{"a": "b"}]},
-    "ask": {"id": 1, "what": "modex", "world": "j", "rank": 0},
+    "ask": {"id": 1, "request": "modex", "world": "j", "rank": 0},
     "answer": {"id": 1, "error": ""},
 }  # fmt: skip
 
@@ -185,17 +185,17 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
 
     async def main() -> Launch:
         launch = Launch(job("-H local:1,local:1"), {}, Silent())
-        links = launch._links
+        links = list(launch._daemons.links.values())
         for link in links:
             link.opened(Deaf(link), b"")
         links[1].data_received(MARKER + frame(CONTROL, 0, json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()))
         if running:
             launch._running = True
-            launch._ranks.worlds_sent.update(link.node.index for link in links)
+            launch.ranks.worlds_sent.update(link.node.index for link in links)
             for link in links:
                 link.state = "running"
         else:
-            launch._ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
+            launch.ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
         links[0].data_received(MARKER)
         for piece in pieces:
             if links[0].end is None:
@@ -205,7 +205,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
         assert verdict.first is None or (verdict.first.description and isinstance(verdict.first.exit_code, int))
         for end in launch._state.ends.values():
             assert end.rank == 0, "a node speaks for its own ranks"
-        for answer in launch._ranks._answers.values():
+        for answer in launch.ranks._answers.values():
             if answer.done() and answer.result()["type"] == "refused":
                 assert all(problem["cause"] and problem["detail"] is not None for problem in answer.result()["problems"])
         return launch
@@ -230,12 +230,12 @@ def test_a_node_that_is_lost_while_others_still_prepare_is_a_node_that_does_not_
 
     async def main() -> None:
         launch = Launch(job("-H local:1,local:1"), {}, Silent())
-        for link in launch._links:
+        for link in list(launch._daemons.links.values()):
             link.opened(Deaf(link), b"")
             link.data_received(MARKER + said("hello"))
-        preparing = asyncio.ensure_future(launch._ranks.prepare(launch._ranks.worlds[0]))
+        preparing = asyncio.ensure_future(launch.ranks.prepare(launch.ranks.worlds[0]))
         await asyncio.sleep(0)
-        first, second = launch._links
+        first, second = list(launch._daemons.links.values())
         first.data_received(said("ready"))
         first.closed(ChannelEnd(137))
         second.data_received(said("ready"))
@@ -247,7 +247,7 @@ def test_a_node_that_is_lost_while_others_still_prepare_is_a_node_that_does_not_
 
 def test_a_banner_without_end_is_bounded() -> None:
     async def main() -> None:
-        link = Launch(job("-H local:1,local:1"), {}, Silent())._links[0]
+        link = Launch(job("-H local:1,local:1"), {}, Silent())._daemons.links[0]
         for _ in range(1000):
             link.data_received(b"no marker" * 1000)
             link.stderr_received(b"words" * 1000)

@@ -31,6 +31,7 @@ class Link:
     def __init__(self) -> None:
         self.granted: Counter[int] = Counter()
         self.flushed = 0
+        self.session = self
 
     def grant(self, channel: int, size: int) -> None:
         self.granted[channel] += size

@@ -19,16 +19,17 @@ class Link:
     """A link that accepts stdin within its credit and records it."""
 
     def __init__(self, credit: int) -> None:
-        self.credit = credit
+        self.left = credit
         self.got = b""
         self.ended = False
+        self.session = self
 
-    def input_credit(self, channel: int) -> int:
-        return 0 if self.ended else self.credit
+    def credit(self, channel: int) -> int:
+        return 0 if self.ended else self.left
 
     def send_input(self, channel: int, data: bytes) -> None:
-        assert len(data) <= self.credit and not self.ended
-        self.credit -= len(data)
+        assert len(data) <= self.left and not self.ended
+        self.left -= len(data)
         self.got += data
         self.ended = not data
 
@@ -59,7 +60,8 @@ def stdin_is_a_pipe() -> int:
 
 def forward(links: dict[int, Link], body: Callable[[StdinForwarder], Any]) -> None:
     async def main() -> None:
-        forwarder = StdinForwarder(cast("dict[int, NodeLink]", links))
+        forwarder = StdinForwarder({rank: rank for rank in links}, cast("dict[int, NodeLink]", links))
+        forwarder.more_credit()
         await body(forwarder)
         forwarder.close()
 
@@ -80,7 +82,7 @@ def test_a_file_is_read_as_far_as_the_credit_goes(tmp_path: Path) -> None:
     async def body(forwarder: StdinForwarder) -> None:
         await turns()
         assert link.got == data[:30_000] and not link.ended
-        link.credit = 500_000
+        link.left = 500_000
         forwarder.more_credit()
         await turns()
         assert link.got == data and link.ended
@@ -96,11 +98,11 @@ def test_a_pipe_is_not_read_before_somebody_can_take_it() -> None:
     async def body(forwarder: StdinForwarder) -> None:
         await turns()
         assert link.got == b""
-        link.credit = 2
+        link.left = 2
         forwarder.more_credit()
         await turns()
         assert link.got == b"ab"
-        link.credit = 10
+        link.left = 10
         forwarder.more_credit()
         await turns()
         assert link.got == b"abc" and not link.ended

@@ -195,7 +195,7 @@ def test_python_that_is_missing_on_one_host(hosts: Hosts, agent: str) -> None:
     first, *words, hint = refused(hosts, "--agent", agent, "-H", ALL)
     assert first.startswith("error[start-python-missing]: 1 of 4 nodes: node02: python3 not found after ")
     assert words and "python3: command not found" in words[0]
-    assert hint == "hint: install python3 there, or say --python /path/to/python3"
+    assert hint == "hint: install python3 there, or use --python /path/to/python3"
 
 
 def test_python_that_is_nowhere(hosts: Hosts) -> None:
@@ -234,7 +234,7 @@ def test_python_that_is_too_old_on_one_host(hosts: Hosts, agent: str, shared: Pa
     first, words, *_, hint = refused(hosts, "--agent", agent, "-H", ALL, "--python", "/tmp/bin/python3")
     assert first.startswith("error[start-python-too-old]: 1 of 4 nodes: node03: python3 is older than 3.8 after ")
     assert words.startswith("    node03 said: mpilaunch: python 3.7.") and words.endswith(" is older than 3.8")
-    assert hint == "hint: say --python /path/to/a/newer/python3"
+    assert hint == "hint: use --python /path/to/a/newer/python3"
 
 
 def test_directory_that_is_missing_on_one_host(hosts: Hosts) -> None:

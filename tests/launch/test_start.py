@@ -158,7 +158,7 @@ def test_a_python_that_is_missing(tmp_path: Path) -> None:
     words = ["--agent", f"{plain_agent(tmp_path)} {{host}} {{command}}", "-H", "node1,node2", "--python", "/no/such/python3"]
     said = start(tmp_path, *words, *RUN)
     assert said.startswith("error[start-python-missing]: ") and "node[1-2]" in said
-    assert "/no/such/python3: not found" in said and "or say --python" in said
+    assert "/no/such/python3: not found" in said and "or use --python" in said
 
 
 def test_an_agent_that_fails_is_shown_as_a_command_to_run_by_hand(tmp_path: Path) -> None:

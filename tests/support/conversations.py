@@ -288,18 +288,19 @@ class Hostile(Script):
         members = random.choice(([[world, -1]], [[world, rank % 8]], [[world, 0], [world, 0]], [[world, -1], [world, 0]], []))
         space = random.choice(("pmi", "pmix", "x"))
         data = random.choice(({"k": "v"}, "", "AAAA", "no base64", {"k": "v" * 100_000}))
+        published = [world, rank % 8, [3, ESCAPES]]
         number = random.choice((0, 1, 2, 1 << 50))
         end = {"code": random.choice((None, 0, 3)), "signal": random.choice((None, 9)), "core": False, "stopped": False}
-        texts = dict.fromkeys(("library", "family", "why_no_pmix"), ESCAPES)
+        texts = dict.fromkeys(("library", "family", "pmix_error"), ESCAPES)
         made: list[Message] = [
             {"type": "finished", "worlds": random.choice((0, 1, 2, 1 << 40)), "swept": [[1, ESCAPES]]},
-            {"type": "ask", "id": number, "what": "spawn", "world": world, "rank": rank, "apps": [app], "pairs": {}},
-            {"type": "ask", "id": number, "what": "publish", "space": space, "values": {f"n{rank}": data}},
-            {"type": "ask", "id": number, "what": "publish", "space": space, "values": {"n": [world, rank % 8, [3, ESCAPES]]}},
-            {"type": "ask", "id": number, "what": "lookup", "space": space, "names": ["n", str(rank)], "wait": True},
-            {"type": "ask", "id": number, "what": "unpublish", "space": space, "names": ["n"]},
-            {"type": "ask", "id": number, "what": "modex", "world": world, "rank": rank % 100},
-            {"type": "ask", "id": number, "what": random.choice(("modules", "unknown", ""))},
+            {"type": "ask", "id": number, "request": "spawn", "world": world, "rank": rank, "apps": [app], "pairs": {}},
+            {"type": "ask", "id": number, "request": "publish", "space": space, "values": {f"n{rank}": data}},
+            {"type": "ask", "id": number, "request": "publish", "space": space, "values": {"n": published}},
+            {"type": "ask", "id": number, "request": "lookup", "space": space, "names": ["n", str(rank)], "wait": True},
+            {"type": "ask", "id": number, "request": "unpublish", "space": space, "names": ["n"]},
+            {"type": "ask", "id": number, "request": "modex", "world": world, "rank": rank % 100},
+            {"type": "ask", "id": number, "request": random.choice(("modules", "unknown", ""))},
             {"type": "collective", "kind": f"{space} x", "members": members, "ranks": rank % 7, "data": data},
             {"type": "collective", "kind": f"pmi {rank}", "members": [[world, -1]], "ranks": 1, "data": {"k": "v"}},
             {"type": "answer", "id": number, "error": ESCAPES, "data": data},
@@ -331,7 +332,7 @@ class HostileHead:
         mpi = {
             "world": "w", "first": random.choice((0, 5, 1 << 40)), "size": 1, "universe_size": 1, "hosts": ["n"],
             "blocks": [[0, 1, 1]], "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
-            "pmix_defaults": {}, "descriptor": None, "port": False, "tell_after": 30.0,
+            "pmix_defaults": {}, "descriptor": None, "port": False, "notice_after": 30.0,
         }  # fmt: skip
         choices: list[Message] = [
             {"type": "launch"},
@@ -341,7 +342,7 @@ class HostileHead:
             {"type": "release"},
             {"type": "world", "mpi": mpi},
             {"type": "collective", "kind": "pmi x", "members": [["w", -1]], "number": 1, "parts": [random.choice(({}, 7, ""))]},
-            {"type": "ask", "id": 1, "what": "modex", "world": random.choice(("w", "x")), "rank": random.choice((-1, 0, 99))},
+            {"type": "ask", "id": 1, "request": "modex", "world": random.choice("wx"), "rank": random.choice((-1, 0, 99))},
             {"type": "answer", "id": random.choice((0, 1, 99)), "error": ""},
             {"type": "prepare"},
             {"type": "of-a-newer-version", "x": ["y"] * 100_000},
@@ -445,7 +446,7 @@ async def try_seed(seed: int, known: set[str], show: bool = False) -> list[str]:
     if ended.reference in ("node-lost", "start-protocol", "start-daemon-failed", "mpi-failed"):
         blamed = {ended.outcome.host} if isinstance(ended.outcome, Verdict) else {NODES[i] for i in ended.outcome.nodes}
         wrong += [f"{blamed} is blamed for {hostile}: {ended.words}"] if not blamed <= hostile else []
-    for link in ended.launch._links:
+    for link in ended.launch._daemons.links.values():
         if link.node.name not in hostile and link.broke:
             wrong.append(f"{link.node.name} is honest: {link.broke}")
     for name, node in ended.nodes.items():

@@ -271,14 +271,14 @@ class WireUp:
     def _ask(self, what: str, details: dict[str, Any], done: Answered) -> None:
         self._last_ask += 1
         self._asked[self._last_ask] = done
-        self._send({"type": "ask", "id": self._last_ask, "what": what, **details})
+        self._send({"type": "ask", "id": self._last_ask, "request": what, **details})
 
     def _connected(self, name: str) -> None:
         """Report the first MPI_Init of a world; the other ranks must follow, or this one waits for ever."""
         if name not in self._joined:
             self._joined.add(name)
             self._send({"type": "joined", "world": name})
-            after = self._worlds[name].description["tell_after"]
+            after = self._worlds[name].description["notice_after"]
             self._set_timer("waiting " + name, after, lambda: self._send_waiting(name))
         elif name in self._late:
             self._send_waiting(name)
@@ -295,7 +295,7 @@ class WireUp:
         offer = self._worlds[self._world_of[rank]].description["offer"]
         reason = self._no_pmix_reason if self._pmix is None else self._pmix.reason
         message = {"type": "singleton", "rank": rank, "library": library, "family": family}
-        self._send({**message, "offer": offer, "why_no_pmix": reason})
+        self._send({**message, "offer": offer, "pmix_error": reason})
 
     # PMI connections
 

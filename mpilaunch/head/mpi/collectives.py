@@ -35,13 +35,11 @@ class Collective:
     """One incomplete collective: the nodes that have entered, the number of their ranks, and their data."""
 
     def __init__(self, message: dict[str, Any], size: int, number: int) -> None:
-        self.number = number
         self.kind: str = message["kind"]
         self.members: Members = message["members"]
-        self.size = size
+        self.size, self.number, self.bytes = size, number, 0
         self.nodes: dict[int, int] = {}
         self.parts: list[Any] = []
-        self.bytes = 0
 
     def answer(self) -> dict[str, Any]:
         """Return the members of the message that answers every node."""
@@ -53,16 +51,11 @@ class Collectives:
 
     def __init__(self, max_waiting: int = MAX_WAITING, max_bytes: int = MAX_BYTES) -> None:
         self._max_waiting, self._max_bytes = max_waiting, max_bytes
-        self._open = self._bytes = 0
+        self._open = self._bytes = self._count = 0
         self._waiting: dict[str, list[Collective]] = {}
-        self._count = 0
 
     def enter(self, node: int, message: dict[str, Any], size: int) -> Collective | None:
-        """Enter a node's `collective` message; return the collective if that completes it; raises LimitExceeded.
-
-        Args:
-            size: the number of ranks among its members.
-        """
+        """Enter a node's message of a collective of `size` ranks; return it if that completes it; raises LimitExceeded."""
         key = json.dumps([message["kind"], message["members"]])
         queue = self._waiting.get(key, [])
         # A node may enter the next collective of the same members while other nodes still enter this one.

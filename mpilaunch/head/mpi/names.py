@@ -42,8 +42,9 @@ class PublishedNames:
         self._bytes += added
         self._values.update({(space, name): (node, value) for name, value in values.items()})
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            self._look_up(*one)
+        for asker, asked, wanted, reply in waiting:
+            self._bytes -= _held(wanted)
+            self.lookup(asker, asked, wanted, True, reply)
         return ""
 
     def unpublish(self, node: int, space: str, names: Sequence[str]) -> str:
@@ -61,32 +62,24 @@ class PublishedNames:
     def lookup(self, node: int, space: str, names: Sequence[str], wait: bool, reply: Reply) -> None:
         """Call `reply` with the values of the published names among `names`; with `wait`, once all are published."""
         if not wait or all((space, name) in self._values for name in names):
-            reply(self._known(space, names), "")
+            reply({name: self._values[space, name][1] for name in names if (space, name) in self._values}, "")
         elif len(self._waiting) >= MAX_LOOKUPS:
             reply({}, f"more than {MAX_LOOKUPS:,} look-ups wait")
-        elif self._bytes + self._held(names) > self._max_bytes:
+        elif self._bytes + _held(names) > self._max_bytes:
             reply({}, self._too_large())
         else:
-            self._bytes += self._held(names)
+            self._bytes += _held(names)
             self._waiting.append((node, space, names, reply))
 
     def forget(self, node: int) -> None:
         """Drop the waiting look-ups of a lost node."""
-        self._bytes -= sum(self._held(names) for owner, _, names, _ in self._waiting if owner == node)
+        self._bytes -= sum(_held(names) for owner, _, names, _ in self._waiting if owner == node)
         self._waiting = [one for one in self._waiting if one[0] != node]
-
-    def _look_up(self, node: int, space: str, names: Sequence[str], reply: Reply) -> None:
-        if all((space, name) in self._values for name in names):
-            self._bytes -= self._held(names)
-            reply(self._known(space, names), "")
-        else:
-            self._waiting.append((node, space, names, reply))
-
-    def _known(self, space: str, names: Sequence[str]) -> dict[str, Any]:
-        return {name: self._values[space, name][1] for name in names if (space, name) in self._values}
-
-    def _held(self, names: Sequence[str]) -> int:
-        return ITEM + weight(list(names))
 
     def _too_large(self) -> str:
         return f"published names hold more than {self._max_bytes:,} bytes"
+
+
+def _held(names: Sequence[str]) -> int:
+    """Return the size of a look-up that waits."""
+    return ITEM + weight(list(names))

@@ -1,13 +1,14 @@
 """Services for MPI programs: collectives of several nodes, published names, spawned worlds, and detection of endless waits.
 
-Ranks in MPI_Init wait for all ranks of their world. A rank that has ended, or does not come in time, would keep them waiting
-for ever: it is named, and the job ends.
+Ranks in MPI_Init wait for all ranks of their world. A rank that has ended, or does not come within `--mpi-init-timeout`, would
+keep them waiting for ever: it is named, and the job ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from mpilaunch.errors import ExitCode, LaunchError
@@ -18,6 +19,7 @@ from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.tasks import start
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
@@ -32,13 +34,7 @@ MAX_REQUESTS = 10_000
 
 
 class MpiServices:
-    """The MPI services of one job; the public handlers are named in `DAEMON_MESSAGES`.
-
-    Args:
-        say, warn: print a note or a warning.
-        end: ends the job with this verdict.
-        crashed: ends the job after an exception in mpilaunch itself.
-    """
+    """The MPI services of one job, which may end it; the public handlers are named in `DAEMON_MESSAGES`."""
 
     def __init__(
         self,
@@ -51,13 +47,9 @@ class MpiServices:
         end: Callable[[Verdict], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        self._job = job
-        self._daemons = daemons
-        self._ranks = ranks
-        self._state = state
-        self._say, self._warn = say, warn
-        self._warned = False
-        self._end, self._crashed = end, crashed
+        self._job, self._daemons, self._ranks, self._state = job, daemons, ranks, state
+        self._say, self._warn, self._end, self._crashed = say, warn, end, crashed
+        self._warned = self._closed = False
         self._offer = mpi_offer(job.mpi)
         self._loop = asyncio.get_running_loop()
         self._collectives = Collectives()
@@ -71,7 +63,6 @@ class MpiServices:
         self._noted: set[str] = set()
         self._absent: dict[tuple[str, int], list[int]] = {}
         self._spawning = asyncio.Lock()
-        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
 
@@ -122,7 +113,7 @@ class MpiServices:
 
     def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
         """Call the handler of a request."""
-        kind = ask["what"][:LONGEST_NOTE]
+        kind = ask["request"][:LONGEST_NOTE]
         handlers = (handler_of({**ask, "type": kind}, DAEMON_REQUESTS, protocol) for protocol in self._offer)
         handler = next(filter(None, handlers), None)
         if handler is None:
@@ -151,52 +142,38 @@ class MpiServices:
 
     def _find_modex(self, link: NodeLink, ask: dict[str, Any]) -> None:
         """Pass a request for a rank's data on to the rank's node; for rank -1, to any node of the world."""
-        try:
+        owner = None
+        with suppress(LookupError):  # the rank's number comes from the program
             rank = self._ranks.of_world(ask["world"])[max(0, ask["rank"])]
-        except LookupError:  # the rank's number comes from the program
-            _answer(link, ask, error="not-found")
-            return
-        owner = self._daemons.links[self._ranks.place(rank).node]
-        if owner.given_up or len(self._modex) >= MAX_REQUESTS:
+            owner = self._daemons.links[self._ranks.place(rank).node]
+        if owner is None or owner.given_up or len(self._modex) >= MAX_REQUESTS:
             _answer(link, ask, error="not-found")
             return
         self._last_modex += 1
         self._modex[self._last_modex] = link, ask, owner.node.index
-        owner.send({"type": "ask", "id": self._last_modex, "what": "modex", "world": ask["world"], "rank": ask["rank"]})
+        owner.send({"type": "ask", "id": self._last_modex, "request": "modex", "world": ask["world"], "rank": ask["rank"]})
 
     def take_modex(self, link: NodeLink, answer: dict[str, Any]) -> None:
         """Pass a node's answer to `_find_modex` on to the node that asked."""
-        asker, ask, owner = self._modex.get(answer["id"], (None, None, None))
-        if owner is not None and owner != link.node.index:
-            raise WireError("an answer to a question that another node was asked")
-        if asker is None or ask is None:
+        if answer["id"] not in self._modex:
             if not 0 < answer["id"] <= self._last_modex:
                 raise WireError("an answer to a question that was not asked")
             return  # the node that asked is lost
+        asker, ask, owner = self._modex[answer["id"]]
+        if owner != link.node.index:
+            raise WireError("an answer to a question that another node was asked")
         data = answer.get("data", "")
         _check_base64(data)
         del self._modex[answer["id"]]
         _answer(asker, ask, error=answer["error"][:LONGEST_NOTE], data=data)
 
-    # New worlds
-
     def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        rank = self._ranks.own_rank(ask["world"], ask["rank"], link.node.index)
-        refused = "the job ends" if self._closed else "too many spawns wait" if len(self._tasks) >= MAX_REQUESTS else ""
-        if not self._state.is_alive(rank):
-            refused = "the rank has ended"
-        if refused:
-            _answer(link, ask, error=refused)
+        alive = self._state.is_alive(self._ranks.own_rank(ask["world"], ask["rank"], link.node.index))
+        if not alive or self._closed or len(self._tasks) >= MAX_REQUESTS:
+            error = "the rank has ended" if not alive else "the job ends" if self._closed else "too many spawns wait"
+            _answer(link, ask, error=error)
             return
-        task = self._loop.create_task(self._spawn_world(link, ask))
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._crashed(error)
+        start(self._tasks, self._spawn_world(link, ask), self._crashed)
 
     async def _spawn_world(self, link: NodeLink, ask: dict[str, Any]) -> None:
         """Start a world and answer the rank that asked for it; a failure is reported to that rank and does not end the job."""
@@ -223,22 +200,22 @@ class MpiServices:
     def warn_of_singleton(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Warn once that an MPI program has not found the other ranks and will run as a job of its own."""
         self._ranks.check_rank(message["rank"], link.node.index)
-        for name in ("library", "family", "why_no_pmix"):
-            message[name] = message[name][:LONGEST_NOTE]
         if self._warned:
             return
         self._warned = True
-        needs, offer = ("pmix", "PMIx") if message["family"] == "Open MPI" else ("pmi", "PMI-1"), message["offer"]
-        if needs[0] not in offer:
-            why = f"--mpi {self._job.mpi} offers no {needs[1]}, which {message['family']} needs"
-        elif needs[0] == "pmix" and message["why_no_pmix"]:
-            why = f"no PMIx there, which Open MPI needs: {message['why_no_pmix']}; install libpmix2, or say --pmix-library"
+        for key in ("library", "family", "pmix_error"):
+            message[key] = message[key][:LONGEST_NOTE]
+        needed, name = ("pmix", "PMIx") if message["family"] == "Open MPI" else ("pmi", "PMI-1")
+        if needed not in message["offer"]:
+            reason = f"--mpi {self._job.mpi} offers no {name}, which {message['family']} needs"
+        elif needed == "pmix" and message["pmix_error"]:
+            reason = f"no PMIx there, which Open MPI needs: {message['pmix_error']}; install libpmix2, or use --pmix-library"
         else:
-            why = "it asked for neither PMI nor PMIx: was it built for another launcher?"
+            reason = "it asked for neither PMI nor PMIx: was it built for another launcher?"
         rank = message["rank"]
         self._warn(
             f"rank {rank} on {self._ranks.node_name(rank)} has an MPI library ({message['library']}, {message['family']}) "
-            f"and has not found the other ranks, so it is a world of one: {why}"
+            f"and has not found the other ranks, so it is a world of one: {reason}"
         )
 
     def rank_ended(self, end: RankEnd) -> None:
@@ -248,7 +225,7 @@ class MpiServices:
             self._outside.add(end.rank)
 
     def rank_lost(self, rank: int) -> None:
-        """Record that a rank was lost: it joins no further collective."""
+        """Record that a rank was lost."""
         self._ended.add(rank)
         self._outside.add(rank)
 
@@ -300,11 +277,9 @@ class MpiServices:
 
     def _describe_absent(self, name: str) -> str:
         """Return "ranks 2-3 on node02 have" for the ranks not known to be in MPI_Init, or ""."""
-        absent = []
-        for rank in self._ranks.of_world(name):
-            node = self._ranks.place(rank).node
-            if node not in self._joined[name] or rank in self._absent.get((name, node), ()):
-                absent.append(rank)
+        places = ((rank, self._ranks.place(rank).node) for rank in self._ranks.of_world(name))
+        joined = self._joined[name]
+        absent = [rank for rank, node in places if node not in joined or rank in self._absent.get((name, node), ())]
         if not absent:
             return ""
         numbers = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {fold_numbers(absent)}"

@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 class Agents(dict[str, "agent.Agent"]):
-    """Agents by name: those of the given nodes are loaded at once, others (for spawned ranks) on first look-up.
-
-    Both raise UsageError when there is no such agent.
-    """
+    """Agents by name: those of the given nodes are loaded at once, others on first look-up; both raise UsageError."""
 
     def __init__(self, job: JobSpec, indexes: Iterable[int]) -> None:
         self._options = job.agent

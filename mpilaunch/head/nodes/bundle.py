@@ -12,7 +12,6 @@ from functools import lru_cache
 
 import mpilaunch
 from mpilaunch.agent import CHECK_PYTHON, python_command
-from mpilaunch.head.nodes import cache
 
 NO_BUNDLE = "mpilaunch: the bundle broke off"
 """Message of BOOT when stdin ends too early; usually the agent does not forward stdin at all."""
@@ -63,6 +62,8 @@ def local_command() -> list[str]:
 def load() -> bytes:
     """Return the bundle, from the cache when it was made from the same sources."""
     import hashlib  # a local launch has no bundle
+
+    from mpilaunch.head.nodes import cache
 
     top = os.path.dirname(os.path.abspath(mpilaunch.__file__))
     files = _travelling(top)

@@ -24,7 +24,7 @@ def read(name: str, key: bytes) -> bytes | None:
         return None
     with open(file, "rb") as opened:
         try:
-            _check_private(os.fstat(file))
+            _check_ours(os.fstat(file), 0o022)
             content = opened.read()
         except OSError:
             return None
@@ -34,16 +34,8 @@ def read(name: str, key: bytes) -> bytes | None:
 
 def write(name: str, key: bytes, data: bytes) -> None:
     """Cache `data` for later launches if possible."""
-    # Concurrent launches write to files of their own; the last rename wins.
-    temporary = f"{name}.{os.urandom(8).hex()}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError), _directory() as directory:
-        try:
-            with open(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
-                file.write(key + _checksum(data) + data)
-            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-        except OSError:
-            os.unlink(temporary, dir_fd=directory)
+        safe_files.replace_in(directory, name, key + _checksum(data) + data, 0o600)
 
 
 def _checksum(data: bytes) -> bytes:
@@ -65,16 +57,10 @@ def _directory() -> Iterator[int]:
         with suppress(FileExistsError):
             os.mkdir("mpilaunch", 0o700, dir_fd=above)
     with safe_files.directory(os.path.join(base, "mpilaunch")) as directory:
-        _check_private(os.fstat(directory))
+        _check_ours(os.fstat(directory), 0o022)
         yield directory
 
 
-def _check_ours(status: os.stat_result) -> None:
-    if status.st_uid != os.geteuid():
-        raise PermissionError("it belongs to another user")
-
-
-def _check_private(status: os.stat_result) -> None:
-    _check_ours(status)
-    if status.st_mode & 0o022:
-        raise PermissionError("others can write there")
+def _check_ours(status: os.stat_result, forbidden: int = 0) -> None:
+    if status.st_uid != os.geteuid() or status.st_mode & forbidden:
+        raise PermissionError("it belongs to another user, or others can write there")

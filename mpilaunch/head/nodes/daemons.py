@@ -1,9 +1,8 @@
-"""Start a daemon on every node, or fail with one error for all nodes that did not start.
+"""Start a daemon on every node, or fail with one error for all that did not start; ping the daemons, and release them.
 
-Every node is tried, so one launch reports everything that is wrong. `fanout` bounds the number of concurrent contacts, and the
-start deadline all of them together. A connection that closed before the hello is tried again, since limits such as sshd's
-MaxStartups drop connections at random under load; so is a pod that does not run yet. A connection that is lost while ranks run
-is replaced.
+Every node is tried, so one launch reports everything that is wrong. `--fanout` bounds the number of concurrent contacts, and
+`--start-timeout` all of them together. A connection that closed before the hello is tried again, since limits such as sshd's
+MaxStartups drop connections at random under load; so is a pod that does not run yet.
 """
 
 from __future__ import annotations
@@ -12,22 +11,23 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
 from mpilaunch.errors import UsageError
-from mpilaunch.head.limits import process_limits
+from mpilaunch.head.limits import process_limits, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
-from mpilaunch.head.nodes.failures import NodeFailure, fold_failures
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
 from mpilaunch.head.nodes.preparation import silence_limits
-from mpilaunch.head.tasks import cancel_all
+from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
 
 if TYPE_CHECKING:
+    from mpilaunch.head.nodes.failures import NodeFailure
     from mpilaunch.head.standby.client import KeeperClient
 
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
@@ -41,19 +41,12 @@ STANDBY_PATIENCE = 3.0
 """Seconds in which a standby daemon must report; then another daemon is started in its place."""
 ENDING = 5.0
 """Seconds in which a released daemon must end; then its channel is cut."""
+Progress = Callable[[int, int, Collection[str]], None]
+"""Called on each change and every PROGRESS_SECONDS: nodes started, of how many, and the names of the others."""
 
 
 class Daemons:
-    """The daemons of one job.
-
-    Args:
-        job: its deadlines, fanout, Python and agent options are used.
-        nodes: the nodes to start.
-        agents: the agents of these nodes and of those that join, by name.
-        events: receives the events of all links.
-        say: prints a note.
-        standby: whether a standby daemon may be used.
-    """
+    """The daemons of one job, and their links by the index of the node; `standby` allows standby daemons."""
 
     def __init__(
         self,
@@ -65,16 +58,14 @@ class Daemons:
         say: Callable[[str], None] = lambda text: None,
         standby: bool = True,
     ) -> None:
-        self._agents = agents
-        self._say = say
-        self._reconnecting: set[asyncio.Task[None]] = set()
-        self._python = job.python or "python3"
-        self._show_secrets = job.show_secrets
-        self._deadlines = job.deadlines
+        raise_file_limit(job, nodes)
+        self._agents, self._events, self._say = agents, events, say
+        self._python, self._deadlines, self._show_secrets = job.python or "python3", job.deadlines, job.show_secrets
+        self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
         self._contacts = asyncio.Semaphore(job.fanout)
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}
-        self._events = events
+        self._reconnecting: set[asyncio.Task[None]] = set()
         self.links = {node.index: self.make_link(node) for node in nodes}
         self._keeper_client: KeeperClient | None = None
         self._hung: set[int] = set()
@@ -82,15 +73,10 @@ class Daemons:
         if standby and any(node.agent != bundle.LOCAL for node in nodes):
             from mpilaunch.head.standby.client import KeeperClient  # this machine's daemons never stand by
 
-            self._keeper_client = KeeperClient.find(job.agent, *self.boot())
-        self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
+            self._keeper_client = KeeperClient(job.agent, *self.boot())
 
-    async def start(self, deadline: float, progress: Callable[[Collection[str]], None]) -> None:
-        """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start.
-
-        Args:
-            progress: called with the names of the nodes still awaited, on each change and every PROGRESS_SECONDS.
-        """
+    async def start(self, deadline: float, progress: Progress) -> None:
+        """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start."""
         await self._start(list(self.links), self._began + deadline, progress)
 
     async def join(self, nodes: Sequence[Node], deadline: float) -> None:
@@ -98,18 +84,18 @@ class Daemons:
         new = [node for node in nodes if node.index not in self.links]
         for name in {node.agent for node in new}:
             self._agents[name]  # load it here: one error for an agent, not one for each node
-        self.links.update({node.index: self.make_link(node) for node in new})
         if not new:
             return
+        self.links |= {node.index: self.make_link(node) for node in new}
         try:
-            await self._start([node.index for node in new], time.monotonic() + deadline, lambda waiting: None)
+            await self._start([node.index for node in new], time.monotonic() + deadline, lambda *state: None)
         finally:
             for node in new:
                 if not self.links[node.index].reported:
                     # The job continues without this node and may try it again.
                     self.links.pop(node.index).give_up("it had not reported")
 
-    async def _start(self, indexes: list[int], until: float, progress: Callable[[Collection[str]], None]) -> None:
+    async def _start(self, indexes: list[int], until: float, progress: Progress) -> None:
         waiting = {index: self.links[index].node.name for index in indexes}
         if self._heartbeat is None:  # a daemon ends when it hears nothing of the head, so this begins with the first contact
             self._heartbeat = asyncio.ensure_future(self.beat())
@@ -117,17 +103,20 @@ class Daemons:
         async def start_node(index: int) -> NodeFailure | None:
             failure = await self._start_node(index)
             del waiting[index]
-            progress(waiting.values())
+            report()
             return failure
 
-        progress(waiting.values())
+        def report() -> None:
+            progress(len(indexes) - len(waiting), len(indexes), waiting.values())
+
+        report()
         tasks = {index: asyncio.ensure_future(start_node(index)) for index in indexes}
         try:
             pending = set(tasks.values())
             while pending and (left := until - time.monotonic()) > 0:
                 _, pending = await asyncio.wait(pending, timeout=min(left, PROGRESS_SECONDS))
                 if pending:
-                    progress(waiting.values())
+                    report()
         finally:
             late = {index for index, task in tasks.items() if not task.done()}
             await cancel_all(tasks[index] for index in late)
@@ -136,6 +125,8 @@ class Daemons:
             cause, detail = self._refused.get(index, ("timeout", self.links[index].last_output))
             failures.append(self._failure(index, cause, detail))
         if failures:
+            from mpilaunch.head.nodes.failures import fold_failures
+
             raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
 
     async def beat(self) -> None:
@@ -165,16 +156,18 @@ class Daemons:
                 link.give_up("it had not reported")
             else:
                 link.release()
+        await self._wait_for_ends()
+        for link in self.links.values():
+            if link.living:
+                link.give_up("its daemon did not end")
+        await self._wait_for_ends()
+        if self._heartbeat is not None:
+            await cancel_all([self._heartbeat])
+
+    async def _wait_for_ends(self) -> None:
         living = [link.ended for link in self.links.values() if link.living]
         if living:
             await asyncio.wait(living, timeout=ENDING)
-        cut = [link for link in self.links.values() if link.living]
-        for link in cut:
-            link.give_up("its daemon did not end")
-        if cut:
-            await asyncio.wait([link.ended for link in cut], timeout=ENDING)
-        if self._heartbeat is not None:
-            await cancel_all([self._heartbeat])
 
     async def _start_node(self, index: int) -> NodeFailure | None:
         """Start one node, with retries; return why it did not start, or None."""
@@ -207,9 +200,7 @@ class Daemons:
             if not link.first_news.done():
                 self._hung.add(index)
                 link.give_up("the daemon that stood by does not answer")
-        if link.reported:
-            return "", ""
-        return _why_no_hello(link)
+        return ("", "") if link.reported else _explain_silence(link)
 
     def greet(self, link: NodeLink) -> None:
         """Send the first message to a daemon."""
@@ -236,39 +227,28 @@ class Daemons:
                 return channel, GO
         return await self._agents[node.agent].open(node, command, link), payload
 
-    def _lost(self, link: NodeLink, why: str) -> None:
+    def _lost(self, link: NodeLink, reason: str) -> None:
         """Replace the lost channel of a node whose ranks run."""
         from mpilaunch.head.nodes.reconnect import reconnect  # most launches lose no channel
 
+        def failed(error: BaseException) -> None:
+            link.give_up(f"its connection was lost, and could not be made again: {error!r}")  # an agent may be third-party code
+
         agent = self._agents[link.node.agent]
-        task = asyncio.ensure_future(reconnect(link, why, agent, self._python, self._contacts, self._say))
-        self._reconnecting.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            self._reconnecting.discard(task)
-            error = None if task.cancelled() else task.exception()
-            if error is not None:  # an agent may be third-party code
-                link.give_up(f"its connection was lost, and could not be made again: {error!r}")
-
-        task.add_done_callback(done)
+        start(self._reconnecting, reconnect(link, reason, agent, self._python, self._contacts, self._say), failed)
 
     def _failure(self, index: int, cause: str, detail: str) -> NodeFailure:
+        from mpilaunch.head.nodes.failures import NodeFailure  # most launches have no failure
+
         node = self.links[index].node
-        command = self._command_by_hand(node) if cause == "agent-failed" else ""
+        agent, command = self._agents[node.agent], ""
+        if cause == "agent-failed" and isinstance(agent, CommandLineAgent):
+            from mpilaunch.job.masking import mask_argv  # only this failure needs it
+
+            with suppress(UsageError):  # the agent has failed for the same reason
+                argv = agent.argv(node, [self._python, "--version"])
+                command = shlex.join(argv if self._show_secrets else mask_argv(argv))
         return NodeFailure(node.name, cause, detail, time.monotonic() - self._began, index, command)
-
-    def _command_by_hand(self, node: Node) -> str:
-        """Return a command line by which a user can see why a node is not reached, "" when its agent has none."""
-        agent = self._agents[node.agent]
-        if not isinstance(agent, CommandLineAgent):
-            return ""
-        from mpilaunch.job.masking import mask_argv  # only this failure needs it
-
-        try:
-            argv = agent.argv(node, [self._python, "--version"])
-        except UsageError:  # the agent has failed for the same reason
-            return ""
-        return shlex.join(argv if self._show_secrets else mask_argv(argv))
 
 
 MESSAGES = {
@@ -280,7 +260,7 @@ MESSAGES = {
 """Cause -> messages of shells, ssh and Python that show it, whatever the exit code."""
 
 
-def _why_no_hello(link: NodeLink) -> tuple[str, str]:
+def _explain_silence(link: NodeLink) -> tuple[str, str]:
     """Return (cause, detail) for a channel that ended without a hello, from its exit code and last output."""
     if link.broke:
         return "protocol", link.broke

@@ -6,7 +6,7 @@ Pure: no I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mpilaunch.agent import CAUSES
 from mpilaunch.errors import LaunchError
@@ -22,8 +22,8 @@ HINTS = {
     "host-key-changed": "if the node was set up anew, remove its old key: ssh-keygen -R NAME; else somebody may be listening",
     "key-refused": "log in without a password first: ssh-copy-id, or load your key into ssh-agent; user=NAME in the hostfile",
     "agent-missing": "install it, or choose another --agent",
-    "python-missing": "install python3 there, or say --python /path/to/python3",
-    "python-too-old": "say --python /path/to/a/newer/python3",
+    "python-missing": "install python3 there, or use --python /path/to/python3",
+    "python-too-old": "use --python /path/to/a/newer/python3",
     "process-limit": "raise it: ulimit -u in the shell, /etc/security/limits.conf, or TasksMax of the service",
     "connection-closed": "a limit such as sshd's MaxStartups? try --fanout 8",
     "agent-failed": "run the agent's command by hand",
@@ -37,17 +37,15 @@ HINTS = {
     "container-unknown": "name one with --container; kubectl get pod NAME -o jsonpath='{.spec.containers[*].name}' lists them",
     "cluster-unreachable": "does `kubectl get pods` work here?",
     "cluster-login": "log in to the cluster, or give this pod a service account: docs/kubernetes.md",
-    "cluster-forbidden": (
-        "kubectl create role mpilaunch --verb=get,create --resource=pods,pods/exec, and bind it to this pod's service account: "
-        "kubectl create rolebinding mpilaunch --role=mpilaunch --serviceaccount=NAMESPACE:default"
-    ),
+    "cluster-forbidden": "kubectl create role mpilaunch --verb=get,create --resource=pods,pods/exec, and bind it to this pod's "
+    "service account: kubectl create rolebinding mpilaunch --role=mpilaunch --serviceaccount=NAMESPACE:default",
     "daemon-failed": "this is a fault of mpilaunch: please report it with the lines above",
     "protocol": "is mpilaunch the same on all nodes? otherwise the node, or a machine in between, may be hostile",
     "program-missing": "the program must be on every node; give its path there, or --wdir, or -x PATH",
     "program-not-executable": "chmod +x it there, or name the interpreter: mpilaunch ... python3 FILE",
     "interpreter-missing": "install that interpreter, or name another: mpilaunch ... python3 FILE",
     "directory-missing": "create it there, or give another --wdir",
-    "pmix-missing": "install libpmix2 there, or say --pmix-library PATH; --mpi auto does without",
+    "pmix-missing": "install libpmix2 there, or use --pmix-library PATH; --mpi auto does without",
     "file-limit": "raise it: ulimit -n in the shell, /etc/security/limits.conf, or LimitNOFILE of the service",
 }
 WORDS = {
@@ -74,16 +72,14 @@ CONFIGURED = (
 """Causes whose detail is shown in the message itself, since it says more than the cause."""
 
 
-@dataclass(frozen=True)
-class NodeFailure:
+class NodeFailure(NamedTuple):
     """One node that did not start.
 
     Attributes:
-        name: the node's name.
         cause: a key of WORDS.
         detail: output of the node or the agent.
         seconds: since the start of the launch.
-        index: of the node in the allocation.
+        node: its index in the allocation.
         command: a command line that reaches the node in the same way, "" when the agent has none.
     """
 
@@ -91,7 +87,7 @@ class NodeFailure:
     cause: str
     detail: str
     seconds: float
-    index: int = 0
+    node: int = 0
     command: str = ""
 
 
@@ -104,21 +100,18 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
     ordered = sorted(groups.items(), key=lambda item: -len(item[1]))
     lines, details = [], []
     for (cause, shown), members in ordered:
-        longest = max(member.seconds for member in members)
-        description = f"{WORDS[cause]}: {shown}" if shown else f"{WORDS[cause]} after {longest:.1f} s"
-        lines.append(f"{fold([member.name for member in members])}: {description}")
+        description = f": {shown}" if shown else f" after {max(member.seconds for member in members):.1f} s"
+        lines.append(f"{fold([member.name for member in members])}: {WORDS[cause]}{description}")
         details += _details(members) if not shown else []
-    first_cause = ordered[0][0][0]
     details.append("no rank was started anywhere")
-    indexes = list(dict.fromkeys(failure.index for failure in failures))
-    failed = len({(failure.name, failure.index) for failure in failures})
+    indexes = list(dict.fromkeys(failure.node for failure in failures))
+    failed = len({(failure.name, failure.node) for failure in failures})
+    hint = "; ".join(dict.fromkeys(_hint(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN]))
     if len(lines) == 1:
-        count = f"{failed} of {nodes} nodes: " if nodes > 1 else ""
-        message, hint = f"{count}{lines[0]}", _hint(first_cause, failures)
-        return LaunchError(f"start-{first_cause}", message, context=details, hint=hint, nodes=indexes)
-    hints = dict.fromkeys(_hint(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN])
+        message = f"{failed} of {nodes} nodes: {lines[0]}" if nodes > 1 else lines[0]
+        return LaunchError(f"start-{ordered[0][0][0]}", message, context=details, hint=hint, nodes=indexes)
     message = f"{failed} of {plural(nodes, 'node')} did not start"
-    return LaunchError("start-failed", message, context=[*lines, *details], hint="; ".join(hints), nodes=indexes)
+    return LaunchError("start-failed", message, context=[*lines, *details], hint=hint, nodes=indexes)
 
 
 def _hint(cause: str, failures: Sequence[NodeFailure]) -> str:
@@ -135,7 +128,5 @@ def _details(members: Sequence[NodeFailure]) -> list[str]:
     for member in members:
         if member.detail.strip():
             names_of.setdefault(member.detail.strip(), []).append(member.name)
-    shown = [
-        f"{fold(names)} said: {line[:LONGEST_LINE]}" for text, names in names_of.items() for line in text.splitlines()[-4:]
-    ]
-    return shown[: DETAILS_SHOWN * 4]
+    texts = [(fold(names), line) for text, names in names_of.items() for line in text.splitlines()[-4:]]
+    return [f"{names} said: {line[:LONGEST_LINE]}" for names, line in texts[: DETAILS_SHOWN * 4]]

@@ -1,8 +1,7 @@
 """The link to one node's daemon: a channel below, a wire session, and events for the launch above.
 
-A link knows the wire protocol and nothing of mapping or output. It holds the node's facts, clock offset and last stderr output,
-and reports exactly once that the node is gone. A channel that is lost while ranks run may be replaced: then the session
-continues where it stopped, and the launch does not notice.
+A link knows nothing of mapping or output. It reports exactly once that the node is gone. A channel that is lost while ranks
+run may be replaced (`head.nodes.reconnect`): the session continues where it stopped, and the launch does not notice.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ class LinkEvents(Protocol):
     """Events of a link, implemented by the launch."""
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Handle a valid control message other than hello."""
+        """Handle a valid control message; raises WireError when its content is wrong or about another node."""
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        """Handle bytes of a rank's output, and grant them again with `NodeLink.grant` once they are written."""
+        """Handle bytes of a rank's output, and grant them again once they are written."""
 
-    def end(self, link: NodeLink, channel: int) -> None:
+    def end_of_stream(self, channel: int) -> None:
         """Handle the end of a rank's stdout or stderr."""
 
-    def credit(self, link: NodeLink, channel: int) -> None:
+    def credit(self) -> None:
         """Send more stdin: a channel has new credit."""
 
     def gone(self, link: NodeLink, reason: str) -> None:
@@ -62,18 +61,18 @@ class NodeLink:
     """One node's daemon as the head sees it, and the `ChannelEvents` of its channel.
 
     Attributes:
-        node: the node.
+        session: the wire; what is sent directly through it leaves with the next `flush`.
         state: the node's state, as in `DAEMON_MESSAGES`.
         broke: how it broke the protocol, or "".
         facts: the facts from the daemon's hello, None before it.
+        given_up: the node was reported as gone.
         end: how the channel ended, None while it is open.
         last_heard: the head's monotonic time of the last byte.
         first_news: done when the daemon has reported, or can no longer report.
         ended: done when the channel has ended.
         reconnect_time: seconds within which a lost channel may be replaced, 0 for not at all.
         attach_secret: with it, head and daemon prove to each other that a new channel belongs to the job.
-        attach_path: path of the socket where the daemon waits for a new channel, or "".
-        why_no_attach: why there is no such socket.
+        attach_path, attach_error: path of the socket where the daemon waits for a new channel, or why there is none.
         lost_at: when the channel was lost; with several losses and no byte in between, the time of the first.
 
     Args:
@@ -91,15 +90,12 @@ class NodeLink:
         self.node = node
         self.reconnect_time = reconnect_time
         self.attach_secret = os.urandom(32)
-        self.attach_path = ""
-        self.why_no_attach = ""
-        self._reconnect = reconnect
+        self.attach_path = self.attach_error = ""
         self.lost_at = 0.0
-        self._keeps = self._stood_by = False
-        self._why_lost = ""
+        self.given_up = self._keeps = self._stood_by = self._in_frames = False
+        self._reconnect, self._loss_reason = reconnect, ""
         self._resumed_at: int | None = None
-        self.state = "contacted"
-        self.broke = ""
+        self.state, self.broke = "contacted", ""
         self._unread: int | None = None
         self.facts: NodeFacts | None = None
         self.end: ChannelEnd | None = None
@@ -107,18 +103,12 @@ class NodeLink:
         loop = asyncio.get_running_loop()
         self.first_news: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[None] = loop.create_future()
-        self.stderr = b""
-        self.banner = b""
+        self.stderr = self.banner = b""
         self._events = events
-        self._session = Session(max_values=MOST_VALUES)
+        self.session = Session(max_values=MOST_VALUES)
         self._channel: Channel | None = None
-        self._in_frames = False
-        self._gone = False
         self._notes = 0
-        self._round_trip = float("inf")
-        self._offset = 0.0
-
-    # Requests of the launch
+        self._round_trip, self._offset = float("inf"), 0.0
 
     def opened(self, channel: Channel, first: bytes) -> None:
         """Take over an open channel and send its first bytes: the daemon's bundle, or GO for a standby daemon."""
@@ -129,47 +119,31 @@ class NodeLink:
 
     def send(self, message: dict[str, Any], shared: bytes = b"") -> None:
         """Send a control message; `shared` as for `Session.send`."""
-        self._session.send(message, shared)
+        self.session.send(message, shared)
         self.flush()
 
     def ping(self) -> None:
         """Ask for a sign of life."""
-        self._session.send_ping(time.monotonic())
+        self.session.send_ping(time.monotonic())
         self.flush()
-
-    def open_output(self, channel: int, window: int) -> None:
-        """Allow a rank's stdout or stderr to be received."""
-        self._session.open_receiving(channel, window)
-
-    def open_input(self, channel: int, window: int) -> None:
-        """Allow a rank's stdin to be sent."""
-        self._session.open_sending(channel, window)
-
-    def input_credit(self, channel: int) -> int:
-        """Return how many bytes of stdin may be sent on a channel now."""
-        return self._session.credit(channel)
 
     def send_input(self, channel: int, data: bytes) -> None:
         """Send bytes of stdin, empty for its end."""
         if data:
-            self._session.send_data(channel, data)
+            self.session.send_data(channel, data)
         else:
-            self._session.send_end(channel)
+            self.session.send_end(channel)
         self.flush()
-
-    def grant(self, channel: int, size: int) -> None:
-        """Let the node send `size` more bytes of a stream."""
-        self._session.grant(channel, size)
 
     def flush(self) -> None:
         """Write the session's pending bytes to the channel."""
-        data = self._session.data_to_send()
+        data = self.session.data_to_send()
         if data and self._channel is not None and self.end is None:
             self._channel.write(data)
             if self._unread is not None:
                 self._unread += len(data)
-        if (self._unread or 0) > MOST_UNREAD or self._session.unacknowledged > MOST_UNREAD:
-            self._session.stop_keeping()
+        if (self._unread or 0) > MOST_UNREAD or self.session.unacknowledged > MOST_UNREAD:
+            self.session.stop_keeping()
             self.give_up(f"has not read {MOST_UNREAD:,} bytes that were sent to it")
 
     @property
@@ -179,19 +153,14 @@ class NodeLink:
 
     def keep(self) -> None:
         """Replace a lost channel from now on, since ranks run."""
-        self._keeps = self.reconnect_time > 0 and self._reconnect is not None
+        self._keeps = self.reconnect_time > 0
         if self._keeps:
-            self._session.keep()
-
-    @property
-    def received(self) -> int:
-        """Number of bytes of the daemon's frames that were received."""
-        return self._session.received
+            self.session.keep()
 
     def resume(self, channel: Channel, count: int) -> None:
         """Continue over a new channel, after the daemon has received `count` bytes; raises WireError."""
-        unacknowledged = self._session.resend(count)
-        self._resumed_at = self._session.received
+        unacknowledged = self.session.resend(count)
+        self._resumed_at = self.session.received
         self._stood_by = False  # the keeper does not own the new channel
         self._channel, self.end, self._unread = channel, None, None
         self.ended = asyncio.get_running_loop().create_future()
@@ -216,12 +185,12 @@ class NodeLink:
             self.send({"type": "release"})
         self._channel.write_eof()
         if self._stood_by:
-            self._end_as(ChannelEnd(0))
+            self.closed(ChannelEnd(0))
 
     def lose(self, reason: str) -> None:
         """Abort a channel that no longer answers; it is replaced where that is allowed, else the node is gone."""
         if self._keeps and self._channel is not None:
-            self._why_lost = reason
+            self._loss_reason = reason
             self._channel.abort()
             asyncio.get_running_loop().call_later(ABORT_SECONDS, self._give_up_stuck, self._channel, reason)
         else:
@@ -248,11 +217,6 @@ class NodeLink:
         return self._channel is not None and self.end is None
 
     @property
-    def given_up(self) -> bool:
-        """Whether the node was reported as gone."""
-        return self._gone
-
-    @property
     def last_output(self) -> str:
         """The last output of the node or its agent on stderr, else the banner."""
         return (self.stderr.strip() or self.banner.strip()).decode("utf-8", "replace")
@@ -277,29 +241,28 @@ class NodeLink:
             self._in_frames = True
             data, self.banner = self.banner[start + len(MARKER) :], self.banner[:start][-LAST_OUTPUT:]
         try:
-            for kind, channel, value in self._session.receive_data(data, now):
+            for kind, channel, value in self.session.receive_data(data, now):
                 if kind == DATA:
                     self._events.data(self, channel, value)
                 elif kind in (CONTROL, END):
                     try:
                         if kind == CONTROL:
-                            self._take_message(value, now)
+                            self._take_message(value)
                         else:
-                            self._events.end(self, channel)
+                            self._events.end_of_stream(channel)
                     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                         subject = repr(value["type"]) if kind == CONTROL else f"the end of channel {channel}"
                         raise WireError(f"{subject} does not fit: {str(error)[:LONGEST_NOTE]}") from error
                 elif kind == CREDIT:
-                    self._events.credit(self, channel)
+                    self._events.credit()
                 elif kind == PONG:
-                    self._map_clock(value[0], value[1], now)
+                    self._map_clock(*value)
         except WireError as error:
             self.broke = self.broke or f"{BROKE}: {error}"
             self.give_up(self.broke)
         self.flush()
 
     def stderr_received(self, data: bytes) -> None:
-        """Keep the last stderr output of the node or the agent."""
         self.stderr = (self.stderr + data)[-LAST_OUTPUT:]
 
     def pause_writing(self) -> None:
@@ -307,29 +270,23 @@ class NodeLink:
         self._unread = self._unread or 0
 
     def resume_writing(self) -> None:
-        """Stop counting."""
         self._unread = None
 
     def closed(self, end: ChannelEnd) -> None:
-        """Handle the end of the channel."""
-        if self.end is None:
-            self._end_as(end)
-
-    # Internals
-
-    def _end_as(self, end: ChannelEnd) -> None:
-        """Record the end of the channel, then replace it or report the node as gone."""
+        """Replace the channel, or report the node as gone."""
+        if self.end is not None:
+            return
         self.end = end
         settle(self.ended, None)
-        why, self._why_lost = self._why_lost or end.error, ""
-        if self._keeps and not self._gone and self._reconnect is not None:
-            if self._session.received != self._resumed_at:
+        reason, self._loss_reason = self._loss_reason or end.error, ""
+        if self._keeps and not self.given_up and self._reconnect is not None:
+            if self.session.received != self._resumed_at:
                 self.lost_at = time.monotonic()
-            self._reconnect(self, why)
+            self._reconnect(self, reason)
         else:
-            self._go(why or self.how_ended)
+            self._go(reason or self.how_ended)
 
-    def _take_message(self, message: dict[str, Any], now: float) -> None:
+    def _take_message(self, message: dict[str, Any]) -> None:
         handler = handler_of(message, DAEMON_MESSAGES, self.state, strict=True)
         if message["type"] == "note":
             self._notes += 1
@@ -337,28 +294,29 @@ class NodeLink:
             if self._notes > MOST_NOTES:
                 return
         if message["type"] in ("hello", "listening"):
-            getattr(self, handler)(message, now)
+            getattr(self, handler)(message)
         elif handler:
             self._events.message(self, message)
 
-    def _take_hello(self, message: dict[str, Any], now: float) -> None:
+    def _take_hello(self, message: dict[str, Any]) -> None:
         self.facts = NodeFacts.from_message(message["facts"])
         self.state = "reported"
         # Too large by the time the message took; the answer to the ping corrects it.
-        self._offset = now - message["clock"]
+        self._offset = self.last_heard - message["clock"]
         self.ping()
         settle(self.first_news, None)
 
-    def _take_listening(self, message: dict[str, Any], now: float) -> None:
-        self.attach_path, self.why_no_attach = message["path"], message["why_not"][:LONGEST_NOTE]
+    def _take_listening(self, message: dict[str, Any]) -> None:
+        self.attach_path, self.attach_error = message["path"], message["error"][:LONGEST_NOTE]
 
-    def _map_clock(self, sent: float, node_clock: float, now: float) -> None:
+    def _map_clock(self, sent: float, node_clock: float) -> None:
+        now = self.last_heard
         if 0 <= now - sent < self._round_trip and isfinite(node_clock):
             self._round_trip = now - sent
             self._offset = (sent + now) / 2 - node_clock
 
     def _go(self, reason: str) -> None:
-        if not self._gone:
-            self._gone = True
+        if not self.given_up:
+            self.given_up = True
             settle(self.first_news, None)
             self._events.gone(self, reason)

@@ -1,4 +1,4 @@
-"""The control messages that the head accepts from daemons, one row each, of the shape described in `mpilaunch.wire.messages`.
+"""The control messages that the head accepts from daemons, one row each: states, schema with limits, handler.
 
 No I/O, and no message is acted on here. A handler is a method of `NodeLink` (`_take_hello`, `_take_listening`), of `Launch`,
 or, written `_mpi.NAME`, of its `MpiServices`.
@@ -8,31 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mpilaunch.wire.messages import (
-    code,
-    flag,
-    having,
-    listed,
-    maybe,
-    named,
-    number,
-    place,
-    row,
-    seconds,
-    signal,
-    text,
-    whole,
-    without_nul,
-)
+from mpilaunch.wire import messages
+from mpilaunch.wire.messages import flag, having, listed, maybe, named, place, row, seconds, text, whole, without_nul
 
 if TYPE_CHECKING:
     from mpilaunch.wire.messages import Check, Table
 
 LONGEST_PATH = 4096
-"""Characters in a host name, an address or a path from a node."""
-MAX_CPU = 65_535
-"""Highest number of a CPU."""
-MAX_PORT = 65_535
+"""Characters in a host name, an address or a path among the facts of a node."""
+MAX_CPU = MAX_PORT = 65_535
 
 
 def path(value: Any) -> bool:
@@ -40,33 +24,14 @@ def path(value: Any) -> bool:
     return without_nul(value) and len(value) <= LONGEST_PATH
 
 
-unit = place
-"""The number of a core, socket, NUMA node or GPU, -1 for none."""
+def from_zero(greatest: int) -> Check:
+    """An integer from 0 to `greatest`."""
+    return lambda value: type(value) is int and 0 <= value <= greatest
 
 
-def cpu(value: Any) -> bool:
-    """The number of a CPU."""
-    return type(value) is int and 0 <= value <= MAX_CPU
-
-
-def port(value: Any) -> bool:
-    """A TCP port, 0 for none."""
-    return type(value) is int and 0 <= value <= MAX_PORT
-
-
-def count(value: Any) -> bool:
-    """Any integer: ranks choose it."""
-    return type(value) is int
-
-
-def scalar(value: Any) -> bool:
-    """A string, a number or a boolean."""
-    return type(value) in (str, int, float, bool)
-
-
-def one_of(*values: str) -> Check:
-    """One of these strings."""
-    return lambda value: type(value) is str and value in values
+def of(*types: type) -> Check:
+    """A value of one of these types."""
+    return lambda value: type(value) in types
 
 
 def either(*checks: Check) -> Check:
@@ -74,10 +39,18 @@ def either(*checks: Check) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
+def one_of(*values: str) -> Check:
+    """One of these strings."""
+    return lambda value: type(value) is str and value in values
+
+
+unit = place
+"""The number of a core, socket, NUMA node or GPU, -1 for none."""
+scalar = of(str, int, float, bool)
 _members = listed(row(text, place))
 _facts = having(
-    hostname=path, python=path, executable=path, cpus=listed(row(cpu, unit, unit, unit)), addresses=listed(path),
-    free_port=port, ssh_connection=maybe(row(path, scalar, path, scalar)),
+    hostname=path, python=path, executable=path, cpus=listed(row(from_zero(MAX_CPU), unit, unit, unit)), addresses=listed(path),
+    free_port=from_zero(MAX_PORT), ssh_connection=maybe(row(path, scalar, path, scalar)),
     gpus=listed(having(vendor=path, index=unit, uuid=path, bus_id=path, name=path, numa=unit)),
 )  # fmt: skip
 _problem = having(
@@ -89,32 +62,32 @@ _problem = having(
 
 DAEMON_MESSAGES: Table = {
     "hello": ("contacted", having(version=text, clock=seconds, facts=_facts), "_take_hello"),
-    "listening": ("preparing running", having(path=path, why_not=text), "_take_listening"),
+    "listening": ("preparing running", having(path=path, error=text), "_take_listening"),
     "terminated": ("preparing running finished", having(), "_terminated"),
     "ready": ("preparing running", having(programs=listed(text), notes=listed(text)), "_answered"),
     "refused": ("preparing running", having(problems=listed(_problem)), "_answered"),
     "started": (
         "running",
-        having(ranks=listed(row(whole, whole, seconds)), failed=listed(row(whole, number, seconds))),
+        having(ranks=listed(row(whole, whole, seconds)), failed=listed(row(whole, messages.number, seconds))),
         "_ranks_started",
     ),
     "exited": (
         "running",
         having(
-            rank=whole, code=maybe(code), signal=maybe(signal), core=flag, clock=seconds, stopped=flag, stdin_read=whole,
-            mpi=one_of("absent", "connected", "finalized", "aborted"), evidence=having(),
+            rank=whole, code=maybe(messages.code), signal=maybe(messages.signal), core=flag, clock=seconds, stopped=flag,
+            stdin_read=whole, mpi=one_of("absent", "connected", "finalized", "aborted"), evidence=having(),
         ),
         "_rank_exited",
     ),
     "collective": (
         "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_mpi.collect"
     ),
-    "ask": ("preparing running finished", having(id=whole, what=text), "_mpi.ask"),
+    "ask": ("preparing running finished", having(id=whole, request=text), "_mpi.ask"),
     "answer": ("preparing running finished", having(id=whole, error=text), "_mpi.take_modex"),
     "joined": ("running finished", having(world=text), "_mpi.join"),
     "waiting": ("running finished", having(world=text, absent=listed(whole)), "_mpi.take_absent"),
     "singleton": (
-        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), why_no_pmix=text),
+        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), pmix_error=text),
         "_mpi.warn_of_singleton",
     ),
     "broken": ("preparing running finished", having(text=text), "_pmix_broken"),
@@ -124,7 +97,7 @@ DAEMON_MESSAGES: Table = {
 """Message -> states of the sending node, schema, handler. A node is `contacted`, `reported` after its hello, `preparing` from
 the first `prepare` to the first `launch`, `running`, or `finished`. In any other state the message breaks the protocol."""
 
-_spawned = having(program=listed(text), count=count, environment=named(text), info=named(maybe(text)))
+_spawned = having(program=listed(text), count=of(int), environment=named(text), info=named(maybe(text)))
 _pmix_value = row(text, place, row(whole, scalar))
 DAEMON_REQUESTS: Table = {
     "publish": ("pmi pmix", having(space=text, values=named(either(text, _pmix_value))), "_publish"),

@@ -1,4 +1,4 @@
-"""The `prepare` messages: programs, layers of the environment, and the ranks of each node.
+"""The `prepare` messages: programs, layers of the environment, and the ranks of each node; MASTER_ADDR and MASTER_PORT.
 
 Pure: one message per node (docs/wire.md) and a common part are computed from the job, the nodes' facts and the bindings.
 `--show-env` prints the environment that a node would make from its message.
@@ -31,12 +31,8 @@ NODE_SILENCE = 4
 """Heartbeat limits without a byte after which a daemon takes the head for dead; the head must notice first."""
 FROZEN = 1.5
 """Heartbeat limits after which a guard kills a daemon that hangs; the head must notice and report it first."""
-
-
-AT_LAUNCH = "<chosen at launch>"
-OF_THE_NODE = "<the node's>"
+AT_LAUNCH, OF_THE_NODE = "<chosen at launch>", "<the node's>"
 """Printed by `--show-env` for values that are not known before a launch."""
-
 UNBOUND = RankBinding()
 
 
@@ -69,11 +65,7 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
 
 
 def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: int) -> dict[str, Any]:
-    """Return the members of `prepare` that are the same for each node of a world.
-
-    Args:
-        window: initial credit of every stream, in bytes.
-    """
+    """Return the members of `prepare` that are the same for each node of a world; `window` is each stream's first credit."""
     return {
         "job": job.job_id,
         "apps": [_app(job, app) for app in world.apps],
@@ -90,11 +82,7 @@ def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: in
 def preparations(
     job: JobSpec, world: World, known: WorldFacts, bindings: Mapping[int, RankBinding]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the index of each node of a world and its `prepare` message without the common part.
-
-    Args:
-        bindings: rank's number in the world -> binding; a rank without one is not bound.
-    """
+    """Yield the index of each node of a world and its `prepare` message without the common part; binds ranks as given."""
     job_map = world.job_map
     job_facts = JobFacts(
         job_id=job.job_id,
@@ -119,9 +107,8 @@ def preparations(
         node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
         ranks = []
         for place in places:
-            variables = contracts.rank_environment(
-                job_facts, node, RankPlace(place.rank, place.local_rank, *crosses[place.rank])
-            )
+            rank_place = RankPlace(place.rank, place.local_rank, *crosses[place.rank])
+            variables = contracts.rank_environment(job_facts, node, rank_place)
             binding = bindings.get(place.rank, UNBOUND)
             ranks.append(
                 {
@@ -163,11 +150,7 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
-    """Return the description of a world that every node gets for MPI; None when the job offers no MPI protocol.
-
-    Args:
-        one_machine: several nodes of the world are one machine.
-    """
+    """Return the description of a world that every node gets for MPI; None when the job offers no MPI protocol."""
     offer = mpi_offer(job.mpi)
     if not offer:
         return None
@@ -179,7 +162,7 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "first": world.first,
         "size": world.size,
         "universe_size": job.universe,
-        "hosts": _host_names([job.allocation.nodes[node].name for node in nodes]),
+        "hosts": _unique([job.allocation.nodes[node].name for node in nodes]),
         "blocks": process_blocks(world.job_map),
         "app_sizes": [counts[app] for app in range(len(world.apps))],
         "parent": world.parent,
@@ -189,15 +172,13 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "pmix_defaults": pmix_defaults(job.mpi, one_machine),
         "descriptor": PMI_DESCRIPTOR if PMI in offer and not job.pmi_port else None,
         "port": PMI in offer and job.pmi_port,
-        "tell_after": mpi_init_notice(job.deadlines),
+        "notice_after": mpi_init_notice(job.deadlines),
     }
 
 
-def _host_names(names: list[str]) -> list[str]:
+def _unique(names: list[str]) -> list[str]:
     """Return the nodes' names, made unique where needed: PMIx identifies nodes by name."""
-    if len(set(names)) == len(names):
-        return names
-    return [f"{name}-{place}" for place, name in enumerate(names)]
+    return names if len(set(names)) == len(names) else [f"{name}-{place}" for place, name in enumerate(names)]
 
 
 def mpi_init_notice(deadlines: Deadlines) -> float:
@@ -222,7 +203,10 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
 
 def _app(job: JobSpec, app: App) -> dict[str, Any]:
     directory = app.wdir or job.wdir
-    here = _current_directory()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed: nodes fall back to the home directory
+        here = os.environ.get("PWD") or "the current directory"
     return {
         "program": list(app.program),
         # Relative to the head's directory, as for mpirun.
@@ -233,18 +217,10 @@ def _app(job: JobSpec, app: App) -> dict[str, Any]:
     }
 
 
-def _current_directory() -> str:
-    """Return this process's directory; when it was removed, its last name, and nodes then fall back to the home directory."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return os.environ.get("PWD") or "the current directory"
-
-
 def _pythons(job: JobSpec) -> list[str]:
     """Return the interpreters to try for scripts: only the user's choice, else the head's `python3`, then the node's own."""
     if job.python is not None:
         return [job.python]
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     head = next((path for folder in folders if os.access(path := os.path.join(folder, "python3"), os.X_OK)), None)
-    return [head, "python3"] if head is not None else ["python3"]
+    return ["python3"] if head is None else [head, "python3"]

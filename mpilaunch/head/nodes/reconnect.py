@@ -1,6 +1,6 @@
 """Replace a lost channel: run ATTACH on the node to reach its daemon, and prove both sides before the link uses the channel.
 
-Meanwhile the daemon and its ranks continue (docs/wire.md). A node that is not reached within its reconnect time is lost.
+Meanwhile the daemon and its ranks continue (docs/wire.md). A node that is not reached within `--reconnect-timeout` is lost.
 """
 
 from __future__ import annotations
@@ -62,23 +62,21 @@ where the old one still waits for a retransmission over a network that was down.
 
 
 async def reconnect(
-    link: NodeLink, why_lost: str, agent: Agent, python: str, contacts: asyncio.Semaphore, say: Callable[[str], None]
+    link: NodeLink, loss: str, agent: Agent, python: str, contacts: asyncio.Semaphore, say: Callable[[str], None]
 ) -> None:
     """Replace the channel of a node, or give the node up.
 
     Args:
-        why_lost: why the channel was lost, "" when only the exit code is known.
-        contacts: bounds the number of nodes contacted at a time.
+        loss: why the channel was lost, "" when only the exit code is known.
     """
+    ended = loss or link.how_ended
     if not link.attach_path:
-        why = link.why_no_attach or "it did not say where it can be reached again"
-        link.give_up(f"{why_lost or link.how_ended}; {why}")
+        link.give_up(f"{ended}; {link.attach_error or 'it did not say where it can be reached again'}")
         return
     command = python_command(python, "mpilaunch attach", ATTACH, link.attach_path)
     until = link.lost_at + link.reconnect_time
     longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS)
-    ended = why_lost or link.how_ended
-    pause, why, hopeless = FIRST_PAUSE, "", 0
+    pause, failure, hopeless = FIRST_PAUSE, "", 0
     if time.monotonic() - link.lost_at > pause:
         await asyncio.sleep(pause)  # the last replacement was lost before it carried anything
     while True:
@@ -86,21 +84,21 @@ async def reconnect(
             await asyncio.wait_for(contacts.acquire(), max(0.0, until - time.monotonic()))
             try:
                 left = min(longest, until - time.monotonic())
-                why, is_hopeless = await asyncio.wait_for(_try(link, agent, command), max(0.0, left))
+                failure, is_hopeless = await asyncio.wait_for(_try(link, agent, command), max(0.0, left))
             finally:
                 contacts.release()
         except asyncio.TimeoutError:
-            why, is_hopeless = why or "no answer", False
-        if not why:
+            failure, is_hopeless = failure or "no answer", False
+        if not failure:
             # The daemon lives, so the exit code was not the daemon's.
-            say(f"{link.node.name}: {why_lost or LOST}; connected again after {time.monotonic() - link.lost_at:.1f} s")
+            say(f"{link.node.name}: {loss or LOST}; connected again after {time.monotonic() - link.lost_at:.1f} s")
             return
         hopeless = hopeless + 1 if is_hopeless else 0
         if hopeless == 2:
-            link.give_up(ended if why == GONE and not why_lost and ended != LOST else f"{ended}; {why}")
+            link.give_up(ended if failure == GONE and not loss and ended != LOST else f"{ended}; {failure}")
             return
         if time.monotonic() + pause >= until:
-            link.give_up(f"{ended}; not reached again within {link.reconnect_time:g} s: {why}")
+            link.give_up(f"{ended}; not reached again within {link.reconnect_time:g} s: {failure}")
             return
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
@@ -118,12 +116,12 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
         channel.write(caller.answer(await attachment.read(NONCE_SIZE)))
         if not caller.check(await attachment.read(PROOF_SIZE)):
             return "another process than the daemon of this job answers", True
-        channel.write(resume_frame(link.received))
+        channel.write(resume_frame(link.session.received))
         count = resume_count(await attachment.read(RESUME_SIZE))
         attachment.take(channel, count)
         return "", False
     except ConnectionError:
-        return attachment.why_not()
+        return attachment.failure()
     except WireError as error:
         return str(error), True
     finally:
@@ -132,20 +130,14 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
 
 
 class Attachment:
-    """A channel that shall replace a link's lost one, and the `ChannelEvents` of that channel.
-
-    Attributes:
-        taken: the link uses the channel now.
-    """
+    """A channel that shall replace a link's lost one; the link uses it once it is `taken`."""
 
     def __init__(self, link: NodeLink) -> None:
         self._link = link
-        self._data = b""
-        self._stderr = b""
+        self._data = self._stderr = b""
         self._end: ChannelEnd | None = None
-        self._marked = False
         self._news = asyncio.Event()
-        self.taken = False
+        self.taken = self._marked = False
 
     async def read(self, size: int) -> bytes:
         """Return the next `size` bytes after the marker; raises ConnectionError when the channel ends before them."""
@@ -157,7 +149,7 @@ class Attachment:
         data, self._data = self._data[:size], self._data[size:]
         return data
 
-    def why_not(self) -> tuple[str, bool]:
+    def failure(self) -> tuple[str, bool]:
         """Return why the channel has ended, like `_try`."""
         end = self._end
         if end is None or end.exit_code == NO_DAEMON:
@@ -189,7 +181,6 @@ class Attachment:
         self._news.set()
 
     def stderr_received(self, data: bytes) -> None:
-        """Keep the last stderr output."""
         if self.taken:
             self._link.stderr_received(data)
         else:
@@ -198,11 +189,9 @@ class Attachment:
     def pause_writing(self) -> None:
         """Do nothing: an attempt sends only a few bytes."""
 
-    def resume_writing(self) -> None:
-        """Do nothing, as in `pause_writing`."""
+    resume_writing = pause_writing
 
     def closed(self, end: ChannelEnd) -> None:
-        """Record the end of the channel."""
         self._end = end
         self._news.set()
         if self.taken:

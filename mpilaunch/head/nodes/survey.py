@@ -6,14 +6,14 @@ that answer run no rank and end before the launch begins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.observe.observer import Observer
+from mpilaunch.head.observe import Observer
 from mpilaunch.head.tasks import run
 from mpilaunch.head.threads import use_daemon_threads
 from mpilaunch.hosts.allocation import Node
@@ -37,12 +37,8 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     use_daemon_threads()
     agents = Agents(job, [node.index for node in nodes])
     daemons = Daemons(job, nodes, agents, IgnoreEvents())
-
-    def progress(waiting: Collection[str]) -> None:
-        observer.progress(len(nodes) - len(waiting), len(nodes), waiting)
-
     try:
-        await daemons.start(job.deadlines.start, progress)
+        await daemons.start(job.deadlines.start, observer.progress)
         return {index: link.facts for index, link in daemons.links.items() if link.facts is not None}
     finally:
         await daemons.end()
@@ -59,7 +55,7 @@ class IgnoreEvents:
     def gone(self, link: NodeLink, reason: str) -> None:
         """Do nothing; the start itself reports a node that fails."""
 
-    def _ignore(self, link: NodeLink, *values: Any) -> None:
+    def _ignore(self, *values: Any) -> None:
         pass
 
-    message = data = end = credit = _ignore
+    message = data = end_of_stream = credit = _ignore

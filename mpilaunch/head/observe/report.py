@@ -1,4 +1,4 @@
-"""The report of a launch as JSON, documented in docs/report.md.
+"""The report of `--report` as JSON, documented in docs/report.md: its data, and writing its file.
 
 It is written once, at the end, to a new file that replaces an old one, so a reader never sees half a report. A pipe or a device
 such as /dev/null is written to directly.
@@ -18,6 +18,7 @@ from mpilaunch.head.observe.timeline import Timeline
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.plan import plan_as_json
+from mpilaunch.job.restarts import Layout
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, Verdict
 from mpilaunch.placement.binding import RankBinding
@@ -34,12 +35,7 @@ def write_report(path: str, data: Mapping[str, Any]) -> None:
 
 
 def report(
-    job: JobSpec,
-    facts: Mapping[int, NodeFacts],
-    ranks: Ranks,
-    state: JobState,
-    timeline: Timeline,
-    verdict: Verdict,
+    job: JobSpec, facts: Mapping[int, NodeFacts], ranks: Ranks, state: JobState, timeline: Timeline, verdict: Verdict
 ) -> dict[str, Any]:
     """Return the report as data; docs/report.md describes every member."""
     return {
@@ -49,7 +45,7 @@ def report(
         "plan": plan_as_json(job),
         "phases": timeline.phases(),
         "verdict": {
-            **summary_of(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
+            **_summary(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
             "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
             "hint": verdict.hint,
             "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
@@ -59,7 +55,13 @@ def report(
     }
 
 
-def summary_of(verdict: Verdict, detail: str) -> dict[str, Any]:
+def attempt_as_data(job: JobSpec, layout: Layout, verdict: Verdict) -> dict[str, Any]:
+    """Return an item of the report's `attempts`."""
+    common = _summary(verdict, verdict.headline)
+    return {"restart": job.restart, "job_id": job.job_id, "nodes": list(layout.names), **common}
+
+
+def _summary(verdict: Verdict, detail: str) -> dict[str, Any]:
     """Return the members that the verdict of a job and that of each attempt have in common."""
     return {
         "exit_code": int(verdict.exit_code),
@@ -93,7 +95,7 @@ def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[
         "node": place.node,
         "cpus": None if binding.cpus is None else list(binding.cpus),
         "gpus": list(binding.gpus),
-        "started": timeline.started_at(rank),
+        "started": timeline.wall(timeline.rank_starts.get(rank)),
         "ended": None if end is None else timeline.wall(end.clock),
         "exit_code": None if end is None else end.code,
         "signal": None if end is None else end.signal,

@@ -10,20 +10,16 @@ from collections.abc import Iterable
 
 
 class Timeline:
-    """Times of phases and rank starts, in seconds of the head's monotonic clock."""
+    """Times of phases and, in `rank_starts`, of ranks, in seconds of the head's monotonic clock."""
 
     def __init__(self) -> None:
         self._wall = time.time() - time.monotonic()
         self._phases: list[tuple[str, float]] = []
-        self._rank_starts: dict[int, float] = {}
+        self.rank_starts: dict[int, float] = {}
 
     def begin(self, phase: str) -> None:
         """End the current phase and begin the next; the name "" only ends."""
         self._phases.append((phase, time.monotonic()))
-
-    def rank_started(self, rank: int, clock: float) -> None:
-        """Record the start of a rank."""
-        self._rank_starts[rank] = clock
 
     def phases(self) -> dict[str, float]:
         """Return the duration of each phase that has ended, in order."""
@@ -33,12 +29,8 @@ class Timeline:
     def seconds_to(self, ends: Iterable[float]) -> float:
         """Return the seconds from the first rank's start to the latest of `ends`, or to now when there is none."""
         now = time.monotonic()
-        return round(max(0.0, max(ends, default=now) - min(self._rank_starts.values(), default=now)), 6)
-
-    def started_at(self, rank: int) -> float | None:
-        """Return when a rank started, in seconds since 1970; None when it did not."""
-        return self.wall(self._rank_starts.get(rank))
+        return round(max(0.0, max(ends, default=now) - min(self.rank_starts.values(), default=now)), 6)
 
     def wall(self, clock: float | None) -> float | None:
-        """Map a monotonic time to seconds since 1970."""
+        """Map a monotonic time to seconds since 1970; None for None."""
         return None if clock is None else round(clock + self._wall, 6)

@@ -11,15 +11,17 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.live import LiveLine
-from mpilaunch.head.output.rank_files import STREAMS, RankFile, bind_tag, is_printed, open_files
+from mpilaunch.head.output.rank_files import STREAMS, RankFile, is_printed, open_files, streams_of
 from mpilaunch.head.output.writer import Writer
+from mpilaunch.head.safe_files import write_all
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_lines
-from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
+from mpilaunch.job.output.tags import BoundTag, parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
@@ -59,20 +61,21 @@ class OutputForwarder:
         unread: some output was dropped because the reader of stdout or stderr did not take it.
 
     Args:
-        job: the job.
         broken: called once when stdout or stderr cannot be written any more.
     """
 
     def __init__(self, job: JobSpec, broken: Callable[[OSError], None]) -> None:
-        self._job = job
-        self._count = count = len(job.job_map.placements)
-        self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * count)))
+        self._job, self._broken = job, broken
+        self._count = len(job.job_map.placements)
+        self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * self._count)))
         self.lost = ""
         self.unread = self._abandoned = False
-        self._broken = broken
-        stdout = Writer(self._write_failed)
         # When both are the same file they share a writer, or a line of one could land inside a line of the other.
-        stderr = stdout if _same_file(1, 2) else Writer(self._write_failed)
+        same = False
+        with suppress(OSError):
+            same = os.path.sameopenfile(1, 2)
+        stdout = Writer(self._write_failed)
+        stderr = stdout if same else Writer(self._write_failed)
         self._writers = {STDOUT: stdout, STDERR: stderr}
         self._live = self._live_lines()
         self._folded: dict[tuple[int, int], bytearray] | None = {} if job.output.fold else None
@@ -92,63 +95,44 @@ class OutputForwarder:
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         """Forward bytes of a rank."""
         stream = self._streams[channel]
-        if stream.file is not None and not stream.file.shared:
-            self._write_file(stream, data)
+        self._write_file(stream, data, shared=False)
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
         lines = data if stream.raw else stream.feed(data)
-        if lines and stream.file is not None and stream.file.shared:
-            self._write_file(stream, lines)
-        live = None if stream.raw or self._folded is not None else self._live.get(stream.kind)
-        if not stream.printed:
-            self._owe(link, channel, stream, len(data))
-            return
-        if live is not None:
-            live.show(stream, self._prefix(stream), stream.tail)
-        size = len(data)
-        if not lines:
-            self._owe(link, channel, stream, size)
-        elif self._folded is not None:
-            self._fold(stream, lines)
-            self._owe(link, channel, stream, size)
+        self._write_file(stream, lines, shared=True)
+        if stream.printed and not stream.raw and self._folded is None and stream.kind in self._live:
+            self._live[stream.kind].show(stream, self._prefix(stream), stream.tail)
+        owe = partial(self._owe, link, channel, stream, len(data))
+        if stream.printed and lines:
+            self._print(stream, lines, owe)
         else:
-            self._write(stream, lines, lambda: self._owe(link, channel, stream, size))
+            owe()
 
     def end(self, channel: int) -> None:
         """End a rank's stream: print its last line if that has no newline, and release its file."""
         stream = self._streams[channel]
         rest = stream.finish()
-        if rest and stream.file is not None and stream.file.shared:
-            self._write_file(stream, rest)
-        if rest and stream.printed and self._folded is not None:
-            self._fold(stream, rest)
-        elif rest and stream.printed:
-            self._write(stream, rest, None)
+        self._write_file(stream, rest, shared=True)
+        if rest and stream.printed:
+            self._print(stream, rest, lambda: None)
         if stream.file is not None:
             stream.file.release()
             stream.file = None
         stream.open = False
 
-    # Requests of the launch
-
     def add_world(self, world: World) -> None:
         """Add the streams of a world's ranks; raises UsageError when a file cannot be opened."""
         job = self._job
-        tag: Tag | None = parse_tag(job.output.tag) if job.output.tag else None
+        tag = parse_tag(job.output.tag) if job.output.tag else None
         files = open_files(job, world, self._files)
         raw = self._count == 1 and world.number == 0 and tag is None and not job.output.fold
         if not raw:
             for stream in self._streams.values():
                 stream.raw = False  # the job no longer has a single rank
-        node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
-        kinds = (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR)
-        for place in world.job_map.placements:
-            rank = world.first + place.rank
-            self._nodes.append(place.node)
-            for kind in kinds:
-                bound = bind_tag(tag, job, place, rank, node_ranks[place.node], kind) if tag else None
-                channel = stream_channel(rank, kind)
-                self._streams[channel] = Stream(rank, kind, bound, raw, files.get(channel), is_printed(job, kind))
+        self._nodes += [place.node for place in world.job_map.placements]
+        for channel, kind, fields in streams_of(job, world):
+            bound = tag.bind(**fields) if tag else None
+            self._streams[channel] = Stream(fields["rank"], kind, bound, raw, files.get(channel), is_printed(job, kind))
 
     def drained(self, rank: int) -> bool:
         """Return whether every stream of a rank has ended."""
@@ -172,8 +156,7 @@ class OutputForwarder:
         for channel, stream in self._streams.items():
             if stream.open:
                 self.end(channel)
-        if self._folded:
-            self._print_folded()
+        self._print_folded()
         for live in self._live.values():
             live.close()
         writers = set(self._writers.values())
@@ -194,17 +177,20 @@ class OutputForwarder:
         """Stop waiting for a reader that does not read."""
         self._abandoned = True
 
-    # Internals
-
     def _owe(self, link: NodeLink, channel: int, stream: Stream, size: int) -> None:
         """Collect credit and grant it in portions, so that not every block needs a frame."""
         stream.owed += size
         if stream.owed * 4 >= self.window:
-            link.grant(channel, stream.owed)
+            link.session.grant(channel, stream.owed)
             link.flush()
             stream.owed = 0
 
-    def _write(self, stream: Stream, lines: bytes, written: Callable[[], None] | None) -> None:
+    def _print(self, stream: Stream, lines: bytes, written: Callable[[], None]) -> None:
+        """Print lines of a rank, or keep them for the end with --fold; call `written` when they need no more credit."""
+        if self._folded is not None:
+            self._fold(self._folded, stream, lines)
+            written()
+            return
         if not stream.raw:
             lines = self._tagged(stream.kind, lines, self._prefix(stream))
         self._put(stream.kind, lines, written)
@@ -225,17 +211,15 @@ class OutputForwarder:
     def _live_lines(self) -> dict[int, LiveLine]:
         """Return the live line of each stream that is a terminal; streams on the same terminal share one."""
         terminals = [kind for kind in STREAMS if os.isatty(kind) and os.environ.get("TERM") != "dumb"]
-        lines: dict[Writer, LiveLine] = {}
-        for kind in terminals:
-            writer = self._writers[kind]
-            lines.setdefault(writer, LiveLine(kind, partial(writer.write, kind)))
+        lines = {writer: LiveLine(kind, partial(writer.write, kind)) for kind, writer in self._writers.items()}
         return {kind: lines[self._writers[kind]] for kind in terminals}
 
-    def _write_file(self, stream: Stream, data: bytes) -> None:
-        if self._file_error is not None or stream.file is None:
+    def _write_file(self, stream: Stream, data: bytes, *, shared: bool) -> None:
+        """Write to a stream's file, if it has one that is shared or not."""
+        if not data or self._file_error is not None or stream.file is None or stream.file.shared != shared:
             return
         try:
-            stream.file.write(data)
+            write_all(stream.file.descriptor, data)
         except OSError as error:
             self._file_error = error
             self._lose(f"the file of rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
@@ -249,9 +233,8 @@ class OutputForwarder:
         self.lost = self.lost or text
         self.say(f"mpilaunch: warning: {text}\n")
 
-    def _fold(self, stream: Stream, lines: bytes) -> None:
-        assert self._folded is not None
-        self._folded.setdefault((stream.kind, stream.rank), bytearray()).extend(lines)
+    def _fold(self, folded: dict[tuple[int, int], bytearray], stream: Stream, lines: bytes) -> None:
+        folded.setdefault((stream.kind, stream.rank), bytearray()).extend(lines)
         self._folded_bytes += len(lines)
         if self._folded_bytes > MOST_FOLDED:
             self._print_folded()
@@ -268,10 +251,3 @@ class OutputForwarder:
             names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
             label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
             self._put(kind, self._tagged(kind, text, label.encode()))
-
-
-def _same_file(one: int, other: int) -> bool:
-    try:
-        return os.path.sameopenfile(one, other)
-    except OSError:
-        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from mpilaunch.job.output.lines import RESET, as_shown
 
@@ -18,19 +19,12 @@ PAUSE = 0.1
 
 
 class LiveLine:
-    """The live line of one terminal.
-
-    Args:
-        descriptor: the terminal's descriptor.
-        draw: writes bytes in order with all other output.
-    """
+    """The live line of the terminal at a descriptor; `draw` writes bytes in order with all other output."""
 
     def __init__(self, descriptor: int, draw: Callable[[bytes], None]) -> None:
-        self._descriptor = descriptor
-        self._draw = draw
+        self._descriptor, self._draw = descriptor, draw
         self._owner: object = None
-        self._text = b""
-        self._drawn = False
+        self._text, self._drawn = b"", False
         self._timer: asyncio.TimerHandle | None = None
 
     def show(self, owner: object, prefix: bytes, tail: bytes) -> None:
@@ -64,13 +58,10 @@ class LiveLine:
             self._timer.cancel()
             self._timer = None
         if self._text or self._drawn:
+            columns = 0
+            with suppress(OSError):
+                columns = os.get_terminal_size(self._descriptor).columns
             # A line that wraps could not be erased, so it is cut to the terminal's width.
-            shown = self._text[: self._columns() - 1]
+            shown = self._text[: (columns or 80) - 1]
             self._draw(ERASE + shown + (RESET if b"\x1b" in shown else b""))
             self._drawn = bool(self._text)
-
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._descriptor).columns or 80
-        except OSError:
-            return 80

@@ -1,4 +1,4 @@
-"""The files that ranks' output goes to (`--output-filename`, `--output-file`): their paths, and one open file per path.
+"""The files that ranks' output goes to (`--output-filename`, `--output-file`, `--error-file`): one open file per path.
 
 A file of one stream gets its bytes as they come; a file that several streams share gets whole lines.
 """
@@ -7,37 +7,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
-from mpilaunch.job.output.tags import BoundTag, Tag, parse_tag
+from mpilaunch.job.output.tags import parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
-from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
-SUFFIXES = {STDOUT: "out", STDERR: "err"}
 
 
-@dataclass(eq=False)
 class RankFile:
-    """One open file.
+    """One open file: the number of streams that still write to it, and whether several do or did."""
 
-    Attributes:
-        users: number of streams that still write to it.
-        shared: whether several streams write, or wrote, to it.
-    """
-
-    descriptor: int
-    users: int
-    shared: bool
-
-    def write(self, data: bytes) -> None:
-        """Write bytes; raises OSError."""
-        safe_files.write_all(self.descriptor, data)
+    def __init__(self, descriptor: int, users: int, shared: bool) -> None:
+        self.descriptor, self.users, self.shared = descriptor, users, shared
 
     def release(self) -> None:
         """Remove a user; the last one closes the file."""
@@ -49,21 +36,18 @@ class RankFile:
 def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[int, RankFile]:
     """Open the files of a world's ranks; return the file of each stream, by its channel; raises UsageError.
 
-    Files of an earlier attempt are appended to, since they may hold the only message of its failure.
-
-    Args:
-        files: the job's files by path; new ones are added. Worlds may share files.
+    Files of an earlier attempt are appended to, since they may hold the only message of its failure. Worlds may share `files`,
+    the job's files by path, to which new ones are added.
     """
     paths, named = _paths(job, world)
     for path, count in Counter(paths.values()).items():
         file = files.get(path)
-        if file is None:
-            files[path] = RankFile(_open(path, job.restart > 0, path in named), count, count > 1)
-        elif file.users:
+        if file is not None and file.users:
             file.users += count
             file.shared = True
         else:
-            files[path] = RankFile(_open(path, True, path in named), count, True)
+            again = file is not None
+            files[path] = RankFile(_open(path, again or job.restart > 0, path in named), count, again or count > 1)
     return {channel: files[path] for channel, path in paths.items()}
 
 
@@ -75,37 +59,30 @@ def is_printed(job: JobSpec, kind: int) -> bool:
     return output.copy is not False or output.directory is None
 
 
-def bind_tag(tag: Tag, job: JobSpec, placement: Placement, rank: int, node_rank: int, kind: int) -> BoundTag:
-    """Return a tag with the fields of one stream of a rank filled in."""
-    return tag.bind(
-        rank=rank,
-        local_rank=placement.local_rank,
-        node_rank=node_rank,
-        host=job.allocation.nodes[placement.node].name,
-        stream=STREAMS[kind],
-        job=job.job_id,
-    )
+def streams_of(job: JobSpec, world: World) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield channel, kind (STDOUT or STDERR) and tag fields of each stream of a world's ranks."""
+    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
+    for place in world.job_map.placements:
+        rank, host = world.first + place.rank, job.allocation.nodes[place.node].name
+        fields = {"rank": rank, "local_rank": place.local_rank, "node_rank": node_ranks[place.node], "host": host}
+        for kind in (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR):
+            yield stream_channel(rank, kind), kind, {**fields, "stream": STREAMS[kind], "job": job.job_id}
 
 
 def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
     """Return the path of each stream that goes to a file, by channel, and the paths that the user named without any field."""
     output = job.output
     width = max(4, len(str(len(job.job_map.placements) - 1)))
-    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
     templates = {STDOUT: output.stdout_file, STDERR: output.stderr_file}
     tags = {kind: parse_tag(text, "--output-file") for kind, text in templates.items() if text is not None}
     paths, named = {}, set()
-    for place in world.job_map.placements:
-        rank = world.first + place.rank
-        for kind in (STDOUT,) if output.merge_stderr else (STDOUT, STDERR):
-            channel = stream_channel(rank, kind)
-            if kind in tags:
-                bound = bind_tag(tags[kind], job, place, rank, node_ranks[place.node], kind)
-                paths[channel] = os.fsdecode(bound.prefix(0.0))
-                if not any(field for field, _ in tags[kind].pieces):
-                    named.add(paths[channel])
-            elif output.directory is not None:
-                paths[channel] = os.path.join(output.directory, f"rank-{rank:0{width}}.{SUFFIXES[kind]}")
+    for channel, kind, fields in streams_of(job, world) if tags or output.directory is not None else ():
+        if kind in tags:
+            paths[channel] = os.fsdecode(tags[kind].bind(**fields).prefix(0.0))
+            if not any(field for field, _ in tags[kind].pieces):
+                named.add(paths[channel])
+        elif output.directory is not None:
+            paths[channel] = os.path.join(output.directory, f"rank-{fields['rank']:0{width}}.{STREAMS[kind][3:]}")
     return paths, named
 
 

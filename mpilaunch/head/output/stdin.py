@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 
 from mpilaunch.head.nodes.link import NodeLink
@@ -16,18 +17,14 @@ from mpilaunch.wire.frames import MAX_DATA, STDIN, stream_channel
 
 
 class StdinForwarder:
-    """Copy stdin to one rank or to all.
+    """Copies stdin to the ranks among `targets`, on nodes with these indexes, from the first `more_credit` on."""
 
-    Args:
-        targets: rank -> link, for each rank that gets stdin.
-    """
-
-    def __init__(self, targets: dict[int, NodeLink]) -> None:
-        self._targets = {stream_channel(rank, STDIN): link for rank, link in targets.items()}
+    def __init__(self, targets: Mapping[int, int], links: Mapping[int, NodeLink]) -> None:
+        self._targets = {stream_channel(rank, STDIN): node for rank, node in targets.items()}
+        self._links = links
         self._single = len(targets) == 1
         self._loop = asyncio.get_running_loop()
-        self._polled = False
-        self._ended = False
+        self._polled = self._ended = False
         self._start: int | None = None
         self._source = 0
         kind = os.fstat(0).st_mode if targets else 0
@@ -38,7 +35,6 @@ class StdinForwarder:
             # description of our own keeps O_NONBLOCK from them.
             with suppress(OSError):  # the pipe of another user cannot be opened
                 self._source = os.open("/proc/self/fd/0", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self.more_credit()
 
     def more_credit(self) -> None:
         """Continue reading: a rank may take more now."""
@@ -70,7 +66,7 @@ class StdinForwarder:
             self._source = 0
 
     def _room(self) -> int:
-        credits = [link.input_credit(channel) for channel, link in self._targets.items()]
+        credits = (self._links[node].session.credit(channel) for channel, node in self._targets.items())
         return min(credits, default=0)
 
     def _read(self) -> None:
@@ -84,8 +80,8 @@ class StdinForwarder:
             return
         except OSError:
             data = b""
-        for channel, link in self._targets.items():
-            link.send_input(channel, data)
+        for channel, node in self._targets.items():
+            self._links[node].send_input(channel, data)
         if not data:
             self.close()
 

@@ -12,6 +12,8 @@ import os
 import select
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from mpilaunch.head.limits import start_thread
 
@@ -79,10 +81,7 @@ class Writer:
             self._write_all(taken[0][0], taken[0][1] if len(taken) == 1 else b"".join(item[1] for item in taken))
             callbacks = [item[2] for item in taken if item[2] is not None]
             if callbacks:
-                try:
-                    self._loop.call_soon_threadsafe(_call_all, callbacks)
-                except RuntimeError:
-                    return  # the loop is closed: mpilaunch is ending
+                self._call(_call_all, callbacks)
 
     def _write_all(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
@@ -96,10 +95,11 @@ class Writer:
                 select.select([], [descriptor], [])
             except OSError as error:
                 self._error = error
-                try:
-                    self._loop.call_soon_threadsafe(self._broken, error)
-                except RuntimeError:
-                    return
+                self._call(self._broken, error)
+
+    def _call(self, function: Callable[[Any], None], value: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: mpilaunch is ending
+            self._loop.call_soon_threadsafe(function, value)
 
 
 def _call_all(callbacks: list[Written]) -> None:

@@ -1,8 +1,7 @@
 """Client of the keeper of standby daemons (`mpilaunch up`): a launch asks for a daemon and talks to it through the keeper.
 
-The keeper's socket and the secret by which both sides prove themselves are in a record that only the user can read
-(`head.standby.record`). A daemon is handed out only for the same node, agent, options, Python and bundle; where none fits, the
-launch starts its own. Each connection serves one daemon and ends with it.
+Both sides prove that they know the secret in the keeper's record (`head.standby.record`). A daemon is handed out only for the
+same node, agent, options, Python and bundle; where none fits, the launch starts its own. `mpilaunch down` ends the keeper.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.standby.record import Record, read_records, remove_record
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.relay import FrameProtocol, RequestChannel
+from mpilaunch.relay import RequestChannel
 from mpilaunch.wire.challenge import Caller
 
 TAKE, DOWN = 1, 2
@@ -38,71 +37,66 @@ DOWN_PATIENCE = 15.0
 """Seconds in which the keeper must end its standby daemons."""
 
 
-class _Proving(FrameProtocol):
-    """A client's connection: the client proves itself first, and continues only with a keeper that has done so too.
+class KeeperConnection(RequestChannel):
+    """A connection to a keeper: both sides prove themselves, then it serves one request.
 
     Attributes:
-        proved: the result is True when both sides have proved themselves, False when the connection ended before.
+        pid: of the process at the other end, once connected.
+        ended: done when the connection has ended.
     """
 
-    def prove_with(self, secret: bytes) -> None:
-        """Set the secret to prove."""
-        self._caller: Caller | None = Caller(secret)
-        self.proved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    def __init__(self, record: Record, events: ChannelEvents | None = None) -> None:
+        super().__init__(events, YES, "the process that kept its daemon has gone")
+        loop = asyncio.get_running_loop()
+        self._socket, self.pid = record.socket, 0
+        self._caller: Caller | None = Caller(record.secret)
+        self._proved: asyncio.Future[bool] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    async def connect(self) -> None:
+        """Connect and prove; raises OSError or asyncio.TimeoutError when no keeper is there, or it does not prove itself."""
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, self._socket)
+        self.pid, user, _ = self.peer_credentials
+        try:
+            if user != os.geteuid() or not await asyncio.wait_for(self._proved, TAKE_PATIENCE):
+                raise ConnectionRefusedError("another process than this user's keeper answers")
+        except BaseException:
+            self.transport.abort()
+            raise
 
     def frame_received(self, kind: int, data: bytes) -> None:
-        """Handle the keeper's part of the proof; later frames go to the next class."""
+        """Handle the keeper's part of the proof; later frames are the channel's."""
         if self._caller is None:
             super().frame_received(kind, data)
         elif kind == NONCE:
             self.send_frame(PROOF, self._caller.answer(data))
         elif kind == PROOF and self._caller.check(data):
             self._caller = None
-            settle(self.proved, True)
+            settle(self._proved, True)
         else:
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Settle `proved` for those that await it."""
-        settle(self.proved, False)
+        """Settle what is awaited."""
+        settle(self._proved, False)
+        settle(self.ended, None)
         super().connection_lost(error)
 
 
-class _DaemonChannel(_Proving, RequestChannel):
-    """The channel to a standby daemon."""
+def common_request(options: AgentOptions, command: Sequence[str], bundle: bytes) -> str:
+    """Describe what decides how a daemon is started on any node: the agents' options, the command and the bundle."""
+    files = [*map(os.path.expanduser, CONFIGURED_BY), *os.environ.get("KUBECONFIG", "").split(":")]
+    surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
+    # These options change how the daemon is reached, but not the daemon.
+    relevant = options._replace(call_back=(), connectors=None)
+    return repr((relevant, list(command), binascii.crc32(bundle), surroundings))
 
 
-async def _connect(channel: _Proving, record: Record) -> None:
-    """Connect to the keeper; raises OSError or asyncio.TimeoutError when there is none, or it does not prove itself."""
-    channel.prove_with(record.secret)
-    await asyncio.get_running_loop().create_unix_connection(lambda: channel, record.socket)
-    _, user, _ = channel.peer_credentials
-    if user != os.geteuid() or not await asyncio.wait_for(channel.proved, TAKE_PATIENCE):
-        channel.transport.abort()
-        raise ConnectionRefusedError("another process than this user's keeper answers")
-
-
-class Requests:
-    """Describe daemons by everything that decides how they are started: equal requests mean interchangeable daemons.
-
-    Args:
-        options: the options of all agents.
-        command: the command that starts a daemon.
-        bundle: the bundle sent to it.
-    """
-
-    def __init__(self, options: AgentOptions, command: Sequence[str], bundle: bytes) -> None:
-        files = [*map(os.path.expanduser, CONFIGURED_BY), *os.environ.get("KUBECONFIG", "").split(":")]
-        surroundings = [os.environ.get(name) for name in REACHED_BY], [_state(file) for file in files]
-        # These options change how the daemon is reached, but not the daemon.
-        relevant = options._replace(call_back=(), connectors=None)
-        self._common = repr((relevant, list(command), binascii.crc32(bundle), surroundings))
-
-    def of(self, node: Node) -> bytes:
-        """Return the request for a node's daemon."""
-        reached = node.name, node.agent, node.user, node.port, node.namespace, node.container
-        program = [os.environ.get(name) for name in TEMPLATE_BY] if " " in node.agent else []
-        return f"{reached!r} {program!r} {self._common}".encode()
+def request_for(node: Node, common: str) -> bytes:
+    """Describe the daemon of a node: daemons with equal descriptions are interchangeable."""
+    reached = node.name, node.agent, node.user, node.port, node.namespace, node.container
+    program = [os.environ.get(name) for name in TEMPLATE_BY] if " " in node.agent else []
+    return f"{reached!r} {program!r} {common}".encode()
 
 
 def _state(file: str) -> tuple[int, ...]:
@@ -115,62 +109,24 @@ def _state(file: str) -> tuple[int, ...]:
 
 
 class KeeperClient:
-    """Takes daemons from the keeper; after the first failure it asks no more."""
+    """Takes daemons from the user's keeper, if there is one; after the first failure it asks no more."""
 
-    def __init__(self, record: Record, requests: Requests) -> None:
-        self._record, self._requests = record, requests
-        self._lost = False
-
-    @classmethod
-    def find(cls, options: AgentOptions, command: Sequence[str], bundle: bytes) -> KeeperClient | None:
-        """Return a client of the user's keeper, None when there is none; the arguments are those of Requests."""
-        for record in read_records():
-            if os.path.exists(record.socket):
-                return cls(record, Requests(options, command, bundle))
-        return None
+    def __init__(self, options: AgentOptions, command: Sequence[str], bundle: bytes) -> None:
+        self._record = next((record for record in read_records() if os.path.exists(record.socket)), None)
+        self._common = "" if self._record is None else common_request(options, command, bundle)
 
     async def take(self, node: Node, events: ChannelEvents) -> RequestChannel | None:
         """Return the channel to a standby daemon of a node, None when there is none."""
-        if self._lost:
+        if self._record is None:
             return None
         try:
-            channel = _DaemonChannel(events, YES, "the process that kept its daemon has gone")
-            await _connect(channel, self._record)
-            answer, _ = await asyncio.wait_for(channel.request(TAKE, self._requests.of(node)), TAKE_PATIENCE)
+            channel = KeeperConnection(self._record, events)
+            await channel.connect()
+            answer, _ = await asyncio.wait_for(channel.request(TAKE, request_for(node, self._common)), TAKE_PATIENCE)
         except (OSError, asyncio.TimeoutError):
-            self._lost = True
+            self._record = None
             return None
         return channel if answer == YES else None
-
-
-class _Shutdown(_Proving):
-    """A connection that asks the keeper to end.
-
-    Attributes:
-        granted: the keeper has answered YES.
-        names: the names of the keeper's nodes.
-        ended: set when the connection has ended.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.granted = False
-        self.names: list[str] = []
-        self.ended = asyncio.Event()
-
-    def frame_received(self, kind: int, data: bytes) -> None:
-        """Handle the proof, then the answer."""
-        if self.proved.done():
-            self.granted = kind == YES
-            if self.granted and data:
-                self.names = [str(name) for name in json.loads(data)]
-        else:
-            super().frame_received(kind, data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Set `ended`."""
-        super().connection_lost(error)
-        self.ended.set()
 
 
 def take_down() -> list[str] | None:
@@ -178,22 +134,21 @@ def take_down() -> list[str] | None:
 
     Raises LaunchError when a keeper does not answer.
     """
-    ended = [asyncio.run(_take_down(record)) for record in read_records()]
-    of_keepers = [names for names in ended if names is not None]
-    return [name for names in of_keepers for name in names] if of_keepers else None
+    ended = [names for record in read_records() if (names := asyncio.run(_take_down(record))) is not None]
+    return [name for names in ended for name in names] if ended else None
 
 
 async def _take_down(record: Record) -> list[str] | None:
-    connection = _Shutdown()
+    connection = KeeperConnection(record)
     try:
-        await _connect(connection, record)
-        connection.send_frame(DOWN)
-        await asyncio.wait_for(connection.ended.wait(), DOWN_PATIENCE)
+        await connection.connect()
+        answering = asyncio.ensure_future(connection.request(DOWN, b""))
+        await asyncio.wait_for(connection.ended, DOWN_PATIENCE)
     except asyncio.TimeoutError:
-        pid = connection.peer_credentials[0]
-        message = f"process {pid}, which keeps the daemons, does not answer"
-        raise LaunchError("standby-failed", message, hint=f"end it: kill -9 {pid}; its daemons go too") from None
+        message = f"process {connection.pid}, which keeps the daemons, does not answer"
+        raise LaunchError("standby-failed", message, hint=f"end it: kill -9 {connection.pid}; its daemons go too") from None
     except OSError:
         remove_record(record)  # its keeper was killed
         return None
-    return connection.names if connection.granted else None
+    answer, names = await answering
+    return [str(name) for name in json.loads(names)] if answer == YES else None

@@ -15,15 +15,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from mpilaunch.agent import Channel
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head.limits import process_limit_reached, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.agents import Agents
-from mpilaunch.head.nodes.daemons import ENDING
+from mpilaunch.head.nodes.daemons import ENDING, Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.survey import IgnoreEvents
-from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, Requests, take_down
-from mpilaunch.head.standby.pool import StandbyDaemons, StandbyLink
+from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, common_request, request_for, take_down
+from mpilaunch.head.standby.pool import StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
 from mpilaunch.head.tasks import cancel_all, run
 from mpilaunch.head.threads import use_daemon_threads
@@ -31,10 +32,13 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.relay import MAX_DATA, STDIN, FrameProtocol
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
+from mpilaunch.wire.frames import STANDBY
 
 if TYPE_CHECKING:
     from typing import IO
 
+KEEP_PAUSE = 30.0
+"""Seconds between two signs of life for standby daemons, which wait four times as long for one."""
 RENEWAL_PATIENCE = 3.0
 """Seconds that a client waits for a daemon that is being replaced."""
 RENEWAL_PAUSE = 30.0
@@ -49,9 +53,8 @@ READY = "ready"
 def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
     """Start a keeper for the nodes of a job in the background, replacing an old one.
 
-    Return the number of nodes, and the names of the old keeper's nodes that are not among them.
-
-    Raises LaunchError when a node does not start; then no daemon is left.
+    Return the number of nodes, and the names of the old keeper's nodes that are not among them. Raises LaunchError when a node
+    does not start; then no daemon is left.
     """
     nodes = [node for node in job.allocation.nodes if node.slots and node.agent != bundle.LOCAL]
     if not nodes:
@@ -90,7 +93,7 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
 
 
 def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: int) -> None:
-    """Run a keeper in a new session, in the forked process, and write the result of its start to a pipe; never return."""
+    """Run a keeper in the forked process, in a new session, and write the result of its start to a pipe; never return."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -102,7 +105,7 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
                 os.close(descriptor)
     with open(result, "wb", buffering=0) as pipe:
         try:
-            run(Keeper(job, nodes, idle, folder).run(pipe))
+            run(_keep(job, nodes, idle, folder, pipe))
         except BaseException as error:
             failure = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
             if not pipe.closed:  # it is closed once READY was written
@@ -112,46 +115,47 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
             os._exit(0)
 
 
-class Keeper(IgnoreEvents):
-    """The keeper: starts the pool's daemons, serves clients, and ends. It is the `LinkEvents` of its pool.
+async def _keep(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: IO[bytes]) -> None:
+    agents = Agents(job, [node.index for node in nodes])
+    try:
+        await Keeper(job, nodes, agents, idle).run(folder, result)
+    finally:
+        await agents.close()
 
-    Args:
-        job: how the nodes are reached.
-        nodes: the nodes with a standby daemon.
-        idle: seconds without a launch after which the keeper ends.
-        folder: the directory of the keeper's record.
+
+class Keeper(Daemons, IgnoreEvents):
+    """The keeper: starts the standby daemons, serves clients, and ends. It is the `StandbyEvents` of its links.
+
+    Attributes:
+        secret: what clients must prove to know.
+        unproved: the clients that have not, oldest first.
     """
 
-    def __init__(self, job: JobSpec, nodes: Sequence[Node], idle: float, folder: str) -> None:
-        self._folder = folder
-        self.secret = b""
-        self._unproved: list[StandbyClient] = []
+    def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Agents, idle: float) -> None:
+        super().__init__(job, nodes, agents, self, standby=False)
         self._job, self._nodes, self._idle = job, nodes, idle
-        self._daemons: StandbyDaemons
-        self._agents = Agents(job, [node.index for node in nodes])
+        self.secret = b""
+        self.unproved: list[StandbyClient] = []
         self._requests: dict[bytes, list[int]] = {}
         self._soon: set[int] = set()
         self._renewals: dict[int, asyncio.Task[None]] = {}
-        self._renewed = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._finished = False
+        self._renewed, self._stopping = asyncio.Event(), asyncio.Event()
         self._stop_requests: list[StandbyClient] = []
-        self._used = 0.0
+        self._finished, self._used = False, 0.0
 
-    async def run(self, result: IO[bytes]) -> None:
-        """Start the daemons, write READY to `result` and close it, serve, end; raises LaunchError if a node does not start."""
+    async def run(self, folder: str, result: IO[bytes]) -> None:
+        """Start the daemons, write the record to `folder` and READY to `result`, serve, end; raises LaunchError."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         use_daemon_threads()
-        self._daemons = StandbyDaemons(self._job, self._nodes, self._agents, self, self.released)
         try:
             if not await self._started():
                 return
-            requests = Requests(self._job.agent, *self._daemons.boot())
+            common = common_request(self._job.agent, *self.boot())
             for node in self._nodes:
-                self._requests.setdefault(requests.of(node), []).append(node.index)
-            record = new_record(self._folder)
+                self._requests.setdefault(request_for(node, common), []).append(node.index)
+            record = new_record(folder)
             self.secret = record.secret
             mask = os.umask(0o077)
             try:
@@ -168,21 +172,19 @@ class Keeper(IgnoreEvents):
                 server.close()
             await self._finish()
         finally:
-            await self._daemons.end()
-            await self._agents.close()
+            await self.end()
 
     async def _started(self) -> bool:
         """Start all daemons; return False when a stop was requested meanwhile."""
-        starting = asyncio.ensure_future(self._daemons.start(self._job.deadlines.start, lambda waiting: None))
+        starting = asyncio.ensure_future(self.start(self._job.deadlines.start, lambda *state: None))
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if not starting.done():
-            starting.cancel()
-            await asyncio.wait({starting})
-            return False
-        starting.result()
-        return True
+        if starting.done():
+            starting.result()
+            return True
+        await cancel_all([starting])
+        return False
 
     async def _finish(self) -> None:
         """End the idle daemons, answer the clients that asked for it, and serve the running launches to their end."""
@@ -210,17 +212,6 @@ class Keeper(IgnoreEvents):
                 return
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
-
-    def connected(self, client: StandbyClient) -> None:
-        """Admit a client that must prove itself; when too many have not, drop the oldest."""
-        self._unproved.append(client)
-        if len(self._unproved) > MOST_UNPROVED:
-            self._unproved[0].transport.abort()
-
-    def decided(self, client: StandbyClient) -> None:
-        """Remove a client from those that must prove themselves."""
-        if client in self._unproved:
-            self._unproved.remove(client)
 
     def stop(self, client: StandbyClient) -> None:
         """Stop the keeper; the client is answered when the idle daemons have ended."""
@@ -255,8 +246,7 @@ class Keeper(IgnoreEvents):
 
     def _links(self, indexes: Sequence[int] | None = None) -> list[StandbyLink]:
         """Return the links of these nodes, or of all nodes."""
-        links = self._daemons.links
-        selected = map(links.get, links if indexes is None else indexes)
+        selected = map(self.links.get, self.links if indexes is None else indexes)
         return [link for link in selected if isinstance(link, StandbyLink)]
 
     def _release_idle(self) -> list[StandbyLink]:
@@ -264,6 +254,25 @@ class Keeper(IgnoreEvents):
         for link in idle:
             link.release()
         return idle
+
+    def make_link(self, node: Node) -> NodeLink:
+        """Return a new link for a node."""
+        return StandbyLink(node, self)
+
+    def greet(self, link: NodeLink) -> None:
+        """Send nothing: the client sends the first message."""
+
+    async def beat(self) -> None:
+        """Send signs of life to idle daemons; does not return."""
+        while True:
+            await asyncio.sleep(KEEP_PAUSE)
+            for link in self._links():
+                link.keep_waiting()
+
+    async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
+        """Start the standby daemon of a node; raises AgentFailure."""
+        command, payload = self.boot()
+        return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
 
     # Events of the links
 
@@ -285,9 +294,9 @@ class Keeper(IgnoreEvents):
         while True:
             if node.index not in self._soon:
                 await asyncio.sleep(RENEWAL_PAUSE)
-            self._daemons.links.pop(node.index, None)
+            self.links.pop(node.index, None)
             try:
-                await self._daemons.join([node], self._job.deadlines.start)
+                await self.join([node], self._job.deadlines.start)
                 return
             except LaunchError:
                 pass
@@ -316,28 +325,28 @@ class StandbyClient(FrameProtocol):
             self.transport.abort()
             return
         self._deadline = asyncio.get_running_loop().call_later(PROOF_SECONDS, self.transport.abort)
-        self._keeper.connected(self)
+        self._keeper.unproved.append(self)
+        if len(self._keeper.unproved) > MOST_UNPROVED:
+            self._keeper.unproved[0].transport.abort()
         self.send_frame(NONCE, self._listener.nonce)
 
-    def _check_proof(self, listener: Listener, kind: int, data: bytes) -> None:
-        proof = listener.check(data) if kind == PROOF else b""
-        if not proof:
-            self._refuse()
-            return
-        self._listener = None
-        self.max_data = MAX_DATA
-        self._decided()
-        self.send_frame(PROOF, proof)
-
     def _decided(self) -> None:
-        self._keeper.decided(self)
+        with suppress(ValueError):
+            self._keeper.unproved.remove(self)
         if self._deadline is not None:
             self._deadline.cancel()
 
     def frame_received(self, kind: int, data: bytes) -> None:
         """Handle the proof, then the request; after that, all frames are for the daemon."""
         if self._listener is not None:
-            self._check_proof(self._listener, kind, data)
+            proof = self._listener.check(data) if kind == PROOF else b""
+            if not proof:
+                self._refuse()
+                return
+            self._listener = None
+            self.max_data = MAX_DATA
+            self._decided()
+            self.send_frame(PROOF, proof)
         elif self._link is not None and kind == STDIN:
             if self._link.client is self:
                 self._link.hand(data)

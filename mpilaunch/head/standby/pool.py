@@ -1,21 +1,24 @@
-"""The keeper's pool: the links to standby daemons, which relay bytes between a daemon and the client that uses it."""
+"""The keeper's links to standby daemons: they relay bytes between a daemon and the client that uses it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from mpilaunch.agent import Agent, Channel, ChannelEnd
-from mpilaunch.head.nodes.daemons import ENDING, Daemons
+from mpilaunch.agent import ChannelEnd
+from mpilaunch.head.nodes.daemons import ENDING
 from mpilaunch.head.nodes.link import LAST_OUTPUT, LinkEvents, NodeLink
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.job.spec import JobSpec
 from mpilaunch.relay import STDERR, STDOUT, FrameProtocol
-from mpilaunch.wire.frames import KEEP, MARKER, STANDBY
+from mpilaunch.wire.frames import KEEP, MARKER
 
-KEEP_PAUSE = 30.0
-"""Seconds between two signs of life for standby daemons, which wait four times as long for one."""
+
+class StandbyEvents(LinkEvents, Protocol):
+    """Events of a standby link, implemented by the keeper."""
+
+    def released(self) -> None:
+        """Note that a daemon may be idle again."""
 
 
 class StandbyLink(NodeLink):
@@ -25,22 +28,18 @@ class StandbyLink(NodeLink):
         client: the connection of the launch that uses the daemon.
         stands_by: the daemon has started; it is idle or in use.
         leaving: its client has finished with it, and it has not reported that it is idle again.
-
-    Args:
-        released: called when the daemon may be idle again.
     """
 
     client: FrameProtocol | None = None
     stands_by = leaving = False
     _overdue: asyncio.TimerHandle | None = None
 
-    def __init__(self, node: Node, events: LinkEvents, released: Callable[[], None]) -> None:
+    def __init__(self, node: Node, events: StandbyEvents) -> None:
         super().__init__(node, events)
-        self._released = released
+        self._released = events.released
 
     @property
     def reported(self) -> bool:
-        """Whether the daemon has started."""
         return self.stands_by
 
     @property
@@ -96,38 +95,3 @@ class StandbyLink(NodeLink):
         self.stands_by, self.leaving = True, False
         settle(self.first_news, None)
         self._released()
-
-
-class StandbyDaemons(Daemons):
-    """Starts the daemons of the pool and keeps them alive."""
-
-    def __init__(
-        self,
-        job: JobSpec,
-        nodes: Sequence[Node],
-        agents: Mapping[str, Agent],
-        events: LinkEvents,
-        released: Callable[[], None],
-    ) -> None:
-        self._released = released
-        super().__init__(job, nodes, agents, events, standby=False)
-
-    def make_link(self, node: Node) -> NodeLink:
-        """Return a new link for a node."""
-        return StandbyLink(node, self._events, self._released)
-
-    def greet(self, link: NodeLink) -> None:
-        """Send nothing: the client sends the first message."""
-
-    async def beat(self) -> None:
-        """Send signs of life to idle daemons; does not return."""
-        while True:
-            await asyncio.sleep(KEEP_PAUSE)
-            for link in list(self.links.values()):
-                assert isinstance(link, StandbyLink)
-                link.keep_waiting()
-
-    async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
-        """Start the standby daemon of a node; raises AgentFailure."""
-        command, payload = self.boot()
-        return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload

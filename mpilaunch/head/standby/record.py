@@ -14,8 +14,10 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
+
+from mpilaunch.head import safe_files
 
 LONGEST_ADDRESS = 107
 """Bytes in the address of a socket (unix(7)), which here is its path."""
@@ -25,7 +27,7 @@ FOLDER, SOCKET = "mpilaunch", "standby"
 
 
 class Record(NamedTuple):
-    """A record: the path of its file, the path of the keeper's socket, and the shared secret."""
+    """A record: the path of its file, the path of the keeper's socket, and the secret."""
 
     path: str
     socket: str
@@ -42,13 +44,16 @@ def _folders() -> list[tuple[str, bool]]:
     return folders
 
 
-def _opened(folder: str) -> int:
-    """Return a descriptor of a directory that is private to this user; raises OSError."""
+@contextmanager
+def _opened(folder: str) -> Iterator[int]:
+    """Yield a descriptor of a directory that is private to this user; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if not _is_private(os.fstat(descriptor)):
+    try:
+        if not _is_private(os.fstat(descriptor)):
+            raise PermissionError(f"{folder} is not a directory of this user's alone")
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise PermissionError(f"{folder} is not a directory of this user's alone")
-    return descriptor
 
 
 def _is_private(state: os.stat_result) -> bool:
@@ -64,12 +69,8 @@ def read_records() -> list[Record]:
     """Return the existing records; files of other users and invalid files are skipped."""
     records = []
     for folder, _ in _folders():
-        with suppress(OSError, ValueError):
-            directory = _opened(folder)
-            try:
-                file = os.open(_name(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-            finally:
-                os.close(directory)
+        with suppress(OSError, ValueError), _opened(folder) as directory:
+            file = os.open(_name(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
             with open(file, "rb") as opened:
                 state = os.fstat(file)
                 if stat.S_ISREG(state.st_mode) and _is_private(state):
@@ -95,20 +96,18 @@ def one_at_a_time() -> Iterator[str]:
     """Yield the directory for a record, made if missing, under an exclusive lock; raises OSError when no candidate works."""
     error = OSError("neither XDG_RUNTIME_DIR nor a home directory is set")
     for folder, _ in _folders():
-        try:
-            os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-            with suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
-            directory = _opened(folder)
-        except OSError as reason:
-            error = reason
-            continue
-        try:
+        with ExitStack() as stack:
+            try:
+                os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+                with suppress(FileExistsError):
+                    os.mkdir(folder, 0o700)
+                directory = stack.enter_context(_opened(folder))
+            except OSError as reason:
+                error = reason
+                continue
             fcntl.flock(directory, fcntl.LOCK_EX)
             yield folder
-        finally:
-            os.close(directory)
-        return
+            return
     raise error
 
 
@@ -125,10 +124,6 @@ def new_record(folder: str) -> Record:
 
 def write_record(record: Record) -> None:
     """Write a record, replacing an old one; raises OSError."""
-    temporary = f"{record.path}.{os.getpid()}"
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(file, "w", encoding="ascii") as opened:
-        json.dump([record.socket, record.secret.hex()], opened)
-    os.replace(temporary, record.path)
+    folder, name = os.path.split(record.path)
+    with _opened(folder) as directory:
+        safe_files.replace_in(directory, name, json.dumps([record.socket, record.secret.hex()]).encode(), 0o600)

@@ -81,7 +81,7 @@ class Conversation:
             "pairs": {"PARENT": "port"},
             "offer": ["pmi"],
             "port": by_port,
-            "tell_after": 30.0,
+            "notice_after": 30.0,
             "node": index,
         }
         numbers = range(index * PER_NODE, (index + 1) * PER_NODE)
@@ -126,18 +126,18 @@ class Conversation:
         self.nodes[index].take({"type": "answer", "id": ask["id"], **self._answer(index, ask)})
 
     def _answer(self, index: int, ask: dict[str, Any]) -> dict[str, Any]:
-        if ask["what"] == "publish":
+        if ask["request"] == "publish":
             return {"error": self.names.publish(index, ask["space"], ask["values"])}
-        if ask["what"] == "unpublish":
+        if ask["request"] == "unpublish":
             return {"error": self.names.unpublish(index, ask["space"], ask["names"])}
-        if ask["what"] == "lookup":
+        if ask["request"] == "lookup":
             results: list[tuple[dict[str, Any], str]] = []
             self.names.lookup(index, ask["space"], ask["names"], False, lambda values, error: results.append((values, error)))
             if self.hostile and self.random.random() < 0.2:
                 return self.random.choice([{"error": "too much"}, {"error": "", "values": {ask["names"][0]: 7}}])
             values, error = results[0]
             return {"error": error, "values": values}
-        assert ask["what"] == "spawn" and 0 <= ask["rank"] < SIZE
+        assert ask["request"] == "spawn" and 0 <= ask["rank"] < SIZE
         return self.random.choice([{"error": "no"}, {"error": "", "world": "job.1", "size": 2}])
 
     def _abort(self, rank: int, code: int) -> None:
