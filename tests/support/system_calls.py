@@ -1,4 +1,4 @@
-"""Act just before the n-th system call of a piece of code, as another process might. A race is tried at each point, not by chance."""
+"""Acts just before the n-th system call of a piece of code, so that tests try a race at each point and not by chance."""
 
 from __future__ import annotations
 
