@@ -18,8 +18,8 @@ PAGE = """\
 
 `make bench` runs the same work under mpilaunch and every installed peer in turn on one machine, with hosts made of network
 namespaces that run OpenSSH's sshd. A **ratio** is mpilaunch's time divided by the peer's in the same round: below 1, mpilaunch
-was faster. The tables show the median over the rounds, with the minimum and maximum in parentheses. Absolute times differ between
-machines; [benchmarks/README.md](../benchmarks/README.md) describes how to measure on yours.
+was faster. The tables show the median over the rounds, with the minimum and maximum in parentheses. Absolute times differ
+between machines; [benchmarks/README.md](../benchmarks/README.md) describes how to measure on yours.
 
 ![mpilaunch's time divided by each peer's, for each row of the table](performance.svg)
 
@@ -48,8 +48,9 @@ SCALE = """
 ## Scale
 
 `make bench-scale` measures the CPU time of the head for a whole launch, without the loading of its modules, and the growth of
-its memory. Scripted nodes run inside the head's process: their time is excluded, but the little memory that they use is not. Real
-daemons on this machine share its cores with the head, and each runs a rank; the last column is the time of the whole launch.
+its memory. Scripted nodes run inside the head's process: their time is excluded, but the little memory that they use is not.
+Real daemons on this machine share its cores with the head, and each runs a rank; the last column is the time of the whole
+launch.
 
 {tables}
 """
