@@ -155,6 +155,15 @@ def test_a_rank_may_ask_for_data_of_a_rank_that_is_not_there() -> None:
     assert [one["error"] for one in ended.nodes["b"].taken if one["type"] == "answer"] == ["not-found"] * 2
 
 
+def test_no_rank_spawns_others_before_it_has_been_launched() -> None:
+    def early(node: Script, message: Message, answer: list[Message]) -> list[Message]:
+        return [spawn(2, node.world)] if message["type"] == "prepare" else answer
+
+    ended = talk(early)
+    assert ended.reference == "start-protocol"
+    assert ended.words.startswith("1 of 3 nodes: b: the daemon broke the protocol: broke the protocol: 'ask' of a node that is")
+
+
 def test_an_unknown_cause_of_refused_is_one_error() -> None:
     refused: Message = {"type": "refused", "problems": [{"cause": "of ours", "detail": "x"}]}
     ended = talk(lambda node, message, answer: [refused] if message["type"] == "prepare" else answer)
