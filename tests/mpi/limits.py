@@ -1,4 +1,4 @@
-"""Known limits of MPI libraries, with reasons. The cases still run, under mpilaunch and the library's own launcher alike."""
+"""Known limits of MPI libraries, with reasons. The cases still run, under mpilaunch and the library's launcher alike."""
 
 from __future__ import annotations
 
