@@ -10,8 +10,8 @@ from tests.mpi.places import TWO_LOCAL, Place
 UCX_PORTS = "the default, UCX, has no ports"
 MPICH_UCX = "MPICH over UCX has no ports, which spawning and publishing need"
 FINALIZE = (
-    "The program prints everything; then most runs hang in MPI_Finalize over UCX's TCP: one rank waits for another to take part "
-    "in closing a connection, while the other already waits in PMI's last barrier"
+    "The program prints everything; then most runs hang in MPI_Finalize over UCX's TCP: one rank waits for another to take "
+    "part in closing a connection, while the other already waits in PMI's last barrier"
 )
 
 
