@@ -86,7 +86,7 @@ class TestCallbackWithItsSecretByStdin(AgentConformance):
         self.run(test)
 
 
-def test_an_agent_without_stdin_is_told_from_others(agent: str) -> None:
+def test_an_agent_without_stdin_has_an_error_of_its_own(agent: str) -> None:
     done = launch("--agent", agent, "-H", "a,b", "true")
     assert done.code == ExitCode.START_FAILED
     assert "error[start-no-stdin]: 2 of 2 nodes: a,b: the agent does not forward stdin" in done.words
@@ -150,7 +150,7 @@ def test_a_python_that_is_too_old_says_so(tmp_path: Path) -> None:
     assert "error[start-python-too-old]: a: " in done.words
 
 
-def test_nobody_gets_in_without_the_secret_and_with_it_only_once(agent: str) -> None:
+def test_a_secret_is_required_and_valid_once(agent: str) -> None:
     async def main() -> None:
         made = load(agent, AgentOptions(call_back=(agent,)))
         assert isinstance(made, CallbackAgent)
@@ -273,7 +273,7 @@ async def started(agent: Agent, number: int) -> Channel:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_stranger_who_says_nothing_is_hung_up_on(agent: str, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_stranger_is_disconnected(agent: str, tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callback_listener, "AUTHENTICATION_SECONDS", 0.3)
 
     async def main() -> None:
@@ -292,7 +292,7 @@ def test_a_stranger_who_says_nothing_is_hung_up_on(agent: str, tls: bool, monkey
     asyncio.run(main())
 
 
-def test_a_head_with_another_certificate_is_not_believed(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_with_another_certificate_is_rejected(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     genuine = callback._certificate
 
     def another() -> tuple[ssl.SSLContext, str]:
@@ -311,7 +311,7 @@ def test_a_head_with_another_certificate_is_not_believed(agent: str, monkeypatch
     asyncio.run(main())
 
 
-def test_who_calls_back() -> None:
+def test_nodes_that_call_back() -> None:
     pods, pod = f"-H pod[01-{MOST_OPEN_PODS + 1}] --agent kubectl", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert job(pods, **pod).agent.call_back == ("kubectl",)
     assert job(pods).agent.call_back == (), "from outside, pods hardly reach us"

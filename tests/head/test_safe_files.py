@@ -111,7 +111,7 @@ def test_a_link_that_appears_while_the_job_runs_is_not_followed(sticky: Path, tm
     assert "error[report-file]" in done.words and "is a link that belongs to" in done.words
 
 
-def test_a_name_of_another_file_of_ours_is_no_file_to_write(sticky: Path, tmp_path: Path) -> None:
+def test_a_hard_link_to_a_file_of_ours_is_not_written(sticky: Path, tmp_path: Path) -> None:
     # Where the kernel lets him, another user makes a hard link to a file of ours.
     (sticky / "precious").write_text("ours")
     (sticky / "report.json").hardlink_to(sticky / "precious")
@@ -384,7 +384,7 @@ def test_marks_are_removed_and_sets_are_numbered_through_no_link(sticky: Path, t
     assert [path.name for path in theirs.iterdir()] == ["unfinished-1"]
 
 
-def test_a_umask_of_nothing_makes_no_directory_of_everybody(tmp_path: Path) -> None:
+def test_a_umask_of_0_makes_no_public_directory(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         words = ("-np", "1", "--output-filename", tmp_path / "a" / "b", "--checkpoint-prefix", tmp_path / "c")
