@@ -26,6 +26,10 @@ PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
 
+# Two processes: most tests wait for other processes. The tests of a file stay together and in order; each process has its own
+# hosts, pods and temporary directory, and blames only its own children.
+PARALLEL := -n 2 --dist loadfile
+
 # The oldest asyncssh that pyproject.toml allows, in an environment of its own: `make test-slow` runs the agent ssh with it too.
 ASYNCSSH_VENV := .venv-asyncssh-oldest
 
@@ -39,7 +43,7 @@ MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requir
 
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
-	@echo 'make test      set up, and run the tests (as root: they make hosts out of network namespaces)'
+	@echo 'make test      set up, and run the tests, two files at a time (as root: they make hosts out of network namespaces; 8 min)'
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 25 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about eight minutes (as root)'
@@ -62,7 +66,7 @@ test: $(VENV)/.test $(VENV)/.torch
 	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
 		echo "make test: without root, run the others: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
-	$(BIN)/python -m pytest -m 'not slow' $(FLAGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow' $(FLAGS)
 
 test-mpi: $(VENV)/.test $(MPI_ALL:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))

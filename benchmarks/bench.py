@@ -1,8 +1,8 @@
-"""mpilaunch and its installed peers, side by side on one machine in one run: `make bench`, as root.
+"""Measures mpilaunch and its installed peers side by side on one machine: `make bench`, as root.
 
-Machines are noisy, so nothing here promises a time. Every launcher does the same work in turn, round after round; a ratio is
-formed within a round, and what is told is the median of the ratios and their spread. The output of every launch is checked,
-to the last line: mpilaunch giving a wrong result is the only thing that makes this fail.
+Machines are noisy, so no time makes this fail. Every launcher does the same work in turn, round after round; a ratio is formed
+within a round, and the page shows the median of the ratios and their spread. The output of every launch is checked, to the last
+line: only a wrong result of mpilaunch makes this fail.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from tests.support.hosts import Hosts, in_directory  # noqa: E402
 
 HUNG = "did not end within"
 LINE = "x" * 83
-"""Without its newline: what a rank prints in the rows that measure output."""
+"""A line that ranks print in the rows that measure output, without its newline."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One work, done by every launcher that can; `rounds` times, and once before that does not count."""
+    """Work that every capable launcher does `rounds` times, after a first time that does not count."""
 
     key: str
     title: str
@@ -51,21 +51,21 @@ class Case:
     rounds: int
     limit: float
     lines: int = 0
-    """Of LINE, that each rank prints; 0 for rows that do not measure output."""
+    """Number of times that each rank prints LINE; 0 for rows that do not measure output."""
     peers: tuple[str, ...] | None = None
-    """Those that it is measured with, where that is not all who can."""
+    """The peers to measure; None for all capable ones."""
     hangs: bool = False
-    """The program itself hangs now and then, whoever launches it."""
+    """Whether the program itself hangs sometimes, under any launcher."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one launch took, and what was wrong with it."""
+    """The times and the fault of one launch."""
 
     seconds: float
     cpu_seconds: float
     broken: int = 0
-    """Lines that did not arrive whole behind the tag of their rank."""
+    """Number of lines that did not arrive whole after the tag of their rank."""
     fault: str = ""
 
 
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, hosts and bytes; prints the page, writes nothing")
     parser.add_argument("--only", metavar="ROW", help="only the rows whose name begins with this, likewise")
     arguments = parser.parse_args()
-    # A user has these modules' byte code cached, and no such variable set.
+    # A user's installation has cached byte code, and does not set these variables.
     for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
         os.environ.pop(name, None)
     os.environ.update(ENVIRONMENT)
@@ -162,7 +162,7 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
 def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
     """Yield an MPI program of each library that can be compiled, started by mpilaunch and by the library's own launcher."""
     rounds, title = 3 if quick else 15, "MPI_Init + all-reduce + MPI_Finalize"
-    # On several hosts MPICH 4.0.2 hangs in MPI_Finalize, whoever starts it: now and then with two ranks, mostly with more.
+    # On several hosts MPICH 4.0.2 hangs in MPI_Finalize under any launcher: sometimes with two ranks, mostly with more.
     for key, library, own, ranks in (("openmpi", "Open MPI", "mpirun", 8), ("mpich", "MPICH", "Hydra", 2)):
         if compiler := shutil.which(f"mpicc.{key}"):
             program = str(hosts.shared / f"allreduce.{key}")
@@ -190,7 +190,7 @@ def torch_cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, hosts: Hosts, everyone: Sequence[Launcher]) -> Iterator[Round]:
-    """Yield rounds; who begins changes from round to round."""
+    """Yield rounds; the launcher that begins changes from round to round."""
     ours, *others = everyone
     peers = [peer for peer in others if peer.can(bool(case.work.hosts)) and (case.peers is None or peer.name in case.peers)]
     able = [ours, *peers]
@@ -204,7 +204,7 @@ def measure(case: Case, hosts: Hosts, everyone: Sequence[Launcher]) -> Iterator[
 
 
 def launch(case: Case, launcher: Launcher, hosts: Hosts) -> Sample:
-    """Let a launcher do the work once, and check what came out."""
+    """Let a launcher do the work once, and check its output."""
     argv = [launcher.command, *launcher.argv(case.work)]
     with in_directory(hosts.shared), output_file() as output, output_file() as errors:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors, "start_new_session": True}
@@ -213,7 +213,7 @@ def launch(case: Case, launcher: Launcher, hosts: Hosts) -> Sample:
             process: subprocess.Popen[Any] = hosts.popen(argv, env={"PYTHONPATH": ""}, **streams)
         else:
             process = subprocess.Popen(argv, **streams)
-        why = " (MPICH 4.0.2 hangs there now and then, whoever starts it)" if case.hangs else ""
+        why = " (MPICH 4.0.2 sometimes hangs there, under any launcher)" if case.hangs else ""
         fault = "" if ends(process.pid, case.limit) else f"{HUNG} {case.limit:.0f} s{why}"
         if fault:
             os.killpg(process.pid, signal.SIGKILL)
@@ -244,7 +244,7 @@ def output_file() -> IO[bytes]:
 
 
 def check(case: Case, launcher: Launcher, output: IO[bytes]) -> tuple[int, str]:
-    """Return the number of broken lines, and what is wrong with the output otherwise."""
+    """Return the number of broken lines, and any other fault of the output."""
     work = case.work
     if case.lines:
         hosts = work.hosts or ("",) * work.ranks
@@ -274,7 +274,7 @@ def count_lines(output: IO[bytes], line: str) -> int:
 
 
 def row_of(key: str, title: str, rounds: Sequence[Round], quantity: str, factor: float) -> dict[str, Any]:
-    """Return one row of the results: what each launcher took, and the ratios of mpilaunch to each peer, round by round."""
+    """Return one row of the results: the values of each launcher, and the ratios of mpilaunch to each peer by round."""
     (ours, *peers) = sorted(rounds[0], key=lambda name: name != "mpilaunch")
 
     def value(sample: Sample) -> float:
@@ -303,18 +303,18 @@ def row_of(key: str, title: str, rounds: Sequence[Round], quantity: str, factor:
 
 
 def spread_of(ratios: Sequence[float]) -> dict[str, float]:
-    """Return the median of ratios, the least and the most."""
+    """Return the median, minimum and maximum of ratios."""
     return {"median": statistics.median(ratios), "least": min(ratios), "most": max(ratios)}
 
 
 def machine() -> str:
-    """Return what the numbers depend on most."""
+    """Return the properties of the machine that the results depend on most."""
     linux = ".".join(platform.release().split(".")[:2])
     return f"{os.cpu_count()} cores, Linux {linux}, Python {platform.python_version()}"
 
 
 def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
-    """Return what only mpilaunch has: the bytes that a node is sent, its daemon's memory, the time until all have reported."""
+    """Return the bytes that a node receives, its daemon's memory, and the time until all nodes have reported."""
     from mpilaunch.head.nodes import bundle
 
     hello: dict[str, float] = {}
@@ -335,7 +335,7 @@ def footprint(ours: Launcher, hosts: Hosts) -> dict[str, Any]:
 
 
 def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:
-    """Return what a launch takes whose daemons stand by (`--up`), beside one that starts them."""
+    """Return the times of launches with standby daemons (`mpilaunch up`) and of launches that start their own."""
     where = ["-H", ",".join(hosts.names)]
     taken: dict[str, list[float]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory(prefix="mpilaunch-bench-") as folder, in_directory(hosts.shared):
@@ -349,7 +349,7 @@ def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:
                         if time.monotonic() > deadline:
                             raise SystemExit("bench: mpilaunch is wrong: a daemon does not stand by")
                         time.sleep(0.1)
-                    time.sleep(0.5)  # what was started for the next launch is not to be measured
+                    time.sleep(0.5)  # daemons that start for the next launch must not be measured
                     begun = time.monotonic()
                     done = hosts.run([ours.command, *where, "hostname"], env=runtime[kind])
                     taken[kind] += [time.monotonic() - begun] if number else []

@@ -1,11 +1,12 @@
-"""What `bench.py` found, as docs/performance.md and its picture: pure functions of the results.
+"""Renders the results of `bench.py` as docs/performance.md and its picture: pure functions of the results.
 
-The picture fetches nothing and follows the reader's choice of a light or dark page.
+The picture refers to no other file, and follows the reader's choice of a light or dark page.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from xml.sax.saxutils import escape
@@ -15,10 +16,10 @@ PAGE = """\
 
 <!-- Written by benchmarks/bench.py: do not edit. -->
 
-`make bench` lets mpilaunch and every installed peer do the same work in turn on one machine, with hosts made of network
-namespaces that run OpenSSH's sshd. A **ratio** is mpilaunch's time divided by the peer's in the same round: below 1,
-mpilaunch took less. It is the median over the rounds; in brackets are the least and the most. Expect other absolute times
-on your machine, and measure there: [benchmarks/README.md](../benchmarks/README.md) says how.
+`make bench` runs the same work under mpilaunch and every installed peer in turn on one machine, with hosts made of network
+namespaces that run OpenSSH's sshd. A **ratio** is mpilaunch's time divided by the peer's in the same round: below 1, mpilaunch
+was faster. The tables show the median over the rounds, with the minimum and maximum in parentheses. Absolute times differ
+between machines; [benchmarks/README.md](../benchmarks/README.md) describes how to measure on yours.
 
 ![mpilaunch's time divided by each peer's, for each row of the table](performance.svg)
 
@@ -37,18 +38,19 @@ Measured on: {machine}. {versions}.{missing}
 {standby}{scale}"""
 
 STANDBY = """
-## Daemons that stand by
+## Standby daemons
 
-After `mpilaunch up`, `hostname` on {hosts} ssh hosts takes **{ratio}** of the time of a launch that starts its daemons:
-{warm} and {cold}, medians of {rounds} rounds.
+After `mpilaunch up`, `hostname` on {hosts} ssh hosts takes **{ratio}** times as long as with a launch that starts its own
+daemons: {warm} instead of {cold} (medians of {rounds} rounds).
 """
 
 SCALE = """
 ## Scale
 
-What the head alone takes, from command line to end, without loading, and how its CPU time grows (`make bench-scale`). Memory is
-what its process grows by. Scripted nodes are part of that process, and keep a little; their time is left out. Daemons on this
-machine share its cores with the head, and each runs a rank: their time to the end is that of the whole launch.
+`make bench-scale` measures the CPU time of the head for a whole launch, without the loading of its modules, and the growth of
+its memory. Scripted nodes run inside the head's process: their time is excluded, but the little memory that they use is not.
+Real daemons on this machine share its cores with the head, and each runs a rank; the last column is the time of the whole
+launch.
 
 {tables}
 """
@@ -70,12 +72,12 @@ def table_page(results: Mapping[str, Any]) -> str:
                 notes.append(f"- {row['title']}: {name} {note}.")
     footprint = results["footprint"]
     lines = [
-        ["what", "mpilaunch"],
-        ["sent to each node", f"{footprint['bundle_bytes'] / 1000:.0f} kB"],
-        ["memory of a daemon (resident)", f"{footprint['daemon_bytes'] / 1e6:.1f} MB"],
+        ["quantity", "mpilaunch"],
+        ["bytes sent to each node", f"{footprint['bundle_bytes'] / 1000:.0f} kB"],
+        ["resident memory of a daemon", f"{footprint['daemon_bytes'] / 1e6:.1f} MB"],
     ]
     for count, seconds in footprint["hello_seconds"].items():
-        lines.append([f"until {count} ssh host{'s have' if count != '1' else ' has'} reported", _time(seconds)])
+        lines.append([f"time until {count} ssh host{'s have' if count != '1' else ' has'} reported", _time(seconds)])
     missing = results["not_installed"]
     return PAGE.format(
         ratios=_table(ratios),
@@ -90,10 +92,10 @@ def table_page(results: Mapping[str, Any]) -> str:
     ).replace("\n\n\n", "\n\n")
 
 
-def _standby(found: Mapping[str, Any]) -> str:
-    ratio = f"{found['ratio']['median']:.2f} ({_spread(found['ratio'])})"
-    times = {kind: _time(found[kind]) for kind in ("warm", "cold")}
-    return STANDBY.format(hosts=found["hosts"], rounds=found["rounds"], ratio=ratio, **times)
+def _standby(results: Mapping[str, Any]) -> str:
+    ratio = f"{results['ratio']['median']:.2f} ({_spread(results['ratio'])})"
+    times = {kind: _time(results[kind]) for kind in ("warm", "cold")}
+    return STANDBY.format(hosts=results["hosts"], rounds=results["rounds"], ratio=ratio, **times)
 
 
 def _scale(curves: list[dict[str, Any]]) -> str:
@@ -102,27 +104,27 @@ def _scale(curves: list[dict[str, Any]]) -> str:
         unit = curve["unit"]
         timed = "seconds" in curve["points"][0]
         rows = [["nodes", "ranks", "CPU time", f"for each {unit[:-1]}", "memory", f"for each {unit[:-1]}"]]
-        rows[0] += ["to the end"] if timed else []
+        rows[0] += ["whole launch"] if timed else []
         for point in curve["points"]:
             cpu, size, count = point["cpu"], point["bytes"], point[unit]
             each = [f"{cpu / count * 1e3:.2f} ms", f"{size / 1e6:.1f} MB", f"{size / count / 1e3:.1f} kB"]
             each += [_time(point["seconds"])] if timed else []
             rows.append([f"{point['nodes']:,}", f"{point['ranks']:,}", f"{cpu * 1e3:.0f} ms", *each])
-        power = f"CPU time grows with the power {curve['power']:.2f} of the {unit}."
+        power = f"CPU time is proportional to the number of {unit} to the power of {curve['power']:.2f}."
         further = _further_rank(*curves[:2]) if curve is curves[1] else ""
         tables.append(f"{curve['title'].capitalize()}:\n\n{_table(rows)}\n\n{power}{further}")
     return SCALE.format(tables="\n\n".join(tables)) if tables else ""
 
 
 def _further_rank(one_each: dict[str, Any], ten_each: dict[str, Any]) -> str:
-    """Return what one more rank takes on a node that is there: the same nodes with ten ranks, less those with one."""
+    """Return the cost of one more rank on an existing node: that of nodes with ten ranks, less that of nodes with one."""
     many = ten_each["points"][-1]
     alone = next((point for point in one_each["points"] if point["nodes"] == many["nodes"]), None)
     if alone is None or many["ranks"] == alone["ranks"]:
         return ""
     more = many["ranks"] - alone["ranks"]
     cpu, size = (many[name] - alone[name] for name in ("cpu", "bytes"))
-    return f" One more rank on a node that is there takes {cpu / more * 1e3:.2f} ms and {size / more / 1e3:.1f} kB."
+    return f" One more rank on an existing node takes {cpu / more * 1e3:.2f} ms and {size / more / 1e3:.1f} kB."
 
 
 def _peers(results: Mapping[str, Any]) -> list[str]:
@@ -156,13 +158,11 @@ def _time(seconds: float) -> str:
 
 
 def _notes(taken: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return what went wrong with a launcher in a row."""
-    counts: dict[str, int] = {}
-    for fault in taken["faults"]:
-        counts[fault.partition(":")[0]] = counts.get(fault.partition(":")[0], 0) + 1
-    notes = [f"{what} in {count} of {row['rounds']} rounds, which are left out" for what, count in counts.items()]
+    """Return the faults of a launcher in a row."""
+    counts = Counter(fault.partition(":")[0] for fault in taken["faults"])
+    notes = [f"{fault} in {count} of {row['rounds']} rounds, which are excluded" for fault, count in counts.items()]
     if taken["broken"]:
-        notes.append(f"broke lines, up to {taken['broken']:,} in a round")
+        notes.append(f"broke up to {taken['broken']:,} lines in a round")
     return notes
 
 
@@ -208,7 +208,7 @@ def picture(results: Mapping[str, Any]) -> str:
         x, kind = across(2.0**power), "even" if power == 0 else "grid"
         scale.append(f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{y + 6}"/>')
         scale.append(_text(x, TOP - 6, "even" if power == 0 else f"{2.0**power:g}", "quiet", 'text-anchor="middle"'))
-    heading = _text(12, 24, "mpilaunch's time divided by the peer's: left of the dashed line mpilaunch took less", "title")
+    heading = _text(12, 24, "mpilaunch's time divided by the peer's: left of the dashed line mpilaunch is faster", "title")
     size = f'width="{WIDTH}" height="{y + 18}" viewBox="0 0 {WIDTH} {y + 18}"'
     page = f'<rect class="page" width="{WIDTH}" height="{y + 18}" rx="8"/>'
     body = "\n".join([page, heading, *scale, *parts])

@@ -145,7 +145,7 @@ Host key verification failed.
 """
 
 
-def test_a_user_without_a_name_needs_one_only_where_the_template_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_needs_one_only_for_a_template_with_user(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_name() -> str:
         raise KeyError("getpwuid(): uid not found: 12345")
 

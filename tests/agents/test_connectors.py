@@ -170,7 +170,7 @@ def test_only_the_head_is_served() -> None:
 
 
 @pytest.mark.testbed
-def test_a_job_by_connectors_is_a_job(hosts: Hosts, shared: Path) -> None:
+def test_a_job_runs_over_connectors(hosts: Hosts, shared: Path) -> None:
     where = ["--connectors", "2", "-H", ",".join(f"{name}:2" for name in hosts.names)]
     code = "echo out of $RANK; echo err of $RANK >&2; exit $((RANK == 5 ? 7 : 0))"
     done = hosts.launch(*where, "--continue-on-error", "--tag", "rank", "sh", "-c", code)

@@ -69,7 +69,7 @@ class TestKubectlOverWebsocket(TestKubectl):
         ("10.0.0.7", "10.0.0.7", None),
     ],
 )
-def test_what_a_name_means(host: str, pod: str, namespace: str | None) -> None:
+def test_pod_and_namespace_of_a_host_name(host: str, pod: str, namespace: str | None) -> None:
     assert pod_and_namespace(host) == (pod, namespace)
 
 
@@ -226,7 +226,7 @@ def test_pods_that_are_not_there_yet_are_waited_for(pods: Pods) -> None:
 
 
 @pytest.mark.testbed
-def test_what_goes_wrong_for_a_while_is_tried_again(pods: Pods) -> None:
+def test_temporary_errors_are_retried(pods: Pods) -> None:
     pods.server.refusal = Refusal(2)
     done = pods.launch("--agent", "kubectl", "-H", POD, *SHOW)
     assert (done.returncode, done.stdout) == (0, "0 job-worker-0\n"), done.stderr
@@ -252,7 +252,7 @@ def test_missing_pods_are_named_at_the_end(pods: Pods) -> None:
         ("token", "start-cluster-login", "service account"),
     ],
 )
-def test_what_time_does_not_cure_is_told_at_once(pods: Pods, wrong: str, reference: str, fix: str) -> None:
+def test_permanent_errors_are_reported_at_once(pods: Pods, wrong: str, reference: str, fix: str) -> None:
     server, container = pods.server, "main"
     if wrong == "role":
         server.verbs.discard(("create", "pods/exec"))
@@ -330,7 +330,7 @@ def test_a_killed_head_leaves_nothing_in_the_pods(pods: Pods) -> None:
         wait_until(lambda name=name: pods.zombies(name) == before[name], f"{name} has no new zombie")
 
 
-def test_kubectl_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_kubectl(monkeypatch: pytest.MonkeyPatch) -> None:
     from mpilaunch_agents import pods
 
     monkeypatch.delenv("MPILAUNCH_KUBECTL", raising=False)

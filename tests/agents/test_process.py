@@ -141,7 +141,7 @@ def test_a_killed_process_is_a_lost_connection() -> None:
     run(test, lambda options: CommandAgent(AgentOptions(template="sh -c 'eval exec \"$0\"' {command}")))
 
 
-def test_what_cannot_be_killed_holds_up_no_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unkillable_process_delays_no_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpilaunch_agents.process.CLOSE_SECONDS", 0.1)
 
     async def main() -> None:
@@ -180,7 +180,7 @@ def test_stray_process_of_the_group_does_not_outlive_the_channel() -> None:
     run(test)
 
 
-def test_all_output_comes_before_the_end_when_the_loop_is_late() -> None:
+def test_a_late_loop_delivers_all_output_before_the_end() -> None:
     async def test(agent: ProcessAgent) -> None:
         channel, recorder = await start(agent, ["head", "-c", "3000000", "/dev/zero"])
         while not os.waitid(os.P_PID, channel.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
@@ -191,7 +191,7 @@ def test_all_output_comes_before_the_end_when_the_loop_is_late() -> None:
     run(test)
 
 
-def test_writing_to_a_command_that_does_not_read_does_no_harm() -> None:
+def test_writing_to_a_command_that_does_not_read_is_harmless() -> None:
     async def test(agent: ProcessAgent) -> None:
         channel, recorder = await start(agent, ["sh", "-c", "exec <&-; echo closed; read -r _ </dev/zero; sleep 60"])
         await recorder.until(lambda: bytes(recorder.stdout) == b"closed\n", "the closed stdin")

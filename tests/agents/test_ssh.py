@@ -112,7 +112,7 @@ def silent_port(hosts: Hosts) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_host_that_says_nothing(hosts: Hosts, agent: str, silent_port: int) -> None:
+def test_silent_host(hosts: Hosts, agent: str, silent_port: int) -> None:
     assert cause(hosts, agent, {"name": "node03", "port": silent_port}, connect_timeout=1) == "timeout"
 
 
@@ -143,7 +143,7 @@ def test_host_key_that_has_changed(hosts: Hosts, agent: str, wrong_known_hosts: 
 
 
 @pytest.mark.parametrize("agent", ["ssh", "openssh"])
-def test_any_host_key_when_asked_to(hosts: Hosts, agent: str, wrong_known_hosts: Path) -> None:
+def test_any_host_key_is_accepted_on_request(hosts: Hosts, agent: str, wrong_known_hosts: Path) -> None:
     assert ask(hosts, agent, "node01", insecure_host_keys=True) == [["", "node01", 0]]
 
 
@@ -316,7 +316,7 @@ def test_reading_of_an_unreadable_configuration_is_an_error(hosts: Hosts) -> Non
     assert (failure_cause, "config line 5" in message) == ("agent-failed", True), message
 
 
-def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_jump_host_is_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     class Silent:
         """A connection that was cut off, and nobody has been told."""
 

@@ -206,16 +206,16 @@ def tables() -> str:
                 lines.append(f"| {spelled} {row.metavar}".rstrip() + f" | {meaning(row)} |")
     lines += ["", "## MCA parameters that act", "", "| parameter | here |", "| --- | --- |"]
     special = (
-        (mca.WEAK, "`--hostfile VALUE`, where nobody names other hosts"),
+        (mca.WEAK, "`--hostfile VALUE`, unless other hosts are named"),
         (mca.AGENT, "`--remote-agent 'VALUE {host} {command}'`"),
-        (mca.AGENT_ARGUMENTS, "the same, as words before the host"),
+        (mca.AGENT_ARGUMENTS, "the same, with `VALUE` before the host"),
         (mca.VARIABLES, "`-x` for each item between semicolons"),
         (mca.FILES, "`--tune VALUE`"),
     )
     for names, words in (*mca.ACTING, *special):
         shown = words if "`" in words else f"`{words.lstrip('?').replace('$1', 'VALUE')}`" + ", if true" * words.startswith("?")
         lines.append(f"| {' '.join(f'`{name}`' for name in names.split())} | {shown} |")
-    lines += ["", "## Variables of other launchers that count", "", "| variable | says |", "| --- | --- |"]
+    lines += ["", "## Variables of other launchers that count", "", "| variable | sets |", "| --- | --- |"]
     variables = {variable: name for dialect in dialects.DIALECTS for variable, name in dialect.variables.items()}
     lines += [f"| `{variable}` | `--{name}` |" for variable, name in variables.items()]
     lines += [f"| `{variable}` | `--hostfile` |" for variable in kubernetes.HOSTFILE_VARIABLES]

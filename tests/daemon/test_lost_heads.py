@@ -13,7 +13,7 @@ import pytest
 
 from mpilaunch.head.nodes import bundle
 from mpilaunch.wire.frames import GO, KEEP, MARKER, STANDBY
-from tests.support.launching import ROOT, WireToDaemon, children, living, wait_for_files, wait_until
+from tests.support.launching import WireToDaemon, children, daemon_with, living, wait_for_files, wait_until
 from tests.support.mpi.worlds import offer
 
 SILENCE = 1.0
@@ -108,9 +108,8 @@ def descendants(pid: int) -> list[int]:
 
 def start(settings: str, *words: str) -> subprocess.Popen[bytes]:
     """Start a daemon from the files of the checkout, with limits as short as a test's."""
-    code = f"import sys;sys.path.append(sys.argv[1]);{settings};from mpilaunch.daemon.main import main;main()"
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-I", "-S", "-c", code, ROOT, *words], stdin=pipe, stdout=pipe, bufsize=0)
+    return subprocess.Popen([*daemon_with(settings), *words], stdin=pipe, stdout=pipe, bufsize=0)
 
 
 def test_a_head_that_says_nothing_at_all_is_lost() -> None:

@@ -16,13 +16,13 @@ from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("words", [("--map-by", "ppr:1:node", "-np", "3", "true"), ("--map-by", "nonsense", "true")])
-def test_a_mistake_leaves_no_daemon_that_had_started_already(words: tuple[str, ...]) -> None:
+def test_a_usage_error_leaves_no_prestarted_daemon(words: tuple[str, ...]) -> None:
     done = launch(*words)
     assert done.code == 2
     assert done.words.startswith("error[")
 
 
-def test_a_daemon_is_not_kept_where_the_nodes_turn_out_to_be_others(tmp_path: Path) -> None:
+def test_a_prestarted_daemon_is_dismissed_if_other_nodes_are_chosen(tmp_path: Path) -> None:
     env: dict[str, str | bytes] = {"SLURM_JOB_NODELIST": "elsewhere", "SLURM_TASKS_PER_NODE": "1"}
     program = f"echo up >{tmp_path}/up; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
     with launching("--remote-agent", "sh -c 'eval \"exec $0\"' {command}", "sh", "-c", program, env=env) as job:
@@ -33,7 +33,7 @@ def test_a_daemon_is_not_kept_where_the_nodes_turn_out_to_be_others(tmp_path: Pa
         assert finish(job).code == 0
 
 
-def test_a_daemon_that_was_begun_and_is_dismissed_goes_even_if_it_ignores_signals() -> None:
+def test_a_dismissed_daemon_ends_even_if_it_ignores_signals() -> None:
     agent = LocalAgent(AgentOptions())
     agent.begin(["sh", "-c", "trap '' TERM HUP; sleep 100 & wait"], 2)
     agent.dismiss()

@@ -123,7 +123,7 @@ def test_nothing_is_left_out_that_runs_and_every_line_keeps_its_number(path: Pat
     assert all(new.strip() in (old.strip(), b"", b"pass", b"''") or b":" in old for old, new in zip(before, after, strict=True))
 
 
-def test_what_is_left_out() -> None:
+def test_contents_left_out_of_the_bundle() -> None:
     source = """'''What this is.'''
 from __future__ import annotations
 import os
@@ -173,7 +173,7 @@ def test_it_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bundle.load() == packed
 
 
-def test_a_changed_source_is_packed_anew_though_its_size_and_times_are_the_same(
+def test_a_changed_source_is_packed_again_despite_equal_size_and_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in an image that is rebuilt with clamped times.
@@ -220,7 +220,7 @@ def flip(position: int) -> Callable[[Path], object]:
         *map(flip, (0, 64, 128, 5000, -1)),
     ],
 )
-def test_a_file_that_is_damaged_or_open_to_others_is_made_anew(spoil: Callable[[Path], object]) -> None:
+def test_a_damaged_or_public_cache_file_is_replaced(spoil: Callable[[Path], object]) -> None:
     packed = bundle.load()
     good = kept()[0].read_bytes()
     spoil(kept()[0])
@@ -239,7 +239,7 @@ def test_a_directory_that_others_may_write_is_not_used() -> None:
     assert [path.name for path in place.iterdir()] == ["x"]
 
 
-def test_without_a_place_for_it_nothing_is_kept_and_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_directory_nothing_is_cached_and_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for place in (tmp_path / "no" / "such" / "place", file, Path("/proc/self")):

@@ -79,7 +79,7 @@ def test_a_node_with_ended_ranks_never_completes_one() -> None:
     assert len(list(job.waiting())) == 1
 
 
-def test_those_that_wait_are_limited_in_number_and_bytes() -> None:
+def test_waiting_collectives_are_limited_in_number_and_bytes() -> None:
     job = Collectives(max_waiting=2, max_bytes=1000)
     assert job.enter(0, message(1, "x" * 500), 2) is None
     with pytest.raises(LimitExceeded, match="more than 1,000 bytes"):

@@ -79,7 +79,7 @@ def lost(ended: Conversation) -> str:
 def test_the_scripts_are_honest() -> None:
     for mpi in ("auto", "none"):
         ended = talk(lambda node, message, answer: answer, "--mpi", mpi)
-        assert ended.reference == "ok" and ended.seconds < 1
+        assert ended.reference == "ok", ended.words
 
 
 def spawn(rank: int, world: str = "WORLD") -> Message:
@@ -120,28 +120,28 @@ def collective(members: list[Any], ranks: int = 2, data: Any = None, kind: str =
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_node_is_heard_about_its_own_ranks_only(messages: list[Message], words: str) -> None:
+def test_a_node_may_report_about_its_own_ranks_only(messages: list[Message], words: str) -> None:
     text = lost(talk(instead_of_collective(*messages)))
     assert text.startswith("b: lost: broke the protocol: ") and words in text
 
 
 @pytest.mark.parametrize("message", [spawn(2), {"type": "broken", "text": "x"}, {"type": "joined", "world": ""}], ids=str)
-def test_nothing_of_mpi_is_heard_where_none_is_offered(message: Message) -> None:
+def test_messages_of_mpi_are_rejected_in_a_job_without_mpi(message: Message) -> None:
     assert "in a job that offers no" in lost(talk(instead_of_collective(message), "--mpi", "none", script=Waits))
 
 
-def test_finished_without_the_end_of_its_ranks_and_going_on_without_it() -> None:
+def test_a_job_can_continue_without_a_node_that_finishes_too_early() -> None:
     early: Message = {"type": "finished", "worlds": 1, "swept": []}
     ended = talk(instead_of_collective(early), "--continue-on-error", "--mpi", "none")
-    assert (ended.reference, ended.launch.lost_nodes) == ("node-lost", {1}) and ended.seconds < 5
+    assert (ended.reference, ended.launch.lost_nodes) == ("node-lost", {1})
 
 
-def test_members_of_an_unknown_world_and_going_on_without_the_node() -> None:
+def test_a_job_can_continue_without_a_node_that_names_an_unknown_world() -> None:
     ended = talk(instead_of_collective(collective([["other", -1]])), "--continue-on-error")
-    assert ended.launch.lost_nodes == {1} and ended.seconds < 5
+    assert ended.launch.lost_nodes == {1}
 
 
-def test_an_answer_to_what_another_node_was_asked() -> None:
+def test_an_answer_to_a_request_sent_to_another_node() -> None:
     asks: Message = {"type": "ask", "id": 7, "request": "modex", "world": "WORLD", "rank": 0}  # a rank of node a
     change = instead_of_collective(asks, {"type": "answer", "id": 1, "error": "", "data": "AAAA"})
     assert "an answer to a question that another node was asked" in lost(talk(change, script=Waits))
@@ -155,6 +155,15 @@ def test_a_rank_may_ask_for_data_of_a_rank_that_is_not_there() -> None:
     assert [one["error"] for one in ended.nodes["b"].taken if one["type"] == "answer"] == ["not-found"] * 2
 
 
+def test_no_rank_spawns_others_before_it_has_been_launched() -> None:
+    def early(node: Script, message: Message, answer: list[Message]) -> list[Message]:
+        return [spawn(2, node.world)] if message["type"] == "prepare" else answer
+
+    ended = talk(early)
+    assert ended.reference == "start-protocol"
+    assert ended.words.startswith("1 of 3 nodes: b: the daemon broke the protocol: broke the protocol: 'ask' of a node that is")
+
+
 def test_an_unknown_cause_of_refused_is_one_error() -> None:
     refused: Message = {"type": "refused", "problems": [{"cause": "of ours", "detail": "x"}]}
     ended = talk(lambda node, message, answer: [refused] if message["type"] == "prepare" else answer)
@@ -162,7 +171,7 @@ def test_an_unknown_cause_of_refused_is_one_error() -> None:
     assert ended.words == "1 of 3 nodes: b: the daemon broke the protocol: broke the protocol: 'refused' does not fit"
 
 
-def test_facts_that_are_none_are_one_error() -> None:
+def test_invalid_facts_are_one_error() -> None:
     class Wrong(Script):
         def hello(self) -> list[Message]:
             (hello,) = super().hello()
@@ -206,7 +215,7 @@ def test_a_message_of_too_many_values_is_not_read() -> None:
     assert "more than 1048576 values" in lost(talk(instead_of_collective({"type": "new", "x": [[]] * 600_000})))
 
 
-def test_a_node_that_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_asks_and_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "MOST_UNREAD", 1 << 20)
 
     def change(node: Script, message: Message, answer: list[Message]) -> list[Message]:
@@ -220,17 +229,19 @@ def test_a_node_that_asks_and_does_not_read_is_cut_off(monkeypatch: pytest.Monke
 # A stop always ends
 
 
-def test_a_node_that_does_not_end_is_cut_after_the_grace_time() -> None:
+def test_a_node_that_does_not_end_is_disconnected_after_the_grace_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "OVERDUE", 1.0)
+
     def silent(node: Script, message: Message, answer: list[Message]) -> list[Message]:
         return [] if message["type"] in ("stop", "collective") else answer[:1]
 
-    ended = talk(silent, "--mpi", "none", script=Waits)
+    ended = talk(silent, "--mpi", "none", "--timeout", "0.5", script=Waits)
     assert ended.reference == "timeout" and ended.launch.lost_nodes == {1}
-    assert 1.2 + stop.OVERDUE <= ended.seconds < 1.2 + stop.OVERDUE + 2
+    assert ended.seconds >= 0.5 + 0.2 + stop.OVERDUE
 
 
 @pytest.mark.parametrize("lack", ["drained", "finished", "worlds"])
-def test_a_stop_that_nobody_asked_for_ends_too(lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_after_a_failure_ends_too(lack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank fails; node b ends its ranks, but for their output, or never finishes."""
 
     class Fails(Waits):
@@ -254,7 +265,7 @@ def test_a_stop_that_nobody_asked_for_ends_too(lack: str, monkeypatch: pytest.Mo
     words = ["--grace", "0.2", "--reconnect-timeout", "0", "--mpi", "none"]
     ended = asyncio.run(converse(words, Fails))
     assert ended.reference == "rank-failed" and ended.launch.lost_nodes == {1}
-    assert 1.0 <= ended.seconds < 3.0
+    assert ended.seconds >= stop.OVERDUE
 
 
 def test_three_signals_end_at_once() -> None:
@@ -262,7 +273,7 @@ def test_three_signals_end_at_once() -> None:
         return [] if message["type"] == "stop" else answer[:1]
 
     ended = talk(silent, "--mpi", "none", "--timeout", "60", "--grace", "30", script=Waits, signals=(0.2, 0.3, 0.4))
-    assert ended.reference == "interrupted" and ended.seconds < 2
+    assert ended.reference == "interrupted" and ended.seconds < 30, "the grace time and the time limit are longer"
 
 
 # Fuzz
@@ -272,7 +283,7 @@ def fuzz(count: int) -> None:
     seed = int(os.environ.get("MPILAUNCH_TEST_SEED") or time.time())
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.conversations", str(seed), str(count)],
-        capture_output=True, text=True, env=environment(), cwd=ROOT, timeout=110, check=False,
+        capture_output=True, text=True, env=environment(), cwd=ROOT, timeout=100 + count, check=False,
     )  # fmt: skip
     print(f"MPILAUNCH_TEST_SEED={seed}")
     assert done.returncode == 0, f"MPILAUNCH_TEST_SEED={seed}:\n{done.stdout}\n{done.stderr[-3000:]}"
@@ -280,12 +291,14 @@ def fuzz(count: int) -> None:
     assert not {"\x1b", "\r", "\u202e"} & set(done.stderr), f"MPILAUNCH_TEST_SEED={seed}: {done.stderr!r}"
 
 
-def test_conversations_that_go_wrong_end_in_order() -> None:
+@pytest.mark.timeout(QUICK + 200)
+def test_faulty_conversations_end_in_order() -> None:
     fuzz(QUICK)
 
 
 @pytest.mark.slow
-def test_many_conversations_that_go_wrong_end_in_order() -> None:
+@pytest.mark.timeout(LONG + 200)
+def test_many_faulty_conversations_end_in_order() -> None:
     fuzz(LONG)
 
 
@@ -308,7 +321,7 @@ def hostile_heads(count: int) -> None:
 
 
 @pytest.mark.parametrize("message", [{"type": "signal", "signal": 65}, {"type": "stop", "steps": [[4000, 0.1]]}], ids=str)
-def test_a_signal_that_there_is_not_ends_the_daemon_in_order(message: Message) -> None:
+def test_an_invalid_signal_number_ends_the_daemon_in_order(message: Message) -> None:
     with WireToDaemon() as daemon:
         daemon.run("sleep", "100")
         daemon.write(frame(CONTROL, 0, json.dumps(message).encode()))
@@ -316,10 +329,10 @@ def test_a_signal_that_there_is_not_ends_the_daemon_in_order(message: Message) -
     assert code == 0 and "the head broke the protocol" in words and "Traceback" not in words
 
 
-def test_a_head_that_goes_wrong_leaves_a_daemon_that_ends_in_order() -> None:
+def test_daemons_end_in_order_after_a_faulty_head() -> None:
     hostile_heads(DAEMONS)
 
 
 @pytest.mark.slow
-def test_many_heads_that_go_wrong_leave_daemons_that_end_in_order() -> None:
+def test_daemons_end_in_order_after_many_faulty_heads() -> None:
     hostile_heads(5 * DAEMONS)

@@ -125,7 +125,7 @@ def test_the_tables_take_every_message_and_miss_no_member(table: dict[str, dict[
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e300, True, "1"])
-def test_what_is_no_time_is_none(value: object) -> None:
+def test_an_invalid_time_is_a_protocol_error(value: object) -> None:
     with pytest.raises(WireError):
         check({"type": "stop", "steps": [[15, value]]}, HEAD_SENDS)
 
@@ -176,7 +176,7 @@ class Silent(Observer):
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
 @given(st.booleans(), st.lists(message(FROM_DAEMON), max_size=6), st.binary(max_size=40))
-def test_whatever_a_daemon_says_the_head_goes_on(running: bool, messages: Sequence[dict[str, Any]], rest: bytes) -> None:
+def test_the_head_survives_any_message_of_a_daemon(running: bool, messages: Sequence[dict[str, Any]], rest: bytes) -> None:
     hear(running, [frame(CONTROL, 0, json.dumps(one).encode()) for one in messages] + [rest])
 
 
@@ -213,7 +213,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
     return asyncio.run(main())
 
 
-def test_a_node_cannot_speak_for_the_ranks_of_another() -> None:
+def test_a_node_cannot_report_about_the_ranks_of_another() -> None:
     for one in (
         {"type": "started", "ranks": [[1, 5, 1.0]], "failed": []},
         {"type": "exited", **FROM_DAEMON["exited"], "rank": 1},
@@ -224,7 +224,7 @@ def test_a_node_cannot_speak_for_the_ranks_of_another() -> None:
         assert launch._stop.outcome is not None and launch._stop.outcome.cause == "node-lost"
 
 
-def test_a_node_that_is_lost_while_others_still_prepare_is_a_node_that_does_not_start() -> None:
+def test_a_node_lost_while_others_prepare_counts_as_a_failed_start() -> None:
     def said(kind: str) -> bytes:
         return frame(CONTROL, 0, json.dumps({"type": kind, **FROM_DAEMON[kind]}).encode())
 
@@ -261,7 +261,7 @@ def test_a_banner_without_end_is_bounded() -> None:
 
 @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=25)
 @given(st.booleans(), st.lists(message(FROM_HEAD), min_size=1, max_size=4), st.binary(max_size=40))
-def test_whatever_a_head_says_the_daemon_ends_in_order(
+def test_the_daemon_ends_in_order_after_any_message_of_a_head(
     running: bool, messages: Sequence[dict[str, Any]], rest: bytes
 ) -> None:
     with WireToDaemon() as daemon:

@@ -14,7 +14,7 @@ def looked_up(names: PublishedNames, space: str, *wanted: str, wait: bool = Fals
     return found
 
 
-def test_a_name_is_found_until_it_is_taken_back() -> None:
+def test_a_name_is_found_until_it_is_unpublished() -> None:
     names = PublishedNames()
     assert looked_up(names, "pmi", "s") == [{}]
     assert names.publish(0, "pmi", {"s": "port", "t": "other"}) == ""
@@ -25,7 +25,7 @@ def test_a_name_is_found_until_it_is_taken_back() -> None:
     assert names.unpublish(0, "pmi", ["s"]) == "s is not published"
 
 
-def test_a_name_is_taken_once_in_its_space() -> None:
+def test_a_name_is_published_once_in_its_space() -> None:
     names = PublishedNames()
     assert names.publish(0, "pmi", {"s": "1"}) == ""
     assert names.publish(0, "pmi", {"s": "2"}) == "s is published already"
@@ -33,7 +33,7 @@ def test_a_name_is_taken_once_in_its_space() -> None:
     assert looked_up(names, "pmi", "s") == [{"s": "1"}]
 
 
-def test_who_waits_hears_when_all_are_there() -> None:
+def test_a_look_up_waits_until_all_names_are_published() -> None:
     names = PublishedNames()
     found = looked_up(names, "pmix", "a", "b", wait=True)
     names.publish(0, "pmix", {"a": 1})
@@ -49,7 +49,7 @@ def test_names_are_limited_in_number() -> None:
     assert "10,000" in names.publish(0, "pmi", {"one more": ""})
 
 
-def test_a_name_of_pmix_is_taken_back_by_its_node_only() -> None:
+def test_a_pmix_name_is_unpublished_by_its_node_only() -> None:
     names = PublishedNames()
     assert names.publish(0, "pmix", {"s": "1"}) == ""
     assert names.unpublish(1, "pmix", ["s"]) == "s is not published by this node"

@@ -135,7 +135,7 @@ def test_one_rank_without_a_tag_passes_bytes_as_they_are(capfdbinary) -> None:
     assert capfdbinary.readouterr().out == b"\0\xffno newline\r50%"
 
 
-def test_a_line_without_end_is_broken_at_the_limit(capfd) -> None:
+def test_an_endless_line_is_split_at_the_limit(capfd) -> None:
     block = b"x" * 200_000
 
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
@@ -148,7 +148,7 @@ def test_a_line_without_end_is_broken_at_the_limit(capfd) -> None:
     assert max(map(len, lines)) <= LONGEST_LINE + len(block)
 
 
-def test_what_we_say_stands_between_lines(capfd) -> None:
+def test_our_messages_are_printed_between_lines(capfd) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, err(0), b"half ")
         forwarder.say("note: of ours\n")
@@ -223,7 +223,7 @@ def test_windows_are_bounded_together_and_each(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("words", ["-np 2 -H local:2", "-np 1", "-np 2 -H local:2 --fold", "-np 2 -H local:2 --tag rank"])
-def test_every_byte_is_granted_again_but_for_less_than_a_quarter_of_the_window(capfd, words: str) -> None:
+def test_credit_is_granted_again_for_all_but_a_quarter_of_the_window(capfd, words: str) -> None:
     windows = []
     sent = 0
 
@@ -287,7 +287,7 @@ def test_the_last_lines_of_stderr_are_kept(capfd) -> None:
     forward("-np 2 -H local:2", body)
 
 
-def test_a_long_last_line_is_cut_and_a_line_that_lost_its_beginning_is_not_shown(capfd) -> None:
+def test_a_long_last_line_is_cut_and_a_truncated_line_is_not_shown(capfd) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, err(0), b"x" * (KEPT - 4) + b"\nend\n")
         assert forwarder.last_lines(0) == (b"end",)
@@ -369,7 +369,7 @@ def test_a_directory_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
         forward(f"-np 1 --output-filename {tmp_path}/file/logs", lambda forwarder, link: None)
 
 
-def test_a_full_disk_is_told_once_and_the_output_goes_on(capfd, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_the_output_continues(capfd, tmp_path: Path) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, forwarder._streams[out(0)].file.descriptor)
@@ -399,7 +399,7 @@ def test_equal_texts_are_printed_once_behind_the_names_of_their_nodes(capfd) -> 
     assert printed(capfd) == (["node[01,03]: same", "node[01,03]: lines", "node02: other"], ["node04: error"])
 
 
-def test_more_than_can_be_kept_is_printed_as_it_comes(capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_can_be_folded_is_printed_at_once(capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpilaunch.head.output.forward.MOST_FOLDED", 1000)
 
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
@@ -416,6 +416,6 @@ def test_more_than_can_be_kept_is_printed_as_it_comes(capfd, monkeypatch: pytest
 # Messages of mpilaunch
 
 
-def test_what_a_node_tells_reaches_no_terminal_as_a_command(capfd) -> None:
+def test_texts_of_a_node_reach_no_terminal_as_control_sequences(capfd) -> None:
     forward("-np 2 -H local:2", lambda forwarder, link: forwarder.say("rank 0: GPU-\x1b[2J\x9b1m\tx\r\n"))
     assert printed(capfd) == ([], ["rank 0: GPU-\\x1b[2J\\x9b1m\tx\\x0d"])

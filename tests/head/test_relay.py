@@ -33,7 +33,7 @@ class Other(FrameProtocol):
         self.lost = True
 
 
-def test_the_end_is_heard_by_a_head_that_is_speaking(tmp_path: Path) -> None:
+def test_a_sending_head_receives_the_end(tmp_path: Path) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         other, recorder = Other(), Recorder()

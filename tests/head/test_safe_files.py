@@ -8,9 +8,10 @@ import json
 import os
 import socket
 import stat
+import tempfile
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ from mpilaunch.head import safe_files
 from mpilaunch.head.checkpoints import number_set
 from mpilaunch.job import checkpoints
 from tests.support.launching import Launched, launch, sh
-from tests.support.second_user import OTHER, USER, as_user, beside, shared_directory
+from tests.support.second_user import OTHER, USER, as_user, shared_directory
+from tests.support.system_calls import SystemCalls
 
 STICKY, OPEN = 0o1777, 0o777
 
@@ -109,7 +111,7 @@ def test_a_link_that_appears_while_the_job_runs_is_not_followed(sticky: Path, tm
     assert "error[report-file]" in done.words and "is a link that belongs to" in done.words
 
 
-def test_a_name_of_another_file_of_ours_is_no_file_to_write(sticky: Path, tmp_path: Path) -> None:
+def test_a_hard_link_to_a_file_of_ours_is_not_written(sticky: Path, tmp_path: Path) -> None:
     # Where the kernel lets him, another user makes a hard link to a file of ours.
     (sticky / "precious").write_text("ours")
     (sticky / "report.json").hardlink_to(sticky / "precious")
@@ -213,43 +215,87 @@ def test_a_device_or_pipe_that_is_named_outright_is_written(tmp_path: Path) -> N
     assert mine.read_text() == "out\n"
 
 
-def test_a_directory_that_is_exchanged_for_a_link_meanwhile_leads_nowhere(sticky: Path, tmp_path: Path) -> None:
-    theirs = sticky / "theirs"
-    (theirs / "logs").mkdir(parents=True)
-    for path in (theirs, theirs / "logs"):
-        os.chown(path, USER, USER)
+def write_output(path: str) -> None:
+    """Open a rank's output file."""
+    os.close(safe_files.open_output(path, append=False, named=False))
+
+
+def write_report(path: str) -> None:
+    """Write a report."""
+    safe_files.write_file(path, b"{}")
+
+
+def check_then_write(path: str) -> None:
+    """Write a file as this project must not: the check and the use each follow the path."""
+    if Path(path).parent.is_symlink():
+        raise PermissionError(path)
+    Path(path).write_text("")
+
+
+def results_of_exchanges(write: Callable[[str], None], sticky: Path) -> tuple[set[str], list[str]]:
+    """Exchange a directory for a link and back at each pair of system calls that `write` makes.
+
+    Returns:
+        The results of the calls, and the names of the files that reached the link's target.
+    """
     victim = sticky / "victim"
-    victim.mkdir(0o755)
+    victim.mkdir()
 
-    def exchange() -> None:
-        steps = (
-            lambda: os.rename("logs", "aside"),
-            lambda: os.symlink(victim, "logs"),
-            lambda: os.unlink("logs"),
-            lambda: os.rename("aside", "logs"),
-        )
-        for step in steps:
-            try:
-                step()
-            except OSError:  # the head has made the directory again in between
-                with contextlib.suppress(OSError):
-                    os.rename("logs", f"made-{time.monotonic_ns()}")
+    def owned(path: Path) -> None:
+        os.chown(path, USER, USER, follow_symlinks=False)
 
-    written = failed = number = 0
-    deadline = time.monotonic() + 20
-    with beside(USER, exchange, theirs):
-        while number < 4000 or (not (written and failed) and time.monotonic() < deadline):
-            number += 1
-            try:
-                if number % 2:
-                    os.close(safe_files.open_output(f"{theirs}/logs/rank-0000.out", append=False, named=False))
-                else:
-                    safe_files.write_file(f"{theirs}/logs/report.json", b"{}")
-                written += 1
-            except OSError:
-                failed += 1
-    assert list(victim.iterdir()) == []
-    assert written and failed, "both states were met"
+    def run(state: int, steps: Collection[int]) -> tuple[str, int]:
+        """Write while a directory passes from one state to the next at some system calls; return the result, their number."""
+        theirs = Path(tempfile.mkdtemp(dir=sticky))
+        logs, aside = theirs / "logs", theirs / "aside"
+
+        def exchange() -> None:
+            steps = (lambda: logs.rename(aside), lambda: logs.symlink_to(victim), logs.unlink, lambda: aside.rename(logs))
+            if logs.is_dir() and aside.exists() and not logs.is_symlink():
+                logs.rename(theirs / "made")  # by `write`, while there was none
+            steps[state % 4]()
+            if logs.is_symlink():
+                owned(logs)
+
+        def next_state() -> None:
+            nonlocal state
+            exchange()
+            state += 1
+
+        logs.mkdir()
+        owned(theirs)
+        owned(logs)
+        first, state = state, 0
+        for _ in range(first):
+            next_state()
+        result = "written"
+        calls = SystemCalls(dict.fromkeys(steps, next_state))
+        try:
+            with calls:
+                write(f"{logs}/rank-0000.out")
+        except OSError as error:
+            result = type(error).__name__
+        return result, calls.count
+
+    results = set()
+    for state in range(4):
+        most = run(state, ())[1]
+        for pair in combinations_with_replacement(range(1, most + 1), 2):
+            results.add(run(state, pair)[0])
+    return results, sorted(path.name for path in victim.iterdir())
+
+
+@pytest.mark.parametrize("write", [write_output, write_report])
+def test_a_directory_exchanged_for_a_link_at_any_system_call_leads_nowhere(
+    sticky: Path, write: Callable[[str], None]
+) -> None:
+    results, reached = results_of_exchanges(write, sticky)
+    assert {"written", "UnsafePath"} <= results and not reached
+
+
+def test_a_check_apart_from_its_use_is_caught_by_the_exchange(sticky: Path) -> None:
+    results, reached = results_of_exchanges(check_then_write, sticky)
+    assert "PermissionError" in results and reached == ["rank-0000.out"]
 
 
 def test_another_user_than_root_is_protected_alike(sticky: Path) -> None:
@@ -338,7 +384,7 @@ def test_marks_are_removed_and_sets_are_numbered_through_no_link(sticky: Path, t
     assert [path.name for path in theirs.iterdir()] == ["unfinished-1"]
 
 
-def test_a_umask_of_nothing_makes_no_directory_of_everybody(tmp_path: Path) -> None:
+def test_a_umask_of_0_makes_no_public_directory(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         words = ("-np", "1", "--output-filename", tmp_path / "a" / "b", "--checkpoint-prefix", tmp_path / "c")

@@ -183,7 +183,7 @@ def test_output_and_stdin_go_through_whole(place: Place) -> None:
     assert (job.returncode, err) == (0, b"") and out == sent
 
 
-def test_a_job_goes_on_when_nothing_is_to_stand_by_any_more(place: Place, tmp_path: Path) -> None:
+def test_a_job_continues_after_down(place: Place, tmp_path: Path) -> None:
     keeper = place.up()
     program = sh(f"echo >{tmp_path}/up-$RANK; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo done")
     with launching(*place.words, *program, env=place.env) as job:
@@ -209,7 +209,7 @@ def test_the_end_of_the_keeper_leaves_nothing(place: Place, number: int) -> None
 
 
 @pytest.mark.parametrize(("time", "code"), [("30", 5), ("0", ExitCode.NODE_LOST)])
-def test_a_job_outlives_the_keeper_that_serves_it_where_it_has_time(place: Place, tmp_path: Path, time: str, code: int) -> None:
+def test_a_job_survives_its_keeper_within_the_reconnect_timeout(place: Place, tmp_path: Path, time: str, code: int) -> None:
     keeper = place.up()
     wait = f"echo >{tmp_path}/up-$RANK; until [ -e {tmp_path}/go ]; do sleep 0.01; done"
     words = ["--reconnect-timeout", time, *sh(f"{wait}; echo $RANK; exit 5")]
@@ -244,7 +244,7 @@ def test_nothing_passes_from_a_job_to_the_next(place: Place, tmp_path: Path) -> 
     assert {parent for parent, _ in place.started} == {keeper}
 
 
-def test_what_stands_by_forks_again_only_after_a_release() -> None:
+def test_a_standby_guard_forks_again_only_after_a_release() -> None:
     session = Session()
     pipe = subprocess.PIPE
     with subprocess.Popen([*local_command(), STANDBY], stdin=pipe, stdout=pipe, bufsize=0) as process:
@@ -281,7 +281,7 @@ class Taken(RelayedChannel):
         self.said += data or b"<end>"
 
 
-def test_a_launch_does_not_wait_for_the_end_of_a_daemon_that_stood_by() -> None:
+def test_a_launch_does_not_wait_for_the_end_of_a_standby_daemon() -> None:
     async def main() -> None:
         for first, ended in ((GO, True), (b"a bundle", False)):
             link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents())
@@ -296,7 +296,7 @@ def test_a_launch_does_not_wait_for_the_end_of_a_daemon_that_stood_by() -> None:
     asyncio.run(main())
 
 
-def test_a_launch_waits_for_the_end_of_a_daemon_that_it_has_reached_by_itself() -> None:
+def test_a_launch_waits_for_the_end_of_a_daemon_that_it_started() -> None:
     async def main() -> None:
         link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents(), 10.0, lambda link, why: None)
         link.opened(Taken(link), GO)
@@ -324,7 +324,7 @@ def test_a_daemon_that_dies_in_a_job_is_replaced(place: Place, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("behind", [0, 1], ids=["guard", "daemon"])
-def test_a_daemon_that_was_lost_or_hangs_is_not_missed(place: Place, behind: int) -> None:
+def test_a_lost_or_hanging_standby_daemon_is_replaced_by_the_launch(place: Place, behind: int) -> None:
     keeper = place.up()
     standing = place.standing
     lost, hanging = standing[behind::2]
@@ -337,14 +337,14 @@ def test_a_daemon_that_was_lost_or_hangs_is_not_missed(place: Place, behind: int
     wait_until(lambda: not living(hanging), "what hangs is cut")
 
 
-def test_nobody_stands_by_for_ever(place: Place) -> None:
+def test_standby_daemons_end_after_the_idle_time(place: Place) -> None:
     keeper = place.up("--up-idle", "1")
     standing = place.standing
     wait_until(lambda: not living(keeper), "it has gone")
     assert not any(map(living, standing))
 
 
-def test_a_keeper_that_does_not_move_holds_up_no_launch(place: Place) -> None:
+def test_a_stopped_keeper_delays_no_launch(place: Place) -> None:
     keeper = place.up()
     os.kill(keeper, signal.SIGSTOP)
     try:
@@ -355,7 +355,7 @@ def test_a_keeper_that_does_not_move_holds_up_no_launch(place: Place) -> None:
     assert place.started[2][0] != keeper
 
 
-def test_of_two_that_are_started_at_once_one_is_left(place: Place) -> None:
+def test_of_two_keepers_started_at_once_one_remains(place: Place) -> None:
     with launching("--up", *place.words, env=place.env) as one, launching("--up", *place.words, env=place.env) as other:
         assert {finish(one).code, finish(other).code} == {0}
     keepers = {parent for parent, _ in place.started}
@@ -364,7 +364,7 @@ def test_of_two_that_are_started_at_once_one_is_left(place: Place) -> None:
     wait_until(lambda: not any(map(living, keepers)), "both have gone")
 
 
-def test_it_keeps_nothing_that_is_not_its_own(place: Place) -> None:
+def test_the_keeper_inherits_no_foreign_descriptor(place: Place) -> None:
     read, write = os.pipe()
     with launching("--up", *place.words, env=place.env, pass_fds=(write,)) as process:
         assert finish(process).code == 0
@@ -405,7 +405,7 @@ def connected(place: Place, secret: bytes | None = None) -> Iterator[socket.sock
 
 
 @pytest.mark.parametrize("proved", [False, True])
-def test_words_that_mean_nothing_do_the_keeper_no_harm(place: Place, proved: bool) -> None:
+def test_invalid_messages_do_not_disturb_the_keeper(place: Place, proved: bool) -> None:
     keeper = place.up()
     secret = secret_of(place) if proved else None
     frames = [HEADER.pack(kind, 3) + b"abc" for kind in range(20) if kind != DOWN or not proved]
@@ -418,7 +418,7 @@ def test_words_that_mean_nothing_do_the_keeper_no_harm(place: Place, proved: boo
     assert {parent for parent, _ in place.started} == {keeper}
 
 
-def test_who_does_not_know_the_secret_gets_nothing(place: Place) -> None:
+def test_clients_without_the_secret_get_nothing(place: Place) -> None:
     keeper = place.up()
     for request in (HEADER.pack(DOWN, 0), HEADER.pack(TAKE, 0), HEADER.pack(PROOF, ANSWER_SIZE) + bytes(ANSWER_SIZE)):
         with connected(place) as client:
@@ -432,7 +432,7 @@ def test_who_does_not_know_the_secret_gets_nothing(place: Place) -> None:
             assert client.recv(100) == b"", "none may be silent for ever"
 
 
-def test_a_launch_gives_nothing_to_one_who_has_taken_the_keepers_place(place: Place) -> None:
+def test_a_launch_sends_nothing_to_an_impostor_of_the_keeper(place: Place) -> None:
     keeper = place.up()
     os.kill(keeper, signal.SIGKILL)
     wait_until(lambda: not living(keeper), "the keeper has gone")
@@ -455,7 +455,7 @@ def test_a_launch_gives_nothing_to_one_who_has_taken_the_keepers_place(place: Pl
     assert done.lines == ["up"] * 4
 
 
-def test_its_socket_and_record_are_the_users_alone(place: Place) -> None:
+def test_socket_and_record_are_private(place: Place) -> None:
     place.up()
     assert len(secret_of(place)) == 32
     assert place.socket.stat().st_mode & 0o077 == 0
@@ -463,7 +463,7 @@ def test_its_socket_and_record_are_the_users_alone(place: Place) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["open to others", "another user's", "a link", "a file", "too deep"])
-def test_where_its_place_is_taken_it_has_another(place: Place, wrong: str) -> None:
+def test_the_keeper_uses_another_directory_if_its_own_is_taken(place: Place, wrong: str) -> None:
     cache = place.folder / "cache"
     env = {**place.env, "XDG_CACHE_HOME": str(cache)}
     folder = place.socket.parent
@@ -495,7 +495,7 @@ def test_where_its_place_is_taken_it_has_another(place: Place, wrong: str) -> No
     assert not [path for path in (cache / "mpilaunch-standby").rglob("*") if path.is_file() or path.is_socket()]
 
 
-def test_a_record_of_somebody_else_is_not_believed(place: Place) -> None:
+def test_a_record_of_another_user_is_rejected(place: Place) -> None:
     folder = place.socket.parent
     folder.mkdir(0o700)
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -535,7 +535,7 @@ def test_without_any_place_there_is_an_error(place: Place) -> None:
         (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),
     ],
 )
-def test_what_cannot_stand_by(place: Place, words: list[str], code: int, message: str) -> None:
+def test_errors_of_up(place: Place, words: list[str], code: int, message: str) -> None:
     done = launch(*words, env=place.env)
     assert (done.code, done.out) == (code, b"")
     assert message in done.words

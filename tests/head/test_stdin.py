@@ -90,7 +90,7 @@ def test_a_file_is_read_as_far_as_the_credit_goes(tmp_path: Path) -> None:
     forward({0: link}, body)
 
 
-def test_a_pipe_is_not_read_before_somebody_can_take_it() -> None:
+def test_a_pipe_is_not_read_before_the_ranks_can_accept_data() -> None:
     write = stdin_is_a_pipe()
     os.write(write, b"abc")
     link = Link(0)
@@ -131,7 +131,7 @@ def test_of_several_ranks_the_slowest_sets_the_pace(tmp_path: Path) -> None:
     forward(links, body)
 
 
-def test_what_one_rank_has_not_read_of_a_file_is_given_back(tmp_path: Path) -> None:
+def test_the_offset_of_a_file_is_set_back_to_what_the_rank_has_read(tmp_path: Path) -> None:
     stdin_is_a_file(tmp_path, b"one\ntwo\nthree\n")
     os.lseek(0, 4, os.SEEK_SET)
     link = Link(1000)

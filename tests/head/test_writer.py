@@ -47,7 +47,7 @@ def reading(descriptor: int) -> Callable[[], bytes]:
     return whole
 
 
-def test_blocks_come_out_whole_in_order_and_are_told_in_order(pipe: tuple[int, int]) -> None:
+def test_blocks_are_written_whole_and_acknowledged_in_order(pipe: tuple[int, int]) -> None:
     read, write = pipe
     blocks = [b"%d" % number * (number % 5000) + b"\n" for number in range(300)]
     told: list[int] = []
@@ -65,7 +65,7 @@ def test_blocks_come_out_whole_in_order_and_are_told_in_order(pipe: tuple[int, i
     assert told == list(range(300))
 
 
-def test_a_reader_that_does_not_read_stops_neither_the_loop_nor_is_told_as_written(pipe: tuple[int, int]) -> None:
+def test_a_blocked_reader_neither_stops_the_loop_nor_counts_as_having_read(pipe: tuple[int, int]) -> None:
     read, write = pipe
     size = 1 << 20
 
@@ -100,7 +100,7 @@ def test_a_descriptor_that_does_not_block_is_waited_for(pipe: tuple[int, int]) -
     asyncio.run(main())
 
 
-def test_a_reader_that_goes_away_is_told_once_and_what_follows_counts_as_written(pipe: tuple[int, int]) -> None:
+def test_a_reader_that_leaves_is_reported_once_and_later_output_counts_as_written(pipe: tuple[int, int]) -> None:
     read, write = pipe
     os.close(read)
     errors: list[int | None] = []
@@ -136,7 +136,7 @@ def test_two_descriptors_of_one_writer_get_their_own_in_order(pipe: tuple[int, i
     assert whole() == b"".join(b"%d\n" % number for number in range(1000))
 
 
-def test_a_writer_that_nobody_used_has_nothing_to_wait_for() -> None:
+def test_an_unused_writer_has_nothing_to_wait_for() -> None:
     before = threading.active_count()
 
     async def main() -> None:

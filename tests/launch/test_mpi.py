@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -259,19 +260,18 @@ def test_a_libpmix_that_crashes_ends_the_job_and_leaves_nothing(open_programs: P
             # The others are ranks, which have a name of their own.
             return next((pid for pid in children(daemon) if command_name(pid) != "ends"), None)
 
-        def mapped() -> bool:
-            ranks = [pid for pid in children(daemon) if command_name(pid) == "ends"]
-            return len(ranks) == 4 and all("_segment." in Path(f"/proc/{pid}/maps").read_text() for pid in ranks)
+        def segments() -> set[str] | None:
+            maps = [Path(f"/proc/{pid}/maps").read_text() for pid in children(daemon) if command_name(pid) == "ends"]
+            mapped = [set(re.findall(r"/dev/shm/\S*_segment\.\S*", text)) for text in maps]
+            return set.union(*mapped) if len(mapped) == 4 and all(mapped) else None
 
-        before = set(os.listdir("/dev/shm"))
-        wait_until(mapped, "the ranks are in MPI_Init")
-        made = set(os.listdir("/dev/shm")) - before
+        made = wait_until(segments, "the ranks are in MPI_Init")
         pid = wait_until(helper, "a helper")
         os.kill(pid, signal.SIGKILL)
         done = finish(process)
     assert done.code == ExitCode.MPI_FAILED
     assert "error[mpi-failed]: local: the PMIx helper was killed by SIGKILL (signal 9)" in done.words
-    assert not made & set(os.listdir("/dev/shm"))
+    assert [path for path in made if os.path.exists(path)] == []
 
 
 @pytest.mark.parametrize(

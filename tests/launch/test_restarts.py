@@ -297,10 +297,8 @@ def test_an_interrupt_between_attempts_ends_the_job(tmp_path: Path) -> None:
         assert process.stderr is not None
         heard = process.stderr.readline().decode()
         assert "; attempt 2 of 10 in " in heard
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
         done = finish(process)
-    assert time.monotonic() - began < 1
     assert done.code == 130
     assert done.words.startswith("error[interrupted]: SIGINT to mpilaunch before attempt 2\n")
     causes = [found["cause"] for found in json.loads((tmp_path / "r.json").read_text())["attempts"]]

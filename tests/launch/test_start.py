@@ -146,7 +146,8 @@ def test_every_node_is_tried_and_every_cause_is_told(tmp_path: Path) -> None:
 
 def test_a_node_that_does_not_answer_in_time(tmp_path: Path) -> None:
     said = start(tmp_path, "--agent", "fake", "-H", "node1,timeout1", "--start-timeout", "1.5", *RUN)
-    assert re.match(r"error\[start-timeout\]: (1 of 2 nodes: )?timeout1: no answer in time after 1\.[5-9] s\n", said)
+    match = re.match(r"error\[start-timeout\]: (?:1 of 2 nodes: )?timeout1: no answer in time after ([\d.]+) s\n", said)
+    assert match and float(match[1]) >= 1.5, said
 
 
 def test_a_banner_is_no_failure(tmp_path: Path) -> None:

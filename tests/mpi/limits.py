@@ -1,4 +1,4 @@
-"""What a library cannot do, whoever starts it: expected here, with the reason, and run all the same under both launchers."""
+"""Known limits of MPI libraries, with reasons. The cases still run, under mpilaunch and the library's launcher alike."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from tests.mpi.places import TWO_LOCAL, Place
 
-UCX_PORTS = "its default, UCX, has no ports"
+UCX_PORTS = "the default, UCX, has no ports"
 MPICH_UCX = "MPICH over UCX has no ports, which spawning and publishing need"
 FINALIZE = (
-    "It prints all, and then most runs hang in MPI_Finalize over UCX's TCP: one rank waits there for another to take part in "
-    "closing a connection, and that one already waits in PMI's last barrier"
+    "The program prints everything; then most runs hang in MPI_Finalize over UCX's TCP: one rank waits for another to take "
+    "part in closing a connection, while the other already waits in PMI's last barrier"
 )
 
 
@@ -56,7 +56,7 @@ LEFTOVERS = (
         "mpich-5",
         ("abort", "no finalize"),
         "/dev/shm/mpich_shm_",
-        "It takes its shared memory out of /dev/shm only in MPI_Finalize",
+        "The library removes its shared memory from /dev/shm only in MPI_Finalize",
     ),
 )
 
@@ -77,16 +77,16 @@ NEEDS = (
         "mpich-5",
         ("spawn", "spawn multiple"),
         {"UCX_LOG_LEVEL": "error"},
-        "UCX warns on stdout of requests that MPICH did not give back",
+        "UCX warns on stdout of requests that MPICH did not release",
     ),
     Need("mpich-4", ("publish",), {"MPIR_CVAR_CH4_NETMOD": "ofi"}, UCX_PORTS),
     Need("mpich-5", ("publish",), {"MPIR_CVAR_CH4_NETMOD": "ofi"}, UCX_PORTS),
-    Need("impi", ("spawn", "spawn multiple", "publish"), {"I_MPI_SPAWN": "on"}, "Intel's manual asks for it"),
+    Need("impi", ("spawn", "spawn multiple", "publish"), {"I_MPI_SPAWN": "on"}, "Intel's manual requires it"),
     Need(
         "openmpi-5",
         ("spawn", "spawn multiple"),
         {"OMPI_MCA_coll": "^han"},
-        "on two nodes of one host name its han component gives wrong sums, or hangs, after a merge",
+        "on two nodes with one host name, the component han computes wrong sums or hangs after a merge",
         (TWO_LOCAL.name,),
     ),
 )

@@ -61,7 +61,7 @@ def tables(data: Mapping[str, Any]) -> str:
     parts = [
         "\nUnder mpilaunch:\n",
         _table(data, MPILAUNCH, notes),
-        "\nThe same under the launcher that comes with the library, where it can do the same:\n",
+        "\nUnder the library's own launcher, for the same cases as far as it supports them:\n",
         _table(data, OWN, notes),
         "",
         *(f"{number}. {note}." for note, number in notes.items()),

@@ -17,7 +17,8 @@ from pathlib import Path
 from mpilaunch.daemon.pmix import library as pmix
 
 NOBODY = 65534
-SECONDS = 2
+RANK_SECONDS, TOOL_SECONDS = 20, 2
+"""Time of an attempt. The server answers a rank at once; a tool is never answered."""
 HUNG = "no answer"
 
 
@@ -28,29 +29,36 @@ def main() -> None:
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
-    attempts = {f"rank of {name!r}": be(as_rank, library, name, wish) for name in wish["namespaces"]}
-    attempts["tool with a name"] = be(as_tool, library, "stranger", wish)
-    attempts["tool without a name"] = be(as_tool, library, "", wish)
+    attempts = {}
     for name in wish["namespaces"]:
-        attempts[f"tool of {name!r}"] = be(as_tool, library, name, wish)
+        attempts[f"rank of {name!r}"] = Attempt(RANK_SECONDS, as_rank, library, name, wish).result()
+    tools = {"tool with a name": "stranger", "tool without a name": ""}
+    tools |= {f"tool of {name!r}": name for name in wish["namespaces"]}
+    running = {title: Attempt(TOOL_SECONDS, as_tool, library, name, wish) for title, name in tools.items()}
+    attempts |= {title: attempt.result() for title, attempt in running.items()}
     print(json.dumps({"attempts": attempts, "seen": seen(wish["folders"])}))
 
 
-def be(what, library, name, wish) -> str:  # type: ignore[no-untyped-def]
-    """Try in a child, which may hang; return what came of it."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(SECONDS)
-        os.dup2(writing, 2)
-        os.environ["CLAIM"] = "0"  # from here on, for pretend.so
-        os.write(writing, b"\n" + what(library, name, wish).encode())
-        os._exit(0)
-    os.close(writing)
-    _, status = os.waitpid(child, 0)
-    with open(reading, "rb") as file:
-        words = file.read().decode(errors="replace")
-    return words.rpartition("\n")[2] if status == 0 else HUNG
+class Attempt:
+    """An attempt in a child process, which may hang."""
+
+    def __init__(self, seconds, connect, library, name, wish) -> None:  # type: ignore[no-untyped-def]
+        self._reading, writing = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            signal.alarm(seconds)
+            os.dup2(writing, 2)
+            os.environ["CLAIM"] = "0"  # from here on, for pretend.so
+            os.write(writing, b"\n" + connect(library, name, wish).encode())
+            os._exit(0)
+        os.close(writing)
+
+    def result(self) -> str:
+        """Wait for the end, and return the result."""
+        _, status = os.waitpid(self._child, 0)
+        with open(self._reading, "rb") as file:
+            text = file.read().decode(errors="replace")
+        return text.rpartition("\n")[2] if status == 0 else HUNG
 
 
 def as_rank(library, name, wish) -> str:  # type: ignore[no-untyped-def]

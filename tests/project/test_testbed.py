@@ -111,3 +111,9 @@ def test_left_behind_tells_of_a_process_in_a_session_of_its_own(monkeypatch: pyt
         stray.kill()
         stray.wait()
     assert left_behind(before) == {}
+
+
+def test_an_mpi_program_that_hangs_after_its_last_line_is_repeated(hosts: Hosts, shared: Path) -> None:
+    script = "echo run >>runs; echo line; [ $(wc -l <runs) -gt 1 ] || exec sleep 600"
+    done = hosts.run_mpi(["sh", "-c", script], 1, patience=0.6)
+    assert (done.returncode, done.stdout, (shared / "runs").read_text()) == (0, "line\n", "run\nrun\n")

@@ -191,21 +191,40 @@ class Hosts:
         """Run mpilaunch on the head; `options` are those of `run`."""
         return self.run([sys.executable, "-m", "mpilaunch", *arguments], **options)
 
-    def run_mpi(self, argv: Sequence[str | os.PathLike[str]], lines: int, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a program of MPICH 4.0.2 on several hosts; the arguments are those of `run`.
+    def run_mpi(
+        self, argv: Sequence[str | os.PathLike[str]], lines: int, patience: float = 3.0, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of MPICH 4.0.2 on several hosts; the arguments are those of `popen`.
 
-        Over UCX's TCP its MPI_Finalize hangs now and then, whoever launches it (docs/mpi.md): a run that has printed all of its
-        `lines` and hangs then is made again.
+        Over UCX's TCP its MPI_Finalize sometimes hangs, under any launcher (docs/mpi.md). A run that has printed all of its
+        `lines` and has not ended `patience` seconds later is repeated.
         """
-        for _ in range(4):
+        for _ in range(6):
+            process = self.popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, **options)
             try:
-                return self.run(argv, timeout=10.0, **options)
-            except subprocess.TimeoutExpired as error:
-                assert (error.output or b"").count(b"\n") == lines, f"it hangs before its end: {error.output!r}"
+                return self._end_of_mpi(process, lines, patience / 3)
+            except subprocess.TimeoutExpired:
                 deadline = time.monotonic() + 10
-                while any(map(self.processes, self.names)) and time.monotonic() < deadline:
-                    time.sleep(0.05)
-        raise AssertionError("it never came past MPI_Finalize")
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.communicate()
+            while any(map(self.processes, self.names)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        raise AssertionError("MPI_Finalize hung each time")
+
+    def _end_of_mpi(self, process: subprocess.Popen[str], lines: int, pause: float) -> subprocess.CompletedProcess[str]:
+        """Return the result of a process; raises TimeoutExpired when it hangs for three pauses after its last line."""
+        deadline, complete = time.monotonic() + 60, 0
+        while True:
+            try:
+                output, errors = process.communicate(timeout=pause)
+                return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+            except subprocess.TimeoutExpired as error:
+                complete += (error.output or b"").count(b"\n") == lines
+                assert complete or time.monotonic() < deadline, f"it hangs before its end: {error.output!r}"
+                if complete > 3:
+                    raise
 
     # The hosts
 

@@ -174,6 +174,16 @@ def peak_memory(pid: int) -> int:
     return 0
 
 
+def daemon_with(settings: str) -> list[str]:
+    """Return the command of a daemon from the files of the checkout, which runs some statements before it starts.
+
+    Args:
+        settings: statements that give limits the values of a test.
+    """
+    code = f"import sys;sys.path.append(sys.argv[1]);{settings};from mpilaunch.daemon.main import main;main()"
+    return [sys.executable, "-I", "-S", "-c", code, str(ROOT)]
+
+
 class WireToDaemon:
     """One daemon, started as an agent would, and the head's side of its wire; the test is the head.
 
@@ -183,6 +193,7 @@ class WireToDaemon:
             machine.
         banner: a shell command that runs before it, as a login script would.
         env: variables over our own.
+        settings: as of `daemon_with`.
     """
 
     def __init__(
@@ -191,8 +202,11 @@ class WireToDaemon:
         zip: bytes | None = None,
         banner: str = "",
         env: Mapping[str, str] | None = None,
+        settings: str = "",
     ) -> None:
         command = bundle.local_command() if zip is None else bundle.boot_command(python, zip)
+        if settings:
+            command = daemon_with(settings)
         if banner:
             command = ["sh", "-c", f'{banner}; exec "$@"', "sh", *command]
         pipe = subprocess.PIPE

@@ -52,25 +52,6 @@ def as_user(uid: int, work: Callable[[], str | None], directory: Path | None = N
     return text.decode()
 
 
-@contextlib.contextmanager
-def beside(uid: int, work: Callable[[], None], directory: Path) -> Iterator[None]:
-    """Let another user do something again and again in a directory while the block runs."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-
-        def again() -> None:
-            while True:
-                work()
-
-        _be(uid, again, directory, 2)
-    try:
-        yield
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
 def _be(uid: int, work: Callable[[], str | None], directory: Path | None, write: int) -> None:
     code = 1
     try:

@@ -82,7 +82,7 @@ DAEMON_MESSAGES: Table = {
     "collective": (
         "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_mpi.collect"
     ),
-    "ask": ("preparing running finished", having(id=whole, request=text), "_mpi.ask"),
+    "ask": ("running finished", having(id=whole, request=text), "_mpi.ask"),
     "answer": ("preparing running finished", having(id=whole, error=text), "_mpi.take_modex"),
     "joined": ("running finished", having(world=text), "_mpi.join"),
     "waiting": ("running finished", having(world=text, absent=listed(whole)), "_mpi.take_absent"),
