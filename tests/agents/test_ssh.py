@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,19 @@ def test_a_jump_host_that_says_nothing_is_connected_anew_in_the_end(monkeypatch:
 
     asyncio.run(main())
     assert [made.index(one) for one in used] == [1, 1, 3, 3]
+
+
+def test_settings_for_asyncssh_are_in_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
+
+    async def main() -> str:
+        connections = Connections(AgentOptions(connect_timeout=1), [], SshSettings())
+        path = connections._file("Compression yes\n")
+        text = Path(path).read_text()
+        await connections.close()
+        return text
+
+    assert asyncio.run(main()) == "Compression yes\n"
 
 
 def test_settings_are_queried_while_asyncssh_is_imported(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import re
 import shlex
-import tempfile
 import time
 import weakref
 from collections.abc import Sequence
@@ -204,11 +203,9 @@ class Connections:
         return await self._connect(settings, tunnel or await self._tunnel(settings, under_way))
 
     def _file(self, text: str) -> str:
-        """Return the path of an unlinked private file with this text: asyncssh reads settings only from files."""
+        """Return the path of a file in memory with this text: asyncssh reads settings only from files."""
         if text not in self._files:
-            descriptor, path = tempfile.mkstemp()
-            self._files[text] = descriptor
-            os.unlink(path)
+            descriptor = self._files[text] = os.memfd_create("ssh_config")
             with open(descriptor, "w", closefd=False) as file:
                 file.write(text)
         return f"/proc/self/fd/{self._files[text]}"
