@@ -70,7 +70,8 @@ def _report(plan: Plan, record: Record, wrong: list[str]) -> str:
     gone = "processes left" if record.gone_after is None else f"the last process gone {record.gone_after:.1f} s later"
     lines = [describe(plan), f"    exit code {_code_name(record.code)} after {record.seconds:.1f} s; {gone}"]
     for hit in record.hits:
-        lines.append(f"    at {hit.at:.2f} s ({hit.phase}): {describe_fault(hit.fault)}{'' if hit.found else ': nothing there'}")
+        found = "" if hit.found else ", nothing there"
+        lines.append(f"    done at {hit.at:.2f} s ({hit.phase}{found}): {describe_fault(hit.fault)}")
     if wrong:
         lines += [f"  WRONG: {text}" for text in wrong]
         shown = [line for line in record.err.splitlines() if not re.match(r"e\d+:", line)]
@@ -89,7 +90,8 @@ def _counts(counter: Counter[str]) -> str:
 
 def _summary(runs: int, first: int, last: int, faults: int, seconds: float, failed: list[int]) -> str:
     """Return the line for docs/failures.md."""
-    versions = [f"mpilaunch {mpilaunch.__version__}{_commit()}", f"Python {platform.python_version()}", f"Linux {platform.release()}"]
+    kernel = ".".join(platform.release().split(".")[:2])
+    versions = [f"mpilaunch {mpilaunch.__version__}{_commit()}", f"Python {platform.python_version()}", f"Linux {kernel}"]
     result = f"{len(failed)} failed (seeds {', '.join(map(str, failed))})" if failed else "all passed"
     return f"{runs} runs (seeds {first}-{last}) with {faults} faults in {seconds / 60:.0f} min, {result}: {', '.join(versions)}"
 

@@ -1,7 +1,7 @@
 """What must hold after a run, whatever was done to it: pure functions from a plan and what was seen to a list of problems.
 
-The bounds are those of docs/failures.md and docs/exit-codes.md, with a slack for a busy machine. A check must never excuse what no
-page promises: what a fault allows is one row of a table below.
+The bounds are those of docs/failures.md and docs/exit-codes.md, with a slack for a busy machine. A check must never excuse what
+no page allows: what a fault may lead to is one row of a table below.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ ERRORS = {
     143: r"preempted|interrupted|rank-failed",
 }
 """Exit code -> the errors that it stands for; every other code is a rank's."""
-NOTHING_PRINTED = (0, 141, -9)
-SIGNAL_CODES = {"INT": 130, "TERM": 143, "HUP": 129}
+NOTHING_PRINTED = (0, 141, -1, -2, -9, -15)
+SIGNAL_CODES = {"INT": {130, -2}, "TERM": {143, -15}, "HUP": {129, -1}}
+"""A shell shows both as 128 + N: a signal that comes while Python starts ends it before mpilaunch can print anything."""
+BREAKS_MPI = {("fill", "tmp"), ("down", "link"), ("kill", "helper"), ("kill", "rank")}
 NODE_LOST, OUTPUT_GONE, KILLED, MPI_FAILED, START_FAILED, TIMEOUT = 125, 141, -9, 76, 1, 124
 
 
@@ -87,7 +89,8 @@ def problems(plan: Plan, record: Record) -> list[str]:
     """Return everything that is wrong with a run, nothing when all is well."""
     wrong = []
     if record.code is None:
-        wrong.append(f"it had not ended {record.late:.1f} s after the last fault; {end_bound(plan.job, record.hits):.0f} s are allowed")
+        allowed = end_bound(plan.job, record.hits)
+        wrong.append(f"it had not ended {record.late:.1f} s after the last fault; {allowed:.0f} s are allowed")
     else:
         wrong += _code_problems(plan.job, record)
     wrong += [f"process left: {text}" for text in record.processes]
@@ -119,7 +122,8 @@ def end_bound(job: Job, hits: Iterable[Hit]) -> float:
 def gone_bound(job: Job, code: int | None, hits: Iterable[Hit]) -> float:
     """Return the seconds after the end of mpilaunch, and of all faults, within which no process of the job is left."""
     hits = list(hits)
-    if code != KILLED and not any(_silences(hit) for hit in hits):
+    cut = sum(hit.fault.action == "signal" for hit in hits) >= 3
+    if code != KILLED and not cut and not any(_silences(hit) for hit in hits):
         return GONE
     bound = 4 * job.heartbeat + job.reconnect + RANKS_TO_END + SLACK
     return bound + (FIRST_MESSAGE if any(hit.phase == "start" for hit in hits) else 0.0)
@@ -127,7 +131,7 @@ def gone_bound(job: Job, code: int | None, hits: Iterable[Hit]) -> float:
 
 def _silences(hit: Hit) -> bool:
     fault = hit.fault
-    return fault.target in (*CONNECTION, "daemon", "guard") or (fault.action, fault.target) in (("stop", "head"), ("kill", "head"))
+    return fault.target in (*CONNECTION, "daemon", "guard") or (fault.target == "head" and fault.action != "signal")
 
 
 # Exit codes
@@ -168,7 +172,7 @@ def _codes_of(job: Job, hit: Hit) -> set[int]:
     starting = {START_FAILED} if hit.phase == "start" else set()
     lost = {NODE_LOST} | starting
     if fault.action == "signal":
-        return {SIGNAL_CODES[str(fault.number)]}
+        return SIGNAL_CODES[str(fault.number)]
     if fault.target in CONNECTION:
         if fault.action != "kill" and 3 * fault.seconds + 1 < job.heartbeat:
             return set()
@@ -195,11 +199,8 @@ def _codes_of(job: Job, hit: Hit) -> set[int]:
 
 
 def _breaks_mpi(job: Job, hits: Iterable[Hit]) -> bool:
-    """Tell whether a fault may end an MPI rank by what its library makes of it: the code is then its own."""
-    return bool(job.fails) or any(
-        hit.found and (hit.fault.target in ("tmp", "link", "helper") or (hit.fault.action, hit.fault.target) == ("kill", "rank"))
-        for hit in hits
-    )
+    """Tell whether an MPI library may end a rank because of a fault: the exit code is then its own."""
+    return bool(job.fails) or any(hit.found and (hit.fault.action, hit.fault.target) in BREAKS_MPI for hit in hits)
 
 
 # Output
@@ -213,12 +214,13 @@ def stream_problems(job: Job, letter: str, text: str, record: Record, *, complet
     wrong = []
     next_of = dict.fromkeys(range(job.ranks), 0)
     ended: set[int] = set()
+    cut: set[int] = set()
     stdin_seen = False
     for line in text.split("\n"):
         match = re.fullmatch(rf"{letter}(\d+):(\d+|end|stdin):?(.*)", line)
         if match is None:
-            # On stderr stands what mpilaunch says, too.
-            if line and letter == "o" and not _is_cut(job, letter, line, next_of):
+            # mpilaunch prints to stderr too, and MPI libraries to both.
+            if line and letter == "o" and job.program == PLAIN and not _is_cut(job, letter, line, next_of):
                 wrong.append(f"line that no rank has printed: {line[:80]!r}")
             continue
         rank, number = int(match[1]), match[2]
@@ -234,10 +236,13 @@ def stream_problems(job: Job, letter: str, text: str, record: Record, *, complet
                 wrong.append(f"rank 0 read {match[3]} of stdin instead of {record.stdin_sum}")
         elif line == expected_line(job, letter, rank, next_of[rank]):
             next_of[rank] += 1
-        elif not _is_cut(job, letter, line, next_of):
+        elif _is_cut(job, letter, line, {rank: next_of[rank]}):
+            ended.add(rank)
+            cut.add(rank)
+        else:
             wrong.append(f"{letter}{rank}: {line[:60]!r} where line {next_of[rank]} was due")
     if complete:
-        wrong += [f"{letter}{rank}: no end, after {count} lines" for rank, count in next_of.items() if rank not in ended]
+        wrong += [f"{letter}{rank}: no end, after {count} lines" for rank, count in next_of.items() if rank not in ended - cut]
         if letter == "o" and job.reads and not stdin_seen:
             wrong.append("rank 0 said nothing of its stdin")
     return wrong[:5]

@@ -35,9 +35,12 @@ mkdir -p {RUNTIME} && chmod 700 {RUNTIME}
 {HEAD_SCRIPT}"""
 
 CHAOS_HOST = HOST_SCRIPT.replace(
-    "/usr/sbin/sshd -f", f"[ -n \"$NO_RUNTIME\" ] || set -- -o 'SetEnv=PATH=/usr/bin:/bin XDG_RUNTIME_DIR={RUNTIME}'\n"
+    "/usr/sbin/sshd -f",
+    f"[ -n \"$NO_RUNTIME\" ] || set -- -o 'SetEnv=PATH=/usr/bin:/bin XDG_RUNTIME_DIR={RUNTIME}'\n"
     f'mkdir -p {RUNTIME} && chmod 700 {RUNTIME}\nmount -o remount,size={TMP_SIZE} /tmp\n/usr/sbin/sshd "$@" -f',
-).replace('hostname "$NAME"', f'hostname "$NAME"\ncase "$NAME" in {"|".join(WITHOUT_RUNTIME)}) NO_RUNTIME=1;; esac')  # fmt: skip
+).replace(
+    'hostname "$NAME"', f'hostname "$NAME"\ncase "$NAME" in {"|".join(WITHOUT_RUNTIME)}) NO_RUNTIME=1;; esac'
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ class ChaosHosts(Hosts):
 
     def __enter__(self) -> ChaosHosts:
         super().__enter__()
+        self._firsts = {self._first_process(place) for place in self.places}
+        kinds = {place: "mnt" if place == HEAD else "pid" for place in self.places}
+        self._spaces = {place: os.readlink(f"/proc/{self._first_process(place)}/ns/{kind}") for place, kind in kinds.items()}
         self._clean = {place: self._list_files(place) for place in self.places}
         return self
 
@@ -81,27 +87,32 @@ class ChaosHosts(Hosts):
         entries = "".join(f"Host {host}\n  ProxyCommand {command} {delay}\n" for host, delay in job.delays)
         (self.ssh / "config").write_text(entries + SSH_CONFIG.format(state=self._state))
 
-    def processes_of(self, place: str) -> list[Process]:
-        """Return all processes of the head or of a host but its first and the listening sshd."""
-        first = self._first[place].pid if place == HEAD else self._pid_one(place)
-        kind = "mnt" if place == HEAD else "pid"
-        space = os.readlink(f"/proc/{first}/ns/{kind}")
-        found = []
-        for entry in os.listdir("/proc"):
+    def all_processes(self) -> dict[str, list[Process]]:
+        """Return the processes of each place, but its first and the listening sshd."""
+        found: dict[str, list[Process]] = {place: [] for place in self.places}
+        place_of = {space: place for place, space in self._spaces.items()}
+        for entry in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError):
-                if entry.isdigit() and int(entry) != first and os.readlink(f"/proc/{entry}/ns/{kind}") == space:
-                    process = _read_process(int(entry))
-                    if process is not None and not process.text.startswith("sshd: /usr/sbin/sshd"):
-                        found.append(process)
+                # The head has the process numbers of this machine, but its own mounts.
+                spaces = (os.readlink(f"/proc/{entry}/ns/{kind}") for kind in ("pid", "mnt"))
+                place = next((place_of[space] for space in spaces if space in place_of), None)
+                process = _read_process(int(entry)) if place else None
+                if process and process.pid not in self._firsts and not process.text.startswith("sshd: /usr/sbin/sshd"):
+                    found[str(place)].append(process)
         return found
 
-    def left(self, place: str) -> list[Process]:
-        """Return the processes that a job must not leave; sshd's own end with their connections."""
-        return [process for process in self.processes_of(place) if not process.name.startswith("sshd")]
+    def left(self) -> list[str]:
+        """Return the processes that a job must not leave, as lines; sshd's own end with their connections."""
+        return [
+            f"{place}: {process.text}"
+            for place, processes in self.all_processes().items()
+            for process in processes
+            if not process.name.startswith("sshd")
+        ]
 
-    def new_files(self, place: str) -> list[str]:
-        """Return the files that were not there before the first job."""
-        return sorted(self._list_files(place) - self._clean[place])
+    def new_files(self) -> list[tuple[str, str]]:
+        """Return the files that were not there before the first job, as (place, path below its root)."""
+        return sorted((place, path) for place in self.places for path in self._list_files(place) - self._clean[place])
 
     def fill(self, place: str) -> None:
         """Fill /tmp to its last byte."""
@@ -119,21 +130,22 @@ class ChaosHosts(Hosts):
         for host in self.names:
             self.link(host, up=True)
         deadline = time.monotonic() + 20
-        while running := [process for place in self.places for process in self.processes_of(place)]:
+        while running := [process for processes in self.all_processes().values() for process in processes]:
             for process in running:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"chaos: processes that cannot be killed: {[process.text for process in running]}")
             time.sleep(0.02)
-        for place in self.places:
-            for name in sorted(self.new_files(place), reverse=True):
-                path = self._root(place) / name
-                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        for place, name in reversed(self.new_files()):
+            path = self._root(place) / name
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def _first_process(self, place: str) -> int:
+        return self._first[place].pid if place == HEAD else self._pid_one(place)
 
     def _root(self, place: str) -> Path:
-        first = self._first[place].pid if place == HEAD else self._pid_one(place)
-        return Path(f"/proc/{first}/root")
+        return Path(f"/proc/{self._first_process(place)}/root")
 
     def _list_files(self, place: str) -> set[str]:
         root = self._root(place)

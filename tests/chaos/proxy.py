@@ -1,4 +1,4 @@
-"""A ProxyCommand of ssh that delays every byte: `proxy.py HOST PORT SECONDS`. It ends with either side, and by itself in the end.
+"""A ProxyCommand of ssh that delays every byte: `proxy.py HOST PORT SECONDS`. It ends with either side, or after a while.
 
 It must never hold more than a window of each direction: a reader that stops slows the writer, as a network does.
 """

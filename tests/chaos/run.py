@@ -1,7 +1,7 @@
 """One run: starts a plan's job on the hosts, does the faults at their times, and records what is seen.
 
-One loop without threads reads the job's output, writes its stdin and does what is due. It always ends: everything that was done is
-undone, and everything that is left is ended, even when a check has failed.
+One loop without threads reads the job's output, writes its stdin and does what is due. It always ends: what was done is undone,
+and what is left is ended, even when a check has failed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Run:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._hits: list[Hit] = []
-        self._undo: dict[int, Callable[[], None]] = {}
+        self._undo: dict[Fault, Callable[[], None]] = {}
         self._out = bytearray()
         self._blocked = self._eof = self._closed = self._up = False
         self._ended: float | None = None
@@ -89,7 +89,7 @@ class _Run:
         gone_after, processes = self._wait_gone(max(seconds, self._calm), bound) if code is not None else (None, ())
         if code is not None:
             self._read()
-        files = tuple(f"{place}:/{name}" for place in self._hosts.places for name in self._left_files(place)) if code is not None else ()
+        files = tuple(f"{place}:/{name}" for place, name in self._hosts.new_files()) if code is not None else ()
         return Record(
             code=code,
             seconds=seconds,
@@ -106,8 +106,7 @@ class _Run:
 
     def close(self) -> None:
         """End and undo everything."""
-        for undo in list(self._undo.values()):
-            undo()
+        self._undo_all()
         self._process.kill()
         self._hosts.clean()
         self._process.wait()
@@ -115,6 +114,11 @@ class _Run:
             with contextlib.suppress(OSError):
                 if stream is not None:
                     stream.close()
+
+    def _undo_all(self) -> None:
+        self._due.clear()
+        while self._undo:
+            self._undo.popitem()[1]()
 
     # The job
 
@@ -150,25 +154,24 @@ class _Run:
             self._look_up()
             if self._ended is None and self._process.poll() is not None:
                 self._ended = self._now()
-            if self._ended is not None and not (self._due and self._still_there()):
+            if self._ended is not None and not (self._due and self._hosts.left()):
                 break
             if not self._due and self._now() > self._calm + end_bound(self._job, self._hits):
                 break
             time.sleep(STEP)
-        self._due.clear()
-        for undo in list(self._undo.values()):
-            undo()
+        self._undo_all()
 
     def _look_up(self) -> None:
         if self._up or self._ended is not None:
             return
+        later = [fault for fault in self._plan.faults if fault.after_start]
         if len(list(self._folder.glob("up-*"))) < self._job.ranks and self._now() < LONGEST_START:
-            self._calm = max(self._calm, min(self._now(), LONGEST_START) if any(fault.after_start for fault in self._plan.faults) else 0.0)
+            if later:
+                self._calm = self._now()
             return
         self._up = True
-        for fault in self._plan.faults:
-            if fault.after_start:
-                self._at(self._now() + fault.at, lambda fault=fault: self._do(fault))
+        for fault in later:
+            self._at(self._now() + fault.at, lambda fault=fault: self._do(fault))
 
     def _read(self) -> None:
         if self._blocked or self._eof or self._closed:
@@ -194,21 +197,15 @@ class _Run:
             pass
         stdin.close()
 
-    def _still_there(self) -> bool:
-        return any(self._hosts.left(place) for place in self._hosts.places)
-
     def _wait_gone(self, since: float, bound: float) -> tuple[float | None, tuple[str, ...]]:
         while True:
-            left = [f"{place}: {process.text}" for place in self._hosts.places for process in self._hosts.left(place)]
+            left = self._hosts.left()
             if not left:
                 return max(0.0, self._now() - since), ()
             if self._now() > since + bound:
                 return None, tuple(left)
             self._read()
             time.sleep(0.05)
-
-    def _left_files(self, place: str) -> list[str]:
-        return self._hosts.new_files(place)
 
     # Faults
 
@@ -223,16 +220,16 @@ class _Run:
         undo = self._apply(fault)
         self._hits.append(Hit(fault, self._now(), phase, undo is not None))
         self._calm = max(self._calm, self._now())
-        if undo is not None and fault.seconds:
-            number = next(self._order)
+        if undo is None:
+            return
+        self._undo[fault] = undo
 
-            def end() -> None:
-                if self._undo.pop(number, None) is not None:
-                    undo()
-                    self._calm = max(self._calm, self._now())
+        def end() -> None:
+            self._undo.pop(fault)()
+            self._calm = max(self._calm, self._now())
 
-            self._undo[number] = end
-            self._at(self._now() + fault.seconds if fault.action != "fill" else self._now(), end if fault.action != "fill" else _nothing)
+        if fault.seconds:
+            self._at(self._now() + fault.seconds, end)
 
     def _apply(self, fault: Fault) -> Callable[[], None] | None:
         """Do a fault; return what undoes it, None when there was nothing to do it to."""
@@ -272,15 +269,11 @@ class _Run:
         if fault.target == "head":
             return self._process.pid if self._process.poll() is None else None
         place = HEAD if fault.target in ("client", "proxy") else fault.host
-        found = find(self._hosts.processes_of(place), fault.target)
+        found = find(self._hosts.all_processes()[place], fault.target)
         if fault.target in ("client", "proxy"):
             found = [process for process in found if fault.host in process.argv]
         chosen: Process | None = found[int(fault.number) % len(found)] if found else None
         return chosen.pid if chosen else None
-
-
-def _nothing() -> None:
-    pass
 
 
 def _continue(pid: int) -> None:

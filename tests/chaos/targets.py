@@ -8,7 +8,7 @@ from tests.chaos.places import Process
 
 
 def find(processes: Sequence[Process], role: str) -> list[Process]:
-    """Return the processes of a role ("guard", "daemon", "helper", "rank", "child", "session", "client", "proxy"), oldest first."""
+    """Return the processes that can be the target of a fault, oldest first; `role` as in `plan.Fault.target`."""
     nodes = {process.pid: process for process in processes if "mpilaunch.daemon" in " ".join(process.argv)}
     guards = {pid for pid, process in nodes.items() if process.parent not in nodes}
     daemons = {pid for pid, process in nodes.items() if process.parent in guards}

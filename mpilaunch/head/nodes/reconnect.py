@@ -57,9 +57,9 @@ HOPELESS = ("pod-unknown", "pod-completed", "container-unknown", "python-missing
 for a pod in another way, or the result may belong to an abandoned attempt."""
 GONE = "its daemon is gone"
 ATTEMPTS, SHORTEST_ATTEMPT, STARTS = 3, 2.0, 2
-"""Number of hanging attempts that fit into a node's reconnect time; the shortest time of one, in seconds, and in multiples of the
-time that the node took to start. A new attempt may succeed where the old one still waits for a retransmission over a network
-that was down, but over a slow network an attempt needs its time."""
+"""Number of hanging attempts that fit into a node's reconnect time; the shortest time of one, in seconds, and in multiples of
+the time that the node took to start. A new attempt may succeed where the old one still waits for a retransmission over a
+network that was down, but over a slow network an attempt needs its time."""
 
 
 async def reconnect(
