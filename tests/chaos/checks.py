@@ -14,8 +14,8 @@ from tests.chaos.plan import CONNECTION, PLAIN, START_TIMEOUT, Fault, Job, Plan
 
 SLACK = 20.0
 """Seconds that a busy machine may need beyond a bound."""
-GONE = 8.0
-"""Seconds in which the last process of a job whose head ended by itself is gone."""
+GONE = 5.0
+"""Seconds in which the last process of a job is gone where nothing has to be waited for."""
 OVERDUE = 5.0
 """Seconds after the grace time in which a stop ends (head/stop.py)."""
 RANKS_TO_END = 2.0
@@ -39,6 +39,7 @@ ERRORS = {
 NOTHING_PRINTED = (0, 141, -1, -2, -9, -15)
 SIGNAL_CODES = {"INT": {130, -2}, "TERM": {143, -15}, "HUP": {129, -1}}
 """A shell shows both as 128 + N: a signal that comes while Python starts ends it before mpilaunch can print anything."""
+SILENCES = {("kill", "head"), ("stop", "head"), ("stop", "daemon"), ("kill", "guard")}
 BREAKS_MPI = {("fill", "tmp"), ("down", "link"), ("kill", "helper"), ("kill", "rank")}
 NODE_LOST, OUTPUT_GONE, KILLED, MPI_FAILED, START_FAILED, TIMEOUT = 125, 141, -9, 76, 1, 124
 
@@ -122,16 +123,19 @@ def end_bound(job: Job, hits: Iterable[Hit]) -> float:
 def gone_bound(job: Job, code: int | None, hits: Iterable[Hit]) -> float:
     """Return the seconds after the end of mpilaunch, and of all faults, within which no process of the job is left."""
     hits = list(hits)
-    cut = sum(hit.fault.action == "signal" for hit in hits) >= 3
-    if code != KILLED and not cut and not any(_silences(hit) for hit in hits):
+    cut = code == KILLED or sum(hit.fault.action == "signal" for hit in hits) >= 3
+    silent = any(hit.fault.action in ("stop", "down") and _silences(hit) for hit in hits)
+    if not cut and not any(_silences(hit) for hit in hits):
         return GONE
-    bound = 4 * job.heartbeat + job.reconnect + RANKS_TO_END + SLACK
+    bound = job.reconnect + RANKS_TO_END + 2 * GONE
+    if silent:
+        bound += 4 * job.heartbeat
     return bound + (FIRST_MESSAGE if any(hit.phase == "start" for hit in hits) else 0.0)
 
 
 def _silences(hit: Hit) -> bool:
-    fault = hit.fault
-    return fault.target in (*CONNECTION, "daemon", "guard") or (fault.target == "head" and fault.action != "signal")
+    """Tell whether the head and a daemon may not hear each other because of a fault."""
+    return hit.fault.target in CONNECTION or (hit.fault.action, hit.fault.target) in SILENCES
 
 
 # Exit codes

@@ -6,7 +6,7 @@ This module must never look at the clock, the machine or a run: run.py carries a
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HOSTS = ("node01", "node02", "node03", "node04")
 LOCAL = "local"
@@ -19,6 +19,9 @@ MOST_BYTES = 6_000_000
 """Output of all ranks of a job together."""
 REPEATED = {("signal", "head"), *(("kill", target) for target in ("rank", "child", "session", "client", "proxy"))}
 """Faults that a plan may have several times on one host."""
+ENDING = {("signal", "head"), ("kill", "head"), ("kill", "daemon"), ("kill", "guard")}
+"""Faults that end a job. In some plans the ranks would go on for LONG seconds, beyond the bounds in which they are to end."""
+LONG = 60.0
 CONNECTION = ("session", "client", "proxy", "link")
 """Targets whose loss is the loss of a connection, and of nothing else."""
 
@@ -119,6 +122,8 @@ def make_plan(seed: int) -> Plan:
         fault = _fault(dice, job)
         if may_follow(fault, faults):
             faults.append(fault)
+    if any((fault.action, fault.target) in ENDING for fault in faults) and dice.random() < 0.4:
+        job = replace(job, seconds=LONG)
     return Plan(seed, job, tuple(sorted(faults, key=lambda fault: (fault.after_start, fault.at))))
 
 

@@ -18,6 +18,7 @@
 #endif
 
 #define CHILD_SECONDS 150
+#define ORPHAN_SECONDS 60
 #define STEP_NANOSECONDS 20000000
 
 static int rank;
@@ -159,6 +160,7 @@ int main(int argc, char **argv)
     if (reads && rank == 0)
         read_stdin();
     double began = now();
+    int parent = getppid(), orphan = 0;
     for (int done = 0;;) {
         double passed = now() - began;
         int due = seconds > 0 && passed < seconds ? (int) (lines * passed / seconds) : lines;
@@ -166,6 +168,11 @@ int main(int argc, char **argv)
             print_line(1, 'o', done, width);
             if (both)
                 print_line(2, 'e', done, width);
+        }
+        /* Its daemon is gone: somebody is to end it, and not to wait for its end. */
+        if (getppid() != parent && !orphan) {
+            orphan = 1;
+            seconds = passed + ORPHAN_SECONDS;
         }
         if (fails_at >= 0 && passed >= fails_at)
             _exit(code);

@@ -126,7 +126,8 @@ def test_what_a_job_does_by_itself() -> None:
 
 
 def test_bounds_are_short_where_nothing_was_lost() -> None:
-    assert gone_bound(JOB, 0, [hit("kill", "rank")]) < 10 < gone_bound(JOB, -9, [hit("kill", "head")]) < 60
+    assert gone_bound(JOB, 0, [hit("kill", "rank")]) == gone_bound(JOB, 125, [hit("kill", "daemon")]) == 5
+    assert 5 < gone_bound(JOB, -9, [hit("kill", "head")]) < gone_bound(JOB, 125, [hit("down", "link", 9.0)]) < 60
     assert gone_bound(JOB, -9, [hit("kill", "head", phase="start")]) < 120
     lost, lost_early = hit("kill", "session"), hit("kill", "session", phase="start")
     assert end_bound(JOB, []) < end_bound(JOB, [lost]) < end_bound(JOB, [lost_early]) < 90

@@ -6,7 +6,21 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.plan import HOSTS, LOCAL, MOST_BYTES, MOST_MPI, MOST_PLAIN, PLAIN, Fault, Plan, describe, make_plan, may_follow
+from tests.chaos.plan import (
+    ENDING,
+    HOSTS,
+    LOCAL,
+    LONG,
+    MOST_BYTES,
+    MOST_MPI,
+    MOST_PLAIN,
+    PLAIN,
+    Fault,
+    Plan,
+    describe,
+    make_plan,
+    may_follow,
+)
 
 PLANS = [make_plan(seed) for seed in range(3000)]
 SEED_4 = """\
@@ -44,9 +58,10 @@ def test_every_fault_comes_and_most_after_the_start() -> None:
 def test_a_plan_is_bounded_and_about_places_that_it_has(plan: Plan) -> None:
     job = plan.job
     assert 1 <= job.ranks <= (MOST_PLAIN if job.program == PLAIN else MOST_MPI) and 1 <= len(job.nodes) <= 4
-    assert job.ranks * job.lines * job.width <= MOST_BYTES and job.seconds <= 6
+    assert job.ranks * job.lines * job.width <= MOST_BYTES and job.seconds <= LONG
     assert set(job.hosts) <= set(HOSTS) and len(set(job.hosts)) == len(job.hosts)
     assert job.timeout is not None or job.program == PLAIN
+    assert job.seconds <= 6 or ENDING & {(fault.action, fault.target) for fault in plan.faults}
     places = {"head", *job.hosts}
     for fault in plan.faults:
         assert fault.host in places and 0 <= fault.at < 10 and 0 <= fault.seconds < 20
