@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.chaos.plan import CONNECTION, PLAIN, START_TIMEOUT, Fault, Job, Plan
+from tests.chaos.plan import CONNECTION, ENDING, PLAIN, START_TIMEOUT, Fault, Job, Plan
 
 SLACK = 20.0
 """Seconds that a busy machine may need beyond a bound."""
@@ -108,9 +108,11 @@ def problems(plan: Plan, record: Record) -> list[str]:
 
 def end_bound(job: Job, hits: Iterable[Hit]) -> float:
     """Return the seconds after the last fault within which mpilaunch ends."""
-    bound = job.seconds + job.grace + 2 * OVERDUE + SLACK
-    if job.program != PLAIN and job.timeout:
-        bound += job.timeout
+    hits = [hit for hit in hits if hit.found and hit.phase != "end"]
+    bound = job.grace + 2 * OVERDUE + SLACK
+    if not any((hit.fault.action, hit.fault.target) in ENDING for hit in hits):
+        # MPI ranks that wait for one that has gone are ended by --timeout.
+        bound += job.seconds if job.timeout is None else job.timeout
     if job.delays:
         bound += SLOW_PROXY
     if any(hit.phase == "start" for hit in hits):

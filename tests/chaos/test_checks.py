@@ -129,6 +129,10 @@ def test_bounds_are_short_where_nothing_was_lost() -> None:
     assert gone_bound(JOB, 0, [hit("kill", "rank")]) == gone_bound(JOB, 125, [hit("kill", "daemon")]) == 5
     assert 5 < gone_bound(JOB, -9, [hit("kill", "head")]) < gone_bound(JOB, 125, [hit("down", "link", 9.0)]) < 60
     assert gone_bound(JOB, -9, [hit("kill", "head", phase="start")]) < 120
+    # A job that a fault ends does not go on to its natural end.
+    endless = replace(JOB, seconds=60.0)
+    assert end_bound(endless, [hit("signal", "head", number="INT")]) < 60 < end_bound(endless, [])
+    assert end_bound(replace(endless, timeout=4.0), []) < 60 < end_bound(endless, [hit("kill", "daemon", found=False)])
     lost, lost_early = hit("kill", "session"), hit("kill", "session", phase="start")
     assert end_bound(JOB, []) < end_bound(JOB, [lost]) < end_bound(JOB, [lost_early]) < 90
 
