@@ -7,6 +7,7 @@ import contextlib
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ def main() -> int:
     parser.add_argument("--plan", action="store_true", help="print the plan of the first seed, and run nothing")
     parser.add_argument("--verbose", action="store_true", help="print every plan and outcome")
     arguments = parser.parse_args()
+    # What is under way is then cleaned up as after an error.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if arguments.plan:
         print(describe(make_plan(arguments.seed)))
         return 0

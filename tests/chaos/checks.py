@@ -67,7 +67,7 @@ class Record:
         code: of mpilaunch; None when it had not ended within its bound.
         seconds: from its start to its end.
         late: seconds from the end of the last fault to its end.
-        read_all: the reader of stdout read to the end.
+        read_all: the reader of stdout did not close it.
         stdin_sum: (bytes, checksum) of stdin.
         gone_after: seconds from the end of mpilaunch and of all faults until no process was left; None when some were left.
         processes, files: what was left, as lines.

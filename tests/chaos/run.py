@@ -85,11 +85,12 @@ class _Run:
                 self._at(fault.at, lambda fault=fault: self._do(fault))
         self._watch()
         code, seconds = self._process.poll(), self._ended or self._now()
-        bound = gone_bound(self._job, code, self._hits)
-        gone_after, processes = self._wait_gone(max(seconds, self._calm), bound) if code is not None else (None, ())
+        gone_after, processes, files = None, (), ()
         if code is not None:
+            bound = gone_bound(self._job, code, self._hits)
+            gone_after, processes = self._wait_gone(max(seconds, self._calm), bound)
             self._read()
-        files = tuple(f"{place}:/{name}" for place, name in self._hosts.new_files()) if code is not None else ()
+            files = tuple(f"{place}:/{name}" for place, name in self._hosts.new_files())
         return Record(
             code=code,
             seconds=seconds,
@@ -97,7 +98,7 @@ class _Run:
             hits=tuple(self._hits),
             out=bytes(self._out),
             err=(self._folder / "stderr").read_text(errors="backslashreplace"),
-            read_all=self._eof and not self._closed,
+            read_all=not self._closed,
             stdin_sum=(len(self._stdin), _checksum(self._stdin)),
             gone_after=gone_after,
             processes=processes,
