@@ -33,12 +33,23 @@ def main() -> int:
     parser.add_argument("--plan", action="store_true", help="print the plan of the first seed, and run nothing")
     parser.add_argument("--verbose", action="store_true", help="print every plan and outcome")
     arguments = parser.parse_args()
-    # What is under way is then cleaned up as after an error.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    _set_signals()
     if arguments.plan:
         print(describe(make_plan(arguments.seed)))
         return 0
     return _loop(arguments.seed, arguments.seconds, arguments.runs, arguments.verbose)
+
+
+def _set_signals() -> None:
+    """End by SIGTERM as after an error, with everything cleaned up, and let no launch inherit an ignored signal.
+
+    A shell starts what it runs in the background with SIGINT ignored, and nohup with SIGHUP. A handler of ours that does nothing
+    keeps this process running, and what it starts has the default again.
+    """
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
 
 
 def _loop(first: int, seconds: float, most: int, verbose: bool) -> int:
