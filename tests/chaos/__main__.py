@@ -43,8 +43,8 @@ def main() -> int:
 def _set_signals() -> None:
     """End by SIGTERM as after an error, with everything cleaned up, and let no launch inherit an ignored signal.
 
-    A shell starts what it runs in the background with SIGINT ignored, and nohup with SIGHUP. A handler of ours that does nothing
-    keeps this process running, and what it starts has the default again.
+    A shell starts what it runs in the background with SIGINT ignored, and nohup with SIGHUP. With a handler that does nothing,
+    this process runs on, and what it starts has the default again.
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
