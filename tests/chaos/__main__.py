@@ -59,7 +59,7 @@ def _loop(first: int, seconds: float, most: int, verbose: bool) -> int:
     failed: list[int] = []
     codes: Counter[str] = Counter()
     done: Counter[str] = Counter()
-    seed = first
+    seed, versions = first, _versions()
     with ChaosHosts() as hosts:
         programs = compile_rank(hosts.shared)
         while time.monotonic() - began < seconds and not (most and seed >= first + most) and len(failed) < MOST_FAILURES:
@@ -76,7 +76,7 @@ def _loop(first: int, seconds: float, most: int, verbose: bool) -> int:
     runs = seed - first
     print(f"exit codes: {_counts(codes)}")
     print(f"faults: {_counts(done)}")
-    print(_summary(runs, first, seed - 1, sum(done.values()), time.monotonic() - began, failed))
+    print(_summary(runs, first, seed - 1, sum(done.values()), time.monotonic() - began, failed, versions))
     return 1 if failed or not runs else 0
 
 
@@ -102,12 +102,15 @@ def _counts(counter: Counter[str]) -> str:
     return ", ".join(f"{name}: {count}" for name, count in sorted(counter.items())) or "none"
 
 
-def _summary(runs: int, first: int, last: int, faults: int, seconds: float, failed: list[int]) -> str:
+def _summary(runs: int, first: int, last: int, faults: int, seconds: float, failed: list[int], versions: str) -> str:
     """Return the line for docs/failures.md."""
-    kernel = ".".join(platform.release().split(".")[:2])
-    versions = [f"mpilaunch {mpilaunch.__version__}{_commit()}", f"Python {platform.python_version()}", f"Linux {kernel}"]
     result = f"{len(failed)} failed (seeds {', '.join(map(str, failed))})" if failed else "all passed"
-    return f"{runs} runs (seeds {first}-{last}) with {faults} faults in {seconds / 60:.0f} min, {result}: {', '.join(versions)}"
+    return f"{runs} runs (seeds {first}-{last}) with {faults} faults in {seconds / 60:.0f} min, {result}: {versions}"
+
+
+def _versions() -> str:
+    kernel = ".".join(platform.release().split(".")[:2])
+    return f"mpilaunch {mpilaunch.__version__}{_commit()}, Python {platform.python_version()}, Linux {kernel}"
 
 
 def _commit() -> str:
