@@ -16,6 +16,7 @@ import signal
 import struct
 import time
 
+from mpilaunch.daemon.mpi import segments
 from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
@@ -91,7 +92,7 @@ def _watch(daemon: int, pulse: int) -> int:
     """Wait for the end of the daemon, kill its descendants, return its exit code."""
     silent = _until_it_ends(pulse)
     if silent:
-        reaper.kill_descendants()
+        _kill_descendants()
         message = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
         try:
             os.write(2, message.encode())
@@ -99,8 +100,15 @@ def _watch(daemon: int, pulse: int) -> int:
             pass  # the head has given up this node long ago
         return 128 + signal.SIGKILL
     _, status = os.waitpid(daemon, 0)
-    reaper.kill_descendants()
+    _kill_descendants()
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _kill_descendants() -> None:
+    """Kill what the daemon has left, and remove its shared memory: no library is left that would."""
+    memory = segments.mapped_by(reaper.descendants())
+    reaper.kill_descendants()
+    segments.remove(memory)
 
 
 def _until_it_ends(pulse: int) -> float:

@@ -189,6 +189,7 @@ class Daemons:
         """Contact one node once; return (cause, detail) of the failure, ("", "") when its daemon has reported."""
         link = self.links[index]
         async with self._contacts:
+            began = time.monotonic()
             try:
                 channel, payload = await self.open(link)
             except AgentFailure as failure:
@@ -197,6 +198,7 @@ class Daemons:
             link.opened(channel, payload)
             self.greet(link)
             await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
+            link.start_seconds = time.monotonic() - began
             if not link.first_news.done():
                 self._hung.add(index)
                 link.give_up("the daemon that stood by does not answer")
