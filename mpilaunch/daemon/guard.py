@@ -16,7 +16,6 @@ import signal
 import struct
 import time
 
-from mpilaunch.daemon.mpi import segments
 from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
@@ -106,7 +105,13 @@ def _watch(daemon: int, pulse: int) -> int:
 
 def _kill_descendants() -> None:
     """Kill what the daemon has left, and remove its shared memory: no library is left that would."""
-    memory = segments.mapped_by(reaper.descendants())
+    left = reaper.descendants()
+    if not left:
+        reaper.kill_descendants()  # /proc may not show all
+        return
+    from mpilaunch.daemon.mpi import segments
+
+    memory = segments.mapped_by(left)
     reaper.kill_descendants()
     segments.remove(memory)
 
