@@ -1,11 +1,11 @@
 """The guard: what the agent started, and the parent of the daemon. It kills all ranks when the daemon dies or freezes.
 
 The kernel alone cannot tie ranks to the daemon (a parent-death signal is lost at the first fork of a rank), so the guard is a
-subreaper: the descendants of a dead daemon become its own, and it kills them. A daemon without a pulse was stopped (SIGSTOP) or
-is stuck in the kernel, and is killed with them; time in which the guard did not run either does not count, so a suspended
-machine continues. When the guard dies first, the daemon reads end of file on a pipe and ends its ranks. The guard holds neither
-the wire nor an output of a rank, so that the head sees the death of a daemon at once; with standby daemons it keeps the wire
-for the next one, until one fails. The loss of the head is the daemon's matter (`lifeline`, `loop`).
+subreaper: the descendants of a dead daemon become its own, and it kills them. A daemon without a pulse was stopped (SIGSTOP)
+or is stuck in the kernel, and is killed with them; time in which the guard itself did not run is not counted, so a job
+survives a suspended machine. When the guard dies first, the daemon reads end of file on a pipe and ends its ranks. The guard
+holds neither the wire nor an output of a rank, so that the head sees the death of a daemon at once; with standby daemons it
+keeps the wire for the next one, until one fails. The loss of the head is the daemon's matter (`lifeline`, `loop`).
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
 from mpilaunch.errors import UsageError
-from mpilaunch.head.limits import process_limits, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
 from mpilaunch.head.nodes.preparation import silence_limits
+from mpilaunch.head.os_limits import process_limits, raise_file_limit
 from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
