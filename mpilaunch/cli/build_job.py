@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from mpilaunch.agent import AgentOptions
 from mpilaunch.cli.files import read_text
@@ -16,11 +17,12 @@ from mpilaunch.cli.select_nodes import add_listed_nodes, choose_nodes, local_nam
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.job import checkpoints
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.output.tags import parse_tag, tag_template
-from mpilaunch.job.settings import Section, Settings, merge_program_settings
-from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
+from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
+from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, placement_policies
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
@@ -35,6 +37,7 @@ MOST_OPEN_PODS = 32
 
 def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
     """Build the job of one or more programs from its settings and those of each program; raises UsageError."""
+    part, settings = _part(settings)
     of_each = [Settings(merge_program_settings(settings.by_name, section.settings)) for section in sections]
     mapping, cpu = placement_policies(placement_options(settings))
     lines = rankfile_of(mapping)
@@ -46,8 +49,14 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         policies = [placement_policies(placement_options(own))[0] for own in of_each]
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, policies, own_slots))
     # A map that depends on the nodes' topology is made once the nodes have reported it.
-    pending = shares if any(share.policy.needs_topology for share in shares) else ()
+    slots_by = settings["npernode"] if isinstance(settings["npernode"], str) else None
+    pending = shares if slots_by or any(share.policy.needs_topology for share in shares) else ()
     restarts = _restarts(settings, nodes, mapping, environ)
+    if pending and restarts.max_nodes == restarts.min_nodes is not None and not restarts.spares:
+        # A fixed number of nodes: the first of them, so that none is reserved.
+        able = [node.index for node in nodes.nodes if node.slots]
+        nodes = nodes._replace(nodes=nodes.nodes[: able[restarts.min_nodes - 1] + 1])
+        restarts = restarts._replace(min_nodes=None, max_nodes=None, pool=nodes if restarts.limit else None)
     if restarts.reserves_nodes:
         if pending or len(shares) > 1:
             message = "--spares and --nnodes need a job of one program whose map does not depend on the nodes' topology"
@@ -68,6 +77,8 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         allocation=nodes,
         job_map=job_map,
         pending=pending,
+        slots_by=slots_by,
+        part=part,
         environment=forwarded,
         python=settings["python"],
         wdir=settings["wdir"],
@@ -85,6 +96,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             copy=copied if settings["copy"] is None else settings["copy"],
             merge_stderr=settings["merge-stderr-to-stdout"],
             fold=settings["fold"],
+            local_ranks=_local_ranks(settings["print-local-ranks"]),
             quiet=settings["quiet"],
             verbose=settings["verbose"],
         ),
@@ -126,7 +138,7 @@ def placement_options(settings: Settings) -> PlacementOptions:
     """Return the options that place and bind ranks."""
     return PlacementOptions(
         np=settings["np"],
-        npernode=settings["npernode"],
+        npernode=None if isinstance(settings["npernode"], str) else settings["npernode"],
         npersocket=settings["npersocket"],
         map_by=settings.given("map-by"),
         rank_by=settings["rank-by"],
@@ -139,6 +151,33 @@ def placement_options(settings: Settings) -> PlacementOptions:
         use_hwthread_cpus=settings["use-hwthread-cpus"],
         cpus_per_rank=settings["cpus-per-rank"],
     )
+
+
+def _part(settings: Settings) -> tuple[Part | None, Settings]:
+    """Return this machine's part of a job that the user starts on each machine, None for a whole job; and its settings."""
+    rank, nnodes = settings["node-rank"], settings["nnodes"] or ""
+    if rank is None:
+        return None, settings
+    conflict = partial(UsageError, "option-conflict")
+    if not is_whole_number(nnodes, 7) or rank >= int(nnodes):
+        hint = "--nnodes N is the number of machines, and R a number from 0 to N-1"
+        raise conflict(f"--node-rank {rank} needs --nnodes N with N above {rank}", hint=hint)
+    if named := [name for name in ("host", "hostfile", "spares", "host-discovery-script") if settings.layer(name)]:
+        message = f"--node-rank {rank} starts this machine's ranks only, but {settings.source(named[0])} is set too"
+        raise conflict(message, hint="run mpilaunch once, without --node-rank: it starts the ranks on all hosts")
+    if missing := [f"--{name}" for name in ("master-addr", "master-port") if settings[name] is None]:
+        hint = "an address and a port of the machine with --node-rank 0, the same in the command of each machine"
+        raise conflict(f"--node-rank {rank} needs {' and '.join(missing)}", hint=hint)
+    if settings["mpi"] not in ("auto", "none"):
+        hint = "run mpilaunch once with --host or --hostfile: then MPI programs find each other"
+        raise conflict(f"--node-rank {rank} and --mpi {settings['mpi']} cannot be used together", hint=hint)
+    of_part: dict[str, Value] = {"host": ("localhost",), "nnodes": None, "mpi": "none"}
+    changed = {name: Setting(value, "--node-rank") for name, value in of_part.items()}
+    return Part(rank, int(nnodes)), Settings({**settings.by_name, **changed})
+
+
+def _local_ranks(text: str | None) -> frozenset[int] | None:
+    return None if text is None else frozenset(parse_numbers(Span.of(text, "--print-local-ranks")))
 
 
 def _check_fold(settings: Settings) -> None:

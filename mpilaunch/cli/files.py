@@ -6,7 +6,7 @@ The only module that imports yaml, and only when there is a YAML file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import UsageError, reason_of
@@ -142,3 +142,27 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
 
 def _position(node: yaml.Node) -> Position:
     return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def app_lines(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place ("apps.txt:3") and the words of each nonempty line of an app file; raises UsageError.
+
+    Words may be quoted as in a shell, "#" begins a comment, and a line that ends in a backslash continues on the next.
+    """
+    import shlex  # few command lines need it
+
+    pending, begin = "", 0
+    for number, line in enumerate([*text.splitlines(), ""], start=1):
+        begin = begin if pending else number
+        pending += line.rstrip()
+        if pending.endswith("\\"):
+            pending = pending[:-1] + " "
+            continue
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError as error:
+            message = f"{source}:{begin}: {str(error).lower()}"
+            raise UsageError("app-file", message, context=[pending], hint="quote words as for a shell") from None
+        pending = ""
+        if words:
+            yield f"{source}:{begin}", words

@@ -7,7 +7,7 @@ implements an option. Options of other launchers with the same meaning are flags
 from __future__ import annotations
 
 from mpilaunch.cli import dialects
-from mpilaunch.cli.types import Number, OneOf, Option, Seconds, Text
+from mpilaunch.cli.types import Number, OneOf, Option, PerNode, Seconds, Text
 from mpilaunch.placement.topology import OBJECTS
 
 GROUPS = {
@@ -39,7 +39,8 @@ OPTIONS = (
         "read hosts from a file, in any common format: 'node01 slots=8' or 'node01:8'", INPUT, multiple=True, local=True,
         basic="read hosts from a file: 'node01 slots=8'"),
     Option(RANKS, "--npernode -N --ppn", "N",
-        "exactly N ranks on each node", Number(min=1), shorthands={"--pernode": "1"}, basic=True),
+        "exactly N ranks on each node; gpu or cpu: one for each GPU or CPU of the node, auto: GPU if it has any, else CPU",
+        PerNode(min=1), shorthands={"--pernode": "1"}, basic="exactly N ranks on each node"),
     Option(RANKS, "--map-by", "POLICY",
         "fill each node in turn (slot), distribute ranks over nodes (node) or their sockets, cores, ..., or ppr:N:OBJECT",
         Text("slot", "node", *OBJECTS, "seq", "rankfile"), default="slot", joins=True,
@@ -54,6 +55,9 @@ OPTIONS = (
     Option(RANKS, "--order-nodes", "ORDER",
         "use the nodes in the order of their slots: ascending or descending", Text("ascending", "descending")),
     Option(RANKS, "--oversubscribe/--nooversubscribe", "", "allow more ranks than slots", default=False),
+    Option(RANKS, "--node-rank", "R",
+        "start only the ranks of this machine, as node R of --nnodes N machines on each of which you run this command",
+        Number(), configurable=False),
     Option(RANKS, "--universe-size", "N", "MPI_UNIVERSE_SIZE; without it the number of slots", Number(min=1)),
     Option(RANKS, "--slot-map", "FILE", "read the GPUs and CPUs of each slot from a YAML file", INPUT),
     Option(PROGRAM, "--app", "FILE",
@@ -98,6 +102,8 @@ OPTIONS = (
         "also write each rank's output to DIR/rank-N.out and .err", DIRECTORY,
         basic="also write each rank's output to files in DIR"),
     Option(OUTPUT, "--copy/--no-copy", "", "also print output that is written to files"),
+    Option(OUTPUT, "--print-local-ranks", "RANKS",
+        "print only the output of these ranks of each node, such as 0 or 0,2-3; files get the output of all"),
     Option(OUTPUT, "--output-file", "FILE", "write the ranks' stdout to files instead, such as 'out.{rank}'", FILE),
     Option(OUTPUT, "--error-file", "FILE", "write their stderr to files instead", FILE),
     Option(OUTPUT, "--merge-stderr-to-stdout", "", "send the ranks' stderr to their stdout"),

@@ -11,21 +11,24 @@ as for mpirun and mpiexec; after "--", ":" is an argument too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.cli import dialects
+from mpilaunch.cli.files import app_lines
 from mpilaunch.cli.options import BY_FLAG, BY_NAME
 from mpilaunch.cli.types import Option, Origin
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer
-from mpilaunch.text import closest
 
 if TYPE_CHECKING:
-    from mpilaunch.cli.dialects.rows import ReadFile
+    from mpilaunch.cli.dialects.rows import Dialect, ReadFile, Translation
 
 MCA = "mca"
 """Our option that `dialects` translates, because some of its parameters configure mpirun itself."""
+_DETECTED = frozenset(dialects.NAMES) - dialects.SEPARATE
+"""Dialects that a command line may be in without naming one."""
 AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
 """Command names that every MPI implementation uses."""
 
@@ -102,14 +105,20 @@ class CommandLine(NamedTuple):
     topic: str
 
 
-def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadFile | None = None) -> CommandLine:
+def read_command(
+    words: Sequence[str],
+    name: str = "mpilaunch",
+    read_file: ReadFile | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> CommandLine:
     """Parse a command line; raises UsageError.
 
     Args:
         name: the command name that mpilaunch was started under.
         read_file: reads files of more options; without it, options that name such a file are an error.
+        environ: the head's variables; those of some launchers set options.
     """
-    reader = _Reader(name, read_file)
+    reader = _Reader(name, read_file, environ)
     rest = list(words)
     programs = [reader.program(rest)]
     while reader.goes_on:
@@ -123,6 +132,7 @@ def _checked(reader: _Reader, programs: list[Program]) -> list[Program]:
     """Return the programs of the job, each with a name; the options of a single program become options of the job."""
     if (app := reader.job.last("app")) is not None:
         programs = _programs_of_file(reader, app.value, programs)
+    programs = [reader.finish(program) for program in programs]
     reader.add_agent()
     if len(programs) == 1:
         reader.job += programs[0].own
@@ -145,7 +155,7 @@ def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list
     reader.job += before[0].own
     programs: list[Program] = []
     pending = OptionUses()
-    for place, words in _lines_of(reader.read_file(path, "app file"), path):
+    for place, words in app_lines(reader.read_file(path, "app file"), path):
         rest = list(words)
         while rest or reader.goes_on:
             program = reader.program(rest, place, pending)
@@ -157,34 +167,10 @@ def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list
     return programs
 
 
-def _lines_of(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the place ("apps.txt:3") and the words of each nonempty line of an app file; raises UsageError.
-
-    Words may be quoted as in a shell, "#" begins a comment, and a line that ends in a backslash continues on the next.
-    """
-    import shlex  # few command lines need it
-
-    pending, begin = "", 0
-    for number, line in enumerate([*text.splitlines(), ""], start=1):
-        begin = begin if pending else number
-        pending += line.rstrip()
-        if pending.endswith("\\"):
-            pending = pending[:-1] + " "
-            continue
-        try:
-            words = shlex.split(pending, comments=True)
-        except ValueError as error:
-            message = f"{source}:{begin}: {str(error).lower()}"
-            raise UsageError("app-file", message, context=[pending], hint="quote words as for a shell") from None
-        pending = ""
-        if words:
-            yield f"{source}:{begin}", words
-
-
 class _Reader:
     """Parses one program after another; collects the options of the whole job in `job`."""
 
-    def __init__(self, name: str, read_file: ReadFile | None) -> None:
+    def __init__(self, name: str, read_file: ReadFile | None, environ: Mapping[str, str]) -> None:
         self.job = OptionUses()
         self.notes: dict[str, int] = {}
         self.goes_on = False
@@ -196,13 +182,17 @@ class _Reader:
         self._agent: dict[str, str] = {}
         self._agent_flag = ""
         self._read_file = read_file
-        self._dialects = frozenset(dialects.NAMES)
+        self._environ = environ
+        self._dialects = _DETECTED
+        self._separate: Dialect | None = None
+        self._parts: dict[str, str] = {}
         self._named = False
         self._ambiguous = name in AMBIGUOUS
         if name != "mpilaunch" and not self._ambiguous:
             from mpilaunch.cli.dialects.table import of_command
 
-            self._narrow([of_command(name) or ""])
+            if (dialect := of_command(name)) is not None:
+                self._choose(dialect)
 
     # Results
 
@@ -217,7 +207,7 @@ class _Reader:
     def defaults(self) -> dict[str, tuple[str | list[str], str]]:
         """Return the defaults that differ for users of the detected launcher, and its weak options: values and sources."""
         result: dict[str, tuple[str | list[str], str]] = {}
-        if self._dialects != frozenset(dialects.NAMES):
+        if self._dialects != _DETECTED:
             from mpilaunch.cli.dialects.table import defaults
 
             result |= defaults(self._dialects)
@@ -260,7 +250,8 @@ class _Reader:
                 return True
             flag, equals, text = word.partition("=")
             values = [text] if equals else []
-            option = BY_FLAG.get(flag)
+            flag = flag if flag in BY_FLAG or (hyphens := flag.replace("_", "-")) not in BY_FLAG else hyphens
+            option = None if self._has_row(flag) else BY_FLAG.get(flag)
             if option is None or option.key == MCA:
                 self._translate(flag, values, rest)
             elif option.key == "help":
@@ -274,7 +265,32 @@ class _Reader:
                 self._take(option, flag, values, rest, self._own if option.local else self.job)
         if self.wants:
             rest.clear()
-        return False
+        if self._separate is None:
+            return False
+        if self._separate.skip is not None and (count := self._separate.skip(rest)):
+            self._parts["python"] = rest[0]
+            del rest[:count]
+            return self._options(rest)
+        return True
+
+    def _has_row(self, flag: str) -> bool:
+        """Return whether the separate launcher in use has an option of its own by this name."""
+        if self._separate is None:
+            return False
+        from mpilaunch.cli.dialects.table import has
+
+        return has(self._separate.name, flag)
+
+    def _choose(self, name: str) -> None:
+        """Read what follows as a command line of this launcher; the variables of a separate one set its options."""
+        self._dialects = frozenset({name})
+        self._separate = None
+        if name in dialects.SEPARATE:
+            from mpilaunch.cli.dialects import table
+
+            self._separate = table.of_name(name)
+            for flag, values, variable in table.variables(self._separate, self._environ):
+                self._translate(flag, values, [], variable)
 
     def _narrow(self, names: Iterable[str]) -> None:
         """Exclude all dialects but these, which have an option that was used; ignored if none would remain."""
@@ -303,16 +319,19 @@ class _Reader:
         if option.key == "version":
             self.wants = option.key
         elif option.key == "dialect" and use.value in dialects.NAMES:
-            self._dialects, self._named = frozenset({use.value}), True
+            self._named = True
+            self._choose(use.value)
         target.add(use)
 
-    def _translate(self, flag: str, values: list[str], rest: list[str]) -> None:
-        """Add our options for an option of another launcher and its arguments."""
+    def _translate(self, flag: str, values: list[str], rest: list[str], variable: str = "") -> None:
+        """Add our options for an option of another launcher and its arguments; `variable` is the variable that sets it."""
         from mpilaunch.cli.dialects import table
 
         row = table.find(flag, self._dialects, named=self._named)
         if row is None:
-            raise _unknown(flag, table.flags(self._dialects))
+            from mpilaunch.cli.dialects.others import unknown
+
+            raise unknown(flag, table.flags(self._dialects))
         if values and not row.words:
             raise UsageError("option-value", f"option {flag} takes no value")
         while rest and row.needs_more(values):
@@ -320,35 +339,42 @@ class _Reader:
         if row.needs_more(values):
             raise UsageError("option-value", f"option {flag} needs {row.metavar}", hint=f"write {row.usage(flag, values)}")
         self._narrow(row.dialects)
-        translation = table.translate(row, flag, values, self.read_file)
+        source = variable or flag
+        translation = table.translate(row, source, values, self.read_file)
+        self._add(translation, source, everywhere=row.everywhere, weak=row.weak)
+
+    def finish(self, program: Program) -> Program:
+        """Return the program of a separate launcher's command line; add the options that its options make together."""
+        if self._separate is None or self._separate.finish is None:
+            return program
+        from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings
+
+        named = any(self.job.last(key) or program.own.last(key) for key in ("host", "hostfile"))
+        try:
+            translation, words = self._separate.finish(self._parts, program.words, Surroundings(named, self._environ))
+        except InvalidArgument as error:
+            reason, hint = error.args
+            raise UsageError("option-value", reason, hint=hint) from None
+        self._add(translation, self._separate.name)
+        return Program(words, program.own)
+
+    def _add(self, translation: Translation, flag: str, *, everywhere: bool = False, weak: bool = False) -> None:
+        """Add the options and notes that an option of another launcher stands for."""
         words = list(translation.words)
         while words:
             own, equals, text = words.pop(0).partition("=")
             option = BY_FLAG[own]
-            target = self._own if option.local and not row.everywhere else self.job
-            target = self._weak if row.weak or own in translation.weak else target
+            target = self._own if option.local and not everywhere and self._separate is None else self.job
+            target = self._weak if weak or own in translation.weak else target
             self._take(option, own, [text] if equals else [], words, target, flag)
         for text, level in translation.notes:
             self.notes.setdefault(text, level)
         if translation.agent:
             self._agent |= translation.agent
             self._agent_flag = flag
+        self._parts |= translation.parts
 
 
 def _table_spelling(option: Option, flag: str) -> str:
     """Return a flag as the table of options spells it: a long one with two dashes."""
     return flag if flag.startswith("--") or f"-{flag}" not in (*option.opts, *option.secondary_opts) else f"-{flag}"
-
-
-def _unknown(word: str, foreign: Iterable[str]) -> UsageError:
-    from mpilaunch.cli.dialects.others import instead_of
-
-    if (instead := instead_of(word)) is not None:
-        return UsageError("option-unknown", f"unknown option {word}", hint=instead)
-    digits = len(word) - len(word.rstrip("0123456789"))
-    if digits and not word.startswith("--") and (glued := word[:-digits]) in BY_FLAG:
-        return UsageError("option-unknown", f"unknown option {word}", hint=f"write {glued} {word[-digits:]}")
-    long = [flag for flag in BY_FLAG if flag.startswith("--") or len(flag) == 2]
-    guess = closest("--" + word.lstrip("-"), (*long, *foreign)) if len(word) > 2 else None
-    suggestion = f"; did you mean {guess if word.startswith('--') else guess[1:]}?" if guess else ""
-    return UsageError("option-unknown", f"unknown option {word}{suggestion}", hint="mpilaunch --help all lists all options")

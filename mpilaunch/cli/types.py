@@ -123,6 +123,14 @@ class Number(Text):
         return value
 
 
+class PerNode(Number):
+    """A number of ranks, or the devices of a node that give it."""
+
+    def parse(self, text: str) -> Any:
+        """Return the number, or the word."""
+        return text if text in ("gpu", "cpu", "auto") else super().parse(text)
+
+
 class Seconds(Number):
     """A duration: seconds, or a number with s, m, h or d."""
 

@@ -149,6 +149,8 @@ def _value_as_text(value: Value) -> str:
 
 def _mapping_rule(job: JobSpec) -> str:
     """Describe the part of the map that depends on the topology of the nodes."""
+    if job.slots_by is not None:
+        return "one rank for each " + {"gpu": "GPU", "cpu": "CPU"}.get(job.slots_by, "GPU, or CPU of a node without GPUs")
     policy = next(share.policy for share in job.pending if share.policy.needs_topology)
     rule = "the ranks are numbered round-robin over the objects of all nodes"
     if policy.per_object is not None:

@@ -110,7 +110,10 @@ def restart_policy(
     if required + spares > available:
         and_spares = f" and {spares} spare" if spares else ""
         message = f"{plural(required, 'node')}{and_spares} requested, but {pool.source} has {available}"
-        raise UsageError("node-count", message, hint="name more hosts, or request fewer nodes or spares")
+        hint = "name more hosts, or request fewer nodes or spares"
+        if pool.elastic_slots:
+            hint = "run it once with --host or --hostfile, which name the nodes; or on each machine with --node-rank R"
+        raise UsageError("node-count", message, hint=hint)
     if most is not None and spares:
         most = min(most, (available - spares) // unit * unit)
     discovery = None

@@ -29,6 +29,7 @@ class OutputPolicy(NamedTuple):
         copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
         merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
         fold: print equal output once, at the end, after the names of its nodes.
+        local_ranks: print only the output of these ranks of each node; None: of all.
         quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.
     """
 
@@ -39,6 +40,7 @@ class OutputPolicy(NamedTuple):
     copy: bool | None = None
     merge_stderr: bool = False
     fold: bool = False
+    local_ranks: frozenset[int] | None = None
     quiet: bool = False
     verbose: int = 0
 
@@ -134,6 +136,13 @@ class RestartPolicy(NamedTuple):
         return bool(self.spares) or self.max_nodes is not None
 
 
+class Part(NamedTuple):
+    """This machine's place in a job of equal parts, each started by hand on its own machine; the ranks meet at MASTER_ADDR."""
+
+    node_rank: int
+    nodes: int
+
+
 class App(NamedTuple):
     """One program of the job; most jobs have one, MPMD jobs (`a : b`) several, which share one MPI_COMM_WORLD.
 
@@ -166,6 +175,8 @@ class JobSpec(NamedTuple):
         mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
         pmix_library: the libpmix that the nodes load; None: the one nearest to the program's.
         pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
+        slots_by: what gives each node its slots once it has reported it: "gpu", "cpu", "auto", or None: they are known.
+        part: this machine's place in a job that is started by hand on each machine; None: this is the whole job.
         universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots.
         show_secrets: do not mask likely secrets in the plan and the report.
         report_bindings: print each rank's binding on stderr before it starts.
@@ -196,6 +207,8 @@ class JobSpec(NamedTuple):
     pmix_library: str | None = None
     pmi_port: bool = False
     pending: tuple[Share, ...] = ()
+    slots_by: str | None = None
+    part: Part | None = None
     universe_size: int | None = None
     checkpoints: CheckpointPolicy | None = None
     report_file: str | None = None

@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch.cli.dialects import hydra, mca, rows
+from mpilaunch.cli.dialects import NAMES, SEPARATE, hydra, mca, rows
 from mpilaunch.cli.dialects import table as dialects
 from mpilaunch.cli.dialects.rows import Row
 from mpilaunch.cli.dialects.table import ROWS, meaning, spelling
@@ -160,7 +160,7 @@ def test_every_option_of_the_others_is_known_with_its_arguments(launcher: str, f
 
 @pytest.mark.parametrize("row", ROWS, ids=spelling)
 def test_every_row_is_whole(row: Row) -> None:
-    assert row.dialects and row.dialects <= {"openmpi", "hydra", "intel"}
+    assert row.dialects and row.dialects <= set(NAMES)
     if row.kind == rows.ACTS:
         assert row.means and (row.text or isinstance(row.means, str))
         if isinstance(row.means, str):
@@ -170,7 +170,7 @@ def test_every_row_is_whole(row: Row) -> None:
     assert "  " not in meaning(row) and not row.text.endswith(".")
     for name in row.names:
         flag = f"-{name}" if len(name) == 1 else f"--{name}"
-        shadowed = flag in BY_FLAG and flag not in OF_MAPPING and name != MCA
+        shadowed = flag in BY_FLAG and flag not in OF_MAPPING and name != MCA and not row.dialects <= SEPARATE
         assert not shadowed, f"{flag} is an option of ours: the row is never asked"
 
 
@@ -181,7 +181,7 @@ def test_rows_say_options_that_there_are() -> None:
 
 
 def test_no_dialect_has_an_option_twice() -> None:
-    for dialect in ("openmpi", "hydra", "intel"):
+    for dialect in NAMES:
         names = [name for row in ROWS if dialect in row.dialects for name in row.names]
         assert len(names) == len(set(names))
 
@@ -198,11 +198,12 @@ def test_the_page_is_the_table() -> None:
 
 def tables() -> str:
     lines = []
-    for dialect, title in (("openmpi", "Open MPI"), ("hydra", "Hydra"), ("intel", "Intel MPI")):
+    for dialect, title in (("openmpi", "Open MPI"), ("hydra", "Hydra"), ("intel", "Intel MPI"), ("torchrun", "torchrun")):
         lines += ["", f"## {title}", "", "| option | here |", "| --- | --- |"]
         for row in ROWS:
             if dialect in row.dialects:
-                spelled = " ".join(f"`-{name}`" for name in row.names)
+                dashes = "--" if dialect == "torchrun" else "-"
+                spelled = " ".join(f"`{dashes if len(name) > 1 else '-'}{name}`" for name in row.names)
                 lines.append(f"| {spelled} {row.metavar}".rstrip() + f" | {meaning(row)} |")
     lines += ["", "## MCA parameters that act", "", "| parameter | here |", "| --- | --- |"]
     special = (

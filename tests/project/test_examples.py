@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +16,9 @@ import pytest
 from tests.support.hosts import CHECKOUT, Hosts
 from tests.support.launching import MPILAUNCH, launch
 from tests.support.processes import host_is_empty, kill_daemon
+from tests.support.torches import torch_on, torch_python
 
 EXAMPLES = CHECKOUT / "examples"
-TORCH_PYTHON = os.environ.get("MPILAUNCH_TEST_TORCH_PYTHON")
-"""A Python that has torch, for those whose own has not. Read here, since the tests themselves see no MPILAUNCH_*."""
 
 
 @pytest.fixture
@@ -167,15 +163,6 @@ def test_smoke_test_finds_another_python(hosts: Hosts, shared: Path) -> None:
 # torch_ddp.py
 
 
-def torch_python() -> str:
-    """Return a Python that has torch; a test that needs it is never skipped."""
-    if importlib.util.find_spec("torch") is not None:
-        return sys.executable
-    if TORCH_PYTHON is None:
-        pytest.fail("torch is missing: `make test` installs it; else name a Python that has it in MPILAUNCH_TEST_TORCH_PYTHON")
-    return TORCH_PYTHON
-
-
 def check_learned(lines: list[str]) -> None:
     """Check that four ranks trained one network to a small loss, on samples that no rank had seen."""
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step ")]
@@ -184,32 +171,6 @@ def check_learned(lines: list[str]) -> None:
     last = re.fullmatch(r"4 ranks: loss (0\.\d{4}) on new samples, the same (\d+) parameters on all: True", lines[-1])
     assert last is not None, lines
     assert float(last[1]) < 0.01 and int(last[2]) > 4000
-
-
-@contextlib.contextmanager
-def torch_on(hosts: Hosts, names: Sequence[str]) -> Iterator[list[str]]:
-    """Let hosts see torch; give the options that a job on them needs.
-
-    The job's Python is the one under torch's environment; torch itself is on PYTHONPATH, as from a shared directory. That
-    environment usually lies in what the hosts do not see (the checkout, /tmp): there it is mounted from underneath.
-    """
-    ask = "import sys, torch; print(sys._base_executable); print(torch.__path__[0])"
-    told = subprocess.run([torch_python(), "-c", ask], capture_output=True, text=True, check=True).stdout.splitlines()
-    packages = Path(told[1]).parent
-    hidden = next((place for place in (Path("/tmp"), CHECKOUT) if packages.is_relative_to(place)), None)
-    seen = packages
-    if hidden is not None:
-        seen = Path("/run/packages")
-        script = 'umount "$1"; mkdir /run/packages; mount --bind "$2" /run/packages; mount -t tmpfs tmpfs "$1"'
-        for name in names:
-            done = hosts.on(name, ["sh", "-ec", script, "sh", str(hidden), str(packages)])
-            assert done.returncode == 0, done.stderr
-    try:
-        yield ["--python", os.path.realpath(told[0]), "-x", f"PYTHONPATH={seen}", "--timeout", "150"]
-    finally:
-        if hidden is not None:
-            for name in names:
-                hosts.on(name, ["sh", "-c", "umount /run/packages; rmdir /run/packages"])
 
 
 @pytest.mark.slow

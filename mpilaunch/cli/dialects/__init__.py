@@ -3,4 +3,6 @@
 A new launcher is a new module with a `DIALECT`, and its name in `NAMES`. `table` looks options up.
 """
 
-NAMES = ("openmpi", "hydra", "intel")
+NAMES = ("openmpi", "hydra", "intel", "torchrun")
+SEPARATE = frozenset({"torchrun"})
+"""Launchers that read the program differently: their options count only with --dialect or under the launcher's name."""

@@ -1,24 +1,27 @@
-"""Options of launchers whose command lines mpilaunch does not accept, and what to use instead.
+"""The error for an unknown option: a hint for options of launchers that are not detected, else the most similar option.
 
-Pure, and loaded only for the hint of an unknown option: pdsh, clush, srun, torchrun and deepspeed mean other jobs than mpirun
-does, so no option of theirs is translated.
+Pure, and loaded only for that error: pdsh, clush, srun, torchrun and deepspeed mean other jobs than mpirun does, so their
+options are never translated by themselves; those of torchrun are with `--dialect torchrun` or under its name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from mpilaunch.cli.options import BY_FLAG
+from mpilaunch.errors import UsageError
+from mpilaunch.text import closest
+
+_TORCHRUN = "--dialect torchrun before it, or a link named torchrun, reads the options of torchrun"
 INSTEAD = {
     "-w": "--host HOSTS names the nodes, as -w of pdsh, clush and srun does",
     "--nodelist": "--host HOSTS names the nodes, as --nodelist of srun does",
-    "-m": "write the interpreter, as in: mpilaunch -np 4 python3 -m MODULE",
-    "--module": "write the interpreter, as in: mpilaunch -np 4 python3 -m MODULE",
-    "--standalone": "leave it out: without --host and --hostfile a job runs on this machine",
-    "--nproc-per-node": "-N N starts N ranks on each node, as --nproc-per-node of torchrun does",
+    "--nproc-per-node": f"-N N starts N ranks on each node; {_TORCHRUN}",
+    **dict.fromkeys(("-m", "--module"), f"write the interpreter: mpilaunch -np 4 python3 -m MODULE; {_TORCHRUN}"),
+    **dict.fromkeys(("--standalone", "--no-python", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), _TORCHRUN),
+    **dict.fromkeys(("--rdzv-conf", "--local-ranks-filter", "--redirects", "--tee", "--log-dir", "--role"), _TORCHRUN),
     "--num-gpus": "-N N starts N ranks on each node, as --num_gpus of deepspeed does",
     "--num-nodes": "--host and --hostfile name the nodes",
-    "--node-rank": "leave it out: mpilaunch runs once and starts the ranks on all nodes",
-    "--rdzv-backend": "leave it out: mpilaunch sets MASTER_ADDR and MASTER_PORT for all ranks",
-    "--rdzv-endpoint": "--master-addr and --master-port set where rank 0 listens; without them mpilaunch chooses",
-    "--rdzv-id": "leave it out: mpilaunch gives each job an id",
     "--include": "--host HOSTS names the nodes",
     "--ntasks": "-np N starts N ranks",
     "--ntasks-per-node": "-N N starts N ranks on each node",
@@ -28,6 +31,16 @@ INSTEAD = {
 """Flag, with hyphens, to the hint."""
 
 
-def instead_of(flag: str) -> str | None:
-    """Return what to use instead of an option of these launchers, None for any other option."""
-    return INSTEAD.get(flag.replace("_", "-"))
+def unknown(word: str, foreign: Sequence[str]) -> UsageError:
+    """Return the error for an option that no launcher has; `foreign` are the flags of other launchers."""
+    if (instead := INSTEAD.get(word.replace("_", "-"))) is not None:
+        return UsageError("option-unknown", f"unknown option {word}", hint=instead)
+    digits = len(word) - len(word.rstrip("0123456789"))
+    if digits and not word.startswith("--") and (glued := word[:-digits]) in (*BY_FLAG, *foreign):
+        return UsageError("option-unknown", f"unknown option {word}", hint=f"write {glued} {word[-digits:]}")
+    long = [flag for flag in BY_FLAG if flag.startswith("--") or len(flag) == 2]
+    flag = "--" + word.lstrip("-").replace("_", "-")
+    guess = next((other for other in foreign if len(flag) > 5 and other.startswith(flag)), None)
+    guess = guess or (closest(flag, (*long, *foreign)) if len(word) > 2 else None)
+    suggestion = f"; did you mean {guess if word.startswith('--') else guess[1:]}?" if guess else ""
+    return UsageError("option-unknown", f"unknown option {word}{suggestion}", hint="mpilaunch --help all lists all options")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 ReadFile = Callable[[str, str], str]
 """Reads a file, given its path and a name of its purpose for error messages; raises UsageError."""
@@ -34,6 +35,7 @@ class Translation:
         words: our options.
         notes: messages for the user, each with its verbosity level.
         agent: parts of the remote agent, which several options describe together; see `hydra.agent_template`.
+        parts: values for the `finish` of the dialect.
         weak: the flags among the words that every other setting overrides.
     """
 
@@ -41,10 +43,15 @@ class Translation:
     notes: tuple[tuple[str, int], ...] = ()
     agent: Mapping[str, str] = field(default_factory=dict)
     weak: frozenset[str] = frozenset()
+    parts: Mapping[str, str] = field(default_factory=dict)
 
     def __add__(self, other: Translation) -> Translation:
         return Translation(
-            self.words + other.words, self.notes + other.notes, {**self.agent, **other.agent}, self.weak | other.weak
+            self.words + other.words,
+            self.notes + other.notes,
+            {**self.agent, **other.agent},
+            self.weak | other.weak,
+            {**self.parts, **other.parts},
         )
 
 
@@ -94,6 +101,16 @@ class Row:
         return f"{flag} {' '.join(words)}" + (f" or {flag} {'='.join(words)}" if self.joined else "")
 
 
+class Surroundings(NamedTuple):
+    """What the `finish` of a dialect needs to know: whether the command line names hosts, and the head's variables."""
+
+    names_hosts: bool
+    environ: Mapping[str, str]
+
+
+Finish = Callable[[Mapping[str, str], Sequence[str], Surroundings], tuple[Translation, list[str]]]
+
+
 @dataclass(frozen=True)
 class Dialect:
     """A launcher whose command lines mpilaunch accepts.
@@ -109,6 +126,9 @@ class Dialect:
         variables: its environment variables that mpilaunch follows, and our option that each sets. Cluster operators and
             container images set them for that launcher, so they must only affect how nodes are reached, never how a job runs.
             `hosts.kubernetes` reads those of hostfiles and agents.
+        prefix: its variables PREFIX_OPTION set its options, for a separate dialect only.
+        skip: for a separate dialect: returns how many words before the options start the launcher by its interpreter.
+        finish: for a separate dialect: returns the options that the parts of its rows make together, and the program to run.
     """
 
     name: str
@@ -119,6 +139,9 @@ class Dialect:
     marks: tuple[str, ...] = ()
     defaults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""
+    skip: Callable[[Sequence[str]], int] | None = None
+    finish: Finish | None = None
 
 
 def acts(names: str, metavar: str, means: Means, text: str = "", **more: bool) -> Row:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 
-from mpilaunch.cli.dialects import NAMES
+from mpilaunch.cli.dialects import NAMES, SEPARATE
 from mpilaunch.cli.dialects.rows import ACTS, NEEDLESS, REFUSED, Dialect, InvalidArgument, ReadFile, Row, Translation, words_of
 from mpilaunch.errors import UsageError
 
@@ -31,6 +31,33 @@ for _row in ROWS:
     for _name in _row.names:
         for _flag in ("-" + _name, "--" + _name) if len(_name) > 1 else ("-" + _name,):
             _BY_FLAG.setdefault(_flag, []).append(_row)
+
+
+def of_name(name: str) -> Dialect:
+    """Return a dialect by its name."""
+    return DIALECTS[NAMES.index(name)]
+
+
+def _rows_of(flag: str, dialects: frozenset[str]) -> list[Row]:
+    """Return the rows of a flag, in which _ may stand for -; those of a separate launcher only if it is among the dialects."""
+    rows = _BY_FLAG.get(flag) or _BY_FLAG.get(flag.replace("_", "-"), [])
+    return [row for row in rows if row.dialects & dialects or row.dialects - SEPARATE]
+
+
+def has(dialect: str, flag: str) -> bool:
+    """Return whether a launcher has an option."""
+    return any(dialect in row.dialects for row in _rows_of(flag, frozenset({dialect})))
+
+
+def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
+    """Return the options that variables of a separate dialect set: flag, values and variable; "0" unsets a flag."""
+    result = []
+    for row in dialect.rows:
+        name = max(row.names, key=len)
+        variable = dialect.prefix + name.upper().replace("-", "_")
+        if (text := environ.get(variable)) and (row.words or text != "0"):
+            result.append((f"--{name}", [text] if row.words else [], variable))
+    return result
 
 
 def of_command(name: str) -> str | None:
@@ -59,8 +86,9 @@ def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str | list[str], st
 
 
 def flags(dialects: frozenset[str]) -> list[str]:
-    """Return the long flags that the dialects have in addition to ours."""
-    return [flag for flag, rows in _BY_FLAG.items() if flag.startswith("--") and any(row.dialects & dialects for row in rows)]
+    """Return the flags of one letter, and the long ones with two dashes, that the dialects have in addition to ours."""
+    named = (flag for flag, rows in _BY_FLAG.items() if any(row.dialects & dialects for row in rows))
+    return [flag for flag in named if flag.startswith("--") or len(flag) == 2]
 
 
 def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
@@ -70,7 +98,7 @@ def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
         dialects: the dialects that the command line may still be in.
         named: the user has named the dialect, so options of others are errors.
     """
-    rows = _BY_FLAG.get(flag, [])
+    rows = _rows_of(flag, dialects)
     possible = [row for row in rows if row.dialects & dialects]
     if rows and not possible and named:
         message = f"option {flag} is {_owners(rows)}, but --dialect names another launcher"

@@ -71,6 +71,13 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         from mpilaunch.job.plan import map_as_text
 
         console.lines(map_as_text(job).splitlines())
+    if job.part is not None:
+        from mpilaunch.hosts.nodeset import fold_numbers
+
+        rank, nodes = job.part
+        own = len(job.job_map.placements)
+        ranks = f"rank{'s' * (own > 1)} {fold_numbers(range(rank * own, (rank + 1) * own))} of the job's {nodes * own}"
+        console.remark(f"as node {rank} of {nodes}, this machine starts {ranks}; messages count from 0")
     if job.agent.insecure_host_keys:
         console.warning("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]

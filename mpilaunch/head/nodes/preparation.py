@@ -16,7 +16,7 @@ from mpilaunch.job.environment import contracts
 from mpilaunch.job.environment.contract import PMI, PMI_DESCRIPTOR, JobFacts, NodePlace, RankPlace, cross_places, mpi_offer
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.master_address import choose_master_address
-from mpilaunch.job.spec import App, Deadlines, JobSpec
+from mpilaunch.job.spec import App, Deadlines, JobSpec, Part
 from mpilaunch.job.worlds import World, first_world
 from mpilaunch.placement.binding import RankBinding
 from mpilaunch.placement.mapping import Placement
@@ -84,12 +84,14 @@ def preparations(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the index of each node of a world and its `prepare` message without the common part; binds ranks as given."""
     job_map = world.job_map
+    part = job.part or Part(0, 1)
+    first = part.node_rank * world.size
     job_facts = JobFacts(
         job_id=job.job_id,
         run_id=job.run_id,
-        size=world.size,
-        node_count=len(job_map.nodes),
-        universe_size=job.universe,
+        size=part.nodes * world.size,
+        node_count=part.nodes * len(job_map.nodes),
+        universe_size=part.nodes * job.universe,
         master_addr=known.master_addr,
         master_port=known.master_port,
         restart_count=job.restart,
@@ -99,15 +101,15 @@ def preparations(
         spawned=bool(world.parent),
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
-    crosses = cross_places(job_map.placements)
+    crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
     places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
     for place in job_map.placements:
         places_of[place.node].append(place)
-    for node_rank, (index, places) in enumerate(places_of.items()):
+    for node_rank, (index, places) in enumerate(places_of.items(), start=part.node_rank):
         node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
         ranks = []
         for place in places:
-            rank_place = RankPlace(place.rank, place.local_rank, *crosses[place.rank])
+            rank_place = RankPlace(first + place.rank, place.local_rank, *crosses[place.rank])
             variables = contracts.rank_environment(job_facts, node, rank_place)
             binding = bindings.get(place.rank, UNBOUND)
             ranks.append(

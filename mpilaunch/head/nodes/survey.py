@@ -1,14 +1,16 @@
-"""Ask every node of the allocation for its topology before a launch, and map the ranks by it.
+"""Ask every node of the allocation for its topology and devices before a launch, and map the ranks by it.
 
-Only policies whose number of ranks per node depends on the topology need this (`MappingPolicy.needs_topology`). The daemons
+Only policies whose number of ranks per node depends on them need this (`MappingPolicy.needs_topology`, -N gpu). The daemons
 that answer run no rank and end before the launch begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
@@ -16,7 +18,7 @@ from mpilaunch.head.observe import Observer
 from mpilaunch.head.os_limits import raise_file_limit
 from mpilaunch.head.tasks import run
 from mpilaunch.head.threads import use_daemon_threads
-from mpilaunch.hosts.allocation import Node
+from mpilaunch.hosts.allocation import Node, Slot
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.spec import JobSpec, check_stdin_rank
 from mpilaunch.placement.program_shares import map_apps
@@ -26,10 +28,26 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
     """Return the job with its pending map made; raises LaunchError when a node does not answer or the ranks do not fit."""
     raise_file_limit(job, _with_slots(job))
     facts = run(_ask(job, observer))
+    if job.slots_by is not None:
+        nodes = tuple(_with_devices(node, facts.get(node.index), job.slots_by) for node in job.allocation.nodes)
+        allocation = job.allocation._replace(nodes=nodes, elastic_slots=False)
+        restarts = job.restarts if job.restarts.pool is None else job.restarts._replace(pool=allocation)
+        job = job._replace(allocation=allocation, restarts=restarts, slots_by=None)
     job_map = map_apps(job.allocation, job.pending, {index: node.cpus for index, node in facts.items()})
     if job.stdin.isdecimal():
         check_stdin_rank(job.stdin, len(job_map.placements))
     return job._replace(job_map=job_map, pending=())
+
+
+def _with_devices(node: Node, facts: NodeFacts | None, kind: str) -> Node:
+    """Return a node with one slot for each of its GPUs ("gpu"), its CPUs ("cpu"), or the GPUs if it has any ("auto")."""
+    if facts is None:
+        return node
+    count = len(facts.gpus) if kind == "gpu" or (kind == "auto" and facts.gpus) else len(facts.cpus)
+    if not count:
+        hint = "use -N N for a number, or -N auto, which counts the CPUs of a node without GPUs"
+        raise LaunchError("gpu-count", f"{node.name} reports no GPU, so -N gpu gives it no rank", hint=hint)
+    return replace(node, slots=(Slot(),) * count)
 
 
 async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:

@@ -132,7 +132,8 @@ class OutputForwarder:
         self._nodes += [place.node for place in world.job_map.placements]
         for channel, kind, fields in streams_of(job, world):
             bound = tag.bind(**fields) if tag else None
-            self._streams[channel] = Stream(fields["rank"], kind, bound, raw, files.get(channel), is_printed(job, kind))
+            printed = is_printed(job, kind, fields["local_rank"])
+            self._streams[channel] = Stream(fields["rank"], kind, bound, raw, files.get(channel), printed)
 
     def drained(self, rank: int) -> bool:
         """Return whether every stream of a rank has ended."""

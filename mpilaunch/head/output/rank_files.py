@@ -51,9 +51,11 @@ def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[i
     return {channel: files[path] for channel, path in paths.items()}
 
 
-def is_printed(job: JobSpec, kind: int) -> bool:
-    """Return whether the streams of one kind are printed, besides going to files."""
+def is_printed(job: JobSpec, kind: int, local_rank: int) -> bool:
+    """Return whether a stream of one kind and local rank is printed, besides going to files."""
     output = job.output
+    if output.local_ranks is not None and local_rank not in output.local_ranks:
+        return False
     if (output.stdout_file if kind == STDOUT else output.stderr_file) is not None:
         return output.copy is True
     return output.copy is not False or output.directory is None

@@ -1,0 +1,268 @@
+"""Options of torchrun, which is `python -m torch.distributed.run` (torch/distributed/run.py, 2.0 to 2.13).
+
+torchrun is started on every node; here one command starts the ranks on all nodes, or only this machine's part of the job, where
+the line gives --node-rank or a Slurm step runs it once on each node. It never imports torch, and starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from mpilaunch.cli.dialects.rows import (
+    Dialect,
+    InvalidArgument,
+    Row,
+    Surroundings,
+    Translation,
+    acts,
+    ignored,
+    needless,
+    refused,
+)
+
+_ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
+"""torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
+_ONE, _BOTH = ("--nnodes", "1"), 3
+
+# Functions of rows
+
+
+def _keep(key: str, *values: str) -> Translation:
+    """An option that counts together with others: keep its value for `finish`."""
+    return Translation(parts={key: values[0] if values else "yes"})
+
+
+def _part(names: str, metavar: str, text: str) -> Row:
+    return acts(names, metavar, partial(_keep, names.split()[0]), text)
+
+
+def role(name: str) -> Translation:
+    """--role NAME: ROLE_NAME, and the prefix of lines."""
+    return Translation(("--export", f"ROLE_NAME={name}"), parts={"role": name})
+
+
+def rdzv_backend(name: str) -> Translation:
+    """--rdzv-backend static, c10d or etcd: mpilaunch assigns the ranks itself."""
+    if name not in ("static", "c10d", "etcd", "etcd-v2"):
+        hint = "leave it out: mpilaunch assigns the ranks and chooses MASTER_ADDR and MASTER_PORT"
+        raise InvalidArgument(f"rendezvous backend '{name}' is not supported", hint)
+    note = f"--rdzv-backend {name} has no effect: mpilaunch assigns the ranks itself"
+    return Translation(notes=((note, 0 if name.startswith("etcd") else 1),), parts={"backend": name})
+
+
+_BINDINGS = {"node": "numa", "socket": "socket", "core-complex": "l3cache"}
+
+
+def numa_binding(mode: str) -> Translation:
+    """--numa-binding node, socket or core-complex: the object that a rank is bound to, near its GPU."""
+    if mode not in _BINDINGS:
+        hint = "use node, socket or core-complex, or --bind-to core with --cpus-per-rank N for cores of one rank alone"
+        raise InvalidArgument(f"binding '{mode}' is not supported", hint)
+    return Translation(("--bind-to", _BINDINGS[mode]))
+
+
+_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT"})
+
+
+def signals(names: str) -> Translation:
+    """--signals-to-handle SIGTERM,SIGUSR1: mpilaunch always handles the usual ones."""
+    others = ", ".join(sorted({name.strip() for name in names.split(",")} - _SIGNALS - {"SIGQUIT", ""}))
+    if others:
+        raise InvalidArgument(f"mpilaunch does not forward {others}", "it handles " + ", ".join(sorted(_SIGNALS)))
+    return Translation(notes=(("--signals-to-handle has no effect: mpilaunch handles these signals by default", 1),))
+
+
+def nproc_per_node(number: str) -> Translation:
+    """--nproc-per-node N, gpu, xpu, cpu or auto: the ranks of each node."""
+    return Translation(("--npernode", "gpu" if number == "xpu" else number), parts={"nproc": number})
+
+
+# All options together
+
+
+def skip(words: Sequence[str]) -> int:
+    """Return the length of `python -m torch.distributed.run` at the front of the words, 0 if they do not begin so."""
+    if not words or not re.fullmatch(r"(?:.*/)?python[0-9.]*", words[0]):
+        return 0
+    place = next((place for place, word in enumerate(words[1:], start=1) if not re.fullmatch("-[uIsSEBO]+", word)), 0)
+    return place + 2 if list(words[place : place + 2]) == ["-m", "torch.distributed.run"] else 0
+
+
+def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
+    """Return the nodes and the output that the options describe together, and the program with its interpreter."""
+    return _nodes(parts, around) + _output(parts, around.environ), _program(parts, list(words), around.environ)
+
+
+def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
+    """Return the options for the nodes: those that are named, this machine, or this machine as a part of the job."""
+    result = Translation() if "nproc" in parts else _weak("--npernode", "1")
+    nnodes = parts.get("nnodes", "1")
+    least, _, most = nnodes.partition(":")
+    rank = parts.get("node-rank", _rank_in_step(most or least, around.environ))
+    if (most or least) == "1":
+        if rank not in (None, "0"):
+            raise InvalidArgument(f"--node-rank {rank} needs --nnodes", "add --nnodes N, the number of nodes")
+        result += Translation(_ONE if "nnodes" in parts else ()) if around.names_hosts else _weak("--host", "localhost")
+    else:
+        if "standalone" in parts:
+            hint = "leave --standalone out to use several nodes"
+            raise InvalidArgument(f"--standalone is one machine, but --nnodes is {nnodes}", hint)
+        result += Translation(("--nnodes", nnodes))
+        if rank is not None and not around.names_hosts:
+            if most and most != least:
+                hint = f"give their number, --nnodes {most}, or run mpilaunch once with --host or --hostfile"
+                raise InvalidArgument(f"--node-rank {rank} needs a fixed number of nodes, not --nnodes {nnodes}", hint)
+            address, port = _endpoint(parts) or (_ADDRESS, _PORT)
+            master = _weak("--master-addr", address) + _weak("--master-port", port)
+            return result + Translation(("--node-rank", rank)) + master
+        if rank not in (None, "0"):
+            hint = "run mpilaunch once, without --node-rank; or on each node, without --host and --hostfile"
+            raise InvalidArgument(f"--node-rank {rank} and named hosts contradict each other", hint)
+        if rank is not None:
+            note = "--node-rank has no effect: one command starts the ranks on all named hosts"
+            result += Translation(notes=((note, 0),))
+    if "rdzv-endpoint" in parts:
+        note = "--rdzv-endpoint has no effect: mpilaunch chooses MASTER_ADDR and MASTER_PORT; --master-addr sets them"
+        result += Translation(notes=((note, 1),))
+    return result
+
+
+def _rank_in_step(nnodes: str, environ: Mapping[str, str]) -> str | None:
+    """Return the node's number where a Slurm step runs torchrun once on each of several nodes: `srun torchrun ...`."""
+    each = nnodes != "1" and environ.get("SLURM_STEP_NUM_TASKS") == environ.get("SLURM_STEP_NUM_NODES") == nnodes
+    return environ.get("SLURM_NODEID") if each else None
+
+
+def _endpoint(parts: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the host and the port of --rdzv-endpoint."""
+    text = parts.get("rdzv-endpoint", "")
+    match = re.fullmatch(r"(\[[^\]]+\]|[^:]+)(?::([0-9]+))?", text)
+    if text and match is None:
+        raise InvalidArgument(f"--rdzv-endpoint '{text}' is not HOST:PORT", "like node01:29500, or [fe80::1]:29500")
+    return match and (match[1].strip("[]"), match[2] or (_C10D_PORT if parts.get("backend") == "c10d" else _PORT))
+
+
+def _weak(flag: str, value: str) -> Translation:
+    return Translation((flag, value), weak=frozenset({flag}))
+
+
+def _streams(parts: Mapping[str, str], name: str) -> int:
+    """Return the streams of --redirects or --tee: 0 for none, 1 for stdout, 2 for stderr, 3 for both."""
+    text = parts.get(name, "0")
+    if re.fullmatch("[0-3]", text):
+        return int(text)
+    if re.fullmatch("[0-9]+:[0-3](,[0-9]+:[0-3])*", text):
+        hint = f"give all ranks the same, --{name} 0 to 3; --local-ranks-filter chooses the ranks that are printed"
+        raise InvalidArgument(f"--{name} {text}: single ranks are not supported", hint)
+    raise InvalidArgument(f"--{name} {text} is not 0, 1, 2 or 3", "0 is none, 1 stdout, 2 stderr, 3 both")
+
+
+def _output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
+    """Return the prefix of lines and the files of --redirects, --tee and --log-dir."""
+    redirected, copied, folder = _streams(parts, "redirects"), _streams(parts, "tee"), parts.get("log-dir")
+    only_files = redirected & ~copied
+    result = Translation()
+    if copied:
+        result += _weak("--tag", _prefix(parts, environ))
+    if folder is None:
+        if only_files:
+            raise InvalidArgument("--redirects without --log-dir", "add --log-dir DIR, the directory for the files")
+        return result
+    if not redirected and not copied:
+        note = "--log-dir has no effect without --redirects or --tee: nothing is written there"
+        return result + Translation(notes=((note, 0),))
+    if not only_files or only_files == _BOTH:
+        return result + Translation(("--output-filename", folder, *(("--no-copy",) if only_files else ())))
+    if copied:
+        hint = "give --redirects and --tee the same streams, or leave one out"
+        raise InvalidArgument("--redirects and --tee of different streams are not supported", hint)
+    flag, ending = ("--output-file", "out") if only_files == 1 else ("--error-file", "err")
+    return result + Translation((flag, f"{_literal(folder.rstrip('/'))}/rank-{{rank}}.{ending}"))
+
+
+def _prefix(parts: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """Return the tag of lines: torchrun's [ROLE RANK]: or that of the template."""
+    name = _literal(parts.get("role", "default"))
+    template = parts.get("log-line-prefix-template") or environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+    if template is None:
+        return f"[{name}{{rank}}]:"
+    fields = {"role_name": name, "rank": "{rank}", "local_rank": "{local_rank}"}
+    pieces = re.split(r"(\$\w+|\$\{\w+\})", template)
+    return "".join(fields.get(piece.strip("${}"), _literal(piece)) if piece[:1] == "$" else _literal(piece) for piece in pieces)
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _program(parts: Mapping[str, str], words: list[str], environ: Mapping[str, str]) -> list[str]:
+    """Return the program as torchrun runs it: a script or a module by the interpreter, unbuffered, or as it is."""
+    if "no-python" in parts and "run-path" not in parts:
+        if "module" in parts:
+            raise InvalidArgument("--no-python and --module contradict each other", "leave one out")
+        return words
+    import shutil
+
+    python = parts.get("python") or environ.get("PYTHON_EXEC") or shutil.which("python3", path=environ.get("PATH"))
+    module = ["-m"] if "module" in parts and "run-path" not in parts else []
+    return [python or "python3", "-u", *module, *words] if words else []
+
+
+# Rows
+
+_LOGS = "--output-filename DIR writes each rank's output to files; filter those"
+
+_ROWS = (
+    # Ranks and nodes
+    _part("nnodes", "N", "`--nnodes N` or MIN:MAX; 1, the default, is this machine, unless hosts are named"),
+    acts("nproc-per-node", "N", nproc_per_node, "`--npernode N`, also gpu, cpu or auto; 1 is the default"),
+    _part(
+        "node-rank", "R", "`--node-rank R`, for this machine's ranks only; with named hosts, 0 has no effect"
+    ),
+    _part("standalone", "", "this machine"),
+    acts("master-addr", "ADDR", "--master-addr $1"),
+    acts("master-port", "PORT", "--master-port $1"),
+    # Rendezvous
+    acts("rdzv-backend", "NAME", rdzv_backend, "nothing: mpilaunch assigns the ranks itself"),
+    _part("rdzv-endpoint", "HOST:PORT", "MASTER_ADDR and MASTER_PORT with `--node-rank`, else nothing"),
+    acts("rdzv-id", "ID", "--export TORCHELASTIC_RUN_ID=$1"),
+    ignored("rdzv-conf", "SETTINGS", "--start-timeout sets how long the nodes may take to start"),
+    ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
+    # The program
+    _part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
+    _part("no-python", "", "the program is started as it is"),
+    _part("run-path", "", "the program is a script"),
+    _part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
+    needless("start-method", "METHOD", "every rank is a process of its own, started with exec"),
+    acts("role", "NAME", role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
+    # Output
+    _part("log-dir", "DIR", "`--output-filename DIR` for the streams of --redirects and --tee"),
+    _part("redirects r", "STREAMS", "0, 1, 2 or 3: with --log-dir, these streams go only to files"),
+    _part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log-dir also writes files"),
+    _part("log-line-prefix-template", "TEMPLATE", "`--tag`, with ${role_name}, ${rank} and ${local_rank}"),
+    acts("local-ranks-filter", "RANKS", "--print-local-ranks $1"),
+    refused("duplicate-stdout-filters duplicate-stderr-filters", "WORDS", _LOGS),
+    refused("logs-specs", "NAME", _LOGS),
+    ignored("event-log-handler", "NAME", "--report FILE has the node, times and exit code of each rank"),
+    # Devices
+    acts("numa-binding", "MODE", numa_binding, "`--bind-to`: numa for node, l3cache for core-complex, socket"),
+    acts("virtual-local-rank", "", "--gpu-bind virtual"),
+    # Ends
+    acts("max-restarts", "N", "--max-restarts $1"),
+    needless("monitor-interval", "SECONDS", "mpilaunch notices the end of a rank at once"),
+    acts("signals-to-handle", "SIGNALS", signals, "nothing: mpilaunch handles and forwards signals by default"),
+    acts("shutdown-timeout", "SECONDS", "--grace $1"),
+)
+
+DIALECT = Dialect(
+    name="torchrun",
+    title="torchrun",
+    owner="torchrun's",
+    rows=_ROWS,
+    commands=("torchrun",),
+    prefix="PET_",
+    skip=skip,
+    finish=finish,
+)
