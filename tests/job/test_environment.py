@@ -19,6 +19,7 @@ from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace, c
 from mpilaunch.job.environment.contracts import FIXED, SCRUBBED, is_listed
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.forward import (
+    FORWARDED_NAMES,
     FORWARDED_PREFIXES,
     LONGEST_STRING,
     NEVER_FORWARDED,
@@ -138,7 +139,7 @@ def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("SLURM_JOB_ID", "SLURM_NTASKS", "PMI_RANK", "PMIX_NAMESPACE", "OMPI_MCA_ess", "PRTE_LAUNCHED", "MPI_LOCALRANKID"),
+        *("SLURM_JOB_ID", "I_MPI_PMI_LIBRARY", "PMI_RANK", "PMIX_NAMESPACE", "OMPI_MCA_ess", "PRTE_LAUNCHED", "MPI_LOCALRANKID"),
         *("HYDI_CONTROL_FD", "HYDRA_HOST_FILE", "TORCHELASTIC_RUN_ID", "PET_NNODES", "HOROVOD_RANK", "TF_CONFIG"),
         *("MPILAUNCH_RANK", "RANK", "LOCAL_RANK", "MASTER_ADDR"),
     ],
@@ -197,10 +198,16 @@ def test_default_prefixes_without_masks_and_without_a_surrounding_job() -> None:
         "SLURM_JOB_ID": "9",
         "RANK": "7",
         "PATH": "/bin",
+        "NEURON_RT_VISIBLE_CORES": "0-3",
+        "VLLM_HOST_IP": "10.0.0.1",
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONFAULTHANDLERS": "1",
+        "I_MPI_DEBUG": "5",
         "BASH_FUNC_NCCL_x%%": "() { :; }",
         "NCCL_x%%": "a name that no shell can have made",
     }
-    assert forwarded_environment(head, []) == {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "HOROVOD_CYCLE_TIME": "5"}
+    usual = {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "HOROVOD_CYCLE_TIME": "5", "I_MPI_DEBUG": "5"}
+    assert forwarded_environment(head, []) == {**usual, "PYTHONFAULTHANDLER": "1"}
     assert forwarded_environment(head, [], forward="none") == {}
 
 
@@ -478,7 +485,7 @@ def test_the_documented_variables_are_marked_fixed_where_they_are() -> None:
 def test_the_documented_lists_are_the_real_ones() -> None:
     forwarded = documented("Forwarded")
     assert sorted(name for name in forwarded if name.endswith("_")) == sorted(FORWARDED_PREFIXES)
-    assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(NEVER_FORWARDED)
+    assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(FORWARDED_NAMES + NEVER_FORWARDED)
     assert sorted(documented("Scrubbed")) == sorted(SCRUBBED)
     defaults = contracts.defaults(JOB, NodePlace(0, 2, crowded=True)) | pmix_defaults("auto", True)
     assert dict(documented_values("Set where unset")) == defaults

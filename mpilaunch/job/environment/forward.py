@@ -15,12 +15,16 @@ from mpilaunch.job.environment.env_file import read_env_file
 from mpilaunch.text import closest
 
 FORWARDED_PREFIXES = (
-    *("NCCL_", "RCCL_", "HCCL_", "CCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "GLOO_", "MV2_"),
+    *("NCCL_", "RCCL_", "HCCL_", "CCL_", "OFI_NCCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "PSM2_", "GLOO_"),
+    *("MV2_", "I_MPI_", "MPIR_CVAR_"),
     *("TORCH_", "PYTORCH_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_", "DS_", "DEEPSPEED_", "HOROVOD_"),
-    *("JAX_", "XLA_", "TF_", "CUDA_", "OMP_", "KMP_", "MKL_"),
+    *("PL_", "NVTE_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "VLLM_", "SGLANG_", "RAY_", "TLLM_"),
+    *("JAX_", "XLA_", "TF_", "KERAS_", "CUDA_", "HSA_", "MIOPEN_", "NEURON_", "OMP_", "KMP_", "MKL_"),
     *("HF_", "TRANSFORMERS_", "WANDB_", "MLFLOW_"),
 )
 """The head's variables with these prefixes go to every rank, unless scrubbed or never forwarded."""
+FORWARDED_NAMES = ("OPENBLAS_NUM_THREADS", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM")
+"""So do the variables of these names."""
 
 NEVER_FORWARDED = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
@@ -31,7 +35,8 @@ NEVER_FORWARDED = (
     *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
     *("NVIDIA_DRIVER_CAPABILITIES", "HOSTNAME", "KUBERNETES_SERVICE_*", "KUBERNETES_PORT*", "K_MPI_JOB_ROLE"),
     *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*"),
-    *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
+    *("NCCL_HOSTID", "VLLM_HOST_IP", "SGLANG_HOST_IP", "NEURON_PJRT_PROCESS_INDEX"),
+    *("CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
 """Neither a prefix nor `-x 'PREFIX_*'` forwards these: devices, identity and paths of one machine, Kubernetes' variables of a
 launcher's pod, and Terraform's, which begin like TensorFlow's. Exact names, and prefixes written `PREFIX*`."""
@@ -69,6 +74,7 @@ def forwarded_environment(
     forwarded: dict[str, str] = {}
     if forward != "none":
         names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
+        names += [name for name in FORWARDED_NAMES if name in environ]
         forwarded = {name: environ[name] for name in names if not is_listed(name, SCRUBBED + OF_THIS_MACHINE)}
     for source, text in env_files:
         for where, name, value in read_env_file(source, text):
