@@ -183,12 +183,12 @@ def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int
 def _stdin(settings: Settings, ranks: int | None) -> str:
     """Return the rank that reads stdin, "all" or "none"; `ranks` is None if their number is not known yet."""
     target: str = settings["stdin"]
-    if settings.layer("stdin") == 0 and os.isatty(0):
-        return "none"  # a background job would stop at its first read of the terminal
+    if target == "auto":
+        return "none" if os.isatty(0) else "0"  # a background job would stop at its first read of the terminal
     if target in ("all", "none"):
         return target
     if not is_whole_number(target, 9):
-        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{did_you_mean(target, ('all', 'none'))}")
+        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{did_you_mean(target, ('auto', 'all', 'none'))}")
     if ranks is not None:
         check_stdin_rank(target, ranks)
     return str(int(target))

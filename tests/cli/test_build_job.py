@@ -12,7 +12,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
 from mpilaunch.placement.mapping import MappingPolicy
-from tests.support.command_line import job
+from tests.support.command_line import job, settings
 
 
 @pytest.fixture(autouse=True)
@@ -168,9 +168,16 @@ def test_a_map_that_depends_on_the_nodes_is_not_made_yet() -> None:
     assert made.job_map.placements == ()
 
 
-@pytest.mark.parametrize(("who", "policy"), [("all", "all"), ("none", "none"), ("1", "1"), ("01", "1")])
+@pytest.mark.parametrize(("who", "policy"), [("all", "all"), ("none", "none"), ("1", "1"), ("01", "1"), ("auto", "0")])
 def test_stdin(who: str, policy: str) -> None:
     assert job(f"-np 2 --stdin {who}").stdin == policy
+
+
+def test_without_a_word_a_terminal_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (settings()["stdin"], job("-np 2").stdin) == ("auto", "0")
+    monkeypatch.setattr(os, "isatty", lambda descriptor: True)
+    assert job("-np 2").stdin == "none"
+    assert job("-np 2 --stdin 0").stdin == "0"
 
 
 # What the ranks are given

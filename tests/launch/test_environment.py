@@ -19,6 +19,7 @@ OPTIONS: dict[str, list[str]] = {
     "forward nothing": ["--no-forward"],
     "edits": ["--unset-env", "OMP_NUM_THREADS", "--prepend-env", "PATH", "/first", "--append-env", "NEW[;]", "last"],
     "unset a prefix": ["--unset-env", "TORCHELASTIC_*", "-x", "TORCHELASTIC_OTHER=1"],
+    "unset what mpilaunch sets": ["--unset-env", "RANK", "--unset-env", "OMPI_*", "--unset-env", "PMI_FD"],
     "edits of an exported variable": ["-x", "MINE=middle", "--prepend-env", "MINE", "a", "--append-env", "MINE", "b"],
     "a prefix": ["--prefix", "/opt/mpi"],
     "no MPI": ["--mpi", "none"],
@@ -73,6 +74,15 @@ def test_show_env_prints_what_the_rank_gets(case: str, tmp_path: Path, monkeypat
     others = {name for name in real if name not in expected and real[name] != own.get(name)}
     others = {name for name in others if not name.startswith("PMIX_")}
     assert others <= {"OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_btl", "OMPI_MCA_coll"}
+
+
+def test_a_rank_lacks_what_the_user_removes() -> None:
+    options = ["--unset-env", "RANK", "--unset-env", "OMPI_COMM_WORLD_*", "--unset-env", "PMI_FD"]
+    done = launch("-np", "1", *options, "env", "-0")
+    assert done.code == 0, done.words
+    names = of_rank(done.out).keys()
+    assert not {"RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_FD"} & names
+    assert {"LOCAL_RANK", "PMI_RANK", "OMPI_UNIVERSE_SIZE"} <= names
 
 
 def test_show_env_of_several_programs_shows_each_its_own() -> None:

@@ -34,7 +34,7 @@ NEVER_FORWARDED = (
     *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
     *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
     *("NVIDIA_DRIVER_CAPABILITIES", "HOSTNAME", "KUBERNETES_SERVICE_*", "KUBERNETES_PORT*", "K_MPI_JOB_ROLE"),
-    *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*"),
+    *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*", "I_MPI_HYDRA_*", "I_MPI_PERHOST"),
     *("NCCL_HOSTID", "VLLM_HOST_IP", "SGLANG_HOST_IP", "NEURON_PJRT_PROCESS_INDEX"),
     *("CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
@@ -135,7 +135,7 @@ def environment_edits(
     """
     edits = []
     for name in unset:
-        _check_name(name.removesuffix("*"), f"--unset-env {name}")
+        _check_syntax(name.removesuffix("*"), f"--unset-env {name}")
         edits.append(("unset", name, "", ""))
     for verb, items in (("prepend", prepended), ("append", appended)):
         for item in items:
@@ -149,11 +149,16 @@ def environment_edits(
     return tuple(edits)
 
 
-def _check_name(name: str, where: str) -> None:
-    """Raise UsageError unless a user may set a variable of this name."""
+def _check_syntax(name: str, where: str) -> None:
+    """Raise UsageError unless a variable can have this name."""
     if not _is_name(name):
         hint = "a name has letters, digits, '_', '.' and '-', and starts with a letter or '_'"
         raise UsageError("export-name", f"{where}: '{name}' is not a variable's name", hint=hint)
+
+
+def _check_name(name: str, where: str) -> None:
+    """Raise UsageError unless a user may set a variable of this name."""
+    _check_syntax(name, where)
     if name in FIXED:
         message = f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank"
         hint = "choose the ranks and their places with -np, -N, --map-by and --rank-by"
