@@ -22,7 +22,7 @@ from mpilaunch.job.output.tags import parse_tag, tag_template
 from mpilaunch.job.settings import Section, Settings, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
-from mpilaunch.placement.map_by import PlacementOptions, placement_policies
+from mpilaunch.placement.map_by import PlacementOptions, cpus_of, placement_policies
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.text import did_you_mean, is_whole_number
@@ -108,6 +108,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             connectors=settings["connectors"],
         ),
         mpi=settings["mpi"],
+        threads=_threads(settings),
         pmi_port=settings["pmi-port"],
         pmix_library=settings["pmix-library"],
         universe_size=settings["universe-size"],
@@ -139,6 +140,12 @@ def placement_options(settings: Settings) -> PlacementOptions:
         use_hwthread_cpus=settings["use-hwthread-cpus"],
         cpus_per_rank=settings["cpus-per-rank"],
     )
+
+
+def _threads(settings: Settings) -> str:
+    """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
+    cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
+    return str(cpus or ("auto" if settings["dialect"] == "auto" else "none"))
 
 
 def _check_fold(settings: Settings) -> None:
@@ -188,7 +195,8 @@ def _stdin(settings: Settings, ranks: int | None) -> str:
     if target in ("all", "none"):
         return target
     if not is_whole_number(target, 9):
-        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{did_you_mean(target, ('auto', 'all', 'none'))}")
+        guess = did_you_mean(target, ("auto", "all", "none"))
+        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{guess}")
     if ranks is not None:
         check_stdin_rank(target, ranks)
     return str(int(target))

@@ -168,7 +168,7 @@ OPTIONS = (
     Option(LOOK, "--show-config", "", "print the value of each option and its source", configurable=False),
     Option(LOOK, "--dialect", "",
         "the launcher whose options follow, for options that mean different things to different launchers",
-        OneOf("auto", *dialects.NAMES), default="auto", configurable=False),
+        OneOf("auto", dialects.ANY_MPI, *dialects.NAMES), default="auto", configurable=False),
     Option(LOOK, "--config", "FILE", "read options from a YAML file", INPUT, basic=True),
     Option(LOOK, "--allow-run-as-root", "", "accepted for compatibility; has no effect"),
     Option(LOOK, "--version -V", "", "print the version", configurable=False, basic=True),

@@ -131,6 +131,10 @@ def test_cross_places_count_only_the_nodes_that_have_the_local_rank() -> None:
 )
 def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
     assert contracts.defaults(JOB._replace(mpi="none"), NodePlace(0, local_size)) == defaults
+    python = {"PYTHONUNBUFFERED": "1"}
+    assert contracts.defaults(JOB._replace(mpi="none", threads="none"), NodePlace(0, local_size)) == python
+    twelve = {**python, "OMP_NUM_THREADS": "12"}
+    assert contracts.defaults(JOB._replace(mpi="none", threads="12"), NodePlace(0, local_size)) == twelve
 
 
 # What a node drops
@@ -139,9 +143,9 @@ def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("SLURM_JOB_ID", "I_MPI_PMI_LIBRARY", "PMI_RANK", "PMIX_NAMESPACE", "OMPI_MCA_ess", "PRTE_LAUNCHED", "MPI_LOCALRANKID"),
+        *("SLURM_JOB_ID", "SLURM_NTASKS", "PMI_RANK", "PMIX_NAMESPACE", "OMPI_MCA_ess", "PRTE_LAUNCHED", "MPI_LOCALRANKID"),
         *("HYDI_CONTROL_FD", "HYDRA_HOST_FILE", "TORCHELASTIC_RUN_ID", "PET_NNODES", "HOROVOD_RANK", "TF_CONFIG"),
-        *("MPILAUNCH_RANK", "RANK", "LOCAL_RANK", "MASTER_ADDR"),
+        *("MPILAUNCH_RANK", "RANK", "LOCAL_RANK", "MASTER_ADDR", "I_MPI_PMI_LIBRARY"),
     ],
 )
 def test_variables_of_a_surrounding_job_are_scrubbed(name: str) -> None:
@@ -241,7 +245,7 @@ def test_what_belongs_to_one_machine_is_kept_back_from_prefixes_and_patterns_and
 )
 def test_exports(export: str, expected: dict[str, str]) -> None:
     head = {"MINE": "m", "SLURM_JOB_ID": "42", "SLURM_NTASKS": "2", "OMPI_MCA_btl": "tcp", "OMPI_COMM_WORLD_RANK": "5"}
-    assert forwarded_environment(head, [export]) == expected
+    assert forwarded_environment(head, [export], forward="none") == expected
 
 
 def test_the_later_value_wins_and_exports_come_after_files_and_prefixes() -> None:

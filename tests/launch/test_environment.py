@@ -28,6 +28,9 @@ OPTIONS: dict[str, list[str]] = {
     "PMIx": ["--mpi", "pmix"],
     "PMI by a port": ["--pmi-port"],
     "MCA parameters": ["--mca", "btl", "self,tcp"],
+    "Open MPI's dialect": ["--dialect", "openmpi"],
+    "Hydra's dialect": ["--dialect", "hydra"],
+    "CPUs for each rank": ["--map-by", "slot:PE=1", "--bind-to", "none"],
     "a master": ["--master-addr", "10.1.2.3", "--master-port", "4000"],
     "a universe": ["--universe-size", "77"],
     "restarts": ["--max-restarts", "3"],
@@ -54,6 +57,7 @@ def of_rank(text: bytes) -> dict[str, str]:
 def test_show_env_prints_what_the_rank_gets(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCCL_FORWARDED", "by prefix")
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
     (tmp_path / "job.env").write_text("FROM_FILE='a # b'\n")
     (tmp_path / "sets").mkdir()
     options = ["-np", "3", "--oversubscribe", *OPTIONS[case]]

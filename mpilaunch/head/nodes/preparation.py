@@ -95,6 +95,7 @@ def preparations(
         restart_count=job.restart,
         max_restarts=job.restarts.limit,
         mpi=job.mpi,
+        threads=job.threads,
         pmi_port=job.pmi_port,
         spawned=bool(world.parent),
     )

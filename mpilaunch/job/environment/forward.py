@@ -16,7 +16,7 @@ from mpilaunch.text import closest
 
 FORWARDED_PREFIXES = (
     *("NCCL_", "RCCL_", "HCCL_", "CCL_", "OFI_NCCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "PSM2_", "GLOO_"),
-    *("MV2_", "I_MPI_", "MPIR_CVAR_"),
+    *("OMPI_MCA_", "PMIX_MCA_", "MV2_", "I_MPI_", "MPIR_CVAR_"),
     *("TORCH_", "PYTORCH_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_", "DS_", "DEEPSPEED_", "HOROVOD_"),
     *("PL_", "NVTE_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "VLLM_", "SGLANG_", "RAY_", "TLLM_"),
     *("JAX_", "XLA_", "TF_", "KERAS_", "CUDA_", "HSA_", "MIOPEN_", "NEURON_", "OMP_", "KMP_", "MKL_"),
@@ -25,6 +25,8 @@ FORWARDED_PREFIXES = (
 """The head's variables with these prefixes go to every rank, unless scrubbed or never forwarded."""
 FORWARDED_NAMES = ("OPENBLAS_NUM_THREADS", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM")
 """So do the variables of these names."""
+PARAMETERS = ("OMPI_MCA_", "PMIX_MCA_")
+"""Prefixes of a library's parameters: forwarded from the head, although nodes drop their own, with those of an outer job."""
 
 NEVER_FORWARDED = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
@@ -34,7 +36,10 @@ NEVER_FORWARDED = (
     *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
     *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
     *("NVIDIA_DRIVER_CAPABILITIES", "HOSTNAME", "KUBERNETES_SERVICE_*", "KUBERNETES_PORT*", "K_MPI_JOB_ROLE"),
-    *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*", "I_MPI_HYDRA_*", "I_MPI_PERHOST"),
+    *("OMPI_MCA_plm*", "OMPI_MCA_pls*", "OMPI_MCA_ras*", "OMPI_MCA_rmaps*", "OMPI_MCA_odls*", "OMPI_MCA_hwloc_*"),
+    *("OMPI_MCA_orte*", "OMPI_MCA_prte_*", "OMPI_MCA_ess*", "OMPI_MCA_schizo*", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir"),
+    *("OMPI_MCA_mca_base_env_list*", "OMPI_MCA_mca_base_param_files", "OMPI_MCA_shmem_RUNTIME_QUERY_hint"),
+    *("PRTE_MCA_*", "I_MPI_HYDRA_*", "I_MPI_PERHOST"),
     *("NCCL_HOSTID", "VLLM_HOST_IP", "SGLANG_HOST_IP", "NEURON_PJRT_PROCESS_INDEX"),
     *("CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
@@ -75,7 +80,8 @@ def forwarded_environment(
     if forward != "none":
         names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
         names += [name for name in FORWARDED_NAMES if name in environ]
-        forwarded = {name: environ[name] for name in names if not is_listed(name, SCRUBBED + OF_THIS_MACHINE)}
+        dropped = SCRUBBED + OF_THIS_MACHINE
+        forwarded = {name: environ[name] for name in names if name.startswith(PARAMETERS) or not is_listed(name, dropped)}
     for source, text in env_files:
         for where, name, value in read_env_file(source, text):
             _check_name(name, where)
