@@ -124,6 +124,7 @@ def read_command(
     while reader.goes_on:
         programs.append(reader.program(rest, f"program {len(programs) + 1}"))
     if not reader.wants:
+        reader.add_exported(environ or {})
         programs = _checked(reader, programs)
     return CommandLine(reader.job, programs, reader.defaults(), tuple(reader.notes.items()), reader.wants, reader.topic)
 
@@ -204,10 +205,23 @@ class _Reader:
             if (template := agent_template(self._agent)) is not None:
                 self.job.add(OptionUse(BY_NAME["remote-agent"], template, self._agent_flag))
 
+    def add_exported(self, environ: Mapping[str, str]) -> None:
+        """Add what exported parameters of Open MPI's mpirun mean, for its users; all other settings override them."""
+        if self._dialects != {"openmpi"}:
+            return
+        from mpilaunch.cli.dialects.mca import exported
+
+        given, self._weak = self._weak, OptionUses()
+        for variable, translation in exported(environ, self.read_file):
+            self._add(translation, variable, weak=True)
+        self.job[:0] = [use for use in self._weak if use.option.key == "export"]  # -x adds to these
+        others = (use for use in self._weak if use.option.key != "export" and given.last(use.option.key) is None)
+        self._weak = OptionUses([*given, *others])
+
     def defaults(self) -> dict[str, tuple[str | list[str], str]]:
         """Return the defaults that differ for users of the detected launcher, and its weak options: values and sources."""
         result: dict[str, tuple[str | list[str], str]] = {}
-        if self._dialects != _DETECTED:
+        if self._ambiguous or self._dialects != _DETECTED:
             from mpilaunch.cli.dialects.table import defaults
 
             result |= defaults(self._dialects)
@@ -321,6 +335,8 @@ class _Reader:
         elif option.key == "dialect" and use.value in dialects.NAMES:
             self._named = True
             self._choose(use.value)
+        elif option.key == "dialect" and use.value == dialects.ANY_MPI:
+            self._ambiguous = True
         target.add(use)
 
     def _translate(self, flag: str, values: list[str], rest: list[str], variable: str = "") -> None:

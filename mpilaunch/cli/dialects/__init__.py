@@ -6,3 +6,5 @@ A new launcher is a new module with a `DIALECT`, and its name in `NAMES`. `table
 NAMES = ("openmpi", "hydra", "intel", "torchrun")
 SEPARATE = frozenset({"torchrun"})
 """Launchers that read the program differently: their options count only with --dialect or under the launcher's name."""
+ANY_MPI = "mpi"
+"""The value of --dialect for one of several MPI launchers: which one, their own options tell."""
