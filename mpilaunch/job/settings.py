@@ -51,6 +51,10 @@ class Settings:
         """Return the value, or None if it is the default."""
         return self[name] if self.layer(name) else None
 
+    def fields(self, *names: str) -> dict[str, Any]:
+        """Return the values as keyword arguments, with underscores in the names."""
+        return {name.replace("-", "_"): self[name] for name in names}
+
 
 class Section(NamedTuple):
     """One program of a command line with its arguments, and the settings for this program only."""

@@ -89,16 +89,6 @@ class CheckpointPolicy(NamedTuple):
     signal: str = "USR1"
 
 
-class Discovery(NamedTuple):
-    """A shell command that prints one line per current host, `host` or `host:slots`, and arguments of `allocation.allocate`."""
-
-    command: str
-    agent: str | None
-    remote_agent: str
-    per_node: int | None
-    local_names: frozenset[str]
-
-
 class RestartPolicy(NamedTuple):
     """How a job continues after losing ranks or nodes; see `restarts`.
 
@@ -110,6 +100,7 @@ class RestartPolicy(NamedTuple):
         elastic: the number of ranks follows the number of nodes.
         pool: all nodes with their slots, including those that an attempt leaves idle; None: the nodes of the job.
         mapping: how ranks are mapped when the number of nodes changes.
+        discovery: a shell command that prints one line per current host, `host` or `host:slots`.
     """
 
     limit: int = 0
@@ -121,7 +112,7 @@ class RestartPolicy(NamedTuple):
     elastic: bool = False
     pool: Allocation | None = None
     mapping: MappingPolicy = MappingPolicy()
-    discovery: Discovery | None = None
+    discovery: str | None = None
 
     @property
     def may_restart(self) -> bool:
