@@ -274,22 +274,16 @@ def verdict_error(verdict: Verdict) -> LaunchError:
 
 
 def _other_ranks(verdict: Verdict) -> list[str]:
-    from mpilaunch.hosts.nodeset import fold
+    from mpilaunch.hosts.nodeset import fold, name_ranks
 
     by_end: dict[str, list[tuple[int, str]]] = {}
     for end, host in zip(verdict.failed_after, verdict.hosts, strict=True):
         by_end.setdefault(end.description, []).append((end.rank, host))
     lines = []
     for how, ends in by_end.items():
-        lines.append(f"{_ranks([rank for rank, _ in ends])} on {fold(host for _, host in ends)} failed too: {how}")
+        lines.append(f"{name_ranks([rank for rank, _ in ends])} on {fold(host for _, host in ends)} failed too: {how}")
     if verdict.stopped:
-        lines.append(f"{_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
+        lines.append(f"{name_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
     if verdict.finished:
-        lines.append(f"{_ranks(verdict.finished)} had succeeded")
+        lines.append(f"{name_ranks(verdict.finished)} had succeeded")
     return lines
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    from mpilaunch.hosts.nodeset import fold_numbers
-
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {fold_numbers(numbers)}"

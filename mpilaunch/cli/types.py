@@ -5,14 +5,13 @@ They extend click's option and types. A type never knows the source of a value: 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from mpilaunch.job.settings import Layer
-from mpilaunch.text import did_you_mean, is_whole_number
+from mpilaunch.text import did_you_mean, is_whole_number, seconds_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 VARIABLES = "MPILAUNCH"
 """Prefix of the environment variables that set options."""
 
-_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -130,8 +127,7 @@ class Seconds(Number):
 
     def number(self, text: str) -> float | None:
         """Return the duration in seconds."""
-        match = _TIME.fullmatch(text)
-        return float(match[1]) * _SECONDS[match[2] or "s"] if match else None
+        return seconds_of(text)
 
 
 class Option(click.Option):

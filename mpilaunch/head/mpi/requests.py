@@ -20,7 +20,7 @@ from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.tasks import start
-from mpilaunch.hosts.nodeset import fold, fold_numbers
+from mpilaunch.hosts.nodeset import fold, name_ranks
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict
@@ -282,9 +282,8 @@ class MpiServices:
         absent = [rank for rank, node in places if node not in joined or rank in self._absent.get((name, node), ())]
         if not absent:
             return ""
-        numbers = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {fold_numbers(absent)}"
-        nodes = fold(dict.fromkeys(self._ranks.node_name(rank) for rank in absent))
-        return f"{numbers} on {nodes} {'has' if len(absent) == 1 else 'have'}"
+        nodes = fold(self._ranks.node_name(rank) for rank in absent)
+        return f"{name_ranks(absent)} on {nodes} {'has' if len(absent) == 1 else 'have'}"
 
 
 def _check_base64(data: Any) -> None:
