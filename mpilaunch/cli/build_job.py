@@ -107,7 +107,6 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
 
 
 def placement_options(settings: Settings) -> PlacementOptions:
-    """Return the options that place and bind ranks."""
     return PlacementOptions(
         map_by=settings.given("map-by"),
         bind_to=settings.given("bind-to"),

@@ -102,7 +102,6 @@ class Console:
         self.show_secrets = False
 
     def error(self, error: LaunchError) -> None:
-        """Write an error: its message, context lines and hint."""
         context = [self._masked(line) for line in error.context]
         self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
 
@@ -158,7 +157,6 @@ class Console:
             self.remark(progress_text(done, total, waiting))
 
     def end_progress(self) -> None:
-        """Remove the progress line."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -227,14 +225,12 @@ class ProgressLine:
             self._timer.start()
 
     def show(self, text: str) -> None:
-        """Change the text."""
         with self._lock:
             self._text = printable(text)
             if self._live is not None:
                 self._live.update(self._text, refresh=True)
 
     def stop(self) -> None:
-        """Remove the line for good."""
         self._timer.cancel()
         with self._lock:
             self._stopped = True

@@ -34,7 +34,6 @@ class YesNo(click.types.BoolParamType):
     """A flag; in the environment and after "=", a word such as yes or no."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return whether the flag is set."""
         if isinstance(value, str) and value.lower() not in _FLAG_WORDS:
             self.fail(f"'{value}' is neither yes nor no", param, ctx)
         return _FLAG_WORDS[value.lower()] if isinstance(value, str) else value
@@ -89,7 +88,6 @@ class OneOf(Text):
     """One of a few words."""
 
     def parse(self, text: str) -> str:
-        """Return the word."""
         if text not in self.words:
             raise ValueError(f"'{text}' is not one of {', '.join(self.words)}{did_you_mean(text, self.words)}")
         return text
@@ -110,7 +108,6 @@ class Number(Text):
         return int(text) if is_whole_number(text.removeprefix("-"), 15) else None
 
     def parse(self, text: str) -> float:
-        """Return the number."""
         value = self.number(text)
         if value is None:
             raise ValueError(f"'{text}' is not {self.wanted}")
@@ -126,7 +123,6 @@ class Seconds(Number):
     wanted = "a time"
 
     def number(self, text: str) -> float | None:
-        """Return the duration in seconds."""
         return seconds_of(text)
 
 
@@ -210,7 +206,6 @@ class Option(click.Option):
 
     @property
     def value_hint(self) -> str:
-        """The hint for an invalid value."""
         if isinstance(self.type, Seconds):
             return "write seconds, or a number with s, m, h or d: 90, 90s, 5m, 1h"
         return f"{self.flag}: {self.help}"

@@ -300,7 +300,6 @@ class Launch:
             self._stop.ask(outcome, again=True, shared=True)
 
     def forward(self, number: int) -> None:
-        """Pass a signal on to every rank."""
         if not self._checkpoints.takes(number):
             self._send_all({"type": "signal", "signal": number})
 

@@ -46,7 +46,6 @@ class Span(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of the span."""
         return self.line.text[self.start : self.end]
 
     def part(self, start: int, end: int | None = None) -> Span:

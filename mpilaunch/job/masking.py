@@ -92,7 +92,6 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with secrets masked."""
     return {name: MASKED if is_secret_name(name) else mask_text(value) for name, value in variables.items()}
 
 

@@ -221,7 +221,6 @@ class JobSpec(NamedTuple):
         return {"MPILAUNCH_CHECKPOINT_DIR": self.checkpoint_directory, **restart}
 
     def gets_stdin(self, rank: int) -> bool:
-        """Return whether a rank gets the head's stdin."""
         return self.stdin == "all" or self.stdin == str(rank)
 
 

@@ -112,7 +112,6 @@ class MpiServices:
                 self._daemons.links[index].send({"type": "collective"}, answer)
 
     def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        """Call the handler of a request."""
         kind = ask["request"][:LONGEST_NOTE]
         handlers = (handler_of({**ask, "type": kind}, DAEMON_REQUESTS, protocol) for protocol in self._offer)
         handler = next(filter(None, handlers), None)
@@ -219,13 +218,11 @@ class MpiServices:
         )
 
     def rank_ended(self, end: RankEnd) -> None:
-        """Record that a rank has exited."""
         self._ended.add(end.rank)
         if end.mpi == "absent":
             self._outside.add(end.rank)
 
     def rank_lost(self, rank: int) -> None:
-        """Record that a rank was lost."""
         self._ended.add(rank)
         self._outside.add(rank)
 
