@@ -108,10 +108,9 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
 
 def placement_options(settings: Settings) -> PlacementOptions:
     return PlacementOptions(
-        map_by=settings.given("map-by"),
         bind_to=settings.given("bind-to"),
         cpu_set_source=settings.source("cpu-set"),
-        **settings.fields("np", "npernode", "npersocket", "rank-by", "rankfile", "oversubscribe", "nolocal"),
+        **settings.fields("np", "npernode", "npersocket", "map-by", "rank-by", "rankfile", "oversubscribe", "nolocal"),
         **settings.fields("cpu-set", "use-hwthread-cpus", "cpus-per-rank"),
     )
 
