@@ -108,7 +108,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
 
 def placement_options(settings: Settings) -> PlacementOptions:
     return PlacementOptions(
-        bind_to=settings.given("bind-to"),
+        bind_to=settings["bind-to"] if settings.layer("bind-to") else None,
         cpu_set_source=settings.source("cpu-set"),
         **settings.fields("np", "npernode", "npersocket", "map-by", "rank-by", "rankfile", "oversubscribe", "nolocal"),
         **settings.fields("cpu-set", "use-hwthread-cpus", "cpus-per-rank"),

@@ -115,11 +115,6 @@ class RestartPolicy(NamedTuple):
     discovery: str | None = None
 
     @property
-    def may_restart(self) -> bool:
-        """Whether the job may have several attempts, or replace nodes before it starts."""
-        return bool(self.limit) or self.reserves_nodes
-
-    @property
     def reserves_nodes(self) -> bool:
         """Whether nodes without ranks stay idle; otherwise MPI_Comm_spawn may use them."""
         return bool(self.spares) or self.max_nodes is not None
