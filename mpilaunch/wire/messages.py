@@ -20,14 +20,12 @@ LONGEST_TIME = 1e15
 """Largest valid time in seconds."""
 
 
-def text(value: Any) -> bool:
-    """A string."""
-    return type(value) is str
+def of(*types: type) -> Check:
+    """A value of one of these types."""
+    return lambda value: type(value) in types
 
 
-def flag(value: Any) -> bool:
-    """True or false."""
-    return type(value) is bool
+text, flag = of(str), of(bool)
 
 
 def between(least: int, most: int) -> Check:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.wire import messages
-from mpilaunch.wire.messages import between, flag, having, listed, maybe, named, place, row, seconds, text, whole, without_nul
+from mpilaunch.wire.messages import between, flag, having, listed, maybe, named, of, place, row, seconds, text, whole
 
 if TYPE_CHECKING:
     from mpilaunch.wire.messages import Check, Table
@@ -22,12 +22,7 @@ short = between(0, 65_535)
 
 def path(value: Any) -> bool:
     """A host name, an address or a path."""
-    return without_nul(value) and len(value) <= LONGEST_PATH
-
-
-def of(*types: type) -> Check:
-    """A value of one of these types."""
-    return lambda value: type(value) in types
+    return messages.without_nul(value) and len(value) <= LONGEST_PATH
 
 
 def either(*checks: Check) -> Check:
