@@ -110,7 +110,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         mpi=settings["mpi"],
         pmi_port=settings["pmi-port"],
         pmix_library=settings["pmix-library"],
-        universe_size=settings["universe-size"],
+        universe_size={"SYSTEM": nodes.slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
         checkpoints=_checkpoints(settings),
         report_file=settings["report"],
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),

@@ -105,6 +105,8 @@ def test_a_dialogue_does_not_depend_on_how_it_is_cut(size: int) -> None:
 def test_the_rest_of_the_commands() -> None:
     node = Node().init()
     assert node.say(0, "cmd=get_universe_size") == ["cmd=universe_size rc=0 size=16"]
+    node = Node(universe_size=0).init()
+    assert node.say(0, "cmd=get_universe_size") == ["cmd=universe_size rc=0 size=-1"], "as from Hydra"
 
 
 def test_every_command_is_tested_here() -> None:

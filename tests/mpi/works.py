@@ -25,7 +25,7 @@ class Work:
         code: of the launcher.
         languages: that it is written in.
         own: the launchers of the families agree with mpilaunch about it.
-        universe: the last word of each program is the size of the universe.
+        universe: the last word of each program is the size of the universe, -1 for none.
         warning: that mpilaunch gives, and nothing else on stderr.
         network: bytes that every host must receive by its network, 0 for any.
     """

@@ -192,7 +192,7 @@ _COMMANDS: dict[str, Callable[[Pmi1, dict[str, str]], None]] = {
     "get_maxes": lambda one, words: one._reply("maxes", rc=0, **_MAXES),
     "get_appnum": lambda one, words: one._reply("appnum", rc=0, appnum=one._world.apps[one._rank]),
     "get_my_kvsname": lambda one, words: one._reply("my_kvsname", rc=0, kvsname=one._world.name),
-    "get_universe_size": lambda one, words: one._reply("universe_size", rc=0, size=one._world.universe_size),
+    "get_universe_size": lambda one, words: one._reply("universe_size", rc=0, size=one._world.universe_size or -1),
     "put": Pmi1._put,
     "get": Pmi1._get,
     "barrier_in": Pmi1._barrier_in,

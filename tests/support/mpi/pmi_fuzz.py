@@ -75,7 +75,7 @@ class Conversation:
             "world": "job",
             "first": 0,
             "size": SIZE,
-            "universe_size": SIZE,
+            "pmi_universe_size": SIZE,
             "blocks": [[0, NODES, PER_NODE]],
             "parent": "",
             "pairs": {"PARENT": "port"},
