@@ -232,7 +232,8 @@ SPAWN = [
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"error": "", "world": "job.1", "size": 3}, "rc=0 msg=success errcodes=0,0,0"),
+        ({"error": "", "world": "job.1", "counts": [2, 1]}, "rc=0 msg=success errcodes=0,0,0"),
+        ({"error": "", "world": "job.1", "counts": [1, 1]}, "rc=0 msg=success errcodes=0,1,0"),
         ({"error": "no"}, "rc=-1 msg=could_not_spawn errcodes=1"),
     ],
 )

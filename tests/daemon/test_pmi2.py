@@ -71,7 +71,7 @@ def test_names_and_spawn() -> None:
     assert say(node, 0, spawn) == ""
     app = {"program": ["./x", "a b"], "count": 2, "environment": {}, "info": {}}
     assert node.asked[-1] == ("spawn", {"world": "job", "rank": 0, "apps": [app], "pairs": {"k": "v"}})
-    node.ask_done.pop()({"error": "", "world": "job.1", "size": 2})
+    node.ask_done.pop()({"error": "", "world": "job.1", "counts": [2]})
     assert last(node, 0) == "cmd=spawn-response;rc=0;jobid=job.1;nerrs=0;"
 
 

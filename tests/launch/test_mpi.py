@@ -328,13 +328,16 @@ def test_who_wants_pmix_only_is_told_that_there_is_none(open_programs: Path) -> 
 # New worlds, by a client that says PMI-1 word for word
 
 
-def spawning(*children: tuple[int, list[str]]) -> str:
-    """Return what a rank says to start programs: how many ranks, and their words."""
+def spawning(*children: tuple[int, list[str]], **info: str) -> str:
+    """Return what a rank says to start programs: how many ranks, and their words; `info` is that of each."""
     lines = []
     for count, (program, *arguments) in children:
         lines += ["mcmd=spawn", f"nprocs={count}", f"execname={program}", f"totspawns={len(children)}"]
         lines += [f"arg{number}={argument}" for number, argument in enumerate(arguments, 1)]
-        lines += [f"argcnt={len(arguments)}", "preput_num=0", "info_num=0", "endcmd"]
+        lines += [f"argcnt={len(arguments)}", "preput_num=0", f"info_num={len(info)}"]
+        for number, (key, value) in enumerate(info.items()):
+            lines += [f"info_key_{number}={key}", f"info_val_{number}={value}"]
+        lines.append("endcmd")
     return "\n".join(lines)
 
 
@@ -371,11 +374,35 @@ def test_worlds_come_one_after_the_other_and_several_programs_are_one_world() ->
 def test_words_of_spawned_ranks_arrive_byte_for_byte(tmp_path: Path) -> None:
     words = ["\u00e4\u65e5", "\udcff"]
     (tmp_path / words[0]).mkdir()
-    child = spawning((1, ["sh", "-c", 'printf "%s " "${PWD##*/}" "$@"; echo', "sh", *words]))
-    child = child.replace("info_num=0", f"info_num=1\ninfo_key_0=wdir\ninfo_val_0={tmp_path / words[0]}")
+    child = spawning((1, ["sh", "-c", 'printf "%s " "${PWD##*/}" "$@"; echo', "sh", *words]), wdir=str(tmp_path / words[0]))
     done = launch("-H", "local:2", "-np", "1", *SAY, child)
     assert (done.code, done.err) == (0, b"")
     assert os.fsencode(f"{words[0]} {words[0]} {words[1]} \n") in done.out, done.out
+
+
+def test_info_keys_of_a_spawn_over_pmi(tmp_path: Path) -> None:
+    (tmp_path / "child").write_text("#!/bin/sh\necho child $PMI_RANK of $PMI_SIZE in $PWD\n")
+    (tmp_path / "child").chmod(0o755)
+    child = spawning((3, ["child"]), path=f"/nope:{tmp_path}", wdir="/usr", soft="1:2", arch="x", host="local", other="x")
+    done = launch("-H", "local:8", "-np", "1", *SAY, child, child)
+    assert done.code == 0
+    answer = "0 cmd=spawn_result rc=0 msg=success errcodes=0,0,1"
+    assert done.lines == sorted([answer, "child 0 of 2 in /usr", "child 1 of 2 in /usr"] * 2)
+    (note,) = done.words.splitlines()
+    assert note.startswith("note: the info key arch of MPI_Comm_spawn has no effect: ")
+
+
+def test_info_keys_of_a_spawn_with_open_mpi(open_programs: Path, tmp_path: Path) -> None:
+    program = (open_programs / "spawn_info", open_programs / "spawn_info")
+    for given, directory in (("wdir=/usr", "/usr"), ("wdir=sub", f"{tmp_path}/sub"), ("host=local", str(tmp_path))):
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        done = launch("-H", "local:3", "-np", "1", *program, "2", given, cwd=tmp_path)
+        assert (done.code, done.err) == (0, b"")
+        assert done.lines == ["2 children, 0 errors", *[f"child of 2 in {directory}"] * 2]
+    done = launch("-H", "local:3", "-np", "1", *program, "1", "add-host=elsewhere", "map_by=node")
+    assert done.code == 0 and "1 children, 0 errors" in done.lines
+    notes = [line for line in done.words.splitlines() if "of MPI_Comm_spawn has no effect: " in line]
+    assert [line.split()[4] for line in notes] == ["add-host", "map_by"]
 
 
 def test_what_cannot_be_spawned_is_told_and_the_job_goes_on() -> None:

@@ -336,7 +336,8 @@ class HostileHead:
         random = self._random
         mpi = {
             "world": "w", "first": random.choice((0, 5, 1 << 40)), "size": 1, "universe_size": 1,
-            "pmi_universe_size": 0, "hosts": ["n"], "blocks": [[0, 1, 1]], "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
+            "pmi_universe_size": 0, "hosts": ["n"], "blocks": [[0, 1, 1]],
+            "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
             "pmix_defaults": {}, "descriptor": None, "port": False, "notice_after": 30.0,
         }  # fmt: skip
         choices: list[Message] = [

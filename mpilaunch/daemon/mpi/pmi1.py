@@ -177,13 +177,16 @@ class Pmi1:
         except (KeyError, ValueError) as error:
             raise pmi.ProtocolError("a spawn that does not fit: %r" % error) from None
         self._spawning, self._spawn_lines, self._spawn_bytes = None, 0, 0
-        self._world.spawn(self._rank, apps, pairs, self._spawned)
+        asked = [app["count"] for app in apps]
+        self._world.spawn(self._rank, apps, pairs, lambda answer: self._spawned(asked, answer))
 
-    def _spawned(self, answer: dict[str, Any]) -> None:
+    def _spawned(self, asked: list[int], answer: dict[str, Any]) -> None:
         if answer["error"]:
             self._reply("spawn_result", rc=-1, msg="could_not_spawn", errcodes="1")
         else:
-            self._reply("spawn_result", rc=0, msg="success", errcodes=",".join(["0"] * answer["size"]))
+            # The info key `soft` permits fewer ranks than asked: an error code stands for each missing one.
+            codes = ["0" if rank < count else "1" for most, count in zip(asked, answer["counts"]) for rank in range(most)]
+            self._reply("spawn_result", rc=0, msg="success", errcodes=",".join(codes))
 
 
 _MAXES = {"kvsname_max": pmi.MAX_NAME, "keylen_max": pmi.MAX_KEY, "vallen_max": pmi.MAX_VALUE}
