@@ -287,29 +287,48 @@ def test_a_libpmix_that_crashes_ends_the_job_and_leaves_nothing(open_programs: P
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "program", "told"),
     [
-        (["--mpi", "pmi1"], 0, "--mpi pmi1 offers no PMIx, which Open MPI needs"),
-        (["--pmix-library", "/nope.so"], 0, "no PMIx there, which Open MPI needs: /nope.so: "),
-        (["-x", "OMPI_MCA_schizo=orte"], 0, "it asked for neither PMI nor PMIx: was it built for another launcher?"),
+        (["--mpi", "pmi1"], ["ring", "1"], "--mpi pmi1 offers no PMIx, which Open MPI needs"),
+        (["--pmix-library", "/nope.so"], ["ring", "1"], "no PMIx there, which Open MPI needs: /nope.so: "),
+        (
+            ["-x", "OMPI_MCA_schizo=orte"],
+            ["ends", "sleep", "3"],
+            "it asked for neither PMI nor PMIx: was it built for another launcher?",
+        ),
     ],
     ids=["not-offered", "no-library", "not-asked"],
 )
 def test_ranks_that_do_not_find_each_other_are_warned_of_once(
-    open_programs: Path, words: list[str], code: int, told: str
+    open_programs: Path, words: list[str], program: list[str], told: str
 ) -> None:
-    done = launch(*words, "-H", "local:2,local:1", open_programs / "ring", "1")
-    assert done.code == code and len(done.lines) == 3
+    done = launch(*words, "-H", "local:2,local:1", open_programs / program[0], *program[1:])
+    assert done.code == 0 and len(done.lines) == (3 if program[0] == "ring" else 0)
     (warning,) = [line for line in done.words.splitlines() if line.startswith("mpilaunch: warning")]
     assert " on local has an MPI library (libmpi.so.40, Open MPI) and has not found the other ranks" in warning
     assert told in warning
 
 
-def test_a_script_that_loads_its_mpi_late_is_found_while_it_runs(tmp_path: Path) -> None:
-    program = "import ctypes, time\nctypes.CDLL('libmpi.so.40')\ntime.sleep(3)\n"
-    done = launch("--mpi", "pmi1", "-np", "2", script(tmp_path / "program.py", program))
+@pytest.mark.parametrize(
+    ("library", "family", "mpi"), [("libmpi.so.40", "Open MPI", "pmi1"), ("libmpich.so.12", "MPICH", "pmix")]
+)
+def test_a_script_is_warned_of_for_its_mpi_init_and_not_for_its_library(
+    tmp_path: Path, library: str, family: str, mpi: str
+) -> None:
+    program = f"import ctypes, sys, time\nmpi = ctypes.CDLL('{library}', ctypes.RTLD_GLOBAL)\n"
+    program += "'init' in sys.argv and mpi.MPI_Init(None, None)\ntime.sleep(3)\n'init' in sys.argv and mpi.MPI_Finalize()\n"
+    path = script(tmp_path / "program.py", program)
+    done = launch("--mpi", mpi, "-np", "2", path, "init")
     assert done.code == 0
-    assert "has an MPI library (libmpi.so.40.30.4, Open MPI)" in done.words or "(libmpi.so.40" in done.words
+    assert f"has an MPI library ({library}" in done.words and f", {family}) and has not found the other ranks" in done.words
+    for offer in (mpi, "auto"):
+        done = launch("--mpi", offer, "-np", "2", path)
+        assert (done.code, done.err) == (0, b""), "it never wants MPI"
+
+
+def test_a_program_that_is_linked_with_mpi_and_never_wants_it_is_not_warned_of(family_programs: Path) -> None:
+    done = launch("-np", "2", family_programs / "ends", "never-init")
+    assert (done.code, done.err) == (0, b"")
 
 
 def test_a_world_of_one_and_a_world_that_is_not_to_be_are_not_warned_of(open_programs: Path) -> None:

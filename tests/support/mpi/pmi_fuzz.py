@@ -279,7 +279,7 @@ class Conversation:
 
     def _end(self, rank: Rank) -> None:
         self._read(rank)
-        rank.end = self.nodes[rank.number // PER_NODE].close_rank(rank.number)
+        rank.end = self.nodes[rank.number // PER_NODE].close_rank(rank.number, by_itself=True)
         self._read(rank)
         if rank.client is not None:
             rank.client.close()
