@@ -1,7 +1,8 @@
 """The daemon's side of the wire: the session, and the channel below it, which is read and written without blocking.
 
 When a channel is lost while ranks run, the head has a limited time to connect again; until then the session keeps what is
-sent. The loss of the head, by end of file or silence, is reported once; after it nothing is read or written any more.
+sent. The loss of the head, by end of file or silence, is reported once, and `loop` then ends the ranks; after it nothing is
+read or written any more.
 """
 
 from __future__ import annotations

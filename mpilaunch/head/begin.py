@@ -34,7 +34,7 @@ def local_agent(daemons: int) -> Iterator[agent.PrestartedAgent]:
 
 def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Verdict:
     """Run a job to its end, with this machine's agent; return how it ended; raises LaunchError when it did not start."""
-    from mpilaunch.head.limits import raise_file_limit
+    from mpilaunch.head.os_limits import raise_file_limit
 
     prepare_destinations(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from mpilaunch.head.limits import start_thread
+from mpilaunch.head.os_limits import start_thread
 
 MOST_THREADS = 64
 """The default of --fanout: the number of nodes contacted at a time."""

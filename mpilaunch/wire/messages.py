@@ -1,7 +1,8 @@
-"""The control messages to a daemon (docs/wire.md), one row each: the states in which it is accepted, its schema, its handler.
+"""The control messages to a daemon (docs/wire.md), one row each: the states in which it is accepted, its schema, its
+handler.
 
 No I/O. A message that does not match its schema never reaches its handler. Additional members and unknown types are allowed,
-because the other side may be newer.
+because the other side may be newer. The messages of a daemon to the head are in `head.nodes.messages`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The control messages that the head accepts from daemons, one row each: states, schema with limits, handler.
 
-No I/O, and no message is acted on here. A handler is a method of `NodeLink` (`_take_hello`, `_take_listening`), of `Launch`,
-or, written `_mpi.NAME`, of its `MpiServices`.
+The messages to a daemon are in `wire.messages`. No I/O, and no message is acted on here. A handler is a method of `NodeLink`
+(`_take_hello`, `_take_listening`), of `Launch`, or, written `_mpi.NAME`, of its `MpiServices`.
 """
 
 from __future__ import annotations

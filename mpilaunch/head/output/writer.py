@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from mpilaunch.head.limits import start_thread
+from mpilaunch.head.os_limits import start_thread
 
 Written = Callable[[], None]
 
