@@ -94,12 +94,13 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             call_back=_agents_calling_back(settings["call-back"], nodes, in_pod),
             **settings.fields("insecure-host-keys", "namespace", "context", "connectors"),
         ),
+        universe_size={"SYSTEM": nodes.slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
         checkpoints=_checkpoints(settings),
         report_file=settings["report"],
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
         restarts=restarts,
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
-        **settings.fields("mpi", "pmi-port", "pmix-library", "universe-size"),
+        **settings.fields("mpi", "pmi-port", "pmix-library"),
     )
 
 

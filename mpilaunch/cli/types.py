@@ -94,12 +94,12 @@ class OneOf(Text):
 
 
 class Number(Text):
-    """A whole number in a range."""
+    """A whole number in a range, or one of the words, in upper case."""
 
     wanted = "a whole number"
 
-    def __init__(self, *, min: float = 0, max: float | None = None) -> None:
-        super().__init__()
+    def __init__(self, *words: str, min: float = 0, max: float | None = None) -> None:
+        super().__init__(*words)
         self.min = min
         self.max = max
 
@@ -107,10 +107,13 @@ class Number(Text):
         """Return the number that a text means, None if it means none."""
         return int(text) if is_whole_number(text.removeprefix("-"), 15) else None
 
-    def parse(self, text: str) -> float:
+    def parse(self, text: str) -> float | str:
+        """Return the number, or the word."""
+        if text.upper() in self.words:
+            return text.upper()
         value = self.number(text)
         if value is None:
-            raise ValueError(f"'{text}' is not {self.wanted}")
+            raise ValueError(f"'{text}' is not {' or '.join((self.wanted, *self.words))}")
         if value < self.min or (self.max is not None and value > self.max):
             allowed = f"{self.min:g} or more" if self.max is None else f"{self.min:g} to {self.max:g}"
             raise ValueError(f"{value:g} is out of range: {allowed}")

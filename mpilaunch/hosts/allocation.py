@@ -90,6 +90,11 @@ class Allocation(NamedTuple):
     agent_source: str = ""
     defaults: HostDefaults = HostDefaults()
 
+    @property
+    def slot_count(self) -> int:
+        """The number of slots of all nodes."""
+        return sum(len(node.slots) for node in self.nodes)
+
 
 MAX_SLOTS = 1 << 20
 """Limit on the slots of an allocation and the ranks of a job, so that a typing error cannot exhaust the memory."""

@@ -152,7 +152,8 @@ class JobSpec(NamedTuple):
         mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
         pmix_library: the libpmix that the nodes load; None: the one nearest to the program's.
         pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
-        universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots.
+        universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots over PMIx, as for Open MPI's mpirun,
+            and no value over PMI, as for MPICH's mpiexec.
         show_secrets: do not mask likely secrets in the plan and the report.
         report_bindings: print each rank's binding on stderr before it starts.
         restart: the number of restarts so far; 0 for the first attempt.
@@ -199,8 +200,8 @@ class JobSpec(NamedTuple):
 
     @property
     def universe(self) -> int:
-        """MPI_UNIVERSE_SIZE: the number of ranks that the job could have."""
-        return self.universe_size or sum(len(node.slots) for node in self.allocation.nodes)
+        """MPI_UNIVERSE_SIZE over PMIx: the number of ranks that the job could have."""
+        return self.universe_size or self.allocation.slot_count
 
     @property
     def checkpoint_directory(self) -> str | None:

@@ -99,7 +99,7 @@ def secret(value: Any) -> bool:
 
 _app = having(program=listed(without_nul), directory=without_nul, directory_required=flag, environment=named(without_nul))
 _mpi = having(
-    world=text, namespace=text, first=whole, size=whole, universe_size=whole, hosts=listed(text),
+    world=text, namespace=text, first=whole, size=whole, universe_size=whole, pmi_universe_size=whole, hosts=listed(text),
     blocks=listed(row(whole, whole, whole)), app_sizes=listed(whole), parent=text, pairs=named(text), offer=listed(text),
     library=maybe(without_nul), pmix_defaults=named(without_nul), descriptor=maybe(whole), port=flag, notice_after=seconds,
 )  # fmt: skip

@@ -7,6 +7,7 @@ registered with it, also those without ranks here: a rank may ask for any of the
 from __future__ import annotations
 
 import base64
+import os
 
 from mpilaunch.daemon.mpi.pmi import ABORTED, CONNECTED, FINALIZED
 from mpilaunch.daemon.pmix.helper import PmixServer
@@ -180,7 +181,7 @@ class PmixRanks:
                 "program": [app["program"], *app["arguments"]],
                 "count": app["count"],
                 "environment": app["environment"],
-                "info": {"wdir": app["wdir"] or None, "host": str(app["info"].get("pmix.host", ""))},
+                "info": _spawn_info(app["wdir"], app["info"]),
             }
             for app in apps
         ]
@@ -206,6 +207,27 @@ class PmixRanks:
         waiting, self._ready = self._ready, {}
         for ready in waiting.values():
             ready()
+
+
+_INFO_KEYS = {
+    "pmix.wdir": "wdir",
+    "pmix.host": "host",
+    "pmix.hostfile": "hostfile",
+    "pmix.addhost": "add-host",
+    "pmix.addhostfile": "add-hostfile",
+    "pmix.mapby": "map_by",
+    "pmix.rankby": "rank_by",
+    "pmix.bindto": "bind_to",
+    "pmix.ppr": "ppr",
+    "pmix.mapper": "mapper",
+}
+"""Keys of pmix_common.h for the info keys of MPI_Comm_spawn; Open MPI passes no others on (ompi/dpm/dpm.c)."""
+
+
+def _spawn_info(directory: str, info: dict[str, Any]) -> dict[str, str | None]:
+    """Return the info of one program of a spawn; `directory` is that of the asking rank, to which `wdir` is relative."""
+    named = {_INFO_KEYS[key]: str(value) for key, value in info.items() if key in _INFO_KEYS}
+    return {**named, "wdir": os.path.join(directory, named["wdir"]) if "wdir" in named else directory or None}
 
 
 def _registration(description: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ keep them waiting for ever: it is named, and the job ends.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -24,7 +25,7 @@ from mpilaunch.hosts.nodeset import fold, name_ranks
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict
-from mpilaunch.job.worlds import spawned_world
+from mpilaunch.job.worlds import WITHOUT_EFFECT, spawned_world
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.messages import handler_of
 from mpilaunch.wire.session import encode_shared
@@ -178,6 +179,9 @@ class MpiServices:
         """Start a world and answer the rank that asked for it; a failure is reported to that rank and does not end the job."""
         async with self._spawning:
             ranks = self._ranks
+            for key in sorted({key for app in ask["apps"] for key in app["info"]} & WITHOUT_EFFECT.keys() - self._noted):
+                self._noted.add(key)
+                self._say(f"the info key {key} of MPI_Comm_spawn has no effect: {WITHOUT_EFFECT[key]}")
             try:
                 count = sum(world.size for world in ranks.worlds)
                 living = [ranks.place(rank) for rank in range(count) if self._state.is_alive(rank)]
@@ -192,7 +196,8 @@ class MpiServices:
                 _answer(link, ask, error=str(error))
                 return
             ranks.launch()
-            _answer(link, ask, world=world.name, size=world.size)
+            counts = Counter(place.app for place in world.job_map.placements)
+            _answer(link, ask, world=world.name, counts=[counts[app] for app in range(len(world.apps))])
 
     # Ranks that others wait for
 

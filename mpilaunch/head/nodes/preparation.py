@@ -158,6 +158,7 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "first": world.first,
         "size": world.size,
         "universe_size": job.universe,
+        "pmi_universe_size": job.universe_size or 0,
         "hosts": _unique([job.allocation.nodes[node].name for node in nodes]),
         "blocks": process_blocks(world.job_map),
         "app_sizes": [counts[app] for app in range(len(world.apps))],

@@ -75,7 +75,7 @@ class Conversation:
             "world": "job",
             "first": 0,
             "size": SIZE,
-            "universe_size": SIZE,
+            "pmi_universe_size": SIZE,
             "blocks": [[0, NODES, PER_NODE]],
             "parent": "",
             "pairs": {"PARENT": "port"},
@@ -279,7 +279,7 @@ class Conversation:
 
     def _end(self, rank: Rank) -> None:
         self._read(rank)
-        rank.end = self.nodes[rank.number // PER_NODE].close_rank(rank.number)
+        rank.end = self.nodes[rank.number // PER_NODE].close_rank(rank.number, by_itself=True)
         self._read(rank)
         if rank.client is not None:
             rank.client.close()
