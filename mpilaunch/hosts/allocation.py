@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -35,8 +34,7 @@ class Slot(NamedTuple):
     rank: int | None = None
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One machine (or pod) that may run ranks.
 
     Attributes:
@@ -48,7 +46,7 @@ class Node:
         origin: source of its first mention: "hosts.txt:3", "--host", "SLURM_JOB_NODELIST".
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing calls
     name: str
     slots: tuple[Slot, ...]
     agent: str
@@ -181,7 +179,7 @@ def _no_such_node(entry: HostEntry, reason: str, allocation: Allocation) -> Usag
 def order_nodes(allocation: Allocation, *, descending: bool) -> Allocation:
     """Return the allocation with its nodes sorted by their number of slots; the sort is stable."""
     nodes = sorted(allocation.nodes, key=lambda node: len(node.slots), reverse=descending)
-    return allocation._replace(nodes=tuple(replace(node, index=index) for index, node in enumerate(nodes)))
+    return allocation._replace(nodes=tuple(node._replace(index=index) for index, node in enumerate(nodes)))
 
 
 def node_indices(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[int, ...]:
@@ -253,7 +251,7 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
     for node in allocation.nodes:
         if mentions := mentions_of.get(node.name):
             slots = _selected_slots(node, mentions, source, allocation.elastic_slots)
-            nodes.append(replace(node, index=len(nodes), slots=slots, user=_agreed(mentions, "user") or node.user))
+            nodes.append(node._replace(index=len(nodes), slots=slots, user=_agreed(mentions, "user") or node.user))
     return allocation._replace(nodes=tuple(nodes))
 
 

@@ -6,7 +6,6 @@ Pure: `NodeFacts.from_message` checks a message of the daemon; docs/wire.md list
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 MAX_CPU = 65_535
@@ -25,8 +24,7 @@ class Cpu(NamedTuple):
     l3: int = -1
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU that the daemon may use (after any inherited mask).
 
     Attributes:
@@ -39,7 +37,7 @@ class Gpu:
     """
 
     vendor: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing calls
     uuid: str = ""
     bus_id: str = ""
     name: str = ""
@@ -82,7 +80,7 @@ class NodeFacts(NamedTuple):
             python=message["python"],
             executable=message["executable"],
             cpus=cpus_from_message(message["cpus"], message.get("caches", {})),
-            gpus=tuple(Gpu(**{field.name: gpu[field.name] for field in fields(Gpu)}) for gpu in message["gpus"]),
+            gpus=tuple(Gpu(**{name: gpu[name] for name in Gpu._fields}) for gpu in message["gpus"]),
             addresses=tuple(message["addresses"]),
             ssh_connection=connection,
             free_port=message["free_port"],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -218,7 +217,7 @@ def _mapped(pool: Allocation, numbers: tuple[int, ...], chosen: Collection[int],
 def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[int]) -> Allocation:
     """Return the nodes of the pool in this order; resting nodes have no slots."""
     nodes = [
-        replace(pool.nodes[number], index=index, slots=() if number in resting else pool.nodes[number].slots)
+        pool.nodes[number]._replace(index=index, slots=() if number in resting else pool.nodes[number].slots)
         for index, number in enumerate(numbers)
     ]
     return pool._replace(nodes=tuple(nodes))
@@ -231,9 +230,9 @@ def merge_discovered(pool: Allocation, discovered: Allocation) -> tuple[Allocati
     for node in pool.nodes:
         current = by_name.pop(node.name, node)
         # If the number of slots is unchanged, the known slots stay: they may name GPUs and CPUs.
-        nodes.append(node if len(current.slots) == len(node.slots) else replace(node, slots=current.slots))
+        nodes.append(node if len(current.slots) == len(node.slots) else node._replace(slots=current.slots))
     names = {node.name for node in discovered.nodes}
-    nodes += [replace(node, index=len(nodes) + place) for place, node in enumerate(by_name.values())]
+    nodes += [node._replace(index=len(nodes) + place) for place, node in enumerate(by_name.values())]
     return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)
 
 

@@ -6,7 +6,6 @@ import argparse
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -43,10 +42,10 @@ def with_options(allocation: Allocation, fixed: Sequence[str], limits: Sequence[
         name, slot = place.split("/")
         slots = list(nodes[name].slots)
         slots[int(slot)] = Slot(rank=int(rank))
-        nodes[name] = replace(nodes[name], slots=tuple(slots))
+        nodes[name] = nodes[name]._replace(slots=tuple(slots))
     for word in limits:
         name, limit = word.split("=")
-        nodes[name] = replace(nodes[name], max_slots=int(limit))
+        nodes[name] = nodes[name]._replace(max_slots=int(limit))
     return allocation._replace(nodes=tuple(nodes.values()) or allocation.nodes, elastic_slots=elastic)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import mpilaunch
@@ -81,7 +80,7 @@ def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
             "python": facts.python,
             "addresses": list(facts.addresses),
             "cpus": len(facts.cpus),
-            "gpus": [asdict(gpu) for gpu in facts.gpus],
+            "gpus": [gpu._asdict() for gpu in facts.gpus],
         }
     return data
 
