@@ -72,7 +72,7 @@ def test_a_node_takes_the_byte_code_and_another_python_the_source(python: str) -
     command = [sys.executable, "-I", "-S", "-B", "-c", boot]
     sent = bundle.load()
     done = subprocess.run([*command, str(len(sent))], input=sent, capture_output=True, timeout=20, check=True)
-    assert done.stdout.endswith(b"/mpilaunch/daemon/main.pyc\n" if python == bundle.BYTE_CODE else b"/mpilaunch/daemon/main.py\n")
+    assert done.stdout.endswith(b"/daemon/main.pyc\n" if python == bundle.BYTE_CODE else b"/daemon/main.py\n")
 
 
 def test_the_same_files_give_the_same_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
