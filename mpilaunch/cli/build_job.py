@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 
 from mpilaunch.agent import AgentOptions
 from mpilaunch.cli.files import read_text
@@ -61,14 +62,12 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     _check_fold(settings)
     directory, copied = _directory(settings["output-filename"])
     in_pod = kubernetes.in_pod(environ)
-    forwarded, apps = _environments(settings, sections, of_each, environ)
-    return JobSpec(
+    job = JobSpec(
         job_id=os.urandom(8).hex(),
-        apps=apps,
+        apps=tuple(App(tuple(section.program)) for section in sections),
         allocation=nodes,
         job_map=job_map,
         pending=pending,
-        environment=forwarded,
         python=settings["python"],
         wdir=settings["wdir"],
         stdin=_stdin(settings, None if pending else len(job_map.placements)),
@@ -118,6 +117,8 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         show_secrets=settings["show-secrets"],
         restarts=restarts,
     )
+    forwarded, apps = _environments(settings, sections, of_each, environ, _facts(job))
+    return job._replace(environment=forwarded, apps=apps)
 
 
 # Ranks
@@ -205,20 +206,43 @@ def _stdin(settings: Settings, ranks: int | None) -> str:
 # Environment, output and agents
 
 
+def _facts(job: JobSpec) -> Callable[[int | None, str], Mapping[str, int]]:
+    """Return a function of a program, None for all, and a variable's name: its values, each with the first of the ranks."""
+
+    @cache
+    def variables() -> list[dict[str, str]]:
+        from mpilaunch.head.nodes.preparation import variables_before_launch
+
+        return variables_before_launch(job)
+
+    def facts(app: int | None, name: str) -> Mapping[str, int]:
+        ranks = [place.rank for place in job.job_map.placements if app in (None, place.app)]
+        known = all(name in variables()[rank] for rank in ranks)
+        return {variables()[rank][name]: rank for rank in reversed(ranks)} if known else {}
+
+    return facts
+
+
 def _environments(
-    settings: Settings, sections: Sequence[Section], of_each: Sequence[Settings], environ: Mapping[str, str]
+    settings: Settings,
+    sections: Sequence[Section],
+    of_each: Sequence[Settings],
+    environ: Mapping[str, str],
+    facts: Callable[[int | None, str], Mapping[str, int]],
 ) -> tuple[dict[str, str], tuple[App, ...]]:
     """Return the variables of all ranks, and the programs with those of their ranks."""
     # If any program has its own --forward, the variables to forward are chosen for each program.
     apart = any("forward" in section.settings for section in sections)
     exports = [*_parameters(settings["mca"], settings.source("mca")), *settings["export"]]
     files = _env_files(settings["env-file"])
-    forwarded = forwarded_environment(environ, exports, files, forward="none" if apart else settings["forward"])
+    forward = "none" if apart else settings["forward"]
+    forwarded = forwarded_environment(environ, exports, files, forward=forward, facts=partial(facts, None))
     apps = []
-    for section, own in zip(sections, of_each, strict=True):
+    for number, (section, own) in enumerate(zip(sections, of_each, strict=True)):
         usual = forwarded_environment(environ, [], forward=own["forward"]) if apart else {}
         files = _env_files(own_values(section, "env-file"))
-        named = forwarded_environment(environ, own_values(section, "export"), files, forward="none")
+        of_app = partial(facts, number)
+        named = forwarded_environment(environ, own_values(section, "export"), files, forward="none", facts=of_app)
         variables = {**{name: value for name, value in usual.items() if name not in forwarded}, **named}
         edits = environment_edits(own["unset-env"], own["prepend-env"], own["append-env"])
         apps.append(App(tuple(section.program), variables, own["wdir"] if "wdir" in section.settings else None, edits))

@@ -13,6 +13,7 @@ from tests.support.launching import environment, launch
 OPTIONS: dict[str, list[str]] = {
     "nothing": [],
     "exports": ["-x", "MINE=1", "-x", "NCCL_DEBUG=INFO", "-x", "MASTER_ADDR=here", "-x", "MASTER_PORT=7"],
+    "facts of the map": ["-x", "WORLD_SIZE=3", "-x", "LOCAL_SIZE=3", "-x", "NODE_RANK=0"],
     "a value with spaces and a line break": ["-x", "MINE=a b\nc"],
     "an env file": ["--env-file", "job.env"],
     "forward everything": ["--forward", "all"],

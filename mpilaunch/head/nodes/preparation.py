@@ -130,6 +130,14 @@ def preparations(
         }
 
 
+def variables_before_launch(job: JobSpec) -> list[dict[str, str]]:
+    """Return the variables that mpilaunch sets for each rank; values that only a launch decides are AT_LAUNCH."""
+    variables: dict[int, dict[str, str]] = {}
+    for _, message in preparations(job._replace(job_id=AT_LAUNCH), first_world(job), WorldFacts(AT_LAUNCH, AT_LAUNCH), {}):
+        variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
+    return [variables[place.rank] for place in job.job_map.placements]
+
+
 def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     """Return the environment that a rank will get, in name order, for `--show-env`.
 
