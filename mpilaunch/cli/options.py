@@ -1,7 +1,7 @@
 """The table of options: each option is declared once, as a row.
 
 Its flags, help, completion, config key, variable MPILAUNCH_NAME and value checks all derive from the row. This module never
-implements an option, and never names those of other launchers (see `dialects`).
+implements an option. Options of other launchers with the same meaning are flags here (`-ppn`); all others are in `dialects`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The guard: what the agent started, and the parent of the daemon. It kills all ranks when the daemon dies or freezes.
 
 The kernel alone cannot tie ranks to the daemon (a parent-death signal is lost at the first fork of a rank), so the guard is a
-subreaper: the descendants of a dead daemon become its own, and it kills them. A daemon without a pulse was stopped (SIGSTOP) or
-is stuck in the kernel, and is killed with them; time in which the guard did not run either does not count, so a suspended
-machine continues. When the guard dies first, the daemon reads end of file on a pipe and ends its ranks. The guard holds neither
-the wire nor an output of a rank, so that the head sees the death of a daemon at once; with standby daemons it keeps the wire
-for the next one, until one fails. The loss of the head is the daemon's matter (`lifeline`, `loop`).
+subreaper: the descendants of a dead daemon become its own, and it kills them. A daemon without a pulse was stopped (SIGSTOP)
+or is stuck in the kernel, and is killed with them; time in which the guard itself did not run is not counted, so a job
+survives a suspended machine. When the guard dies first, the daemon reads end of file on a pipe and ends its ranks. The guard
+holds neither the wire nor an output of a rank, so that the head sees the death of a daemon at once; with standby daemons it
+keeps the wire for the next one, until one fails. The loss of the head is the daemon's matter (`lifeline`, `loop`).
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _watch(daemon: int, pulse: int) -> int:
     """Wait for the end of the daemon, kill its descendants, return its exit code."""
     silent = _until_it_ends(pulse)
     if silent:
-        reaper.kill_descendants()
+        _kill_descendants()
         message = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
         try:
             os.write(2, message.encode())
@@ -99,8 +99,21 @@ def _watch(daemon: int, pulse: int) -> int:
             pass  # the head has given up this node long ago
         return 128 + signal.SIGKILL
     _, status = os.waitpid(daemon, 0)
-    reaper.kill_descendants()
+    _kill_descendants()
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _kill_descendants() -> None:
+    """Kill what the daemon has left, and remove its shared memory: no library is left that would."""
+    left = reaper.descendants()
+    if not left:
+        reaper.kill_descendants()  # /proc may not show all
+        return
+    from mpilaunch.daemon.mpi import segments
+
+    memory = segments.mapped_by(left)
+    reaper.kill_descendants()
+    segments.remove(memory)
 
 
 def _until_it_ends(pulse: int) -> float:

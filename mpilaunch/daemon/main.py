@@ -1,4 +1,4 @@
-"""Start of the daemon: take over the wire, fork the guard, run the loop.
+"""Start of the daemon: take over the wire, fork the daemon behind its guard, run the loop.
 
 No code of the daemon may write to the wire by accident: stdin and stdout become private descriptors first.
 """

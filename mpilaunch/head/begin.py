@@ -34,7 +34,7 @@ def local_agent(daemons: int) -> Iterator[agent.PrestartedAgent]:
 
 def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Verdict:
     """Run a job to its end, with this machine's agent; return how it ended; raises LaunchError when it did not start."""
-    from mpilaunch.head.limits import raise_file_limit
+    from mpilaunch.head.os_limits import raise_file_limit
 
     prepare_destinations(job)
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
@@ -63,7 +63,7 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
         from mpilaunch.head.threads import use_daemon_threads  # a local launch looks up no host name
 
         use_daemon_threads()
-    if job.report_file is not None or job.restarts.may_restart:
+    if job.report_file is not None or job.restarts.limit or job.restarts.reserves_nodes:
         from mpilaunch.head.attempts import Attempts  # most jobs have one attempt and no report
 
         return await Attempts(job, observer).run(agents)

@@ -1,8 +1,9 @@
-"""Stops a job, for a failure, a lost node, a signal or `--timeout`: signals every rank, and cuts nodes that do not end in time.
+"""Stops a job, for a failure, a lost node, a signal or `--timeout`: signals every rank, and cuts nodes that do not end in
+time.
 
 A job is stopped once, whatever the reason. A stop always ends: a node that has not finished OVERDUE seconds after the grace
-time is cut. The one exception is output that the reader of mpilaunch's own output does not take: it may take longer, until
-the user or a scheduler asks for the end.
+time is cut. One exception: where the reader of mpilaunch's own output is slow, a node with output left is not cut until the
+user or a scheduler asks for the end. `limit_time` starts the clock of `--timeout`.
 """
 
 from __future__ import annotations
@@ -94,7 +95,6 @@ class Stop:
             self._limit = self._loop.call_later(limit - self._spent, self.ask, over)
 
     def close(self) -> None:
-        """Cancel the timers."""
         for timer in (self._overdue, self._limit):
             if timer is not None:
                 timer.cancel()

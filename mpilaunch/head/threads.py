@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from mpilaunch.head.limits import start_thread
+from mpilaunch.head.os_limits import start_thread
 
 MOST_THREADS = 64
 """The default of --fanout: the number of nodes contacted at a time."""
@@ -31,7 +31,6 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
         start_thread(self._thread())
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function in a thread."""
         future: Future[Any] = Future()
         self._calls.put((future, partial(fn, *args, **kwargs)))
         if self._started < MOST_THREADS:

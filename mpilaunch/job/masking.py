@@ -92,7 +92,6 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with secrets masked."""
     return {name: MASKED if is_secret_name(name) else mask_text(value) for name, value in variables.items()}
 
 
@@ -121,7 +120,8 @@ def mask_argv(words: Sequence[str]) -> list[str]:
             shown.append(word if word.strip("'") == MASKED else MASKED)
             before = ""
             continue
-        joined = client and next((flag for flag in (*client.joined, *client.apart) if _is_joined(word, flag)), None)
+        flags = (flag for flag in (*client.joined, *client.apart) if len(flag) == 2 < len(word)) if client else ()
+        joined = next((flag for flag in flags if word.startswith(flag)), None)
         if joined:
             shown.append(joined + MASKED)
             continue
@@ -152,10 +152,6 @@ def mask_command(text: str) -> str:
 def mask_message(text: str) -> str:
     """Return a message of mpilaunch with secrets masked, also those of a command line that it quotes."""
     return mask_text(_QUOTED.sub(lambda match: mask_command(match[0]), text))
-
-
-def _is_joined(word: str, flag: str) -> bool:
-    return len(flag) == 2 and len(word) > 2 and word.startswith(flag)
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -89,16 +89,6 @@ class CheckpointPolicy(NamedTuple):
     signal: str = "USR1"
 
 
-class Discovery(NamedTuple):
-    """A shell command that prints one line per current host, `host` or `host:slots`, and arguments of `allocation.allocate`."""
-
-    command: str
-    agent: str | None
-    remote_agent: str
-    per_node: int | None
-    local_names: frozenset[str]
-
-
 class RestartPolicy(NamedTuple):
     """How a job continues after losing ranks or nodes; see `restarts`.
 
@@ -110,6 +100,7 @@ class RestartPolicy(NamedTuple):
         elastic: the number of ranks follows the number of nodes.
         pool: all nodes with their slots, including those that an attempt leaves idle; None: the nodes of the job.
         mapping: how ranks are mapped when the number of nodes changes.
+        discovery: a shell command that prints one line per current host, `host` or `host:slots`.
     """
 
     limit: int = 0
@@ -121,12 +112,7 @@ class RestartPolicy(NamedTuple):
     elastic: bool = False
     pool: Allocation | None = None
     mapping: MappingPolicy = MappingPolicy()
-    discovery: Discovery | None = None
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether the job may have several attempts, or replace nodes before it starts."""
-        return bool(self.limit) or self.reserves_nodes
+    discovery: str | None = None
 
     @property
     def reserves_nodes(self) -> bool:
@@ -232,7 +218,6 @@ class JobSpec(NamedTuple):
         return {"MPILAUNCH_CHECKPOINT_DIR": self.checkpoint_directory, **restart}
 
     def gets_stdin(self, rank: int) -> bool:
-        """Return whether a rank gets the head's stdin."""
         return self.stdin == "all" or self.stdin == str(rank)
 
 

@@ -45,12 +45,10 @@ class World(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of its ranks."""
         return len(self.job_map.placements)
 
 
 def first_world(job: JobSpec) -> World:
-    """Return the initial world of a job."""
     return World(0, job.job_id, 0, job.apps, job.job_map, _namespace())
 
 

@@ -1,4 +1,4 @@
-"""Binding: the GPUs and CPUs that each rank may use.
+"""Binding: chooses the GPUs of each rank;
 
 Pure: a job map, the facts of each node and two policies give a binding per rank, or an error before any rank runs. The facts
 include inherited masks, which are never widened. `cpu_binding` chooses the CPUs.

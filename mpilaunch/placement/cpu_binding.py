@@ -1,12 +1,14 @@
 """CPU binding: the hardware threads of its node that each rank may use.
 
-Pure: the ranks of one node, its CPUs and a policy give a set of CPU numbers per rank, or an error. CPUs of a slot always bind,
-and the policy chooses among them; ranks whose slots name no CPUs share the others.
+Pure: the ranks of one node, its CPUs and a policy give a set of CPU numbers per rank, or an error. CPUs of a slot always
+bind, and the policy chooses among them; ranks whose slots name no CPUs share the others. `daemon.ranks.spawn` applies the
+result.
 
-A rank is mapped to an object of the node if `map_by` names one, else to the whole node. Inside its object, a rank is bound to
-the `bind_to` objects with the fewest ranks, the first of equals; a larger `bind_to` object is the one that contains it. Ranks
-mapped to the whole node get consecutive objects, or share them in blocks: neighbours stay together, near GPUs listed by bus.
-A core or hardware thread has one rank unless overload is allowed; larger objects may be shared.
+A rank is mapped to an object of the node if `map_by` names one, else to the whole node. Inside it, a rank gets the `bind_to`
+objects with the fewest ranks so far, on a tie the first. If `bind_to` names something larger than the mapped object, the rank
+gets the one that contains it. Ranks mapped to the whole node get consecutive objects, or share them in blocks: neighbours
+stay together, near GPUs listed by bus. A core or hardware thread has one rank unless overload is allowed; larger objects may
+be shared.
 """
 
 from __future__ import annotations

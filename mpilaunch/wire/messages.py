@@ -1,7 +1,8 @@
-"""The control messages to a daemon (docs/wire.md), one row each: the states in which it is accepted, its schema, its handler.
+"""The control messages to a daemon (docs/wire.md), one row each: the states in which it is accepted, its schema, its
+handler.
 
 No I/O. A message that does not match its schema never reaches its handler. Additional members and unknown types are allowed,
-because the other side may be newer.
+because the other side may be newer. The messages of a daemon to the head are in `head.nodes.messages`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,12 @@ LONGEST_TIME = 1e15
 """Largest valid time in seconds."""
 
 
-def text(value: Any) -> bool:
-    """A string."""
-    return type(value) is str
+def of(*types: type) -> Check:
+    """A value of one of these types."""
+    return lambda value: type(value) in types
 
 
-def flag(value: Any) -> bool:
-    """True or false."""
-    return type(value) is bool
+text, flag = of(str), of(bool)
 
 
 def between(least: int, most: int) -> Check:

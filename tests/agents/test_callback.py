@@ -9,6 +9,7 @@ import resource
 import signal
 import ssl
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -288,6 +289,11 @@ def test_a_silent_stranger_is_disconnected(agent: str, tls: bool, monkeypatch: p
         await made.close()
 
     asyncio.run(main())
+
+
+def test_the_private_key_is_in_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
+    assert len(callback._certificate()[1]) == 64
 
 
 def test_a_head_with_another_certificate_is_rejected(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:

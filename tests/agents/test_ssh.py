@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -363,6 +364,19 @@ def test_connections_are_bound_and_of_the_family_that_the_configuration_names(ho
         hosts.run(["ip", "addr", "del", f"{other}/32", "dev", "lo"])
     assert cause(hosts, "ssh", "node01", ssh_options=["BindAddress=192.0.2.7"]) != ""
     assert cause(hosts, "ssh", "node01", ssh_options=["AddressFamily=inet6"]) == "host-unknown"
+
+
+def test_settings_for_asyncssh_are_in_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
+
+    async def main() -> str:
+        connections = Connections(AgentOptions(connect_timeout=1), SshSettings())
+        path = connections._file("Compression yes\n")
+        text = Path(path).read_text()
+        await connections.close()
+        return text
+
+    assert asyncio.run(main()) == "Compression yes\n"
 
 
 def test_settings_are_queried_while_asyncssh_is_imported(tmp_path: Path) -> None:

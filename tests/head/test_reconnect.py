@@ -482,10 +482,12 @@ def test_the_newest_of_two_heads_is_served(daemon: WireToDaemon, tmp_path: Path)
 
 
 RELAY = """#!{python}
-import os, subprocess, sys, threading
+import os, subprocess, sys, threading, time
 place = os.path.dirname(os.path.abspath(__file__))
 if os.path.exists(place + "/down"):
     sys.exit("ssh: connection refused")
+if os.path.exists(place + "/slow"):
+    time.sleep(float(open(place + "/slow").read()))
 pipe = subprocess.PIPE
 child = subprocess.Popen(["sh", "-c", sys.argv[2]], stdin=pipe, stdout=pipe, start_new_session=True)
 with open(place + "/relays", "a") as file:
@@ -527,6 +529,10 @@ class Lines:
     def close(self) -> None:
         """Refuse new connections."""
         (self._place / "down").touch()
+
+    def slow_down(self, seconds: float) -> None:
+        """Let every new connection take this long."""
+        (self._place / "slow").write_text(str(seconds))
 
     def shorten(self, size: int) -> None:
         """End new connections after this many bytes."""
@@ -585,6 +591,17 @@ def test_a_node_that_is_not_reached_again_in_time_is_lost(lines: Lines, tmp_path
     assert "error[node-lost]: b: lost: " in done.words
     assert "; not reached again within 1 s: ssh: connection refused" in done.words
     wait_until(lambda: not any(map(living, ranks)), "the ranks have gone")
+
+
+def test_a_node_whose_logins_are_slow_is_reached_again(lines: Lines, tmp_path: Path) -> None:
+    lines.slow_down(2.5)  # longer than a third of the time that there is
+    words = [*lines.words, "--reconnect-timeout", "6", "-H", "a", *sh(f"echo >{tmp_path}/up; sleep 2; echo done")]
+    with launching(*words) as job:
+        wait_for_files(tmp_path / "up")
+        lines.cut("a")
+        done = finish(job)
+    assert (done.code, done.lines) == (0, ["done"]), done.words
+    assert "; connected again after " in done.words
 
 
 def test_useless_connections_are_not_repeated_forever(lines: Lines, tmp_path: Path) -> None:

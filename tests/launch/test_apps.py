@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Allocation, Node, Slot, allocate
+from mpilaunch.hosts.allocation import Allocation, HostDefaults, Node, Slot, allocate
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.job.environment.forward import environment_edits
 from mpilaunch.placement.mapping import JobMap, MappingPolicy, map_ranks
@@ -24,7 +24,7 @@ from tests.support.launching import launch, script, sh
 
 
 def of_hosts(text: str, *, elastic: bool = False) -> Allocation:
-    found = allocate(parse_host_list(text), source="--host", agent=None, per_node=None, local_names=())
+    found = allocate(parse_host_list(text), "--host", HostDefaults())
     return Allocation(found.nodes, found.source, elastic)
 
 

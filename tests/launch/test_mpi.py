@@ -233,6 +233,25 @@ def test_nothing_is_left_in_dev_shm(family_programs: Path, words: list[str]) -> 
     assert left == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_daemon_that_is_gone_leaves_no_shared_memory(family_programs: Path, number: int) -> None:
+    before = set(os.listdir("/dev/shm"))
+    with launching("--heartbeat", "0.8", "-H", "local:4", family_programs / "ends", "stay") as process:
+        _, daemon = guard_and_daemon(process.pid)
+
+        def mapped() -> set[str]:
+            maps = [Path(f"/proc/{pid}/maps").read_text() for pid in children(daemon) if command_name(pid) == "ends"]
+            return {line.rpartition("/dev/shm/")[2] for text in maps for line in text.splitlines() if "/dev/shm/" in line}
+
+        wait_until(lambda: len(mapped() - before) >= (4 if "openmpi" in str(family_programs) else 1), "the ranks share memory")
+        time.sleep(0.2)
+        memory = {name for name in mapped() - before if not name.endswith(" (deleted)")}
+        os.kill(daemon, number)
+        done = finish(process)
+    assert done.code == ExitCode.NODE_LOST, done.words
+    assert not memory & set(os.listdir("/dev/shm"))
+
+
 def test_who_keeps_the_others_waiting_in_mpi_init_is_named(programs: Path) -> None:
     words = sh(f'[ $RANK -lt 2 ] || exec sleep 60; exec "{programs}/ring" 4')
     for nodes in ("local:4", "local:1,local:3", "local:2,local:2"):

@@ -14,7 +14,6 @@ import os
 import secrets
 import socket
 import ssl
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -235,7 +234,6 @@ class _CallbackChannel:
 
 @lru_cache(None)
 def node_script() -> str:
-    """Return the code that a node runs."""
     return f"import sys\n{CHECK_PYTHON}exec({Path(__file__).with_name('node.py').read_text(encoding='utf-8')!r})"
 
 
@@ -270,11 +268,9 @@ def _certificate() -> tuple[ssl.SSLContext, str]:
     pem = serialization.Encoding.PEM
     private_key = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    descriptor, path = tempfile.mkstemp()  # its mode is 0600; the ssl module reads keys only from files
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(private_key + certificate.public_bytes(pem))
-        context.load_cert_chain(path)
-    finally:
-        os.unlink(path)
+    # The ssl module reads keys only from files; this one is in memory, so that a killed head leaves no key behind.
+    with open(os.memfd_create("key"), "wb") as file:
+        file.write(private_key + certificate.public_bytes(pem))
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return context, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()

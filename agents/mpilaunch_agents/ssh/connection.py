@@ -1,7 +1,8 @@
 """The connections of the agent `ssh`, made with asyncssh.
 
 A host's settings come from OpenSSH (`settings`); asyncssh never reads the user's configuration files. All hosts share the
-default settings, keys and jump hosts. It never asks for a password or a passphrase.
+default settings, keys and jump hosts. Host keys are checked against those that `keys` finds. It never asks for a password
+or a passphrase.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The verbs: one module for each, with `SUMMARY`, `USAGE` and `TOPICS` for its help, and `main`, which runs it.
 
-A new verb is a new module and its name in `NAMES`; `hints` belongs to `run`. Only the first word of a command line can be a
-verb; the default is `run`.
+A new verb is a new module and its name in `NAMES`; one that is also an option (`--up`) has a row in `cli.options`. Only the
+first word of a command line can be a verb; the default is `run`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class Request(NamedTuple):
 
 
 def module_of(name: str) -> ModuleType:
-    """Return the module of a verb."""
     return import_module(f"{__name__}.{name}")
 
 
@@ -50,4 +49,4 @@ def refuse_program(request: Request, verb: str, hint: str | None = None) -> None
 
 def spelling_of(request: Request, verb: str) -> str:
     """Return a verb as the user wrote it: "--up" or "mpilaunch up"."""
-    return f"--{verb}" if request.settings[verb] else f"mpilaunch {verb}"
+    return f"--{verb}" if verb in request.settings.by_name and request.settings[verb] else f"mpilaunch {verb}"

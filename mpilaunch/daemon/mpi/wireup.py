@@ -1,8 +1,8 @@
 """MPI wire-up on the node: serves PMI and PMIx to the ranks of every world, and exchanges their requests with the head.
 
-PMI is a socket pair at a fixed descriptor of the rank, served in the daemon's loop (`pmi` counts fences and barriers); PMIx is
-served by a helper process where a program may need it. Requests to other nodes go to the head as one `collective` message for
-each node, or as an `ask` that the head answers.
+PMI is a socket pair at a fixed descriptor of the rank, served in the daemon's loop (`pmi` counts fences and barriers); PMIx
+is served by a helper process where a program may need it (`pmix.upcalls` receives its fences). Requests to other nodes go to
+the head as one `collective` message for each node, or as an `ask` that the head answers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Upcalls of libpmix: the functions of pmix_server_module_t, which are documented in pmix_server.h of OpenPMIx.
+"""Upcalls of libpmix, which pass on what ranks request: fence, connect, group, publish, spawn, abort.
 
-libpmix calls them on its own thread. They check and copy the arguments there, and post a call to the loop, which gives every
-answer. A fence or other request among ranks of this node is answered here, all others go to the daemon. Ranks are not trusted:
-the size of requests is limited, and values that JSON cannot carry are refused.
+They are the functions of pmix_server_module_t, which are documented in pmix_server.h of OpenPMIx. libpmix calls them on its
+own thread. They check and copy the arguments there, and post a call to the loop, which gives every answer. A fence or other
+request among ranks of this node is answered here, all others go to the daemon. Ranks are not trusted: the size of requests is
+limited, and values that JSON cannot carry are refused.
 
-libpmix listens on a TCP port of the loopback device, where every user of the node can connect. It takes any process that knows
-a rank's namespace for the rank, so the namespace is a secret, and it serves any tool unless its host refuses. Messages name a
-world by its public name and never by its namespace.
+libpmix listens on a TCP port of the loopback device, where every user of the node can connect. It takes any process that
+knows a rank's namespace for the rank, so the namespace is a secret, and it serves any tool unless its host refuses. Messages
+name a world by its public name and never by its namespace.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.tasks import start
-from mpilaunch.hosts.nodeset import fold, fold_numbers
+from mpilaunch.hosts.nodeset import fold, name_ranks
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict
@@ -112,7 +112,6 @@ class MpiServices:
                 self._daemons.links[index].send({"type": "collective"}, answer)
 
     def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        """Call the handler of a request."""
         kind = ask["request"][:LONGEST_NOTE]
         handlers = (handler_of({**ask, "type": kind}, DAEMON_REQUESTS, protocol) for protocol in self._offer)
         handler = next(filter(None, handlers), None)
@@ -219,13 +218,11 @@ class MpiServices:
         )
 
     def rank_ended(self, end: RankEnd) -> None:
-        """Record that a rank has exited."""
         self._ended.add(end.rank)
         if end.mpi == "absent":
             self._outside.add(end.rank)
 
     def rank_lost(self, rank: int) -> None:
-        """Record that a rank was lost."""
         self._ended.add(rank)
         self._outside.add(rank)
 
@@ -282,9 +279,8 @@ class MpiServices:
         absent = [rank for rank, node in places if node not in joined or rank in self._absent.get((name, node), ())]
         if not absent:
             return ""
-        numbers = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {fold_numbers(absent)}"
-        nodes = fold(dict.fromkeys(self._ranks.node_name(rank) for rank in absent))
-        return f"{numbers} on {nodes} {'has' if len(absent) == 1 else 'have'}"
+        nodes = fold(self._ranks.node_name(rank) for rank in absent)
+        return f"{name_ranks(absent)} on {nodes} {'has' if len(absent) == 1 else 'have'}"
 
 
 def _check_base64(data: Any) -> None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
 from mpilaunch.errors import UsageError
-from mpilaunch.head.limits import process_limits, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
 from mpilaunch.head.nodes.preparation import silence_limits
+from mpilaunch.head.os_limits import process_limits, raise_file_limit
 from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
@@ -189,6 +189,7 @@ class Daemons:
         """Contact one node once; return (cause, detail) of the failure, ("", "") when its daemon has reported."""
         link = self.links[index]
         async with self._contacts:
+            began = time.monotonic()
             try:
                 channel, payload = await self.open(link)
             except AgentFailure as failure:
@@ -197,6 +198,7 @@ class Daemons:
             link.opened(channel, payload)
             self.greet(link)
             await asyncio.wait([link.first_news], timeout=STANDBY_PATIENCE if payload == GO else None)
+            link.start_seconds = time.monotonic() - began
             if not link.first_news.done():
                 self._hung.add(index)
                 link.give_up("the daemon that stood by does not answer")
@@ -212,7 +214,6 @@ class Daemons:
         return bundle.boot_command(self._python, payload), payload
 
     def make_link(self, node: Node) -> NodeLink:
-        """Return a new link for a node."""
         return NodeLink(node, self._events, self._deadlines.reconnect_time(node.agent), self._lost)
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:

@@ -70,6 +70,7 @@ class NodeLink:
         last_heard: the head's monotonic time of the last byte.
         first_news: done when the daemon has reported, or can no longer report.
         ended: done when the channel has ended.
+        start_seconds: the time from contacting the node to the daemon's first report.
         reconnect_time: seconds within which a lost channel may be replaced, 0 for not at all.
         attach_secret: with it, head and daemon prove to each other that a new channel belongs to the job.
         attach_path, attach_error: path of the socket where the daemon waits for a new channel, or why there is none.
@@ -88,6 +89,7 @@ class NodeLink:
         reconnect: Callable[[NodeLink, str], None] | None = None,
     ) -> None:
         self.node = node
+        self.start_seconds = 0.0
         self.reconnect_time = reconnect_time
         self.attach_secret = os.urandom(32)
         self.attach_path = self.attach_error = ""
@@ -123,7 +125,6 @@ class NodeLink:
         self.flush()
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
         self.session.send_ping(time.monotonic())
         self.flush()
 

@@ -19,7 +19,6 @@ from mpilaunch.job.environment.master_address import choose_master_address
 from mpilaunch.job.spec import App, Deadlines, JobSpec
 from mpilaunch.job.worlds import World, first_world
 from mpilaunch.placement.binding import RankBinding
-from mpilaunch.placement.mapping import Placement
 from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
 
@@ -101,10 +100,7 @@ def preparations(
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements)
-    places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
-    for place in job_map.placements:
-        places_of[place.node].append(place)
-    for node_rank, (index, places) in enumerate(places_of.items()):
+    for node_rank, (index, places) in enumerate(job_map.by_node().items()):
         node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
         ranks = []
         for place in places:

@@ -56,9 +56,10 @@ HOPELESS = ("pod-unknown", "pod-completed", "container-unknown", "python-missing
 """Causes that mean that the node's daemon no longer exists. They must occur twice in a row: after the first an agent may look
 for a pod in another way, or the result may belong to an abandoned attempt."""
 GONE = "its daemon is gone"
-ATTEMPTS, SHORTEST_ATTEMPT = 3, 2.0
-"""Number of hanging attempts that fit into a node's reconnect time, and the shortest time of one. A new attempt may succeed
-where the old one still waits for a retransmission over a network that was down."""
+ATTEMPTS, SHORTEST_ATTEMPT, STARTS = 3, 2.0, 2
+"""Number of hanging attempts that fit into a node's reconnect time; the shortest time of one, in seconds, and in multiples of
+the time that the node took to start. A new attempt may succeed where the old one still waits for a retransmission over a
+network that was down, but over a slow network an attempt needs its time."""
 
 
 async def reconnect(
@@ -75,7 +76,7 @@ async def reconnect(
         return
     command = python_command(python, "mpilaunch attach", ATTACH, link.attach_path)
     until = link.lost_at + link.reconnect_time
-    longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS)
+    longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS, STARTS * link.start_seconds)
     pause, failure, hopeless = FIRST_PAUSE, "", 0
     if time.monotonic() - link.lost_at > pause:
         await asyncio.sleep(pause)  # the last replacement was lost before it carried anything

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mpilaunch.head.limits import raise_file_limit
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.observe import Observer
+from mpilaunch.head.os_limits import raise_file_limit
 from mpilaunch.head.tasks import run
 from mpilaunch.head.threads import use_daemon_threads
 from mpilaunch.hosts.allocation import Node

@@ -14,7 +14,7 @@ from typing import Any
 import mpilaunch
 from mpilaunch.errors import LaunchError
 from mpilaunch.head import safe_files
-from mpilaunch.head.observe.timeline import Timeline
+from mpilaunch.head.observe import Timeline
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.plan import plan_as_json

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from mpilaunch.head.limits import start_thread
+from mpilaunch.head.os_limits import start_thread
 
 Written = Callable[[], None]
 
@@ -59,7 +59,6 @@ class Writer:
 
     @property
     def queued(self) -> bool:
-        """Whether queued bytes are not written yet."""
         return self._taken > self.written and self._error is None
 
     async def drain(self) -> None:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import Channel
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.head.limits import process_limit_reached, raise_file_limit
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING, Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.survey import IgnoreEvents
+from mpilaunch.head.os_limits import process_limit_reached, raise_file_limit
 from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, common_request, request_for, take_down
 from mpilaunch.head.standby.pool import StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
@@ -256,7 +256,6 @@ class Keeper(Daemons, IgnoreEvents):
         return idle
 
     def make_link(self, node: Node) -> NodeLink:
-        """Return a new link for a node."""
         return StandbyLink(node, self)
 
     def greet(self, link: NodeLink) -> None:

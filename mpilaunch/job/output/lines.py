@@ -1,4 +1,4 @@
-"""Whole lines out of blocks of bytes.
+"""Whole lines out of blocks of bytes, each with its tag before it.
 
 Pure, and at memory speed: no Python code runs per line or byte, except for progress bars on a terminal. A line longer than
 the limit is broken there, so that one rank without newlines cannot fill the head.
