@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 
 from mpilaunch.agent import AgentOptions
 from mpilaunch.cli.files import read_text
@@ -22,7 +23,7 @@ from mpilaunch.job.output.tags import parse_tag, tag_template
 from mpilaunch.job.settings import Section, Settings, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
-from mpilaunch.placement.map_by import PlacementOptions, placement_policies
+from mpilaunch.placement.map_by import PlacementOptions, cpus_of, placement_policies
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.text import did_you_mean, is_whole_number
@@ -61,14 +62,12 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     _check_fold(settings)
     directory, copied = _directory(settings["output-filename"])
     in_pod = kubernetes.in_pod(environ)
-    forwarded, apps = _environments(settings, sections, of_each, environ)
-    return JobSpec(
+    job = JobSpec(
         job_id=os.urandom(8).hex(),
-        apps=apps,
+        apps=tuple(App(tuple(section.program)) for section in sections),
         allocation=nodes,
         job_map=job_map,
         pending=pending,
-        environment=forwarded,
         stdin=_stdin(settings, None if pending else len(job_map.placements)),
         gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"]),
         cpu=cpu,
@@ -95,6 +94,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             **settings.fields("insecure-host-keys", "namespace", "context", "connectors"),
         ),
         universe_size={"SYSTEM": nodes.slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
+        threads=_threads(settings),
         checkpoints=_checkpoints(settings),
         report_file=settings["report"],
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
@@ -102,6 +102,8 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
         **settings.fields("mpi", "pmi-port", "pmix-library"),
     )
+    forwarded, apps = _environments(settings, sections, of_each, environ, _facts(job))
+    return job._replace(environment=forwarded, apps=apps)
 
 
 # Ranks
@@ -114,6 +116,12 @@ def placement_options(settings: Settings) -> PlacementOptions:
         **settings.fields("np", "npernode", "npersocket", "map-by", "rank-by", "rankfile", "oversubscribe", "nolocal"),
         **settings.fields("cpu-set", "use-hwthread-cpus", "cpus-per-rank"),
     )
+
+
+def _threads(settings: Settings) -> str:
+    """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
+    cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
+    return str(cpus or ("auto" if settings["dialect"] == "auto" else "none"))
 
 
 def _check_fold(settings: Settings) -> None:
@@ -148,12 +156,13 @@ def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int
 def _stdin(settings: Settings, ranks: int | None) -> str:
     """Return the rank that reads stdin, "all" or "none"; `ranks` is None if their number is not known yet."""
     target: str = settings["stdin"]
-    if settings.layer("stdin") == 0 and os.isatty(0):
-        return "none"  # a background job would stop at its first read of the terminal
+    if target == "auto":
+        return "none" if os.isatty(0) else "0"  # a background job would stop at its first read of the terminal
     if target in ("all", "none"):
         return target
     if not is_whole_number(target, 9):
-        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{did_you_mean(target, ('all', 'none'))}")
+        guess = did_you_mean(target, ("auto", "all", "none"))
+        raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{guess}")
     if ranks is not None:
         check_stdin_rank(target, ranks)
     return str(int(target))
@@ -162,20 +171,43 @@ def _stdin(settings: Settings, ranks: int | None) -> str:
 # Environment, output and agents
 
 
+def _facts(job: JobSpec) -> Callable[[int | None, str], Mapping[str, int]]:
+    """Return a function of a program, None for all, and a variable's name: its values, each with the first of the ranks."""
+
+    @cache
+    def variables() -> list[dict[str, str]]:
+        from mpilaunch.head.nodes.preparation import variables_before_launch
+
+        return variables_before_launch(job)
+
+    def facts(app: int | None, name: str) -> Mapping[str, int]:
+        ranks = [place.rank for place in job.job_map.placements if app in (None, place.app)]
+        known = all(name in variables()[rank] for rank in ranks)
+        return {variables()[rank][name]: rank for rank in reversed(ranks)} if known else {}
+
+    return facts
+
+
 def _environments(
-    settings: Settings, sections: Sequence[Section], of_each: Sequence[Settings], environ: Mapping[str, str]
+    settings: Settings,
+    sections: Sequence[Section],
+    of_each: Sequence[Settings],
+    environ: Mapping[str, str],
+    facts: Callable[[int | None, str], Mapping[str, int]],
 ) -> tuple[dict[str, str], tuple[App, ...]]:
     """Return the variables of all ranks, and the programs with those of their ranks."""
     # If any program has its own --forward, the variables to forward are chosen for each program.
     apart = any("forward" in section.settings for section in sections)
     exports = [*_parameters(settings["mca"], settings.source("mca")), *settings["export"]]
     files = _env_files(settings["env-file"])
-    forwarded = forwarded_environment(environ, exports, files, forward="none" if apart else settings["forward"])
+    forward = "none" if apart else settings["forward"]
+    forwarded = forwarded_environment(environ, exports, files, forward=forward, facts=partial(facts, None))
     apps = []
-    for section, own in zip(sections, of_each, strict=True):
+    for number, (section, own) in enumerate(zip(sections, of_each, strict=True)):
         usual = forwarded_environment(environ, [], forward=own["forward"]) if apart else {}
         files = _env_files(own_values(section, "env-file"))
-        named = forwarded_environment(environ, own_values(section, "export"), files, forward="none")
+        of_app = partial(facts, number)
+        named = forwarded_environment(environ, own_values(section, "export"), files, forward="none", facts=of_app)
         variables = {**{name: value for name, value in usual.items() if name not in forwarded}, **named}
         edits = environment_edits(own["unset-env"], own["prepend-env"], own["append-env"])
         apps.append(App(tuple(section.program), variables, own["wdir"] if "wdir" in section.settings else None, edits))

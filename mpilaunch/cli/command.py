@@ -38,7 +38,7 @@ class Surroundings(NamedTuple):
 def run(words: Sequence[str], surroundings: Surroundings) -> int:
     """Run a command line; return its exit code; raises LaunchError."""
     verb, words = split_verb(words, surroundings.name)
-    line = read_command(words, surroundings.name, read_text)
+    line = read_command(words, surroundings.name, read_text, surroundings.environ)
     if line.wants == "version":
         return print_result(f"mpilaunch {__version__}")
     if line.wants:
@@ -50,7 +50,7 @@ def run(words: Sequence[str], surroundings: Surroundings) -> int:
 
 def read(words: Sequence[str], surroundings: Surroundings) -> verbs.Request:
     """Return the request of a command line without a verb; raises UsageError."""
-    return _request(read_command(words, surroundings.name, read_text), surroundings)
+    return _request(read_command(words, surroundings.name, read_text, surroundings.environ), surroundings)
 
 
 def split_verb(words: Sequence[str], name: str) -> tuple[str, Sequence[str]]:

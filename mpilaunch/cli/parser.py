@@ -11,7 +11,7 @@ as for mpirun and mpiexec; after "--", ":" is an argument too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.cli import dialects
@@ -22,7 +22,7 @@ from mpilaunch.job.settings import Layer
 from mpilaunch.text import closest
 
 if TYPE_CHECKING:
-    from mpilaunch.cli.dialects.rows import ReadFile
+    from mpilaunch.cli.dialects.rows import ReadFile, Translation
 
 MCA = "mca"
 """Our option that `dialects` translates, because some of its parameters configure mpirun itself."""
@@ -101,12 +101,15 @@ class CommandLine(NamedTuple):
     topic: str
 
 
-def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadFile | None = None) -> CommandLine:
+def read_command(
+    words: Sequence[str], name: str = "mpilaunch", read_file: ReadFile | None = None, environ: Mapping[str, str] | None = None
+) -> CommandLine:
     """Parse a command line; raises UsageError.
 
     Args:
         name: the command name that mpilaunch was started under.
         read_file: reads files of more options; without it, options that name such a file are an error.
+        environ: variables that another launcher would follow; used if the command line is that launcher's.
     """
     reader = _Reader(name, read_file)
     rest = list(words)
@@ -114,6 +117,7 @@ def read_command(words: Sequence[str], name: str = "mpilaunch", read_file: ReadF
     while reader.goes_on:
         programs.append(reader.program(rest, f"program {len(programs) + 1}"))
     if not reader.wants:
+        reader.add_exported(environ or {})
         programs = _checked(reader, programs)
     return CommandLine(reader.job, programs, reader.defaults(), tuple(reader.notes.items()), reader.wants, reader.topic)
 
@@ -213,10 +217,23 @@ class _Reader:
             if (template := agent_template(self._agent)) is not None:
                 self.job.add(OptionUse(BY_NAME["remote-agent"], template, self._agent_flag))
 
+    def add_exported(self, environ: Mapping[str, str]) -> None:
+        """Add what exported parameters of Open MPI's mpirun mean, for its users; all other settings override them."""
+        if self._dialects != {"openmpi"}:
+            return
+        from mpilaunch.cli.dialects.mca import exported
+
+        given, self._weak = self._weak, OptionUses()
+        for variable, translation in exported(environ, self.read_file):
+            self._add(translation, variable, weak=True)
+        self.job[:0] = [use for use in self._weak if use.option.key == "export"]  # -x adds to these
+        others = (use for use in self._weak if use.option.key != "export" and given.last(use.option.key) is None)
+        self._weak = OptionUses([*given, *others])
+
     def defaults(self) -> dict[str, tuple[str | list[str], str]]:
         """Return the defaults that differ for users of the detected launcher, and its weak options: values and sources."""
         result: dict[str, tuple[str | list[str], str]] = {}
-        if self._dialects != frozenset(dialects.NAMES):
+        if self._ambiguous or self._dialects != frozenset(dialects.NAMES):
             from mpilaunch.cli.dialects.table import defaults
 
             result |= defaults(self._dialects)
@@ -303,6 +320,8 @@ class _Reader:
             self.wants = option.key
         elif option.key == "dialect" and use.value in dialects.NAMES:
             self._dialects, self._named = frozenset({use.value}), True
+        elif option.key == "dialect" and use.value == dialects.ANY_MPI:
+            self._ambiguous = True
         target.add(use)
 
     def _translate(self, flag: str, values: list[str], rest: list[str]) -> None:
@@ -319,13 +338,16 @@ class _Reader:
         if row.needs_more(values):
             raise UsageError("option-value", f"option {flag} needs {row.metavar}", hint=f"write {row.usage(flag, values)}")
         self._narrow(row.dialects)
-        translation = table.translate(row, flag, values, self.read_file)
+        self._add(table.translate(row, flag, values, self.read_file), flag, everywhere=row.everywhere, weak=row.weak)
+
+    def _add(self, translation: Translation, flag: str, *, everywhere: bool = False, weak: bool = False) -> None:
+        """Add what an option or a variable of another launcher means, for all programs or weakly; messages name `flag`."""
         words = list(translation.words)
         while words:
             own, equals, text = words.pop(0).partition("=")
             option = BY_FLAG[own]
-            target = self._own if option.local and not row.everywhere else self.job
-            target = self._weak if row.weak or own in translation.weak else target
+            target = self._own if option.local and not everywhere else self.job
+            target = self._weak if weak or own in translation.weak else target
             self._take(option, own, [text] if equals else [], words, target, flag)
         for text, level in translation.notes:
             self.notes.setdefault(text, level)

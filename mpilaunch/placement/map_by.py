@@ -136,6 +136,11 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
     )
 
 
+def cpus_of(map_by: str) -> int | None:
+    """Return the CPUs of each rank in a value of --map-by, PE=n; None without it."""
+    return _read_map_by(map_by).cpus
+
+
 def _default_unit(map_by: _MapBy, cpus: int, unit: str) -> str:
     """Return what ranks are bound to without --bind-to: nothing, unless another option implies it."""
     if map_by.policy == "rankfile":

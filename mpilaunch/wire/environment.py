@@ -2,7 +2,7 @@
 
 Only this module joins the layers: the daemon starts ranks with the result, and `--show-env` prints it. Each layer overrides
 those before it: the node's own variables without the scrubbed ones, defaults for unset variables, the variables of the job
-and the node, those of the program, its edits, and those of the rank.
+and the node, those of the program, its edits, and those of the rank. What the user removes is removed from all of them.
 """
 
 from __future__ import annotations
@@ -49,19 +49,28 @@ def app_layer(app: Mapping[str, Any], node: Environment) -> Environment:
     return environment
 
 
-def rank_layer(unset: list[str], variables: Mapping[str, str], app: Environment) -> Environment:
-    """Return the environment of a rank: its program's layer without `unset` and with `variables`."""
+def rank_layer(unset: list[str], variables: Mapping[str, str], app: Environment, edits: list[list[str]]) -> Environment:
+    """Return the environment of a rank: its program's layer without `unset`, with `variables`, less what `edits` remove."""
     removed = {encode(name) for name in unset}
     environment = {name: value for name, value in app.items() if name not in removed}
     environment.update(_encoded(variables))
+    edit(environment, [item for item in edits if item[0] == "unset"])
     return environment
 
 
-def rank_environment(prepare: Mapping[str, Any], rank: int, own: Mapping[bytes, bytes]) -> Environment:
-    """Return the environment of one rank of a `prepare` message, without variables known to its node only (PMIx, ports)."""
+def rank_environment(
+    prepare: Mapping[str, Any], rank: int, own: Mapping[bytes, bytes], of_node: Mapping[str, str]
+) -> Environment:
+    """Return the environment of one rank of a `prepare` message.
+
+    Args:
+        own: the node's own variables.
+        of_node: variables of the rank that only its node knows (PMIx, ports).
+    """
     spec = next(spec for spec in prepare["ranks"] if spec["rank"] == rank)
-    app = app_layer(prepare["apps"][spec["app"]], node_layer(prepare, own))
-    return rank_layer(spec["unset"], spec["environment"], app)
+    app = prepare["apps"][spec["app"]]
+    variables = {**spec["environment"], **of_node}
+    return rank_layer(spec["unset"], variables, app_layer(app, node_layer(prepare, own)), app["edits"])
 
 
 def edit(environment: Environment, edits: list[list[str]]) -> None:

@@ -11,10 +11,11 @@ import pytest
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import HostEntry
+from mpilaunch.job.environment.contracts import FIXED
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
 from mpilaunch.placement.mapping import MappingPolicy
-from tests.support.command_line import job
+from tests.support.command_line import job, settings
 
 
 @pytest.fixture(autouse=True)
@@ -178,12 +179,55 @@ def test_a_map_that_depends_on_the_nodes_is_not_made_yet() -> None:
     assert made.job_map.placements == ()
 
 
-@pytest.mark.parametrize(("who", "policy"), [("all", "all"), ("none", "none"), ("1", "1"), ("01", "1")])
+@pytest.mark.parametrize(("who", "policy"), [("all", "all"), ("none", "none"), ("1", "1"), ("01", "1"), ("auto", "0")])
 def test_stdin(who: str, policy: str) -> None:
     assert job(f"-np 2 --stdin {who}").stdin == policy
 
 
+def test_without_a_word_a_terminal_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (settings()["stdin"], job("-np 2").stdin) == ("auto", "0")
+    monkeypatch.setattr(os, "isatty", lambda descriptor: True)
+    assert job("-np 2").stdin == "none"
+    assert job("-np 2 --stdin 0").stdin == "0"
+
+
 # What the ranks are given
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-np 4 -H a:2,b:2 -x WORLD_SIZE=4 -x LOCAL_SIZE=2 -x LOCAL_WORLD_SIZE=2 -x OMPI_COMM_WORLD_SIZE=4",
+        "-np 1 -x RANK=0 -x LOCAL_RANK=0 -x NODE_RANK=0 -x PMI_SIZE=1",
+        "-np 1 -x WORLD_SIZE -x PMI_*",
+        "-np 1 -x RANK=0 a : -np 1 -x RANK=1 -x LOCAL_RANK=1",
+        "-genv WORLD_SIZE 2 -hosts a,b -ppn 2 -n 1 -env RANK 0 a : -n 1 -env RANK 1 -env LOCAL_RANK 1",
+    ],
+)
+def test_a_fact_of_the_job_map_may_be_given_as_it_is(words: str) -> None:
+    made = job(words, WORLD_SIZE="1", PMI_OTHER="1")
+    assert not {*made.environment, *(name for app in made.apps for name in app.environment)} & FIXED
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("-np 2 -x WORLD_SIZE=4", "-x WORLD_SIZE=...: .*: '2' for rank 0, not '4'"),
+        ("-np 2 -x RANK=0", "-x RANK=...: .*: '1' for rank 1, not '0'"),
+        ("-np 3 -H a:2,b:1 -x LOCAL_SIZE=2", ": '1' for rank 2, not '2'"),
+        ("-np 1 -x RANK=0 a : -np 1 -x RANK=0", ": '1' for rank 1, not '0'"),
+        ("-np 1 -x WORLD_SIZE", ": '1' for rank 0, not '7'"),
+        ("-np 1 -x PMI_SPAWNED=", "for every rank$"),
+        ("-np 1 -x PMI_PORT=1", "for every rank$"),
+        ("-H a:4 --map-by ppr:2:socket -x WORLD_SIZE=4", "for every rank$"),
+        ("-np 1 --append-env WORLD_SIZE 1", "for every rank$"),
+    ],
+)
+def test_a_fact_of_the_job_map_cannot_be_changed(words: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        job(words, WORLD_SIZE="7")
+    assert caught.value.reference == "export-reserved"
+
 
 
 def test_the_environment(here: Path) -> None:

@@ -17,6 +17,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpilaunch.cli import build_job
 from mpilaunch.cli.dialects import hydra, mca, rows
 from mpilaunch.cli.dialects import table as dialects
 from mpilaunch.cli.dialects.rows import Row
@@ -28,6 +29,7 @@ from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.nodeset import fold_numbers
+from mpilaunch.job.environment.forward import forwarded_environment
 from tests.support import goldens
 from tests.support.command_line import request, settings
 from tests.support.paths import DOCS, ROOT
@@ -83,7 +85,7 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
     options = {
         option: [said["value"], said["provenance"]]
         for option, said in plan["options"].items()
-        if said["provenance"] != "default" and option not in ("dry-run", "json", "export", "host")
+        if said["provenance"] not in ("default", rows.MPI["dialect"][1]) and option not in ("dry-run", "json", "export", "host")
     }
     return {
         "apps": [
@@ -378,3 +380,102 @@ def test_variables_of_others_are_weaker_than_any_word_to_us(tmp_path: Path, monk
     assert settings("", {**environ, "MPILAUNCH_TIMEOUT": "8"})["timeout"] == 8.0
     assert settings("", {**environ, "MPILAUNCH_CONFIG": "c.yaml"})["timeout"] == 30.0
     assert dialects.inherited({"I_MPI_PERHOST": "allcores"}) == {}
+
+
+OF_MPIRUN = {
+    "OMPI_MCA_rmaps_ppr_n_pernode": "1",
+    "OMPI_MCA_hwloc_base_use_hwthreads_as_cpus": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": "node:PE=2",
+    "OMPI_MCA_rmaps_base_oversubscribe": "true",
+    "OMPI_MCA_mca_base_env_list": "A=1;B=2",
+    "OMPI_MCA_btl": "tcp",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "acts"),
+    [
+        ("--dialect openmpi -np 2 prog", "mpilaunch", True),
+        ("-np 2 prog", "mpirun.openmpi", True),
+        ("-np 2 -x A=3 prog", "mpirun", True),
+        ("-np 2 --mca btl tcp prog", "mpilaunch", True),
+        ("-np 2 prog", "mpirun", False),
+        ("-np 2 -x A=3 prog", "mpilaunch", False),
+        ("-np 2 prog", "mpiexec.hydra", False),
+    ],
+)
+def test_exported_parameters_of_mpirun_act_for_its_users(words: str, name: str, acts: bool) -> None:
+    made = request(words.split(), {"HOME": "/nowhere", **OF_MPIRUN}, name).settings
+    values = [made[option] for option in ("npernode", "use-hwthread-cpus", "map-by")]
+    assert values == ([1, True, "node:PE=2"] if acts else [None, False, "slot"])
+    assert made.source("npernode") == ("OMPI_MCA_rmaps_ppr_n_pernode" if acts else "default")
+    assert made["export"][:2] == ("A=1", "B=2") if acts else "A=1" not in made["export"]
+    assert made["export"][-1:] == ("A=3",) or "A=3" not in words
+
+
+def test_every_setting_overrides_an_exported_parameter(tmp_path: Path) -> None:
+    def of(words: str, **environ: str) -> Any:
+        return request(words.split(), {"HOME": "/nowhere", **OF_MPIRUN, **environ}, "orterun").settings["npernode"]
+
+    (tmp_path / "c.yaml").write_text("npernode: 5\n", encoding="utf-8")
+    assert of("-N 2 prog") == of("--mca rmaps_ppr_n_pernode 2 prog") == of("prog", MPILAUNCH_NPERNODE="2") == 2
+    assert of(f"--config {tmp_path}/c.yaml prog") == 5
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("OMPI_MCA_rmaps_ppr_n_pernode", "x", "OMPI_MCA_rmaps_ppr_n_pernode: 'x' is not a whole number"),
+        ("OMPI_MCA_orte_abort_on_non_zero_status", "0", "OMPI_MCA_orte_abort_on_non_zero_status: a rank that exits"),
+        ("PRTE_MCA_mca_base_param_files", "/no/such", "cannot read parameter file '/no/such'"),
+    ],
+)
+def test_an_exported_parameter_that_cannot_act_is_an_error(variable: str, value: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        request(["-np", "2", "prog"], {"HOME": "/nowhere", variable: value}, "orterun")
+
+
+def test_no_parameter_that_acts_reaches_the_ranks_by_its_prefix() -> None:
+    names = " ".join([*(names for names, _ in mca.ACTING), mca.WEAK, mca.AGENT, mca.AGENT_ARGUMENTS, mca.FILES, mca.VARIABLES])
+    environ = {f"{prefix}_MCA_{name}": "1" for prefix in ("OMPI", "PRTE") for name in [*names.split(), "ess_base_jobid", "plm"]}
+    assert forwarded_environment({**environ, "OMPI_MCA_btl_tcp_if_include": "eth0", "PMIX_MCA_gds": "hash"}, []) == {
+        "OMPI_MCA_btl_tcp_if_include": "eth0",
+        "PMIX_MCA_gds": "hash",
+    }
+
+
+# Defaults
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "forward", "threads"),
+    [
+        ("-np 2 prog", "mpilaunch", "usual", "auto"),
+        ("-np 2 -x A=1 prog", "mpilaunch", "usual", "auto"),
+        ("--dialect openmpi -np 2 prog", "mpilaunch", "usual", "none"),
+        ("--dialect mpi -np 2 prog", "mpilaunch", "usual", "none"),
+        ("-np 2 prog", "mpirun", "usual", "none"),
+        ("-np 2 -ppn 2 prog", "mpiexec", "all", "none"),
+        ("-np 2 prog", "mpirun.openmpi", "usual", "none"),
+        ("-np 2 prog", "mpiexec.hydra", "all", "none"),
+        ("-np 2 -genv A 1 prog", "mpilaunch", "all", "none"),
+        ("--dialect intel -np 2 prog", "mpilaunch", "all", "none"),
+        ("-np 2 -genvnone prog", "mpiexec.hydra", "none", "none"),
+        ("-np 2 -genvlist HOME prog", "mpiexec.hydra", "none", "none"),
+        ("-np 2 --map-by slot:PE=12 prog", "mpirun", "usual", "12"),
+        ("-np 2 --cpus-per-rank 4 prog", "mpilaunch", "usual", "4"),
+        ("-np 2 --map-by ppr:1:socket:PE=3 --cpus-per-rank 4 prog", "mpilaunch", "usual", "3"),
+    ],
+)
+def test_each_launcher_has_its_own_defaults_for_the_environment(words: str, name: str, forward: str, threads: str) -> None:
+    made = request(words.split(), name=name)
+    assert made.settings["forward"] == forward
+    assert build_job.make_job(made.settings, made.sections, made.environ).threads == threads
+
+
+def test_a_programs_own_list_limits_what_hydra_forwards() -> None:
+    environ = {"HOME": "/nowhere", "MINE": "1", "THEIRS": "2"}
+    words = "-np 1 -envlist MINE a : -np 1 -envnone b : -np 1 c"
+    made = request(shlex.split(words), environ, "mpiexec.hydra")
+    job = build_job.make_job(made.settings, made.sections, made.environ)
+    assert [{**job.environment, **app.environment} for app in job.apps] == [{"MINE": "1"}, {}, {"MINE": "1", "THEIRS": "2"}]

@@ -19,6 +19,7 @@ from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace, c
 from mpilaunch.job.environment.contracts import FIXED, SCRUBBED, is_listed
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.forward import (
+    FORWARDED_NAMES,
     FORWARDED_PREFIXES,
     LONGEST_STRING,
     NEVER_FORWARDED,
@@ -130,6 +131,10 @@ def test_cross_places_count_only_the_nodes_that_have_the_local_rank() -> None:
 )
 def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
     assert contracts.defaults(JOB._replace(mpi="none"), NodePlace(0, local_size)) == defaults
+    python = {"PYTHONUNBUFFERED": "1"}
+    assert contracts.defaults(JOB._replace(mpi="none", threads="none"), NodePlace(0, local_size)) == python
+    twelve = {**python, "OMP_NUM_THREADS": "12"}
+    assert contracts.defaults(JOB._replace(mpi="none", threads="12"), NodePlace(0, local_size)) == twelve
 
 
 # What a node drops
@@ -140,7 +145,7 @@ def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
     [
         *("SLURM_JOB_ID", "SLURM_NTASKS", "PMI_RANK", "PMIX_NAMESPACE", "OMPI_MCA_ess", "PRTE_LAUNCHED", "MPI_LOCALRANKID"),
         *("HYDI_CONTROL_FD", "HYDRA_HOST_FILE", "TORCHELASTIC_RUN_ID", "PET_NNODES", "HOROVOD_RANK", "TF_CONFIG"),
-        *("MPILAUNCH_RANK", "RANK", "LOCAL_RANK", "MASTER_ADDR"),
+        *("MPILAUNCH_RANK", "RANK", "LOCAL_RANK", "MASTER_ADDR", "I_MPI_PMI_LIBRARY"),
     ],
 )
 def test_variables_of_a_surrounding_job_are_scrubbed(name: str) -> None:
@@ -197,10 +202,16 @@ def test_default_prefixes_without_masks_and_without_a_surrounding_job() -> None:
         "SLURM_JOB_ID": "9",
         "RANK": "7",
         "PATH": "/bin",
+        "NEURON_RT_VISIBLE_CORES": "0-3",
+        "VLLM_HOST_IP": "10.0.0.1",
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONFAULTHANDLERS": "1",
+        "I_MPI_DEBUG": "5",
         "BASH_FUNC_NCCL_x%%": "() { :; }",
         "NCCL_x%%": "a name that no shell can have made",
     }
-    assert forwarded_environment(head, []) == {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "HOROVOD_CYCLE_TIME": "5"}
+    usual = {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "HOROVOD_CYCLE_TIME": "5", "I_MPI_DEBUG": "5"}
+    assert forwarded_environment(head, []) == {**usual, "PYTHONFAULTHANDLER": "1"}
     assert forwarded_environment(head, [], forward="none") == {}
 
 
@@ -234,7 +245,7 @@ def test_what_belongs_to_one_machine_is_kept_back_from_prefixes_and_patterns_and
 )
 def test_exports(export: str, expected: dict[str, str]) -> None:
     head = {"MINE": "m", "SLURM_JOB_ID": "42", "SLURM_NTASKS": "2", "OMPI_MCA_btl": "tcp", "OMPI_COMM_WORLD_RANK": "5"}
-    assert forwarded_environment(head, [export]) == expected
+    assert forwarded_environment(head, [export], forward="none") == expected
 
 
 def test_the_later_value_wins_and_exports_come_after_files_and_prefixes() -> None:
@@ -478,7 +489,7 @@ def test_the_documented_variables_are_marked_fixed_where_they_are() -> None:
 def test_the_documented_lists_are_the_real_ones() -> None:
     forwarded = documented("Forwarded")
     assert sorted(name for name in forwarded if name.endswith("_")) == sorted(FORWARDED_PREFIXES)
-    assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(NEVER_FORWARDED)
+    assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(FORWARDED_NAMES + NEVER_FORWARDED)
     assert sorted(documented("Scrubbed")) == sorted(SCRUBBED)
     defaults = contracts.defaults(JOB, NodePlace(0, 2, crowded=True)) | pmix_defaults("auto", True)
     assert dict(documented_values("Set where unset")) == defaults

@@ -183,8 +183,9 @@ def test_edits_of_variables() -> None:
     )
     with pytest.raises(UsageError, match=r"--prepend-env 1=: '1=' is not|--prepend-env 1: '1' is not a variable's name"):
         environment_edits([], ["1=x"], [])
-    with pytest.raises(UsageError, match="--unset-env RANK: 'RANK' says where a rank is"):
-        environment_edits(["RANK"], [], [])
+    assert environment_edits(["RANK"], [], []) == (("unset", "RANK", "", ""),)
+    with pytest.raises(UsageError, match="--prepend-env RANK: 'RANK' says where a rank is"):
+        environment_edits([], ["RANK=1"], [])
 
 
 def test_variables_are_edited_on_the_node(tmp_path: Path) -> None:

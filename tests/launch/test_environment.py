@@ -13,12 +13,14 @@ from tests.support.launching import environment, launch
 OPTIONS: dict[str, list[str]] = {
     "nothing": [],
     "exports": ["-x", "MINE=1", "-x", "NCCL_DEBUG=INFO", "-x", "MASTER_ADDR=here", "-x", "MASTER_PORT=7"],
+    "facts of the map": ["-x", "WORLD_SIZE=3", "-x", "LOCAL_SIZE=3", "-x", "NODE_RANK=0"],
     "a value with spaces and a line break": ["-x", "MINE=a b\nc"],
     "an env file": ["--env-file", "job.env"],
     "forward everything": ["--forward", "all"],
     "forward nothing": ["--no-forward"],
     "edits": ["--unset-env", "OMP_NUM_THREADS", "--prepend-env", "PATH", "/first", "--append-env", "NEW[;]", "last"],
     "unset a prefix": ["--unset-env", "TORCHELASTIC_*", "-x", "TORCHELASTIC_OTHER=1"],
+    "unset what mpilaunch sets": ["--unset-env", "RANK", "--unset-env", "OMPI_*", "--unset-env", "PMI_FD"],
     "edits of an exported variable": ["-x", "MINE=middle", "--prepend-env", "MINE", "a", "--append-env", "MINE", "b"],
     "a prefix": ["--prefix", "/opt/mpi"],
     "no MPI": ["--mpi", "none"],
@@ -27,6 +29,9 @@ OPTIONS: dict[str, list[str]] = {
     "PMIx": ["--mpi", "pmix"],
     "PMI by a port": ["--pmi-port"],
     "MCA parameters": ["--mca", "btl", "self,tcp"],
+    "Open MPI's dialect": ["--dialect", "openmpi"],
+    "Hydra's dialect": ["--dialect", "hydra"],
+    "CPUs for each rank": ["--map-by", "slot:PE=1", "--bind-to", "none"],
     "a master": ["--master-addr", "10.1.2.3", "--master-port", "4000"],
     "a universe": ["--universe-size", "77"],
     "restarts": ["--max-restarts", "3"],
@@ -53,6 +58,7 @@ def of_rank(text: bytes) -> dict[str, str]:
 def test_show_env_prints_what_the_rank_gets(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCCL_FORWARDED", "by prefix")
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_if_include", "lo")
     (tmp_path / "job.env").write_text("FROM_FILE='a # b'\n")
     (tmp_path / "sets").mkdir()
     options = ["-np", "3", "--oversubscribe", *OPTIONS[case]]
@@ -73,6 +79,15 @@ def test_show_env_prints_what_the_rank_gets(case: str, tmp_path: Path, monkeypat
     others = {name for name in real if name not in expected and real[name] != own.get(name)}
     others = {name for name in others if not name.startswith("PMIX_")}
     assert others <= {"OMPI_MCA_mpi_yield_when_idle", "OMPI_MCA_btl", "OMPI_MCA_coll"}
+
+
+def test_a_rank_lacks_what_the_user_removes() -> None:
+    options = ["--unset-env", "RANK", "--unset-env", "OMPI_COMM_WORLD_*", "--unset-env", "PMI_FD"]
+    done = launch("-np", "1", *options, "env", "-0")
+    assert done.code == 0, done.words
+    names = of_rank(done.out).keys()
+    assert not {"RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_FD"} & names
+    assert {"LOCAL_RANK", "PMI_RANK", "OMPI_UNIVERSE_SIZE"} <= names
 
 
 def test_show_env_of_several_programs_shows_each_its_own() -> None:

@@ -4,3 +4,5 @@ A new launcher is a new module with a `DIALECT`, and its name in `NAMES`. `table
 """
 
 NAMES = ("openmpi", "hydra", "intel")
+ANY_MPI = "mpi"
+"""The value of --dialect for one of several MPI launchers: which one, their own options tell."""

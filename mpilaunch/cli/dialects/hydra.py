@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from mpilaunch.cli.dialects.rows import (
+    MPI,
     Dialect,
     InvalidArgument,
     Translation,
@@ -168,8 +169,8 @@ _ROWS = (
     acts("debug", "", "-vv"),
 )
 
-DEFAULTS = {"oversubscribe": ("yes", "hydra's default")}
-"""Hydra starts more ranks than slots, cycling through its hosts."""
+DEFAULTS = {**MPI, "oversubscribe": ("yes", "hydra's default"), "forward": ("all", "hydra's default")}
+"""Hydra starts more ranks than slots, cycling through its hosts, and forwards its whole environment."""
 MARKS = ("-f", "--hosts", "--ppn")
 
 DIALECT = Dialect(

@@ -6,8 +6,10 @@ Pure. Serves -mca on the command line and the lines of --tune and -am files.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, ReadFile, Translation, for_each, words_of
+from mpilaunch.errors import UsageError
 
 ACTING = (
     # names in Open MPI 1.x to 5, our options
@@ -15,7 +17,7 @@ ACTING = (
     ("rmaps_base_ranking_policy rmaps_default_ranking_policy", "--rank-by $1"),
     ("hwloc_base_binding_policy hwloc_default_binding_policy", "--bind-to $1"),
     ("hwloc_base_cpu_set hwloc_base_cpu_list hwloc_default_cpu_list", "--cpu-set $1"),
-    ("hwloc_base_use_hwthreads_as_cpus", "?--map-by :HWTCPUS"),
+    ("hwloc_base_use_hwthreads_as_cpus", "?--use-hwthread-cpus"),
     ("hwloc_base_report_bindings orte_report_bindings", "--report-bindings=$1"),
     ("rmaps_base_oversubscribe", "--oversubscribe=$1"),
     ("rmaps_base_no_oversubscribe", "?--nooversubscribe"),
@@ -57,6 +59,23 @@ def prrte_parameter(name: str, value: str, read_file: ReadFile) -> Translation:
     acting = _acting(name, value, read_file)
     note = (f"--prtemca {name} has no effect: mpilaunch runs no PRRTE daemons", 0)
     return Translation(notes=(note,)) if acting is None else acting
+
+
+def exported(environ: Mapping[str, str], read_file: ReadFile) -> Iterator[tuple[str, Translation]]:
+    """Yield the exported parameters that configure mpirun: the variable, and our options; raises UsageError.
+
+    `hosts.kubernetes` reads those that name hostfiles and agents, under every launcher's name.
+    """
+    for variable, value in sorted(environ.items()):
+        launcher, mca, name = variable.partition("_MCA_")
+        if launcher not in ("OMPI", "PRTE") or not mca or not value or name in f"{WEAK} {AGENT} {AGENT_ARGUMENTS}".split():
+            continue
+        try:
+            if (translation := _acting(name, value, read_file)) is not None:
+                yield variable, translation
+        except InvalidArgument as error:
+            reason, hint = error.args
+            raise UsageError("option-value", f"{variable}: {reason}", hint=hint) from None
 
 
 def acts(name: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from mpilaunch.cli.dialects import mca
 from mpilaunch.cli.dialects.rows import (
     DEBUGGER,
+    MPI,
     Dialect,
     InvalidArgument,
     Translation,
@@ -232,5 +233,6 @@ DIALECT = Dialect(
     rows=_ROWS,
     commands=("mpirun.openmpi", "mpiexec.openmpi", "orterun", "prterun"),
     variables={"OMPI_MCA_plm_rsh_num_concurrent": "fanout", "PRTE_MCA_plm_ssh_num_concurrent": "fanout"},
+    defaults=MPI,
     marks=("-x", "-H", "-N", "--npernode", "--pernode", "--oversubscribe"),
 )

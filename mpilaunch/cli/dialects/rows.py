@@ -105,7 +105,7 @@ class Dialect:
         rows: its options that are not the same as ours.
         commands: its command names; under such a name, mpilaunch uses this dialect.
         marks: our flags that, under the names mpirun and mpiexec, only its users write.
-        defaults: options whose default differs: the value and its source.
+        defaults: options whose default differs: the value and its source. Each MPI launcher has MPI among them.
         variables: its environment variables that mpilaunch follows, and our option that each sets. Cluster operators and
             container images set them for that launcher, so they must only affect how nodes are reached, never how a job runs.
             `hosts.kubernetes` reads those of hostfiles and agents.
@@ -119,6 +119,10 @@ class Dialect:
     marks: tuple[str, ...] = ()
     defaults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+
+
+MPI = {"dialect": ("mpi", "its options, or the name of the command")}
+"""The default of --dialect under the name of an MPI launcher, or after one of its options."""
 
 
 def acts(names: str, metavar: str, means: Means, text: str = "", **more: bool) -> Row:

@@ -74,7 +74,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     if job.agent.insecure_host_keys:
         console.warning("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
-    if job.stdin == "none" and settings.layer("stdin") == 0:  # stdin is a terminal
+    if job.stdin == "none" and settings["stdin"] == "auto":  # stdin is a terminal
         from mpilaunch.cli.verbs import hints
 
         reader = hints.stdin_reader(programs)

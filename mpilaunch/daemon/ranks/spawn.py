@@ -44,9 +44,17 @@ class Problem(Exception):
 class App:
     """A program that is ready to start on this node; `note` is a message to the user or ""."""
 
-    def __init__(self, path: bytes, arguments: list[bytes], directory: bytes, environment: Environment, note: str) -> None:
+    def __init__(
+        self,
+        path: bytes,
+        arguments: list[bytes],
+        directory: bytes,
+        environment: Environment,
+        edits: list[list[str]],
+        note: str,
+    ) -> None:
         self.path, self.arguments, self.directory = path, arguments, directory
-        self.environment, self.note = environment, note
+        self.environment, self.edits, self.note = environment, edits, note
 
 
 def prepare_app(message: dict[str, Any], environment: Environment, pythons: list[str]) -> App:
@@ -71,7 +79,7 @@ def prepare_app(message: dict[str, Any], environment: Environment, pythons: list
     if under_python and pythons[1:] and path != encode(pythons[0]):
         missing = "no %s here: Python programs run under %s" % (pythons[0], decode(path))
         note = "; ".join(filter(None, (note, missing)))
-    return App(path, arguments, directory, environment, note)
+    return App(path, arguments, directory, environment, message["edits"], note)
 
 
 def check_file_limit(message: dict[str, Any], others: bool) -> None:
@@ -137,7 +145,7 @@ def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int]
         cpus: the CPUs that it may use, None for all of this process.
         descriptors: descriptor of the rank -> descriptor of this process.
     """
-    environment = rank_layer(unset, variables, app.environment)
+    environment = rank_layer(unset, variables, app.environment, app.edits)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
     own_cpus = os.sched_getaffinity(0) if cpus is not None else None

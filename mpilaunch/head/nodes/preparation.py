@@ -94,6 +94,7 @@ def preparations(
         restart_count=job.restart,
         max_restarts=job.restarts.limit,
         mpi=job.mpi,
+        threads=job.threads,
         pmi_port=job.pmi_port,
         spawned=bool(world.parent),
     )
@@ -125,6 +126,14 @@ def preparations(
         }
 
 
+def variables_before_launch(job: JobSpec) -> list[dict[str, str]]:
+    """Return the variables that mpilaunch sets for each rank; values that only a launch decides are AT_LAUNCH."""
+    variables: dict[int, dict[str, str]] = {}
+    for _, message in preparations(job._replace(job_id=AT_LAUNCH), first_world(job), WorldFacts(AT_LAUNCH, AT_LAUNCH), {}):
+        variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
+    return [variables[place.rank] for place in job.job_map.placements]
+
+
 def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     """Return the environment that a rank will get, in name order, for `--show-env`.
 
@@ -135,13 +144,15 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     known = WorldFacts(job.master_addr or AT_LAUNCH, str(job.master_port or AT_LAUNCH))
     place = job.job_map.placements[rank]
     shown = job._replace(job_id=AT_LAUNCH)
-    own = {encode(name): encode(OF_THE_NODE) for verb, name, _, _ in world.apps[place.app].edits if verb != "unset"}
+    app = world.apps[place.app]
+    extended = {name for verb, name, _, _ in app.edits if verb != "unset"}
+    own = {encode(name): encode(OF_THE_NODE) for name in extended}
     message = dict(preparations(shown, world, known, {}))[place.node]
-    variables = rank_environment({**message, **common_preparation(shown, world, known, window=0)}, rank, own)
+    given = {*job.environment, *app.environment, *extended}
+    of_node = {name: value for name, value in pmix_defaults(job.mpi, known.one_machine).items() if name not in given}
     if job.pmi_port and PMI in mpi_offer(job.mpi):
-        variables |= {b"PMI_PORT": encode(AT_LAUNCH), b"PMI_ID": encode(AT_LAUNCH)}
-    for name, value in pmix_defaults(job.mpi, known.one_machine).items():
-        variables.setdefault(encode(name), encode(value))
+        of_node |= {"PMI_PORT": AT_LAUNCH, "PMI_ID": AT_LAUNCH}
+    variables = rank_environment({**message, **common_preparation(shown, world, known, window=0)}, rank, own, of_node)
     return {decode(name): decode(variables[name]) for name in sorted(variables)}
 
 

@@ -34,7 +34,7 @@ class JobFacts(NamedTuple):
         universe_size: slots in the allocation, used or not.
         master_addr, master_port: where rank 0 listens, as text.
         restart_count, max_restarts: restarts so far, and the most allowed.
-        mpi: the value of `--mpi`.
+        mpi, threads: as in `JobSpec`.
         pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
         spawned: MPI_Comm_spawn created this world.
     """
@@ -49,6 +49,7 @@ class JobFacts(NamedTuple):
     restart_count: int = 0
     max_restarts: int = 0
     mpi: str = "auto"
+    threads: str = "auto"
     pmi_port: bool = False
     spawned: bool = False
 

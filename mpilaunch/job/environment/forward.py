@@ -1,13 +1,13 @@
 """The variables forwarded from the head to the ranks, and the user's edits of the ranks' variables.
 
 Pure: nothing here reads os.environ or opens a file. What the user sets takes precedence over everything but the facts of the
-job map, and those cannot be set (`contracts.FIXED`).
+job map (`contracts.FIXED`), which may only be set to the values that they have.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from mpilaunch.errors import UsageError
 from mpilaunch.job.environment.contracts import FIXED, SCRUBBED, is_listed
@@ -15,12 +15,18 @@ from mpilaunch.job.environment.env_file import read_env_file
 from mpilaunch.text import closest
 
 FORWARDED_PREFIXES = (
-    *("NCCL_", "RCCL_", "HCCL_", "CCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "GLOO_", "MV2_"),
+    *("NCCL_", "RCCL_", "HCCL_", "CCL_", "OFI_NCCL_", "NVSHMEM_", "UCX_", "UCC_", "FI_", "PSM2_", "GLOO_"),
+    *("OMPI_MCA_", "PMIX_MCA_", "MV2_", "I_MPI_", "MPIR_CVAR_"),
     *("TORCH_", "PYTORCH_", "ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "MEGATRON_", "DS_", "DEEPSPEED_", "HOROVOD_"),
-    *("JAX_", "XLA_", "TF_", "CUDA_", "OMP_", "KMP_", "MKL_"),
+    *("PL_", "NVTE_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "VLLM_", "SGLANG_", "RAY_", "TLLM_"),
+    *("JAX_", "XLA_", "TF_", "KERAS_", "CUDA_", "HSA_", "MIOPEN_", "NEURON_", "OMP_", "KMP_", "MKL_"),
     *("HF_", "TRANSFORMERS_", "WANDB_", "MLFLOW_"),
 )
 """The head's variables with these prefixes go to every rank, unless scrubbed or never forwarded."""
+FORWARDED_NAMES = ("OPENBLAS_NUM_THREADS", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM")
+"""So do the variables of these names."""
+PARAMETERS = ("OMPI_MCA_", "PMIX_MCA_")
+"""Prefixes of a library's parameters: forwarded from the head, although nodes drop their own, with those of an outer job."""
 
 NEVER_FORWARDED = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
@@ -30,8 +36,12 @@ NEVER_FORWARDED = (
     *("SDAA_VISIBLE_DEVICES", "SUPA_VISIBLE_DEVICES", "NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"),
     *("HABANA_VISIBLE_DEVICES", "HABANA_VISIBLE_MODULES"),
     *("NVIDIA_DRIVER_CAPABILITIES", "HOSTNAME", "KUBERNETES_SERVICE_*", "KUBERNETES_PORT*", "K_MPI_JOB_ROLE"),
-    *("OMPI_MCA_plm_*", "OMPI_MCA_orte_*", "PRTE_MCA_*"),
-    *("NCCL_HOSTID", "CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
+    *("OMPI_MCA_plm*", "OMPI_MCA_pls*", "OMPI_MCA_ras*", "OMPI_MCA_rmaps*", "OMPI_MCA_odls*", "OMPI_MCA_hwloc_*"),
+    *("OMPI_MCA_orte*", "OMPI_MCA_prte_*", "OMPI_MCA_ess*", "OMPI_MCA_schizo*", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir"),
+    *("OMPI_MCA_mca_base_env_list*", "OMPI_MCA_mca_base_param_files", "OMPI_MCA_shmem_RUNTIME_QUERY_hint"),
+    *("PRTE_MCA_*", "I_MPI_HYDRA_*", "I_MPI_PERHOST"),
+    *("NCCL_HOSTID", "VLLM_HOST_IP", "SGLANG_HOST_IP", "NEURON_PJRT_PROCESS_INDEX"),
+    *("CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
 """Neither a prefix nor `-x 'PREFIX_*'` forwards these: devices, identity and paths of one machine, Kubernetes' variables of a
 launcher's pod, and Terraform's, which begin like TensorFlow's. Exact names, and prefixes written `PREFIX*`."""
@@ -49,12 +59,21 @@ LONGEST_STRING = 131_071
 """Bytes of NAME=VALUE or of one argument: Linux's MAX_ARG_STRLEN, 32 pages of 4 KiB, less the final zero byte."""
 
 
+Facts = Callable[[str], Mapping[str, int]]
+"""Given the name of a fact of the job map, returns its values, and the first rank that has each; none if they are not known."""
+
+
+def _unknown(name: str) -> Mapping[str, int]:
+    return {}
+
+
 def forwarded_environment(
     environ: Mapping[str, str],
     exports: Sequence[str],
     env_files: Sequence[tuple[str, str]] = (),
     *,
     forward: str = "usual",
+    facts: Facts = _unknown,
 ) -> dict[str, str]:
     """Return the variables that go from the head to every rank; raises UsageError.
 
@@ -65,20 +84,35 @@ def forwarded_environment(
         exports: `NAME`, `NAME=VALUE` or `PREFIX_*`, as given with -x.
         env_files: name and text of each `--env-file`.
         forward: which variables go without -x: "usual": `FORWARDED_PREFIXES`, "all": all but `OF_THIS_MACHINE`, or "none".
+        facts: the facts of the ranks concerned; one that the user sets to its own value is left out of the result.
     """
     forwarded: dict[str, str] = {}
     if forward != "none":
         names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
-        forwarded = {name: environ[name] for name in names if not is_listed(name, SCRUBBED + OF_THIS_MACHINE)}
-    for source, text in env_files:
-        for where, name, value in read_env_file(source, text):
-            _check_name(name, where)
+        names += [name for name in FORWARDED_NAMES if name in environ]
+        dropped = SCRUBBED + OF_THIS_MACHINE
+        forwarded = {name: environ[name] for name in names if name.startswith(PARAMETERS) or not is_listed(name, dropped)}
+    for where, name, value in _named(environ, exports, env_files):
+        if name in FIXED:
+            _check_fact(where, name, value, facts(name))
+        else:
             forwarded[name] = value
-    for export in exports:
-        forwarded.update(_exported(export, environ))
     for name, value in forwarded.items():
         _check_value(name, value)
     return forwarded
+
+
+def _named(
+    environ: Mapping[str, str], exports: Sequence[str], env_files: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the variables that the user names: where, name and value; raises UsageError for what is not a name."""
+    for source, text in env_files:
+        for where, name, value in read_env_file(source, text):
+            _check_name(name, where)
+            yield where, name, value
+    for export in exports:
+        for name, value in _exported(export, environ).items():
+            yield f"-x {name}=...", name, value
 
 
 def _is_name(text: str) -> bool:
@@ -138,20 +172,30 @@ def environment_edits(
             if match := re.fullmatch(r"(.*)\[(.)\]", target, re.DOTALL):
                 name, separator = match.groups()
             _check_name(name, f"--{verb}-env {target}")
+            if name in FIXED:
+                _check_fact(f"--{verb}-env {target}", name, value, {})
             _check_value(name, value)
             edits.append((verb, name, value, separator))
     return tuple(edits)
 
 
 def _check_name(name: str, where: str) -> None:
-    """Raise UsageError unless a user may set a variable of this name."""
+    """Raise UsageError unless a variable can have this name."""
     if not _is_name(name):
         hint = "a name has letters, digits, '_', '.' and '-', and starts with a letter or '_'"
         raise UsageError("export-name", f"{where}: '{name}' is not a variable's name", hint=hint)
-    if name in FIXED:
-        message = f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank"
-        hint = "choose the ranks and their places with -np, -N, --map-by and --rank-by"
-        raise UsageError("export-reserved", message, hint=hint)
+
+
+def _check_fact(where: str, name: str, value: str, known: Mapping[str, int]) -> None:
+    """Raise UsageError unless all ranks concerned have this value of a fact of the job map; `known` as from `Facts`."""
+    others = [(other, rank) for other, rank in known.items() if other != value]
+    if known and not others:
+        return
+    message = f"{where}: '{name}' says where a rank is in the job, and mpilaunch sets it for every rank"
+    for other, rank in others[:1]:
+        message += f": '{other}' for rank {rank}, not '{value[:40]}'"
+    hint = "choose the ranks and their places with -np, -N, --map-by and --rank-by"
+    raise UsageError("export-reserved", message, hint=hint)
 
 
 def _without_value(name: str) -> str:

@@ -11,5 +11,6 @@ CONTRACT = Contract(
     rank=lambda job, node, rank: (
         {"MPI_LOCALRANKID": str(rank.local_rank), "MPI_LOCALNRANKS": str(node.local_size)} if PMI in mpi_offer(job.mpi) else {}
     ),
-    scrubbed=("MPI_LOCAL*", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE"),
+    # The last names Slurm's libpmi, for srun: a rank would find no job there.
+    scrubbed=("MPI_LOCAL*", "CCL_LOCAL_RANK", "CCL_LOCAL_SIZE", "I_MPI_PMI_LIBRARY"),
 )

@@ -5,7 +5,14 @@ Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, and torch
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract
+from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, Variables
+
+
+def _threads(job: JobFacts, node: NodePlace) -> Variables:
+    """Return torchrun's one OpenMP thread, as several ranks with one per core would compete for the cores, or the job's."""
+    threads = ("1" if node.local_size > 1 else "none") if job.threads == "auto" else job.threads
+    return {} if threads == "none" else {"OMP_NUM_THREADS": threads}
+
 
 CONTRACT = Contract(
     job=lambda job: {
@@ -30,8 +37,7 @@ CONTRACT = Contract(
         "LOCAL_RANK": str(rank.local_rank),
         "ROLE_RANK": str(rank.rank),
     },
-    # One OpenMP thread, as with torchrun: several ranks with one thread per core would compete for the cores.
-    defaults=lambda job, node: {"OMP_NUM_THREADS": "1"} if node.local_size > 1 else {},
+    defaults=_threads,
     overridable=frozenset(
         {
             *("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
