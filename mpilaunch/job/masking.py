@@ -80,7 +80,7 @@ _CLIENTS = {
 """Programs with short options for a password. For any other program `-p` may be a port, a path or a switch, and is shown."""
 _LOGINS = {("docker", "login"), ("podman", "login"), ("oc", "login"), ("az", "login")}
 """Programs and their subcommand whose `-p` is a password; `docker run -p` publishes ports."""
-_CLIENT_WORD = re.compile(r"(?<![\w.-])(?:%s)\s" % "|".join([*map(re.escape, _CLIENTS), *map(r"\s+".join, sorted(_LOGINS))]))
+_CLIENT_WORD = re.compile(rf"(?<![\w.-])(?:{'|'.join([*map(re.escape, _CLIENTS), *map(' +'.join, sorted(_LOGINS))])})\s")
 
 
 def is_secret_name(name: str) -> bool:
