@@ -80,6 +80,7 @@ _CLIENTS = {
 """Programs with short options for a password. For any other program `-p` may be a port, a path or a switch, and is shown."""
 _LOGINS = {("docker", "login"), ("podman", "login"), ("oc", "login"), ("az", "login")}
 """Programs and their subcommand whose `-p` is a password; `docker run -p` publishes ports."""
+_CLIENT_WORD = re.compile(rf"(?<![\w.-])(?:{'|'.join([*map(re.escape, _CLIENTS), *map(' +'.join, sorted(_LOGINS))])})\s")
 
 
 def is_secret_name(name: str) -> bool:
@@ -102,7 +103,10 @@ def mask_pair(text: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """Return a text with secrets masked: URLs with a password, tokens, headers, members of JSON, `NAME=X`."""
+    """Return a text with secrets masked: URLs with a password, tokens, headers, members of JSON, `NAME=X`, command lines."""
+    line = text.strip("\"'")
+    if _CLIENT_WORD.search(line) and not _PIECES.fullmatch(line):
+        text = text.replace(line, mask_command(line))
     text = _FORMS.sub(MASKED, text)
     for pattern in (_HEADER, _SCHEME):
         text = pattern.sub(rf"\1\2{MASKED}", text)
