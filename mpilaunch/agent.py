@@ -249,7 +249,6 @@ def connector_count(setting: int | None, nodes: int, cpus: int) -> int:
 
 
 def is_template(name: str) -> bool:
-    """Return whether a name is a command template."""
     return any(character in name for character in " \t\n{")
 
 

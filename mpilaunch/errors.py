@@ -23,9 +23,9 @@ class ExitCode(enum.IntEnum):
     NODE_LOST = 125
 
 
-def reason_of(error: OSError) -> str:
-    """Return the system's text for an error in lower case, to follow a colon."""
-    return (error.strerror or str(error)).lower()
+def reason_of(error: OSError | UnicodeDecodeError) -> str:
+    """Return the text of an error, without the file's name, in lower case, to follow a colon."""
+    return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 class LaunchError(Exception):
@@ -39,6 +39,8 @@ class LaunchError(Exception):
         nodes: indices of the nodes that did not start, if any.
     """
 
+    DEFAULT_CODE = ExitCode.START_FAILED
+
     def __init__(
         self,
         reference: str,
@@ -46,7 +48,7 @@ class LaunchError(Exception):
         *,
         context: Sequence[str] = (),
         hint: str | None = None,
-        exit_code: int = ExitCode.START_FAILED,
+        exit_code: int | None = None,
         nodes: Sequence[int] = (),
     ) -> None:
         super().__init__(message)
@@ -54,15 +56,14 @@ class LaunchError(Exception):
         self.message = message
         self.context = tuple(context)
         self.hint = hint
-        self.exit_code = int(exit_code)
+        self.exit_code = int(self.DEFAULT_CODE if exit_code is None else exit_code)
         self.nodes = tuple(nodes)
 
 
 class UsageError(LaunchError):
-    """Bad input, reported before anything is started; exit code 2."""
+    """Bad input, reported before anything is started."""
 
-    def __init__(self, reference: str, message: str, *, context: Sequence[str] = (), hint: str | None = None) -> None:
-        super().__init__(reference, message, context=context, hint=hint, exit_code=ExitCode.USAGE)
+    DEFAULT_CODE = ExitCode.USAGE
 
     def within(self, where: str) -> UsageError:
         """Return the error with its message prefixed by `where`: a program of several, a line of a file."""

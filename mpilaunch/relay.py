@@ -32,11 +32,9 @@ class FrameProtocol(asyncio.Protocol):
         self._buffer = bytearray()
 
     def frame_received(self, kind: int, data: bytes) -> None:
-        """Handle a frame."""
         raise NotImplementedError
 
     def send_frame(self, kind: int, data: bytes = b"") -> None:
-        """Send a frame."""
         self.transport.write(HEADER.pack(kind, len(data)) + data)
 
     def send_end(self, end: ChannelEnd) -> None:
@@ -57,7 +55,6 @@ class FrameProtocol(asyncio.Protocol):
         return process, user, group
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
@@ -98,7 +95,6 @@ class RelayedChannel(FrameProtocol):
             self.send_frame(STDIN, data)
 
     def write_eof(self) -> None:
-        """Close the daemon's stdin."""
         self._eof_sent = True
         self.send_frame(STDIN)
 
@@ -121,17 +117,14 @@ class RelayedChannel(FrameProtocol):
                 self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report the end."""
         if self.events is not None:
             self.events.closed(self._end)
 
     def pause_writing(self) -> None:
-        """Report that the write buffer is full."""
         if self.events is not None:
             self.events.pause_writing()
 
     def resume_writing(self) -> None:
-        """Report that the write buffer has room."""
         if self.events is not None:
             self.events.resume_writing()
 

@@ -1,4 +1,4 @@
-"""Text helpers that every layer shares: suggestions, plurals, whole numbers. Pure."""
+"""Text helpers that every layer shares: suggestions, plurals, numbers. Pure."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ def _shell_word(word: str) -> str:
         return word
     parts = [part for part in re.split(r"(['!\\])", word) if part]
     return "".join("\\" + part if part in ("'", "!", "\\") else f"'{part}'" for part in parts) or "''"
+
+
+def seconds_of(text: str) -> float | None:
+    """Return a duration in seconds: a number, perhaps with s, m, h or d; None for another text."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd]?)", text, re.ASCII)
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]] if match else None
 
 
 def is_whole_number(text: str, digits: int) -> bool:

@@ -14,6 +14,8 @@ from functools import lru_cache
 
 DISMISS_SECONDS = 2.0
 """Seconds that dismissed children have to exit after their stdin is closed; then they are killed."""
+KILL_SECONDS = 2.0
+"""Seconds that killed children have to exit; one that is blocked in the kernel is left behind."""
 DISMISS_POLL_SECONDS = 0.002
 
 DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD]
@@ -90,19 +92,23 @@ def _popen(argv: Sequence[str], actions: Sequence[tuple[int, ...]]) -> int:
 
 
 def dismiss(children: Iterable[Child]) -> None:
-    """Close the stdin of children, wait until they have exited, and kill those that do not; close their pipes."""
+    """Close the stdin of children, wait until they have exited, and kill those that do not; close their pipes.
+
+    Takes at most DISMISS_SECONDS and KILL_SECONDS.
+    """
     children = list(children)
     for child in children:
         os.close(child.stdin)
-    until = time.monotonic() + DISMISS_SECONDS
-    while not all(child.ended for child in children):
-        if time.monotonic() > until:
+    kill_from = time.monotonic() + DISMISS_SECONDS
+    while not all(child.ended for child in children) and time.monotonic() < kill_from + KILL_SECONDS:
+        if time.monotonic() > kill_from:
             for child in children:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGKILL)
         time.sleep(DISMISS_POLL_SECONDS)
     for child in children:
-        child.wait()
+        if child.ended:
+            child.wait()
         os.close(child.stdout)
         os.close(child.stderr)
 

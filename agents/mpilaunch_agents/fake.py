@@ -55,7 +55,6 @@ class FakeAgent(ProcessAgent):
         self._nodes = nodes or {}
 
     def behaviour(self, name: str) -> Behaviour:
-        """Return the behaviour of a node."""
         kind = name.rstrip("0123456789").rstrip("-")
         return self._nodes.get(name) or BEHAVIOURS.get(kind) or (Behaviour(failure=kind) if kind in CAUSES else WORKING)
 

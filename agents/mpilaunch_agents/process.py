@@ -37,7 +37,9 @@ ABORT_SECONDS = 0.5
 CLOSE_SECONDS = 5.0
 """Limit on the wait for aborted processes: those of another user, or blocked in the kernel, cannot be killed."""
 CLEANUP_SECONDS = 2.0
-"""Seconds that an aborted process has to exit by itself after its descendants are dead: a guard cleans up then."""
+"""Seconds that an aborted process and its group have to exit by themselves after its descendants are dead: a guard, which need
+not be the leader, removes the files of its daemon then."""
+CLEANUP_POLL_SECONDS = 0.02
 STRAY_GRACE = 0.5
 """Seconds for which output is still read after the process has exited while another process holds its pipes open."""
 
@@ -127,6 +129,7 @@ class ProcessChannel:
         self._eof_asked = False
         self._exited = False
         self._aborted = False
+        self._cleanup_ends = 0.0
         self._stderr_tail = b""
         self._pidfd: int | None = None
         self._stray_timer: asyncio.TimerHandle | None = None
@@ -170,7 +173,8 @@ class ProcessChannel:
             return
         self._aborted = True
         if not self._exited and _kill_strays(self.pid):
-            self._loop.call_later(CLEANUP_SECONDS, self._kill_with_strays)
+            self._cleanup_ends = self._loop.time() + CLEANUP_SECONDS
+            self._loop.call_at(self._cleanup_ends, self._kill_with_strays)
         else:
             self._kill_group()
         self._close_stdin()
@@ -259,6 +263,9 @@ class ProcessChannel:
         """End the channel: the process has exited, and its output is drained or STRAY_GRACE is over."""
         if self.ended.is_set():
             return
+        if self._loop.time() < self._cleanup_ends and _has_members(self.pid):
+            self._stray_timer = self._loop.call_later(CLEANUP_POLL_SECONDS, self._finish)
+            return
         self.ended.set()
         if self._stray_timer is not None:
             self._stray_timer.cancel()
@@ -325,6 +332,17 @@ def _has_left(process: psutil.Process, group: int) -> bool:
         return os.getpgid(process.pid) != group and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, ProcessLookupError):
         return False
+
+
+def _has_members(group: int) -> bool:
+    """Return whether a process other than its dead leader is alive in a group."""
+    import psutil
+
+    for pid in psutil.pids():
+        with suppress(psutil.Error, ProcessLookupError):
+            if pid != group and os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def _drain(descriptor: int) -> list[bytes]:

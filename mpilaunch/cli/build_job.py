@@ -14,7 +14,7 @@ from mpilaunch.agent import AgentOptions
 from mpilaunch.cli import dialects
 from mpilaunch.cli.files import read_text
 from mpilaunch.cli.options import OPTIONS, RESTARTS
-from mpilaunch.cli.select_nodes import add_listed_nodes, choose_nodes, local_names, operator_agent, own_values, rankfile_of
+from mpilaunch.cli.select_nodes import add_listed_nodes, choose_nodes, operator_agent, own_values, rankfile_of
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.allocation import Allocation
@@ -52,7 +52,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     # A map that depends on the nodes' topology is made once the nodes have reported it.
     slots_by = settings["npernode"] if isinstance(settings["npernode"], str) else None
     pending = shares if slots_by or any(share.policy.needs_topology for share in shares) else ()
-    restarts = _restarts(settings, nodes, mapping, environ)
+    restarts = _restarts(settings, nodes, mapping)
     if pending and restarts.max_nodes == restarts.min_nodes is not None and not restarts.spares:
         # A fixed number of nodes: the first of them, so that none is reserved.
         able = [node.index for node in nodes.nodes if node.slots]
@@ -79,12 +79,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         pending=pending,
         slots_by=slots_by,
         part=part,
-        python=settings["python"],
-        wdir=settings["wdir"],
         stdin=_stdin(settings, None if pending else len(job_map.placements)),
-        continue_on_error=settings["continue-on-error"],
-        master_addr=settings["master-addr"],
-        master_port=settings["master-port"],
         gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"]),
         cpu=cpu,
         output=OutputPolicy(
@@ -94,40 +89,30 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             stderr_file=_file_template(settings, "error-file"),
             copy=copied if settings["copy"] is None else settings["copy"],
             merge_stderr=settings["merge-stderr-to-stdout"],
-            fold=settings["fold"],
             local_ranks=_local_ranks(settings["print-local-ranks"]),
-            quiet=settings["quiet"],
-            verbose=settings["verbose"],
+            **settings.fields("fold", "quiet", "verbose"),
         ),
         deadlines=Deadlines(
-            timeout=settings["timeout"],
             mpi_init=settings["mpi-init-timeout"],
-            grace=settings["grace"],
             start=START_IN_POD if in_pod and settings.layer("start-timeout") == 0 else settings["start-timeout"],
-            heartbeat=settings["heartbeat"],
             reconnect=settings["reconnect-timeout"],
+            **settings.fields("timeout", "grace", "heartbeat"),
         ),
-        fanout=settings["fanout"],
         patient=in_pod,
         agent=AgentOptions(
             ssh_options=_ssh_options(settings) + (agent.ssh_options if agent else ()),
-            insecure_host_keys=settings["insecure-host-keys"],
-            namespace=settings["namespace"],
             container=settings["container"] or (agent.container if agent else None),
-            context=settings["context"],
             call_back=_agents_calling_back(settings["call-back"], nodes, in_pod),
-            connectors=settings["connectors"],
+            **settings.fields("insecure-host-keys", "namespace", "context", "connectors"),
         ),
-        mpi=settings["mpi"],
+        universe_size={"SYSTEM": nodes.slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
         threads=_threads(settings),
-        pmi_port=settings["pmi-port"],
-        pmix_library=settings["pmix-library"],
-        universe_size=settings["universe-size"],
         checkpoints=_checkpoints(settings),
         report_file=settings["report"],
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
-        show_secrets=settings["show-secrets"],
         restarts=restarts,
+        **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
+        **settings.fields("mpi", "pmi-port", "pmix-library"),
     )
     forwarded, apps = _environments(settings, sections, of_each, environ, _facts(job))
     return job._replace(environment=forwarded, apps=apps)
@@ -137,21 +122,12 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
 
 
 def placement_options(settings: Settings) -> PlacementOptions:
-    """Return the options that place and bind ranks."""
     return PlacementOptions(
-        np=settings["np"],
         npernode=None if isinstance(settings["npernode"], str) else settings["npernode"],
-        npersocket=settings["npersocket"],
-        map_by=settings.given("map-by"),
-        rank_by=settings["rank-by"],
-        bind_to=settings.given("bind-to"),
-        rankfile=settings["rankfile"],
-        oversubscribe=settings["oversubscribe"],
-        nolocal=settings["nolocal"],
-        cpu_set=settings["cpu-set"],
+        bind_to=settings["bind-to"] if settings.layer("bind-to") else None,
         cpu_set_source=settings.source("cpu-set"),
-        use_hwthread_cpus=settings["use-hwthread-cpus"],
-        cpus_per_rank=settings["cpus-per-rank"],
+        **settings.fields("np", "npersocket", "map-by", "rank-by", "rankfile", "oversubscribe", "nolocal"),
+        **settings.fields("cpu-set", "use-hwthread-cpus", "cpus-per-rank"),
     )
 
 
@@ -198,22 +174,12 @@ def _check_fold(settings: Settings) -> None:
         raise UsageError("option-conflict", message, hint="leave one out; --output-filename DIR keeps each rank's output apart")
 
 
-def _restarts(settings: Settings, nodes: Allocation, mapping: MappingPolicy, environ: Mapping[str, str]) -> RestartPolicy:
+def _restarts(settings: Settings, nodes: Allocation, mapping: MappingPolicy) -> RestartPolicy:
     if not any(settings.layer(option.key) for option in OPTIONS if option.group == RESTARTS):
         return RestartPolicy()
-    from mpilaunch.job.restarts import RestartOptions, restart_policy  # most jobs do not need it
+    from mpilaunch.job.restarts import restart_policy  # most jobs do not need it
 
-    options = RestartOptions(
-        max_restarts=settings["max-restarts"],
-        no_restart_codes=settings["no-restart-codes"],
-        spares=settings["spares"],
-        nnodes=settings["nnodes"],
-        node_unit=settings["node-unit"],
-        host_discovery_script=settings["host-discovery-script"],
-        agent=settings["agent"],
-        remote_agent=settings["remote-agent"],
-    )
-    return restart_policy(options, nodes, mapping, local_names(environ))
+    return restart_policy(settings, nodes, mapping)
 
 
 def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int, int] | None) -> Share:

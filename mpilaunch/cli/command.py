@@ -97,7 +97,10 @@ def settings_of(
             which have no other source than its own words.
     """
     command = click.Command("mpilaunch", params=list(options), add_help_option=False)
-    sources: dict[str, Any] = {} if defaults is None else {"auto_envvar_prefix": VARIABLES, "default_map": defaults.values}
+    sources: dict[str, Any] = {}
+    if defaults is not None:
+        default_map = {name: value for name, (value, _) in defaults.items()}
+        sources = {"auto_envvar_prefix": VARIABLES, "default_map": default_map}
     try:
         ctx = command.make_context("mpilaunch", uses.argv, **sources)
     except click.BadParameter as error:
@@ -119,7 +122,7 @@ def _origin(option: Option, ctx: click.Context | None, uses: OptionUses, default
     if source == ParameterSource.ENVIRONMENT:
         return Origin(option.variable, option.variable, Layer.ENVIRONMENT)
     if source == ParameterSource.DEFAULT_MAP and defaults is not None:
-        return defaults.origins[str(option.name)]
+        return defaults[option.name][1]
     return Origin("default", option.flag, Layer.DEFAULT)
 
 

@@ -34,17 +34,8 @@ NOT_OPTIONS = frozenset({
 """Variables MPILAUNCH_* that set no option: those of ranks and tools, and those of environment modules."""
 
 
-class Defaults:
-    """Values for click's default map and their sources, by parameter name."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-        self.origins: dict[str, Origin] = {}
-
-    def set(self, option: Option, value: Any, origin: Origin) -> None:
-        """Set a default, replacing a weaker one."""
-        self.values[str(option.name)] = value
-        self.origins[str(option.name)] = origin
+Defaults = dict["str | None", tuple[Any, Origin]]
+"""Values for click's default map and their sources, by the name of click's parameter."""
 
 
 def defaults(path: str | None, environ: Mapping[str, str], launcher: Mapping[str, tuple[str | list[str], str]]) -> Defaults:
@@ -55,11 +46,11 @@ def defaults(path: str | None, environ: Mapping[str, str], launcher: Mapping[str
             XDG_CONFIG_HOME, if it exists.
         launcher: the defaults of the detected launcher: values and their sources.
     """
-    result = Defaults()
+    result: Defaults = {}
     for name, (value, source) in {**_inherited(environ), **launcher}.items():
         option = BY_NAME[name]
         items = [value] if option.multiple and isinstance(value, str) else value
-        result.set(option, items, Origin(source, source, Layer.INHERITED))
+        result[option.name] = items, Origin(source, source, Layer.INHERITED)
     _refuse_unknown_variables(environ)
     named = path is not None
     if path := path or environ.get(BY_NAME["config"].variable) or _personal_file(environ):
@@ -132,7 +123,7 @@ def _add_file(result: Defaults, path: str, named: bool) -> None:
             check_trusted(origin.place, status, named=named)
         items = value if option.multiple and isinstance(value, list) else [value]
         values = [_plain(option, item, origin.place, os.path.dirname(path)) for item in items]
-        result.set(option, values if option.multiple else values[0], origin)
+        result[option.name] = values if option.multiple else values[0], origin
 
 
 def _plain(option: Option, data: object, place: str, folder: str) -> bool | str:

@@ -102,7 +102,6 @@ class Console:
         self.show_secrets = False
 
     def error(self, error: LaunchError) -> None:
-        """Write an error: its message, context lines and hint."""
         context = [self._masked(line) for line in error.context]
         self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
 
@@ -158,7 +157,6 @@ class Console:
             self.remark(progress_text(done, total, waiting))
 
     def end_progress(self) -> None:
-        """Remove the progress line."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -227,14 +225,12 @@ class ProgressLine:
             self._timer.start()
 
     def show(self, text: str) -> None:
-        """Change the text."""
         with self._lock:
             self._text = printable(text)
             if self._live is not None:
                 self._live.update(self._text, refresh=True)
 
     def stop(self) -> None:
-        """Remove the line for good."""
         self._timer.cancel()
         with self._lock:
             self._stopped = True
@@ -274,22 +270,16 @@ def verdict_error(verdict: Verdict) -> LaunchError:
 
 
 def _other_ranks(verdict: Verdict) -> list[str]:
-    from mpilaunch.hosts.nodeset import fold
+    from mpilaunch.hosts.nodeset import fold, name_ranks
 
     by_end: dict[str, list[tuple[int, str]]] = {}
     for end, host in zip(verdict.failed_after, verdict.hosts, strict=True):
         by_end.setdefault(end.description, []).append((end.rank, host))
     lines = []
     for how, ends in by_end.items():
-        lines.append(f"{_ranks([rank for rank, _ in ends])} on {fold(host for _, host in ends)} failed too: {how}")
+        lines.append(f"{name_ranks([rank for rank, _ in ends])} on {fold(host for _, host in ends)} failed too: {how}")
     if verdict.stopped:
-        lines.append(f"{_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
+        lines.append(f"{name_ranks(verdict.stopped)} stopped" + (" after it" if verdict.first is not None else ""))
     if verdict.finished:
-        lines.append(f"{_ranks(verdict.finished)} had succeeded")
+        lines.append(f"{name_ranks(verdict.finished)} had succeeded")
     return lines
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    from mpilaunch.hosts.nodeset import fold_numbers
-
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {fold_numbers(numbers)}"

@@ -43,15 +43,12 @@ class _Formatter(click.HelpFormatter):
         super().__init__(max_width=WIDTH)
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = LEFT_COLUMN, col_spacing: int = 2) -> None:
-        """Write a definition list."""
         super().write_dl([(term, text.replace("-", UNBROKEN)) for term, text in rows], col_max, col_spacing)
 
     def write_text(self, text: str) -> None:
-        """Write a paragraph."""
         super().write_text(text.replace("-", UNBROKEN))
 
     def getvalue(self) -> str:
-        """Return the text."""
         return super().getvalue().replace(UNBROKEN, "-").strip()
 
 

@@ -7,7 +7,7 @@ implements an option. Options of other launchers with the same meaning are flags
 from __future__ import annotations
 
 from mpilaunch.cli import dialects
-from mpilaunch.cli.types import Number, OneOf, Option, PerNode, Seconds, Text
+from mpilaunch.cli.types import Number, OneOf, Option, Seconds, Text
 from mpilaunch.placement.topology import OBJECTS
 
 GROUPS = {
@@ -40,7 +40,7 @@ OPTIONS = (
         basic="read hosts from a file: 'node01 slots=8'"),
     Option(RANKS, "--npernode -N --ppn", "N",
         "exactly N ranks on each node; gpu or cpu: one for each GPU or CPU of the node, auto: GPU if it has any, else CPU",
-        PerNode(min=1), shorthands={"--pernode": "1"}, basic="exactly N ranks on each node"),
+        Number("gpu", "cpu", "auto", min=1), shorthands={"--pernode": "1"}, basic="exactly N ranks on each node"),
     Option(RANKS, "--map-by", "POLICY",
         "fill each node in turn (slot), distribute ranks over nodes (node) or their sockets, cores, ..., or ppr:N:OBJECT",
         Text("slot", "node", *OBJECTS, "seq", "rankfile"), default="slot", joins=True,
@@ -58,7 +58,9 @@ OPTIONS = (
     Option(RANKS, "--node-rank", "R",
         "start only the ranks of this machine, as node R of --nnodes N machines on each of which you run this command",
         Number(), configurable=False),
-    Option(RANKS, "--universe-size", "N", "MPI_UNIVERSE_SIZE; without it the number of slots", Number(min=1)),
+    Option(RANKS, "--universe-size", "N",
+        "MPI_UNIVERSE_SIZE: a number, SYSTEM (the slots) or INFINITE (none); without it as Open MPI or MPICH do",
+        Number("SYSTEM", "INFINITE", min=1)),
     Option(RANKS, "--slot-map", "FILE", "read the GPUs and CPUs of each slot from a YAML file", INPUT),
     Option(PROGRAM, "--app", "FILE",
         "read the programs of the job from a file: one on each line, after its options", INPUT, configurable=False),

@@ -69,7 +69,6 @@ class OptionUses(list[OptionUse]):
         self.append(use)
 
     def last(self, key: str) -> OptionUse | None:
-        """Return the last use of an option."""
         return next((use for use in reversed(self) if use.option.key == key), None)
 
     @property

@@ -112,11 +112,13 @@ def choose_nodes(
         entries,
         named,
         discovered,
+        allocation.HostDefaults(
+            agent=settings["agent"],
+            remote_agent=inherited.name if inherited else settings["remote-agent"],
+            per_node=mapping.per_node and mapping.per_node * len(sections),
+            local_names=local_names(environ),
+        ),
         hostfile_source=", ".join(hostfiles),
-        agent=settings["agent"],
-        remote_agent=inherited.name if inherited else settings["remote-agent"],
-        per_node=mapping.per_node and mapping.per_node * len(sections),
-        local_names=local_names(environ),
         local_slots=len(os.sched_getaffinity(0)),
     )
     if inherited and any(node.agent == inherited.name for node in nodes.nodes):

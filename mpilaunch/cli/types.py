@@ -5,14 +5,13 @@ They extend click's option and types. A type never knows the source of a value: 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from mpilaunch.job.settings import Layer
-from mpilaunch.text import did_you_mean, is_whole_number
+from mpilaunch.text import did_you_mean, is_whole_number, seconds_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 VARIABLES = "MPILAUNCH"
 """Prefix of the environment variables that set options."""
 
-_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h|d)?", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FLAG_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
@@ -37,7 +34,6 @@ class YesNo(click.types.BoolParamType):
     """A flag; in the environment and after "=", a word such as yes or no."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return whether the flag is set."""
         if isinstance(value, str) and value.lower() not in _FLAG_WORDS:
             self.fail(f"'{value}' is neither yes nor no", param, ctx)
         return _FLAG_WORDS[value.lower()] if isinstance(value, str) else value
@@ -92,19 +88,18 @@ class OneOf(Text):
     """One of a few words."""
 
     def parse(self, text: str) -> str:
-        """Return the word."""
         if text not in self.words:
             raise ValueError(f"'{text}' is not one of {', '.join(self.words)}{did_you_mean(text, self.words)}")
         return text
 
 
 class Number(Text):
-    """A whole number in a range."""
+    """A whole number in a range, or one of the words, in upper case."""
 
     wanted = "a whole number"
 
-    def __init__(self, *, min: float = 0, max: float | None = None) -> None:
-        super().__init__()
+    def __init__(self, *words: str, min: float = 0, max: float | None = None) -> None:
+        super().__init__(*words)
         self.min = min
         self.max = max
 
@@ -112,23 +107,17 @@ class Number(Text):
         """Return the number that a text means, None if it means none."""
         return int(text) if is_whole_number(text.removeprefix("-"), 15) else None
 
-    def parse(self, text: str) -> float:
-        """Return the number."""
+    def parse(self, text: str) -> float | str:
+        """Return the number, or the word."""
+        if text.upper() in self.words:
+            return text.upper()
         value = self.number(text)
         if value is None:
-            raise ValueError(f"'{text}' is not {self.wanted}")
+            raise ValueError(f"'{text}' is not {' or '.join((self.wanted, *self.words))}")
         if value < self.min or (self.max is not None and value > self.max):
             allowed = f"{self.min:g} or more" if self.max is None else f"{self.min:g} to {self.max:g}"
             raise ValueError(f"{value:g} is out of range: {allowed}")
         return value
-
-
-class PerNode(Number):
-    """A number of ranks, or the devices of a node that give it."""
-
-    def parse(self, text: str) -> Any:
-        """Return the number, or the word."""
-        return text if text in ("gpu", "cpu", "auto") else super().parse(text)
 
 
 class Seconds(Number):
@@ -137,9 +126,7 @@ class Seconds(Number):
     wanted = "a time"
 
     def number(self, text: str) -> float | None:
-        """Return the duration in seconds."""
-        match = _TIME.fullmatch(text)
-        return float(match[1]) * _SECONDS[match[2] or "s"] if match else None
+        return seconds_of(text)
 
 
 class Option(click.Option):
@@ -222,7 +209,6 @@ class Option(click.Option):
 
     @property
     def value_hint(self) -> str:
-        """The hint for an invalid value."""
         if isinstance(self.type, Seconds):
             return "write seconds, or a number with s, m, h or d: 90, 90s, 5m, 1h"
         return f"{self.flag}: {self.help}"

@@ -53,7 +53,6 @@ class Lifeline:
         self._attach: AttachSocket | None = None
         self._attach_seconds = 0.0
         self._outgoing = bytearray(MARKER)  # before all frames of a channel
-        self._writing = False
         self._channel: Candidate | None = None
         self._wire_in = self._wire_out = -1
         self._take_channel(wire_in, wire_out)
@@ -116,7 +115,7 @@ class Lifeline:
         except OSError:
             self._lose_channel()
             return
-        self._watch_writing(bool(self._outgoing))
+        self._poller.watch_writing(self._wire_out, lambda: None, bool(self._outgoing))
 
     def lose(self) -> None:
         if self.lost:
@@ -169,9 +168,9 @@ class Lifeline:
     def _leave_channel(self) -> None:
         if self._wire_in < 0:
             return
-        self._watch_writing(False)
-        self._poller.forget(self._wire_in)
         self._outgoing.clear()
+        self._poller.watch_writing(self._wire_out, lambda: None, False)
+        self._poller.forget(self._wire_in)
         if self._channel is not None:
             self._channel.close()
         else:
@@ -192,11 +191,3 @@ class Lifeline:
             self._restart_silence(steps)
         else:
             self._lose_channel()
-
-    def _watch_writing(self, writing: bool) -> None:
-        if writing != self._writing:
-            self._writing = writing
-            if writing:
-                self._poller.watch(self._wire_out, lambda: None, reading=False, writing=True)
-            else:
-                self._poller.forget(self._wire_out)

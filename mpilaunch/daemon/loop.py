@@ -200,7 +200,7 @@ class Daemon:
             except OSError as error:
                 failed.append([rank, error.errno, time.monotonic()])
                 self._forwarder.close_input(rank)
-                self._wireup.close_rank(rank)
+                self._wireup.close_rank(rank, by_itself=False)
             else:
                 started.append([rank, pid, time.monotonic()])
                 self._processes.started(pid, rank)
@@ -275,7 +275,8 @@ class Daemon:
             if rank is None:
                 self._wireup.child_ended(pid, status)
                 continue
-            mpi = self._wireup.close_rank(rank)  # first: its last message may be MPI_Abort with a code
+            by_itself = os.WIFEXITED(status) and not (self._processes.stopping or self._processes.got_sigterm)
+            mpi = self._wireup.close_rank(rank, by_itself)  # first: its last message may be MPI_Abort with a code
             code, number, clock = self._processes.end_of(rank, status)
             stopped = self._processes.stopping or self._processes.got_sigterm
             evidence = {} if stopped or self._evidence is None else self._evidence.of(pid, code, number)

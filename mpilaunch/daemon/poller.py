@@ -35,6 +35,13 @@ class Poller:
         events = (selectors.EVENT_READ if reading else 0) | (selectors.EVENT_WRITE if writing else 0)
         (self._selector.modify if file in self else self._selector.register)(file, events, ready)
 
+    def watch_writing(self, file: File, ready: Callable[[], None], wanted: bool) -> None:
+        """Call `ready` whenever `file`, which is not read here, can be written to, or stop that if it is no longer wanted."""
+        if wanted and file not in self:
+            self.watch(file, ready, reading=False, writing=True)
+        elif not wanted and file in self:
+            self.forget(file)
+
     def forget(self, file: File) -> None:
         """Stop watching `file`; raises KeyError when it is not watched."""
         self._selector.unregister(file)

@@ -27,7 +27,7 @@ from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job import checkpoints, restarts
 from mpilaunch.job.restarts import Health, Layout
-from mpilaunch.job.spec import CheckpointPolicy, Discovery, JobSpec
+from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 from mpilaunch.job.state import Verdict, signal_name
 from mpilaunch.text import plural
 
@@ -199,17 +199,10 @@ class Attempts:
         self._layout = layout
         self._job = self._job._replace(allocation=layout.allocation, job_map=layout.job_map)
 
-    async def _discover(self, discovery: Discovery) -> None:
+    async def _discover(self, command: str) -> None:
         """Run the discovery script for the current list of hosts; when it fails, the known hosts stay."""
         try:
-            discovered = allocate(
-                parse_hostfile(await _output_of(discovery.command), discovery.command),
-                source=discovery.command,
-                agent=discovery.agent,
-                remote_agent=discovery.remote_agent,
-                per_node=discovery.per_node,
-                local_names=discovery.local_names,
-            )
+            discovered = allocate(parse_hostfile(await _output_of(command), command), command, self._pool.defaults)
         except LaunchError as error:
             self._observer.remark(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return

@@ -63,7 +63,7 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
         from mpilaunch.head.threads import use_daemon_threads  # a local launch looks up no host name
 
         use_daemon_threads()
-    if job.report_file is not None or job.restarts.may_restart:
+    if job.report_file is not None or job.restarts.limit or job.restarts.reserves_nodes:
         from mpilaunch.head.attempts import Attempts  # most jobs have one attempt and no report
 
         return await Attempts(job, observer).run(agents)

@@ -22,8 +22,7 @@ from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.nodes.preparation import master
-from mpilaunch.head.observe import Observer
-from mpilaunch.head.observe.timeline import Timeline
+from mpilaunch.head.observe import Observer, Timeline
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
@@ -300,7 +299,6 @@ class Launch:
             self._stop.ask(outcome, again=True, shared=True)
 
     def forward(self, number: int) -> None:
-        """Pass a signal on to every rank."""
         if not self._checkpoints.takes(number):
             self._send_all({"type": "signal", "signal": number})
 

@@ -32,7 +32,8 @@ def raise_file_limit(job: JobSpec, nodes: Sequence[Node]) -> None:
 
         ranks = len(job.job_map.placements)
         what = plural(len(nodes), "node") + (f" and {plural(ranks, 'rank')}" if ranks else "")
-        message = f"this machine: limit of open files too low: {what} need {needed} open files, the limit is {hard}"
+        needs = "needs" if what == "1 node" else "need"
+        message = f"this machine: limit of open files too low: {what} {needs} {needed} open files, the limit is {hard}"
         raise LaunchError("start-file-limit", message, hint=HINTS["file-limit"])
 
 

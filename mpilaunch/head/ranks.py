@@ -109,7 +109,6 @@ class Ranks:
         return total, here
 
     def node_name(self, rank: int) -> str:
-        """Return the name of a rank's node."""
         return self._job.allocation.nodes[self._places[rank].node].name
 
     async def prepare(self, world: World) -> None:

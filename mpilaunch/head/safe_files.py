@@ -257,7 +257,24 @@ def write_all(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view[: select.PIPE_BUF]) :]
 
 
-# Files that are written in one piece
+# Files that are read or written in one piece
+
+
+def check_own(path: str, status: os.stat_result, forbidden: int = 0) -> None:
+    """Raise OSError unless a file or directory belongs to this user and its mode has no bit of `forbidden`."""
+    if status.st_uid != os.geteuid() or status.st_mode & forbidden:
+        raise PermissionError(f"{path} belongs to another user, or is open to others")
+
+
+def read_own(directory: int, name: str, forbidden: int, most: int = -1) -> bytes:
+    """Return the content of this user's file in a directory, at most `most` bytes of it; raises OSError."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        check_own(name, status, forbidden)
+        if not stat.S_ISREG(status.st_mode):
+            raise PermissionError(f"{name} is not a regular file")
+        return file.read(most)
 
 
 def check_file(path: str) -> None:

@@ -95,7 +95,6 @@ class Stop:
             self._limit = self._loop.call_later(limit - self._spent, self.ask, over)
 
     def close(self) -> None:
-        """Cancel the timers."""
         for timer in (self._overdue, self._limit):
             if timer is not None:
                 timer.cancel()

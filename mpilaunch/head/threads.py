@@ -31,7 +31,6 @@ class DaemonThreadExecutor(ThreadPoolExecutor):
         start_thread(self._thread())
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function in a thread."""
         future: Future[Any] = Future()
         self._calls.put((future, partial(fn, *args, **kwargs)))
         if self._started < MOST_THREADS:

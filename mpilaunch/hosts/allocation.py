@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -36,8 +34,7 @@ class Slot(NamedTuple):
     rank: int | None = None
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One machine (or pod) that may run ranks.
 
     Attributes:
@@ -49,7 +46,7 @@ class Node:
         origin: source of its first mention: "hosts.txt:3", "--host", "SLURM_JOB_NODELIST".
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing calls
     name: str
     slots: tuple[Slot, ...]
     agent: str
@@ -61,18 +58,40 @@ class Node:
     container: str | None = None
 
 
+class HostDefaults(NamedTuple):
+    """The settings of hosts whose entries give none.
+
+    Attributes:
+        agent, remote_agent: of every node, and of other machines where `agent` is None.
+        per_node: the slots of a host.
+        local_names: names of the head's machine.
+    """
+
+    agent: str | None = None
+    remote_agent: str = "ssh"
+    per_node: int | None = None
+    local_names: Collection[str] = ()
+
+
 class Allocation(NamedTuple):
     """The nodes in order, and their source ("hosts.txt", "--host", "Slurm job 42", "this machine").
 
     Attributes:
         elastic_slots: the number of slots was not specified (no hosts given), so any number of ranks fits.
         agent_source: the variable that gave the agent of the nodes without one.
+        defaults: for hosts that are discovered later.
     """
 
     nodes: tuple[Node, ...]
     source: str
     elastic_slots: bool = False
     agent_source: str = ""
+    defaults: HostDefaults = HostDefaults()
+
+    @property
+    def slot_count(self) -> int:
+        """The number of slots of all nodes."""
+        return sum(len(node.slots) for node in self.nodes)
 
 
 MAX_SLOTS = 1 << 20
@@ -86,12 +105,9 @@ def from_sources(
     hostfile: Sequence[HostEntry],
     host_list: Sequence[HostEntry],
     surrounding: tuple[Sequence[HostEntry], str] | None,
+    defaults: HostDefaults,
     *,
     hostfile_source: str = "",
-    agent: str | None,
-    remote_agent: str = "ssh",
-    per_node: int | None,
-    local_names: Collection[str],
     local_slots: int,
 ) -> Allocation:
     """Return the allocation from the hostfile (filtered by `--host`), `--host`, `surrounding` or this machine, in this order.
@@ -99,14 +115,11 @@ def from_sources(
     Args:
         hostfile, host_list: entries of `--hostfile` and `--host`; `hostfile_source` names the files for messages.
         surrounding: entries and source of a scheduler's job or a slot map.
-        agent, remote_agent: for nodes whose entry names none, and for other machines without either.
-        per_node: the slots of a host without a slot count.
-        local_names, local_slots: names of the head's machine, and its slots when no hosts are given.
+        local_slots: slots of the head's machine when no hosts are given.
     """
-    named = partial(allocate, agent=agent, remote_agent=remote_agent, per_node=per_node, local_names=local_names)
-    allocation = this_machine(local_slots, agent or LOCAL)
+    allocation = this_machine(local_slots, defaults.agent or LOCAL)
     if surrounding:
-        allocation = named(surrounding[0], source=surrounding[1])
+        allocation = allocate(*surrounding, defaults)
     for entries, source in ((hostfile, hostfile_source), (host_list, "--host")):
         if not entries:
             continue
@@ -115,7 +128,7 @@ def from_sources(
         elif source == "--host" and hostfile:
             allocation = filter_by_host_list(allocation, entries)
         else:
-            allocation = named(entries, source=source)
+            allocation = allocate(entries, source, defaults)
     return allocation
 
 
@@ -166,7 +179,7 @@ def _no_such_node(entry: HostEntry, reason: str, allocation: Allocation) -> Usag
 def order_nodes(allocation: Allocation, *, descending: bool) -> Allocation:
     """Return the allocation with its nodes sorted by their number of slots; the sort is stable."""
     nodes = sorted(allocation.nodes, key=lambda node: len(node.slots), reverse=descending)
-    return allocation._replace(nodes=tuple(replace(node, index=index) for index, node in enumerate(nodes)))
+    return allocation._replace(nodes=tuple(node._replace(index=index) for index, node in enumerate(nodes)))
 
 
 def node_indices(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[int, ...]:
@@ -189,24 +202,16 @@ def node_indices(entries: Sequence[HostEntry], allocation: Allocation) -> tuple[
     return tuple(indices)
 
 
-def allocate(
-    entries: Sequence[HostEntry],
-    *,
-    source: str,
-    agent: str | None,
-    remote_agent: str = "ssh",
-    per_node: int | None,
-    local_names: Collection[str],
-) -> Allocation:
+def allocate(entries: Sequence[HostEntry], source: str, defaults: HostDefaults) -> Allocation:
     """Return the nodes that the entries name; raises UsageError if mentions of one host contradict each other."""
     nodes: list[Node] = []
     total = 0
     for name, origin, mentions in _by_host(entries):
         agreed = {field: _agreed(mentions, field) for field in ("user", "port", "agent", "namespace", "container")}
         # Another user or port on this machine needs a login: a child process would not do.
-        here = name == LOCAL or (name in local_names and agreed["user"] is None and agreed["port"] is None)
-        agreed["agent"] = agreed["agent"] or agent or (LOCAL if here else remote_agent)
-        bare_slots = per_node if per_node is not None and len(mentions) == 1 else 1
+        here = name == LOCAL or (name in defaults.local_names and agreed["user"] is None and agreed["port"] is None)
+        agreed["agent"] = agreed["agent"] or defaults.agent or (LOCAL if here else defaults.remote_agent)
+        bare_slots = defaults.per_node if defaults.per_node is not None and len(mentions) == 1 else 1
         counts = [len(entry.gpus or ()) or bare_slots if entry.slots is None else entry.slots for entry in mentions]
         total += sum(counts)
         if total > MAX_SLOTS:
@@ -225,7 +230,7 @@ def allocate(
                 hint="give the host fewer slots or a higher max_slots",
             )
         nodes.append(Node(len(nodes), name, slots, max_slots=max_slots, origin=origin, **agreed))
-    return Allocation(tuple(nodes), source)
+    return Allocation(tuple(nodes), source, defaults=defaults)
 
 
 def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], source: str = "--host") -> Allocation:
@@ -246,7 +251,7 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
     for node in allocation.nodes:
         if mentions := mentions_of.get(node.name):
             slots = _selected_slots(node, mentions, source, allocation.elastic_slots)
-            nodes.append(replace(node, index=len(nodes), slots=slots, user=_agreed(mentions, "user") or node.user))
+            nodes.append(node._replace(index=len(nodes), slots=slots, user=_agreed(mentions, "user") or node.user))
     return allocation._replace(nodes=tuple(nodes))
 
 

@@ -50,7 +50,6 @@ def read_port(value: Span) -> int:
 
 
 def read_user(value: Span) -> str:
-    """Return a login name."""
     text = read_text(value)
     if not is_login_name(text):
         raise value.visible().error("hostfile-user", f"'{text}' is not a login name", "write user@host or user=name")

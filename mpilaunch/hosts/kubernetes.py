@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
-from mpilaunch.hosts.schedulers.reader import INSTEAD, ReadText
+from mpilaunch.hosts.schedulers.reader import ReadText, file_text
 
 HOSTFILE_VARIABLES = (
     "OMPI_MCA_orte_default_hostfile",
@@ -118,12 +118,10 @@ def _hostfile(
 ) -> tuple[list[HostEntry], str] | None:
     """Return the hosts of a file, None if it names none, or cannot be read and no variable names it."""
     try:
-        entries = parse_hostfile(read_text(path), path)
-    except (OSError, UnicodeDecodeError) as error:
-        if variable is None:
-            return None
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError("operator-hosts", f"{variable}='{path}' cannot be read: {reason}", hint=INSTEAD) from error
+        text = file_text(path, variable, read_text, "operator-hosts") if variable else read_text(path)
+        entries = parse_hostfile(text, path)
+    except (OSError, UnicodeDecodeError):
+        return None
     except UsageError as error:
         # Outside of pods an empty default hostfile is part of a distribution, and means this machine.
         if error.reference == "hostfile-empty" and not in_pod(environ):

@@ -6,7 +6,6 @@ Pure: `NodeFacts.from_message` checks a message of the daemon; docs/wire.md list
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MAX_CPU = 65_535
@@ -25,8 +24,7 @@ class Cpu(NamedTuple):
     l3: int = -1
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """One GPU that the daemon may use (after any inherited mask).
 
     Attributes:
@@ -39,7 +37,7 @@ class Gpu:
     """
 
     vendor: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing calls
     uuid: str = ""
     bus_id: str = ""
     name: str = ""
@@ -72,27 +70,22 @@ class NodeFacts(NamedTuple):
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> NodeFacts:
-        """Return the facts of a HELLO message; raises ValueError, KeyError or TypeError for malformed ones."""
+        """Return the facts of a HELLO message, whose schema has been checked; raises ValueError, KeyError or TypeError."""
         connection = message.get("ssh_connection")
         if connection is not None:
             client, client_port, server, server_port = (str(part) for part in connection)
             connection = (client, client_port, server, server_port)
         return cls(
-            hostname=str(message["hostname"]),
-            python=str(message["python"]),
-            executable=str(message["executable"]),
+            hostname=message["hostname"],
+            python=message["python"],
+            executable=message["executable"],
             cpus=cpus_from_message(message["cpus"], message.get("caches", {})),
-            gpus=tuple(_gpu(gpu) for gpu in message["gpus"]),
-            addresses=tuple(str(address) for address in message["addresses"]),
+            gpus=tuple(Gpu(**{name: gpu[name] for name in Gpu._fields}) for gpu in message["gpus"]),
+            addresses=tuple(message["addresses"]),
             ssh_connection=connection,
-            free_port=int(message["free_port"]),
-            notes=tuple(str(note) for note in message.get("notes", ())),
+            free_port=message["free_port"],
+            notes=tuple(map(str, message.get("notes", ()))),
         )
-
-
-def _gpu(message: Mapping[str, Any]) -> Gpu:
-    texts: dict[str, Any] = {name: str(message[name]) for name in ("vendor", "uuid", "bus_id", "name")}
-    return Gpu(index=int(message["index"]), numa=int(message["numa"]), **texts)
 
 
 def cpus_from_message(rows: Sequence[Sequence[int]], shared: Mapping[str, Any]) -> tuple[Cpu, ...]:

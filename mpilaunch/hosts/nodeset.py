@@ -7,7 +7,7 @@ faulty text, is here because the other parsers import this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -46,7 +46,6 @@ class Span(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of the span."""
         return self.line.text[self.start : self.end]
 
     def part(self, start: int, end: int | None = None) -> Span:
@@ -119,6 +118,11 @@ def parse_numbers(span: Span) -> tuple[int, ...]:
 def fold_numbers(numbers: Iterable[int]) -> str:
     """Return the distinct numbers as ascending ranges: `0-2,4`."""
     return ",".join(_folded(numbers, 0))
+
+
+def name_ranks(numbers: Collection[int]) -> str:
+    """Return "rank 3", "ranks 0-2,4"."""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {fold_numbers(numbers)}"
 
 
 def fold(names: Iterable[str]) -> str:

@@ -15,7 +15,6 @@ and leaves the others alone; without other hosts, its nodes are the hosts of the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -106,7 +105,7 @@ class _Plan(NamedTuple):
         if max_slots is not None and len(slots) > max_slots:
             message = f"{node.name} has {plural(len(slots), 'slot')}, more than its max_slots={max_slots}"
             raise self.at.error(message, "give the node fewer slots or a higher max_slots")
-        return replace(node, slots=slots, max_slots=max_slots)
+        return node._replace(slots=slots, max_slots=max_slots)
 
 
 def _read(data: object, at: _Position) -> dict[str, _Plan]:

@@ -80,6 +80,7 @@ _CLIENTS = {
 """Programs with short options for a password. For any other program `-p` may be a port, a path or a switch, and is shown."""
 _LOGINS = {("docker", "login"), ("podman", "login"), ("oc", "login"), ("az", "login")}
 """Programs and their subcommand whose `-p` is a password; `docker run -p` publishes ports."""
+_CLIENT_WORD = re.compile(rf"(?<![\w.-])(?:{'|'.join([*map(re.escape, _CLIENTS), *map(' +'.join, sorted(_LOGINS))])})\s")
 
 
 def is_secret_name(name: str) -> bool:
@@ -92,7 +93,6 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with secrets masked."""
     return {name: MASKED if is_secret_name(name) else mask_text(value) for name, value in variables.items()}
 
 
@@ -103,7 +103,10 @@ def mask_pair(text: str) -> str:
 
 
 def mask_text(text: str) -> str:
-    """Return a text with secrets masked: URLs with a password, tokens, headers, members of JSON, `NAME=X`."""
+    """Return a text with secrets masked: URLs with a password, tokens, headers, members of JSON, `NAME=X`, command lines."""
+    line = text.strip("\"'")
+    if _CLIENT_WORD.search(line) and not _PIECES.fullmatch(line):
+        text = text.replace(line, mask_command(line))
     text = _FORMS.sub(MASKED, text)
     for pattern in (_HEADER, _SCHEME):
         text = pattern.sub(rf"\1\2{MASKED}", text)
@@ -121,7 +124,8 @@ def mask_argv(words: Sequence[str]) -> list[str]:
             shown.append(word if word.strip("'") == MASKED else MASKED)
             before = ""
             continue
-        joined = client and next((flag for flag in (*client.joined, *client.apart) if _is_joined(word, flag)), None)
+        flags = (flag for flag in (*client.joined, *client.apart) if len(flag) == 2 < len(word)) if client else ()
+        joined = next((flag for flag in flags if word.startswith(flag)), None)
         if joined:
             shown.append(joined + MASKED)
             continue
@@ -152,10 +156,6 @@ def mask_command(text: str) -> str:
 def mask_message(text: str) -> str:
     """Return a message of mpilaunch with secrets masked, also those of a command line that it quotes."""
     return mask_text(_QUOTED.sub(lambda match: mask_command(match[0]), text))
-
-
-def _is_joined(word: str, flag: str) -> bool:
-    return len(flag) == 2 and len(word) > 2 and word.startswith(flag)
 
 
 def _is_secret(name: str, value: str) -> bool:

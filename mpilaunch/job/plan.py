@@ -102,7 +102,7 @@ def allocation_as_text(job: JobSpec) -> str:
         (str(node.index), node.name, _agent(job, node.agent), str(len(node.slots)), str(node.max_slots or "-"), node.origin)
         for node in job.allocation.nodes
     ]
-    count = plural(sum(len(node.slots) for node in job.allocation.nodes), "slot")
+    count = plural(job.allocation.slot_count, "slot")
     lines = [f"{count} on {plural(len(nodes), 'node')}, hosts from {job.allocation.source}", ""]
     return "\n".join([*lines, *_table(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
 

@@ -9,30 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, Node
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.job.spec import Discovery, RestartPolicy
+from mpilaunch.job.settings import Settings
+from mpilaunch.job.spec import RestartPolicy
 from mpilaunch.job.state import Verdict
 from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from mpilaunch.text import plural
-
-
-class RestartOptions(NamedTuple):
-    """The options about restarts, and the agent options for the hosts of --host-discovery-script."""
-
-    max_restarts: int = 0
-    no_restart_codes: str | None = None
-    spares: int = 0
-    nnodes: str | None = None
-    node_unit: int = 1
-    host_discovery_script: str | None = None
-    agent: str | None = None
-    remote_agent: str = "ssh"
-
 
 RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
 """Causes after which another attempt may succeed; failed starts of later attempts (`start-...`) count as well."""
@@ -88,22 +74,21 @@ class Health(NamedTuple):
 # Policy
 
 
-def restart_policy(
-    options: RestartOptions, pool: Allocation, mapping: MappingPolicy, local_names: frozenset[str]
-) -> RestartPolicy:
-    """Return the policy that the options set; raises UsageError if the nodes do not allow it."""
-    command, unit, spares = options.host_discovery_script, options.node_unit, options.spares
-    if unit > 1 and ":" not in (options.nnodes or ""):
+def restart_policy(settings: Settings, pool: Allocation, mapping: MappingPolicy) -> RestartPolicy:
+    """Return the policy that the settings ask for; raises UsageError if the nodes do not allow it."""
+    command, unit, spares = settings["host-discovery-script"], settings["node-unit"], settings["spares"]
+    limit, nnodes = settings["max-restarts"], settings["nnodes"]
+    if unit > 1 and ":" not in (nnodes or ""):
         raise UsageError("option-conflict", "--node-unit needs --nnodes MIN:MAX")
-    least, most = _node_limits(options.nnodes, unit)
+    least, most = _node_limits(nnodes, unit)
     if command is not None and pool.elastic_slots:
         hint = "name the initial hosts with --host or --hostfile"
         raise UsageError("option-conflict", "--host-discovery-script without hosts", hint=hint)
     if least != most and mapping.ranks is not None:
         hint = "omit -np: each slot gets one rank, or each node the ranks of -N"
-        raise UsageError("option-conflict", f"--nnodes {options.nnodes} with -np {mapping.ranks}", hint=hint)
-    excluded_codes = _exit_codes(options.no_restart_codes)
-    if not options.max_restarts and not spares and most is None:
+        raise UsageError("option-conflict", f"--nnodes {nnodes} with -np {mapping.ranks}", hint=hint)
+    excluded_codes = _exit_codes(settings["no-restart-codes"])
+    if not limit and not spares and most is None:
         return RestartPolicy()
     available = sum(bool(node.slots) for node in pool.nodes)
     required = least or 1
@@ -116,20 +101,17 @@ def restart_policy(
         raise UsageError("node-count", message, hint=hint)
     if most is not None and spares:
         most = min(most, (available - spares) // unit * unit)
-    discovery = None
-    if command is not None:
-        discovery = Discovery(command, options.agent, options.remote_agent, mapping.per_node, local_names)
     return RestartPolicy(
-        limit=options.max_restarts,
+        limit=limit,
         excluded_codes=excluded_codes,
         spares=spares,
         min_nodes=least,
         max_nodes=most,
         node_unit=unit,
-        elastic=":" in (options.nnodes or "") and mapping.ranks is None,
+        elastic=":" in (nnodes or "") and mapping.ranks is None,
         pool=pool,
         mapping=mapping,
-        discovery=discovery,
+        discovery=command,
     )
 
 
@@ -238,7 +220,7 @@ def _mapped(pool: Allocation, numbers: tuple[int, ...], chosen: Collection[int],
 def _allocation(pool: Allocation, numbers: tuple[int, ...], resting: Collection[int]) -> Allocation:
     """Return the nodes of the pool in this order; resting nodes have no slots."""
     nodes = [
-        replace(pool.nodes[number], index=index, slots=() if number in resting else pool.nodes[number].slots)
+        pool.nodes[number]._replace(index=index, slots=() if number in resting else pool.nodes[number].slots)
         for index, number in enumerate(numbers)
     ]
     return pool._replace(nodes=tuple(nodes))
@@ -251,9 +233,9 @@ def merge_discovered(pool: Allocation, discovered: Allocation) -> tuple[Allocati
     for node in pool.nodes:
         current = by_name.pop(node.name, node)
         # If the number of slots is unchanged, the known slots stay: they may name GPUs and CPUs.
-        nodes.append(node if len(current.slots) == len(node.slots) else replace(node, slots=current.slots))
+        nodes.append(node if len(current.slots) == len(node.slots) else node._replace(slots=current.slots))
     names = {node.name for node in discovered.nodes}
-    nodes += [replace(node, index=len(nodes) + place) for place, node in enumerate(by_name.values())]
+    nodes += [node._replace(index=len(nodes) + place) for place, node in enumerate(by_name.values())]
     return pool._replace(nodes=tuple(nodes)), frozenset(node.index for node in nodes if node.name not in names)
 
 

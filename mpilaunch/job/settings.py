@@ -47,9 +47,9 @@ class Settings:
     def layer(self, name: str) -> int:
         return self.by_name[name].layer
 
-    def given(self, name: str) -> Any:
-        """Return the value, or None if it is the default."""
-        return self[name] if self.layer(name) else None
+    def fields(self, *names: str) -> dict[str, Any]:
+        """Return the values as keyword arguments, with underscores in the names."""
+        return {name.replace("-", "_"): self[name] for name in names}
 
 
 class Section(NamedTuple):

@@ -91,16 +91,6 @@ class CheckpointPolicy(NamedTuple):
     signal: str = "USR1"
 
 
-class Discovery(NamedTuple):
-    """A shell command that prints one line per current host, `host` or `host:slots`, and arguments of `allocation.allocate`."""
-
-    command: str
-    agent: str | None
-    remote_agent: str
-    per_node: int | None
-    local_names: frozenset[str]
-
-
 class RestartPolicy(NamedTuple):
     """How a job continues after losing ranks or nodes; see `restarts`.
 
@@ -112,6 +102,7 @@ class RestartPolicy(NamedTuple):
         elastic: the number of ranks follows the number of nodes.
         pool: all nodes with their slots, including those that an attempt leaves idle; None: the nodes of the job.
         mapping: how ranks are mapped when the number of nodes changes.
+        discovery: a shell command that prints one line per current host, `host` or `host:slots`.
     """
 
     limit: int = 0
@@ -123,12 +114,7 @@ class RestartPolicy(NamedTuple):
     elastic: bool = False
     pool: Allocation | None = None
     mapping: MappingPolicy = MappingPolicy()
-    discovery: Discovery | None = None
-
-    @property
-    def may_restart(self) -> bool:
-        """Whether the job may have several attempts, or replace nodes before it starts."""
-        return bool(self.limit) or self.reserves_nodes
+    discovery: str | None = None
 
     @property
     def reserves_nodes(self) -> bool:
@@ -178,7 +164,8 @@ class JobSpec(NamedTuple):
         pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
         slots_by: what gives each node its slots once it has reported it: "gpu", "cpu", "auto", or None: they are known.
         part: this machine's place in a job that is started by hand on each machine; None: this is the whole job.
-        universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots.
+        universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots over PMIx, as for Open MPI's mpirun,
+            and no value over PMI, as for MPICH's mpiexec.
         show_secrets: do not mask likely secrets in the plan and the report.
         report_bindings: print each rank's binding on stderr before it starts.
         restart: the number of restarts so far; 0 for the first attempt.
@@ -228,8 +215,8 @@ class JobSpec(NamedTuple):
 
     @property
     def universe(self) -> int:
-        """MPI_UNIVERSE_SIZE: the number of ranks that the job could have."""
-        return self.universe_size or sum(len(node.slots) for node in self.allocation.nodes)
+        """MPI_UNIVERSE_SIZE over PMIx: the number of ranks that the job could have."""
+        return self.universe_size or self.allocation.slot_count
 
     @property
     def checkpoint_directory(self) -> str | None:
@@ -245,7 +232,6 @@ class JobSpec(NamedTuple):
         return {"MPILAUNCH_CHECKPOINT_DIR": self.checkpoint_directory, **restart}
 
     def gets_stdin(self, rank: int) -> bool:
-        """Return whether a rank gets the head's stdin."""
         return self.stdin == "all" or self.stdin == str(rank)
 
 

@@ -46,7 +46,6 @@ class Evidence(NamedTuple):
 
     @property
     def known(self) -> bool:
-        """Whether there is any evidence."""
         return bool(self.out_of_memory or self.memory_kills or self.shm_size)
 
     @classmethod

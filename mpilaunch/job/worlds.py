@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,9 +17,20 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.placement.mapping import JobMap, Placement
+from mpilaunch.text import is_whole_number
 
 MAX_SPAWNED = 100_000
 """Most ranks in one MPI_Comm_spawn."""
+
+_HOSTS = "the hosts of a job do not change; the key host selects among them"
+_SLOTS = "spawned ranks take free slots in the order of the hosts; the key host selects hosts"
+WITHOUT_EFFECT = {
+    "arch": _SLOTS,
+    "file": "mpilaunch reads no file of a program",
+    **dict.fromkeys(("hostfile", "add-host", "add-hostfile"), _HOSTS),
+    **dict.fromkeys(("map_by", "rank_by", "bind_to", "ppr", "mapper"), _SLOTS),
+}
+"""Info keys of the MPI standard, Open MPI and Hydra that spawned ranks are started without, and the reason."""
 
 
 class World(NamedTuple):
@@ -45,12 +57,10 @@ class World(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of its ranks."""
         return len(self.job_map.placements)
 
 
 def first_world(job: JobSpec) -> World:
-    """Return the initial world of a job."""
     return World(0, job.job_id, 0, job.apps, job.job_map, _namespace())
 
 
@@ -72,7 +82,7 @@ def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, A
     local: dict[int, int] = defaultdict(int)
     placements: list[Placement] = []
     for app, (count, requested) in enumerate(zip(counts, request["apps"], strict=True)):
-        for node, slot in _take_slots(job.allocation, load, count, requested.get("info", {}).get("host") or ""):
+        for node, slot in _take_slots(job.allocation, load, count, requested["info"]):
             placements.append(Placement(len(placements), node, local[node], slot, app))
             local[node] += 1
     job_map = JobMap(tuple(placements), tuple(sorted(local)))
@@ -89,21 +99,26 @@ def _app(request: Mapping[str, Any]) -> App:
     """Return the program that a rank asks for; raises LaunchError if Linux cannot execute it with these words."""
     program = tuple(str(word) for word in request["program"])
     environment = {str(name): str(value) for name, value in request["environment"].items()}
-    directory = request["info"].get("wdir")
-    words = [*program, *environment, *environment.values(), directory or ""]
+    directory, path = request["info"].get("wdir"), request["info"].get("path")
+    words = [*program, *environment, *environment.values(), directory or "", path or ""]
     if not program or not program[0] or any("\0" in word for word in words):
         raise LaunchError("spawn", "MPI_Comm_spawn with an empty program name or a zero byte")
-    return App(program, environment, directory)
+    return App(program, environment, directory, (("prepend", "PATH", path, ":"),) if path else ())
 
 
-def _take_slots(allocation: Allocation, load: Counter[tuple[int, int]], count: int, hosts: str) -> list[tuple[int, int]]:
-    """Return the node and slot of each of `count` ranks, and add them to the load."""
+def _take_slots(
+    allocation: Allocation, load: Counter[tuple[int, int]], count: int, info: Mapping[str, str | None]
+) -> list[tuple[int, int]]:
+    """Return the node and slot of each of `count` ranks, or fewer by the key `soft`, and add them to the load."""
+    hosts = info.get("host") or info.get("hosts") or ""
     names = set(filter(None, hosts.split(",")))
     nodes = [node for node in allocation.nodes if node.slots and (not names or node.name in names)]
     if not nodes:
         known = ", ".join(node.name for node in allocation.nodes)
         raise LaunchError("spawn", f"MPI_Comm_spawn on {hosts or 'no node'}: the job has {known}")
     heap = [(load[node.index, slot], node.index, slot) for node in nodes for slot in range(len(node.slots))]
+    if soft := info.get("soft"):
+        count = _soft_count(soft, count, sum(not ranks for ranks, _, _ in heap))
     heapq.heapify(heap)
     taken = []
     for _ in range(count):
@@ -112,3 +127,26 @@ def _take_slots(allocation: Allocation, load: Counter[tuple[int, int]], count: i
         load[node, slot] += 1
         taken.append((node, slot))
     return taken
+
+
+def _soft_count(soft: str, most: int, free: int) -> int:
+    """Return the largest number of ranks in `soft` that has free slots, else the smallest; raises LaunchError.
+
+    `soft` has numbers, ranges first:last and ranges first:last:step, separated by commas (MPI 4.1, section 11.8.4). Numbers
+    from 1 to `most` count.
+    """
+    fitting: list[int] = []
+    allowed: list[int] = []
+    for item in soft.split(","):
+        words = item.split(":")
+        if len(words) > 3 or not all(is_whole_number(word.strip().removeprefix("-"), 9) for word in words):
+            raise LaunchError("spawn", f"MPI_Comm_spawn with soft={soft[:80]}", hint="use N, FIRST:LAST or FIRST:LAST:STEP")
+        first, last = int(words[0]), int(words[1 if words[1:] else 0])
+        step = int(words[2]) if words[2:] else 1
+        numbers = range(first, last + (1 if step > 0 else -1), step or 1)[:: 1 if step > 0 else -1]
+        low, high = bisect_left(numbers, 1), bisect_right(numbers, most)
+        fitting += numbers[low : bisect_right(numbers, min(free, most))][-1:]
+        allowed += numbers[low:high][:1]
+    if not allowed:
+        raise LaunchError("spawn", f"MPI_Comm_spawn of at most {most:,} ranks: soft={soft[:80]} has no such number")
+    return max(fitting) if fitting else min(allowed)

@@ -47,7 +47,7 @@ class PlacementOptions(NamedTuple):
     np: int | None = None
     npernode: int | None = None
     npersocket: int | None = None
-    map_by: str | None = None
+    map_by: str = "slot"
     rank_by: str | None = None
     bind_to: str | None = None
     rankfile: str | None = None
@@ -91,7 +91,7 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
 
     The reader of `MappingPolicy.file` has to fill in `MappingPolicy.listed` and `CpuPolicy.chosen`.
     """
-    map_by = _read_map_by(options.map_by or "slot")
+    map_by = _read_map_by(options.map_by)
     _add_options(map_by, options)
     rank_by, rank_span = _read_rank_by(options.rank_by, map_by)
     policy = MappingPolicy(
@@ -154,7 +154,7 @@ def _default_unit(map_by: _MapBy, cpus: int, unit: str) -> str:
 
 def _add_options(map_by: _MapBy, options: PlacementOptions) -> None:
     """Add the other options for the same settings to those of --map-by; raises UsageError if they conflict."""
-    text = options.map_by or "slot"
+    text = options.map_by
     given = map_by.policy != "slot"
     if (count := options.npernode) is not None:
         if map_by.per_node not in (None, count):

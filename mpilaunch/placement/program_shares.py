@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -94,5 +93,5 @@ def _part(
             for slot, rank in zip(own, ranks, strict=True)
         )
         max_slots = None if node.max_slots is None else max(0, node.max_slots - len(taken.get(node.index, ())))
-        nodes.append(replace(node, slots=slots, max_slots=max_slots))
+        nodes.append(node._replace(slots=slots, max_slots=max_slots))
     return allocation._replace(nodes=tuple(nodes)), slots_of

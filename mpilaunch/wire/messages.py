@@ -21,14 +21,12 @@ LONGEST_TIME = 1e15
 """Largest valid time in seconds."""
 
 
-def text(value: Any) -> bool:
-    """A string."""
-    return type(value) is str
+def of(*types: type) -> Check:
+    """A value of one of these types."""
+    return lambda value: type(value) in types
 
 
-def flag(value: Any) -> bool:
-    """True or false."""
-    return type(value) is bool
+text, flag = of(str), of(bool)
 
 
 def between(least: int, most: int) -> Check:
@@ -101,7 +99,7 @@ def secret(value: Any) -> bool:
 
 _app = having(program=listed(without_nul), directory=without_nul, directory_required=flag, environment=named(without_nul))
 _mpi = having(
-    world=text, namespace=text, first=whole, size=whole, universe_size=whole, hosts=listed(text),
+    world=text, namespace=text, first=whole, size=whole, universe_size=whole, pmi_universe_size=whole, hosts=listed(text),
     blocks=listed(row(whole, whole, whole)), app_sizes=listed(whole), parent=text, pairs=named(text), offer=listed(text),
     library=maybe(without_nul), pmix_defaults=named(without_nul), descriptor=maybe(whole), port=flag, notice_after=seconds,
 )  # fmt: skip

@@ -132,6 +132,39 @@ def test_abort_kills_the_whole_group_even_when_it_ignores_everything() -> None:
     run(test)
 
 
+GUARDED = """
+import os, sys, time
+read, write = os.pipe()
+if os.fork():
+    os.close(write)
+    os.read(read, 1)  # ends with the daemon
+    sys.exit()
+daemon = os.fork()
+if daemon == 0:
+    os.setsid()
+    print("up", flush=True)
+    time.sleep(60)
+os.close(write)
+os.waitpid(daemon, 0)
+time.sleep(0.3)
+open(sys.argv[1], "w").close()
+"""
+"""A relay that ends with the daemon; a guard in the relay's group, which still cleans up then; a daemon in its own session."""
+
+
+def test_a_guard_cleans_up_after_an_abort_though_its_parent_ends_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "CLEANUP_SECONDS", 20.0)
+
+    async def test(agent: ProcessAgent) -> None:
+        channel, recorder = await start(agent, [sys.executable, "-c", GUARDED, str(tmp_path / "clean")])
+        await recorder.until(lambda: recorder.stdout == b"up\n", "the daemon runs")
+        channel.abort()
+        await recorder.ended()
+        assert (tmp_path / "clean").exists()
+
+    run(test)
+
+
 def test_a_killed_process_is_a_lost_connection() -> None:
     async def test(agent: ProcessAgent) -> None:
         end = (await complete(agent, ["sh", "-c", "kill -KILL $$"])).end

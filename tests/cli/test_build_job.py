@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.errors import UsageError
+from mpilaunch.hosts.allocation import allocate
+from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.job.environment.contracts import FIXED
 from mpilaunch.job.spec import Deadlines, JobSpec
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy
@@ -46,6 +48,14 @@ def test_hosts_from_the_strongest_layer(here: Path) -> None:
     assert nodes("--config p.yaml", **SLURM) == [("d", 3)]
     assert nodes("", **SLURM) == [("s1", 2), ("s2", 2)]
     assert nodes("-H x -H y:2,z") == [("x", 1), ("y", 2), ("z", 1)]
+
+
+def test_hosts_discovered_later_get_the_agent_and_slots_of_the_first_ones() -> None:
+    words = "-H a -N 2 --max-restarts 1 --host-discovery-script hosts"
+    policy = job(words, OMPI_MCA_plm_rsh_agent="ssh -p 2222").restarts
+    assert policy.pool is not None and policy.discovery == "hosts"
+    (later,) = allocate([HostEntry("b")], "hosts", policy.pool.defaults).nodes
+    assert [(node.agent, len(node.slots)) for node in (*policy.pool.nodes, later)] == [("openssh", 2)] * 2
 
 
 def test_without_hosts_one_rank_per_cpu_of_this_machine() -> None:

@@ -105,6 +105,8 @@ def test_a_dialogue_does_not_depend_on_how_it_is_cut(size: int) -> None:
 def test_the_rest_of_the_commands() -> None:
     node = Node().init()
     assert node.say(0, "cmd=get_universe_size") == ["cmd=universe_size rc=0 size=16"]
+    node = Node(universe_size=0).init()
+    assert node.say(0, "cmd=get_universe_size") == ["cmd=universe_size rc=0 size=-1"], "as from Hydra"
 
 
 def test_every_command_is_tested_here() -> None:
@@ -230,7 +232,8 @@ SPAWN = [
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ({"error": "", "world": "job.1", "size": 3}, "rc=0 msg=success errcodes=0,0,0"),
+        ({"error": "", "world": "job.1", "counts": [2, 1]}, "rc=0 msg=success errcodes=0,0,0"),
+        ({"error": "", "world": "job.1", "counts": [1, 1]}, "rc=0 msg=success errcodes=0,1,0"),
         ({"error": "no"}, "rc=-1 msg=could_not_spawn errcodes=1"),
     ],
 )

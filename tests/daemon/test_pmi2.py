@@ -18,6 +18,8 @@ def test_a_dialogue_of_two_ranks() -> None:
     mapping = "cmd=info-getjobattr-response;rc=0;found=TRUE;value=(vector,(0,2,2));"
     assert say(node, 0, "cmd=info-getjobattr;key=PMI_process_mapping;") == mapping
     assert say(node, 1, "cmd=info-getjobattr;key=universeSize;").endswith("value=16;")
+    node.world.universe_size = 0
+    assert say(node, 1, "cmd=info-getjobattr;key=universeSize;") == "cmd=info-getjobattr-response;rc=0;found=FALSE;"
     assert say(node, 1, "cmd=info-getjobattr;key=other;") == "cmd=info-getjobattr-response;rc=0;found=FALSE;"
     # A semicolon is doubled, and the thread that asks is named in the answer.
     assert say(node, 0, "cmd=kvs-put;thrid=7;key=k;value=a;;b=c;") == "cmd=kvs-put-response;thrid=7;rc=0;"
@@ -69,7 +71,7 @@ def test_names_and_spawn() -> None:
     assert say(node, 0, spawn) == ""
     app = {"program": ["./x", "a b"], "count": 2, "environment": {}, "info": {}}
     assert node.asked[-1] == ("spawn", {"world": "job", "rank": 0, "apps": [app], "pairs": {"k": "v"}})
-    node.ask_done.pop()({"error": "", "world": "job.1", "size": 2})
+    node.ask_done.pop()({"error": "", "world": "job.1", "counts": [2]})
     assert last(node, 0) == "cmd=spawn-response;rc=0;jobid=job.1;nerrs=0;"
 
 

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from mpilaunch.daemon.mpi.pmi import MAX_PAIRS, MAX_PENDING, ProtocolError
+from tests.support.mpi.fuzz import run_apart
 from tests.support.mpi.pmi import Node
 from tests.support.mpi.pmi2 import begun, message, say
-from tests.support.paths import ROOT
 
 OUT = "cmd=barrier_out rc=0"
 SPAWN = "mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=1\nargcnt=0\nendcmd"
 
 
-def conversations(first: int, last: int, seconds: float) -> str:
-    """Run conversations in a process that limits its memory; return what it printed last."""
-    command = [sys.executable, "-m", "tests.support.mpi.pmi_fuzz", str(first), str(last)]
-    root = ROOT
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=seconds, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout.strip()
-
-
 def test_conversations_in_any_state() -> None:
-    count, _, ends = conversations(0, 120, 120).partition(" conversations: ")
+    count, _, ends = run_apart("pmi_fuzz", 0, 120, 120).partition(" conversations: ")
     assert count == "120"
     assert set(json.loads(ends)) >= {"absent", "connected", "finalized"}
 
@@ -35,7 +24,19 @@ def test_conversations_in_any_state() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1_900)
 def test_many_conversations_in_any_state() -> None:
-    assert conversations(1_000, 8_000, 1_800).startswith("7000 conversations: ")
+    assert run_apart("pmi_fuzz", 1_000, 7_000, 1_800).startswith("7000 conversations: ")
+
+
+def test_conversations_of_pmix_helpers() -> None:
+    count, _, ends = run_apart("pmix_fuzz", 0, 80, 120).partition(" conversations: ")
+    assert count == "80"
+    assert set(json.loads(ends)) >= {"aborted", "connected", "finalized"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_900)
+def test_many_conversations_of_pmix_helpers() -> None:
+    assert run_apart("pmix_fuzz", 1_000, 3_000, 1_800).startswith("3000 conversations: ")
 
 
 # Ranks that end

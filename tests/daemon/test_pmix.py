@@ -435,7 +435,7 @@ def test_members_that_there_are_not_are_refused_on_the_node(members: list[tuple[
     ranks.modex("other", 0, 2)
     ranks.modex("w", 4, 3)
     assert (sent, answers) == ([], ["not-found"] * 3)
-    ranks.collective("fence", [("w", -1)], 1, b"", 4)
+    ranks.collective("fence", [("w", -1)], 2, b"", 4)
     ranks.modex("w", 3, 5)
     assert len(sent) == 2
 
@@ -444,7 +444,7 @@ def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
     """Return the PMIx ranks of a node that knows the world "w" of four ranks; its helper notes errors."""
 
     class Helper:
-        def answer(self, token: int, data: bytes, error: str) -> None:
+        def answer(self, token: int, data: bytes = b"", error: str = "") -> None:
             answers.append(error)
 
     def send(*message: object) -> None:
@@ -452,7 +452,7 @@ def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
 
     ranks = PmixRanks(None, send, "", send, send, send, send, send, send)
     ranks._server = Helper()
-    ranks._worlds = [{"name": "w", "size": 4}]
+    ranks._worlds = {"w": {"size": 4, "node": 0, "ranks_by_node": [[0, 1], [2, 3]]}}
     return ranks
 
 

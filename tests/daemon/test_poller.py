@@ -47,6 +47,14 @@ def test_room_to_write_is_told_to_those_who_ask_for_it(pair: tuple[socket.socket
     assert called == ["both", "writing"]
 
 
+def test_room_to_write_is_watched_as_long_as_it_is_wanted(pair: tuple[socket.socket, socket.socket]) -> None:
+    poller, called = Poller(), []
+    for wanted in (False, True, True, False, False, True):
+        poller.watch_writing(pair[0], lambda: called.append("room"), wanted)
+        poller.run(0)
+    assert called == ["room"] * 3
+
+
 def test_what_was_forgotten_is_not_called_even_by_an_event_of_the_same_turn(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     poller, called = Poller(), []

@@ -191,6 +191,16 @@ def test_what_dead_jobs_left_is_swept(place: Path) -> None:
     directory.sweep()
 
 
+def test_a_directory_whose_removal_was_broken_off_is_swept(place: Path) -> None:
+    dead = abandoned(place)
+    for moved in ("moved-1-1", f"moved-{os.getpid()}-1", f"moved-{os.getpid()}-2"):  # the sweeper may have the same process id
+        (dead / moved / "inner" / "deeper").mkdir(parents=True)
+        (dead / moved / "file").write_text("x")
+    os.utime(dead, (time.time() - 2 * YOUNGEST_SWEPT,) * 2)
+    PrivateDirectory(str(place)).sweep()
+    assert not dead.exists()
+
+
 def test_a_sweep_leaves_what_is_in_use_and_what_is_not_ours(place: Path) -> None:
     living = made(place)
     old = time.time() - 2 * YOUNGEST_SWEPT

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from mpilaunch.agent import AgentOptions
 from mpilaunch.head.nodes.bundle import LOCAL_BOOT
+from mpilaunch_agents import child
 from mpilaunch_agents.local import LocalAgent
 from tests.support.launching import children, finish, launch, launching, wait_for_files
 from tests.support.paths import ROOT
@@ -39,6 +42,19 @@ def test_a_dismissed_daemon_ends_even_if_it_ignores_signals() -> None:
     agent.dismiss()
     agent.begin(["no-such-program-anywhere"], 1)
     agent.dismiss()
+
+
+def test_a_daemon_that_cannot_be_killed_delays_no_dismissal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "DISMISS_SECONDS", 0.1)
+    monkeypatch.setattr(child, "KILL_SECONDS", 0.1)
+    agent = LocalAgent(AgentOptions())
+    agent.begin(["sleep", "60"], 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", lambda pid, number: None)
+        agent.dismiss()
+    (left,) = children(os.getpid())
+    os.kill(left, signal.SIGKILL)
+    os.waitpid(left, 0)
 
 
 THREADS = """

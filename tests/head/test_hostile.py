@@ -60,7 +60,8 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
 RANK = {"rank": 0, "app": 0, "environment": {"A": "b"}, "unset": ["C"], "cpus": [0], "stdin": True}
 APP = {"program": ["true"], "directory": "/", "directory_required": True, "environment": {}}
 MPI = {
-    "world": "j", "namespace": "n", "first": 0, "size": 1, "universe_size": 1, "hosts": ["n"], "blocks": [[0, 1, 1]],
+    "world": "j", "namespace": "n", "first": 0, "size": 1, "universe_size": 1, "pmi_universe_size": 0,
+    "hosts": ["n"], "blocks": [[0, 1, 1]],
     "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
     "pmix_defaults": {}, "descriptor": 60, "port": False,
     "notice_after": 30.0,

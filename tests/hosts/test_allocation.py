@@ -12,6 +12,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import (
     MAX_SLOTS,
     Allocation,
+    HostDefaults,
     Node,
     Slot,
     allocate,
@@ -25,8 +26,8 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "head")
 
 
 def of_file(text: str, **options: Any) -> Allocation:
-    settings = {"source": "hosts.txt", "agent": None, "per_node": None, "local_names": LOCAL_NAMES, **options}
-    return allocate(parse_hostfile(text, "hosts.txt"), **settings)
+    defaults = HostDefaults(**{"local_names": LOCAL_NAMES, **options})
+    return allocate(parse_hostfile(text, "hosts.txt"), "hosts.txt", defaults)
 
 
 def slots_of(allocation: Allocation) -> list[tuple[str, int]]:
@@ -163,9 +164,7 @@ def test_gpus_and_cpus_that_do_not_divide(text: str, reference: str, message: st
 @given(st.integers(1, 12), st.integers(0, 40))
 def test_division_keeps_every_cpu_in_order_and_is_even(slots: int, more: int) -> None:
     cpus = tuple(range(slots + more))
-    node = allocate(
-        [HostEntry("a", slots=slots, cpus=cpus)], source="", agent=None, per_node=None, local_names=()
-    ).nodes[0]
+    node = allocate([HostEntry("a", slots=slots, cpus=cpus)], "", HostDefaults()).nodes[0]
     shares = [slot.cpus or () for slot in node.slots]
     assert sum(shares, ()) == cpus
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
@@ -244,15 +243,13 @@ def test_from_sources(
         parse_hostfile(hostfile, "hosts.txt") if hostfile else [],
         parse_host_list(host_list) if host_list else [],
         None if found is None else (parse_host_list(found[0], found[1]), found[1]),
+        HostDefaults(local_names=LOCAL_NAMES),
         hostfile_source="hosts.txt",
-        agent=None,
-        per_node=None,
-        local_names=LOCAL_NAMES,
         local_slots=8,
     )
     assert (allocation.source, slots_of(allocation)) == (source, slots)
 
 
 def test_from_sources_uses_the_agent_here_too() -> None:
-    allocation = from_sources([], [], None, agent="fake", per_node=None, local_names=(), local_slots=1)
+    allocation = from_sources([], [], None, HostDefaults("fake"), local_slots=1)
     assert allocation.nodes[0].agent == "fake"

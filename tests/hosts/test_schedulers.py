@@ -133,7 +133,7 @@ def test_origins() -> None:
         (
             {"PBS_NODEFILE": "/absent"},
             "scheduler-variable",
-            "PBS_NODEFILE='/absent' cannot be read: No such file or directory",
+            "PBS_NODEFILE='/absent' cannot be read: no such file or directory",
         ),
         ({"PBS_NODEFILE": "/blank"}, "hostfile-empty", "PBS_NODEFILE=/blank:1:1: no hosts in this file"),
         ({"LSB_MCPU_HOSTS": "a 4 b"}, "scheduler-variable", "LSB_MCPU_HOSTS='a 4 b' is not pairs of host and slots"),

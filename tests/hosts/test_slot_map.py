@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Allocation, Slot, allocate, this_machine
+from mpilaunch.hosts.allocation import Allocation, HostDefaults, Slot, allocate, this_machine
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list
 from mpilaunch.hosts.slot_map import Positions, apply_slot_map, hosts
 
 
 def of_hosts(text: str) -> Allocation:
-    return allocate(parse_host_list(text), source="--host", agent=None, per_node=None, local_names=())
+    return allocate(parse_host_list(text), "--host", HostDefaults())
 
 
 def placed(data: object) -> Positions:
@@ -89,7 +89,7 @@ def test_hosts_of_a_slot_map() -> None:
         HostEntry("c", 2, origin="slots.yaml:7"),
         HostEntry("d", origin="slots.yaml:11"),
     ]
-    allocation = allocate(entries, source="slots.yaml", agent=None, per_node=None, local_names=())
+    allocation = allocate(entries, "slots.yaml", HostDefaults())
     assert applied(allocation, data)["a2"] == (Slot(("0",)), Slot(("1",)), Slot(("2",)), Slot(("3",)))
 
 

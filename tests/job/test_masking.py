@@ -75,6 +75,9 @@ ARGUMENTS = [
     ("sshpass -e ssh -p 22 n", None),
     ("mysql -u me -phunter2 -P 3306 db", "mysql -u me -p<masked> -P 3306 db"),
     ("mysql -p db", None),
+    ("sh -c 'cd /; /usr/bin/mysql -phunter2 db'", "sh -c 'cd /; /usr/bin/mysql -p<masked> db'"),
+    ("'docker  login -p hunter2'", "'docker  login -p <masked>'"),
+    ("'mysql is down' 'pgmysql -pX' 'docker run -p 80:80'", None),
     ("redis-cli -a hunter2 get k", "redis-cli -a <masked> get k"),
     ("mongosh -p hunter2", "mongosh -p <masked>"),
     ("docker login -u me -p hunter2 reg", "docker login -u me -p <masked> reg"),
@@ -134,6 +137,8 @@ def test_an_agents_template(template: str, shown: str) -> None:
         ("unknown agent 'ssh://u:X@h'", f"unknown agent '{MASKED}'"),
         ("by hand: mpilaunch -x TOKEN=XYZXYZXYZ env", f"by hand: mpilaunch -x TOKEN={MASKED} env"),
         (f"by hand: sh -c 'sshpass -p '{MASKED}' x'", f"by hand: sh -c 'sshpass -p '{MASKED}' x'"),
+        ("program not found: mysql -phunter2 db: not found", f"program not found: mysql -p{MASKED} db: not found"),
+        ("the node's word: remove them: mpilaunch mysql -pX", f"the node's word: remove them: mpilaunch mysql -p{MASKED}"),
         ("unknown option --password; did you mean --host?", None),
         ("it's the user's token that node 'a' asks for", None),
         ("--stdin: there is no rank 2: the job has ranks 0 to 1", None),
@@ -169,7 +174,7 @@ def test_any_text_is_masked_in_a_moment_and_once_is_enough(text: str) -> None:
     assert isinstance(mask_command(text), str)
 
 
-@pytest.mark.parametrize("piece", ["a", "://", "a:", '"a":', "x=", "bearer ", "'", "TOKEN="])
+@pytest.mark.parametrize("piece", ["a", "://", "a:", '"a":', "x=", "bearer ", "'", "TOKEN=", "mysql -pX ", "'mysql \""])
 def test_long_texts_take_no_long_time(piece: str) -> None:
     began = time.process_time()
     mask_text(piece * 3_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -77,7 +76,7 @@ def test_plan_and_report_mask_edits_agents_and_options_unless_asked() -> None:
     agent = "sshpass -p hunter2 ssh -p 2222 {host} {command}"
     one = JOBS["one-rank"]
     app = one.apps[0]._replace(edits=(("prepend", "A_TOKEN", "s3cret", ":"), ("append", "PATH", "/bin", ":")))
-    nodes = tuple(dataclasses.replace(node, agent=agent) for node in one.allocation.nodes)
+    nodes = tuple(node._replace(agent=agent) for node in one.allocation.nodes)
     allocation = one.allocation._replace(nodes=nodes)
     words = ["--remote-agent", agent, "--prepend-env", "A_TOKEN", "s3cret", "--prepend-env", "PATH", "/bin"]
     for show in (False, True):

@@ -14,7 +14,6 @@ from mpilaunch.job.restarts import (
     LONGEST_PAUSE,
     Health,
     Layout,
-    RestartOptions,
     describe_changes,
     first_layout,
     merge_discovered,
@@ -23,6 +22,7 @@ from mpilaunch.job.restarts import (
     reason_not_to_restart,
     restart_policy,
 )
+from mpilaunch.job.settings import Setting, Settings
 from mpilaunch.job.spec import RestartPolicy
 from mpilaunch.job.state import RankEnd, Verdict
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
@@ -35,7 +35,13 @@ def pool(*slots: int, names: str = "abcdefgh") -> Allocation:
 
 
 def asked(nodes: Allocation, mapping: MappingPolicy | None = None, **options: object) -> RestartPolicy:
-    return restart_policy(RestartOptions(**options), nodes, mapping or MappingPolicy(), frozenset())  # type: ignore[arg-type]
+    """Return the policy for these options; underscores stand for the hyphens in their names."""
+    names = ("max-restarts", "no-restart-codes", "spares", "nnodes", "node-unit", "host-discovery-script")
+    values = {**dict.fromkeys(names), "max-restarts": 0, "spares": 0, "node-unit": 1}
+    values |= {name.replace("_", "-"): value for name, value in options.items()}
+    assert values.keys() == set(names)
+    settings = Settings({name: Setting(value) for name, value in values.items()})  # type: ignore[arg-type]
+    return restart_policy(settings, nodes, mapping or MappingPolicy())
 
 
 def places(layout: Layout | None) -> list[str]:

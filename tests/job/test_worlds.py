@@ -77,9 +77,40 @@ def test_several_programs_and_their_info() -> None:
     assert world.job_map.placements[2].node == 1
 
 
+def test_a_path_is_searched_first() -> None:
+    assert spawn(job(1), {"info": {"path": "/a:/b"}}).apps == (App(("child",), edits=(("prepend", "PATH", "/a:/b", ":"),)),)
+
+
+@pytest.mark.parametrize(
+    ("soft", "count", "ranks"),
+    [
+        ("2", 2, 2),
+        ("1:3", 4, 3),
+        ("4,2", 4, 4),
+        ("1:8", 8, 5),  # of which 5 slots are free
+        ("2:8:2", 7, 4),
+        ("8:2:-3", 8, 5),
+        ("6,7:9", 8, 6),  # none has free slots: the smallest
+        ("0:1", 3, 1),
+        ("-3:2, 9", 4, 2),
+    ],
+)
+def test_a_soft_count(soft: str, count: int, ranks: int) -> None:
+    assert spawn(job(3, 3), {"count": count, "info": {"soft": soft}}).size == ranks
+
+
+def test_a_soft_count_is_that_of_its_hosts_and_program() -> None:
+    soft = {"count": 4, "info": {"soft": "1:4", "host": "b"}}
+    world = spawn(job(3, 3), soft, {"count": 2})
+    assert [place.node for place in world.job_map.placements] == [1, 1, 1, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("apps", "words"),
     [
+        ([{"count": 2, "info": {"soft": "3:9"}}], "at most 2 ranks: soft=3:9 has no such number"),
+        ([{"info": {"soft": "1:999999999:999999999,0,9:1:1"}, "count": 0}, {"info": {"soft": "0"}}], "soft=1:99"),
+        *(([{"info": {"soft": soft}}], "MPI_Comm_spawn with soft=") for soft in ("x", "1:", "1:2:3:4", ",", "9" * 10)),
         ([{"count": 0}], "MPI_Comm_spawn of 0 ranks"),
         ([{"count": -1}], "MPI_Comm_spawn of -1 ranks"),
         ([{"count": 1_000_000}], "MPI_Comm_spawn of 1,000,000 ranks"),

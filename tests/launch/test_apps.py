@@ -12,19 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Allocation, Node, Slot, allocate
+from mpilaunch.hosts.allocation import Allocation, HostDefaults, Node, Slot, allocate
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.job.environment.forward import environment_edits
 from mpilaunch.placement.mapping import JobMap, MappingPolicy, map_ranks
 from mpilaunch.placement.program_shares import Share, map_apps
 from tests.support.hosts import Hosts
 from tests.support.launching import launch, script, sh
+from tests.support.paths import PROGRAMS
 
 # The map
 
 
 def of_hosts(text: str, *, elastic: bool = False) -> Allocation:
-    found = allocate(parse_host_list(text), source="--host", agent=None, per_node=None, local_names=())
+    found = allocate(parse_host_list(text), "--host", HostDefaults())
     return Allocation(found.nodes, found.source, elastic)
 
 
@@ -265,9 +266,29 @@ def test_a_file_that_cannot_be_written_is_told_before_any_rank_starts(tmp_path: 
     assert (done.code, done.out) == (0, b"")
 
 
-def test_the_size_of_the_universe(tmp_path: Path) -> None:
-    assert launch("-np", "1", "-usize", "17", "printenv", "OMPI_UNIVERSE_SIZE").out == b"17\n"
-    assert launch("-H", "local:3", "-np", "1", "-usize", "SYSTEM", "printenv", "OMPI_UNIVERSE_SIZE").out == b"3\n"
+@pytest.mark.parametrize(
+    ("words", "openmpi", "pmi"),
+    [
+        ([], 3, -1),
+        (["-usize", "17"], 17, 17),
+        (["--universe-size", "SYSTEM"], 3, 3),
+        (["-usize", "INFINITE"], 3, -1),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_the_size_of_the_universe(words: list[str], openmpi: int, pmi: int) -> None:
+    # MPI_UNIVERSE_SIZE is the number of slots under Open MPI's mpirun, and unset under Hydra, which answers -1.
+    program = sh(f'echo $OMPI_UNIVERSE_SIZE; exec python3 {PROGRAMS / "pmi_say.py"} cmd=get_universe_size')
+    done = launch("-H", "local:3", "-np", "1", *words, *program)
+    assert (done.code, done.err) == (0, b"")
+    assert done.out.decode().splitlines() == [f"{openmpi}", f"0 cmd=universe_size rc=0 size={pmi}"]
+
+
+def test_a_universe_of_no_size_is_refused() -> None:
+    for size in ("0", "MANY"):
+        done = launch("-np", "1", "--universe-size", size, "true")
+        assert done.code == 2 and "--universe-size" in done.words
+    assert "'MANY' is not a whole number or SYSTEM or INFINITE" in done.words
 
 
 def test_the_environment_of_an_apps_rank_is_shown() -> None:

@@ -201,14 +201,19 @@ def test_too_few_files_for_the_nodes_that_are_asked_first() -> None:
 
 @pytest.mark.parametrize("files", [5, 6, 7, 12])
 @pytest.mark.parametrize(
-    "words",
-    [("-np", "1", "true"), ("-H", "a", "--agent", "fake", "--map-by", "ppr:1:core", "true"), ("--up", "-H", "a")],
+    ("words", "needs"),
+    [
+        (("-np", "1", "true"), "1 node and 1 rank need 36"),
+        (("-H", "a", "--agent", "fake", "--map-by", "ppr:1:core", "true"), "1 node needs 36"),
+        (("--up", "-H", "a"), "1 node needs 36"),
+    ],
     ids=["launch", "survey", "up"],
 )
-def test_a_head_that_may_open_hardly_a_file_names_the_limit(files: int, words: tuple[str, ...]) -> None:
+def test_a_head_that_may_open_hardly_a_file_names_the_limit(files: int, words: tuple[str, ...], needs: str) -> None:
     done = launch_with_file_limit(files, *words)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.startswith("error[start-file-limit]: this machine: limit of open files too low: 1 node"), done.stderr
+    start = f"error[start-file-limit]: this machine: limit of open files too low: {needs} open files, "
+    assert done.stderr.startswith(start), done.stderr
     assert f"the limit is {files}\nhint: raise it: ulimit -n" in done.stderr
 
 

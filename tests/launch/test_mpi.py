@@ -108,6 +108,18 @@ def test_several_programs_are_one_world(programs: Path) -> None:
     assert done.lines == world((HERE, [0, 1]), (HERE, [2, 3]))
 
 
+@pytest.mark.parametrize(
+    ("words", "mpich", "openmpi"), [((), -1, 4), (("-usize", "17"), 17, 17)], ids=["by-default", "by-request"]
+)
+def test_the_size_of_the_universe_is_that_of_the_librarys_own_launcher(
+    programs: Path, open_programs: Path, words: tuple[str, ...], mpich: int, openmpi: int
+) -> None:
+    for place, size in ((programs, mpich), (open_programs, openmpi)):
+        done = launch("-H", "local:4", "-np", "2", *words, place / "facts")
+        assert (done.code, done.err) == (0, b"")
+        assert done.lines == [f"{rank} of 2, app 0, universe of {size}" for rank in range(2)]
+
+
 @pytest.mark.testbed
 @pytest.mark.parametrize(
     ("map_by", "places", "mapping"),
@@ -294,29 +306,48 @@ def test_a_libpmix_that_crashes_ends_the_job_and_leaves_nothing(open_programs: P
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "program", "told"),
     [
-        (["--mpi", "pmi1"], 0, "--mpi pmi1 offers no PMIx, which Open MPI needs"),
-        (["--pmix-library", "/nope.so"], 0, "no PMIx there, which Open MPI needs: /nope.so: "),
-        (["-x", "OMPI_MCA_schizo=orte"], 0, "it asked for neither PMI nor PMIx: was it built for another launcher?"),
+        (["--mpi", "pmi1"], ["ring", "1"], "--mpi pmi1 offers no PMIx, which Open MPI needs"),
+        (["--pmix-library", "/nope.so"], ["ring", "1"], "no PMIx there, which Open MPI needs: /nope.so: "),
+        (
+            ["-x", "OMPI_MCA_schizo=orte"],
+            ["ends", "sleep", "3"],
+            "it asked for neither PMI nor PMIx: was it built for another launcher?",
+        ),
     ],
     ids=["not-offered", "no-library", "not-asked"],
 )
 def test_ranks_that_do_not_find_each_other_are_warned_of_once(
-    open_programs: Path, words: list[str], code: int, told: str
+    open_programs: Path, words: list[str], program: list[str], told: str
 ) -> None:
-    done = launch(*words, "-H", "local:2,local:1", open_programs / "ring", "1")
-    assert done.code == code and len(done.lines) == 3
+    done = launch(*words, "-H", "local:2,local:1", open_programs / program[0], *program[1:])
+    assert done.code == 0 and len(done.lines) == (3 if program[0] == "ring" else 0)
     (warning,) = [line for line in done.words.splitlines() if line.startswith("mpilaunch: warning")]
     assert " on local has an MPI library (libmpi.so.40, Open MPI) and has not found the other ranks" in warning
     assert told in warning
 
 
-def test_a_script_that_loads_its_mpi_late_is_found_while_it_runs(tmp_path: Path) -> None:
-    program = "import ctypes, time\nctypes.CDLL('libmpi.so.40')\ntime.sleep(3)\n"
-    done = launch("--mpi", "pmi1", "-np", "2", script(tmp_path / "program.py", program))
+@pytest.mark.parametrize(
+    ("library", "family", "mpi"), [("libmpi.so.40", "Open MPI", "pmi1"), ("libmpich.so.12", "MPICH", "pmix")]
+)
+def test_a_script_is_warned_of_for_its_mpi_init_and_not_for_its_library(
+    tmp_path: Path, library: str, family: str, mpi: str
+) -> None:
+    program = f"import ctypes, sys, time\nmpi = ctypes.CDLL('{library}', ctypes.RTLD_GLOBAL)\n"
+    program += "'init' in sys.argv and mpi.MPI_Init(None, None)\ntime.sleep(3)\n'init' in sys.argv and mpi.MPI_Finalize()\n"
+    path = script(tmp_path / "program.py", program)
+    done = launch("--mpi", mpi, "-np", "2", path, "init")
     assert done.code == 0
-    assert "has an MPI library (libmpi.so.40.30.4, Open MPI)" in done.words or "(libmpi.so.40" in done.words
+    assert f"has an MPI library ({library}" in done.words and f", {family}) and has not found the other ranks" in done.words
+    for offer in (mpi, "auto"):
+        done = launch("--mpi", offer, "-np", "2", path)
+        assert (done.code, done.err) == (0, b""), "it never wants MPI"
+
+
+def test_a_program_that_is_linked_with_mpi_and_never_wants_it_is_not_warned_of(family_programs: Path) -> None:
+    done = launch("-np", "2", family_programs / "ends", "never-init")
+    assert (done.code, done.err) == (0, b"")
 
 
 def test_a_world_of_one_and_a_world_that_is_not_to_be_are_not_warned_of(open_programs: Path) -> None:
@@ -335,13 +366,16 @@ def test_who_wants_pmix_only_is_told_that_there_is_none(open_programs: Path) -> 
 # New worlds, by a client that says PMI-1 word for word
 
 
-def spawning(*children: tuple[int, list[str]]) -> str:
-    """Return what a rank says to start programs: how many ranks, and their words."""
+def spawning(*children: tuple[int, list[str]], **info: str) -> str:
+    """Return what a rank says to start programs: how many ranks, and their words; `info` is that of each."""
     lines = []
     for count, (program, *arguments) in children:
         lines += ["mcmd=spawn", f"nprocs={count}", f"execname={program}", f"totspawns={len(children)}"]
         lines += [f"arg{number}={argument}" for number, argument in enumerate(arguments, 1)]
-        lines += [f"argcnt={len(arguments)}", "preput_num=0", "info_num=0", "endcmd"]
+        lines += [f"argcnt={len(arguments)}", "preput_num=0", f"info_num={len(info)}"]
+        for number, (key, value) in enumerate(info.items()):
+            lines += [f"info_key_{number}={key}", f"info_val_{number}={value}"]
+        lines.append("endcmd")
     return "\n".join(lines)
 
 
@@ -378,11 +412,35 @@ def test_worlds_come_one_after_the_other_and_several_programs_are_one_world() ->
 def test_words_of_spawned_ranks_arrive_byte_for_byte(tmp_path: Path) -> None:
     words = ["\u00e4\u65e5", "\udcff"]
     (tmp_path / words[0]).mkdir()
-    child = spawning((1, ["sh", "-c", 'printf "%s " "${PWD##*/}" "$@"; echo', "sh", *words]))
-    child = child.replace("info_num=0", f"info_num=1\ninfo_key_0=wdir\ninfo_val_0={tmp_path / words[0]}")
+    child = spawning((1, ["sh", "-c", 'printf "%s " "${PWD##*/}" "$@"; echo', "sh", *words]), wdir=str(tmp_path / words[0]))
     done = launch("-H", "local:2", "-np", "1", *SAY, child)
     assert (done.code, done.err) == (0, b"")
     assert os.fsencode(f"{words[0]} {words[0]} {words[1]} \n") in done.out, done.out
+
+
+def test_info_keys_of_a_spawn_over_pmi(tmp_path: Path) -> None:
+    (tmp_path / "child").write_text("#!/bin/sh\necho child $PMI_RANK of $PMI_SIZE in $PWD\n")
+    (tmp_path / "child").chmod(0o755)
+    child = spawning((3, ["child"]), path=f"/nope:{tmp_path}", wdir="/usr", soft="1:2", arch="x", host="local", other="x")
+    done = launch("-H", "local:8", "-np", "1", *SAY, child, child)
+    assert done.code == 0
+    answer = "0 cmd=spawn_result rc=0 msg=success errcodes=0,0,1"
+    assert done.lines == sorted([answer, "child 0 of 2 in /usr", "child 1 of 2 in /usr"] * 2)
+    (note,) = done.words.splitlines()
+    assert note.startswith("note: the info key arch of MPI_Comm_spawn has no effect: ")
+
+
+def test_info_keys_of_a_spawn_with_open_mpi(open_programs: Path, tmp_path: Path) -> None:
+    program = (open_programs / "spawn_info", open_programs / "spawn_info")
+    for given, directory in (("wdir=/usr", "/usr"), ("wdir=sub", f"{tmp_path}/sub"), ("host=local", str(tmp_path))):
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        done = launch("-H", "local:3", "-np", "1", *program, "2", given, cwd=tmp_path)
+        assert (done.code, done.err) == (0, b"")
+        assert done.lines == ["2 children, 0 errors", *[f"child of 2 in {directory}"] * 2]
+    done = launch("-H", "local:3", "-np", "1", *program, "1", "add-host=elsewhere", "map_by=node")
+    assert done.code == 0 and "1 children, 0 errors" in done.lines
+    notes = [line for line in done.words.splitlines() if "of MPI_Comm_spawn has no effect: " in line]
+    assert [line.split()[4] for line in notes] == ["add-host", "map_by"]
 
 
 def test_what_cannot_be_spawned_is_told_and_the_job_goes_on() -> None:

@@ -110,6 +110,11 @@ class Family:
         return str(self.home / "bin" / "python")
 
     @property
+    def has_universe(self) -> bool:
+        """Whether MPI_UNIVERSE_SIZE has a value without a request for one: Hydra gives it none."""
+        return self.arguments is not hydra
+
+    @property
     def own(self) -> str:
         """The path of its own launcher."""
         return self.launcher if self.package else str(self.home / self.launcher)

@@ -69,8 +69,10 @@ def command(case: Case, programs: Path) -> list[str]:
     ours = case.launcher == MPILAUNCH
     apps: list[App] = []
     for ranks, (program, *words) in case.work.apps(case.place):
-        if case.work.universe and not ours:
-            words[-1] = "0"  # Each launcher counts the universe in its own way.
+        if case.work.universe and not case.family.has_universe:
+            words[-1] = "-1"
+        elif case.work.universe and not ours:
+            words[-1] = "0"  # Open MPI's launchers count the universe in their own way.
         start = [programs / program] if case.language == "C" else [case.family.python, programs / "works.py", program]
         apps.append((ranks, [*map(str, start), *words]))
     if ours:

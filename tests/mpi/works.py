@@ -25,8 +25,7 @@ class Work:
         code: of the launcher.
         languages: that it is written in.
         own: the launchers of the families agree with mpilaunch about it.
-        universe: the last word of each program is the size of the universe.
-        warning: that mpilaunch gives, and nothing else on stderr.
+        universe: the last word of each program is the size of the universe, -1 for none.
         network: bytes that every host must receive by its network, 0 for any.
     """
 
@@ -39,7 +38,6 @@ class Work:
     languages: tuple[str, ...] = ("C", "mpi4py")
     own: bool = True
     universe: bool = False
-    warning: str = ""
     network: int = 0
 
 
@@ -123,7 +121,6 @@ WORKS = (
         _nothing,
         ("4", "2 hosts x 2"),
         languages=("C",),
-        warning="has an MPI library",
     ),
 )
 

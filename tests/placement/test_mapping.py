@@ -6,14 +6,13 @@ import argparse
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Allocation, Node, Slot, allocate
+from mpilaunch.hosts.allocation import Allocation, HostDefaults, Node, Slot, allocate
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from tests.support.paths import GOLDEN
@@ -33,7 +32,7 @@ OPTIONS.add_argument("--elastic", action="store_true")
 
 
 def of_hosts(text: str) -> Allocation:
-    return allocate(parse_host_list(text), source="--host", agent=None, per_node=None, local_names=())
+    return allocate(parse_host_list(text), "--host", HostDefaults())
 
 
 def with_options(allocation: Allocation, fixed: Sequence[str], limits: Sequence[str], elastic: bool) -> Allocation:
@@ -43,10 +42,10 @@ def with_options(allocation: Allocation, fixed: Sequence[str], limits: Sequence[
         name, slot = place.split("/")
         slots = list(nodes[name].slots)
         slots[int(slot)] = Slot(rank=int(rank))
-        nodes[name] = replace(nodes[name], slots=tuple(slots))
+        nodes[name] = nodes[name]._replace(slots=tuple(slots))
     for word in limits:
         name, limit = word.split("=")
-        nodes[name] = replace(nodes[name], max_slots=int(limit))
+        nodes[name] = nodes[name]._replace(max_slots=int(limit))
     return allocation._replace(nodes=tuple(nodes.values()) or allocation.nodes, elastic_slots=elastic)
 
 
@@ -169,7 +168,7 @@ def refusal(allocation: Allocation, policy: MappingPolicy) -> UsageError:
 
 def of_file(text: str) -> Allocation:
     entries = parse_hostfile(text, "hosts.txt")
-    return allocate(entries, source="hosts.txt", agent=None, per_node=None, local_names=())
+    return allocate(entries, "hosts.txt", HostDefaults())
 
 
 def test_the_error_counts_the_slots_of_each_node() -> None:
@@ -222,7 +221,7 @@ def test_the_error_for_hosts_of_the_command_line_has_no_lines() -> None:
 
 def test_the_error_is_short_for_many_kinds_of_node() -> None:
     entries = [HostEntry(f"n{slots}", slots=slots) for slots in range(1, 31)]
-    allocation = allocate(entries, source="x", agent=None, per_node=None, local_names=())
+    allocation = allocate(entries, "x", HostDefaults())
     context = refusal(allocation, MappingPolicy(ranks=1000)).context
     assert len(context) == 13
     assert context[-1] == "and 18 more"

@@ -1,6 +1,6 @@
 /* The ranks start others together: `spawn one|multiple PARENTS CHILDREN UNIVERSE`. Both sides see each other's size, merge into
    one world, add up and hand a number over and back there, and part. With `multiple`, the last child is a program of its own.
-   UNIVERSE is what MPI_UNIVERSE_SIZE has to be, 0 for any. Exits with 9 when a size or a number is wrong. */
+   UNIVERSE is what MPI_UNIVERSE_SIZE has to be, -1 for unset, 0 for any. Exits with 9 when a size or a number is wrong. */
 
 #include <mpi.h>
 #include <stdio.h>

@@ -72,7 +72,8 @@ def spawn(how: str, parents: str, children: str, universe: str) -> None:
     """Start others, together."""
     equal("parent of the first world", MPI.Comm.Get_parent() == MPI.COMM_NULL, True)
     if int(universe):
-        equal("size of the universe", WORLD.Get_attr(MPI.UNIVERSE_SIZE), int(universe))
+        size = WORLD.Get_attr(MPI.UNIVERSE_SIZE)
+        equal("size of the universe", -1 if size is None else size, int(universe))
     words = [__file__, "child", parents, children]
     if how == "multiple":
         programs, arguments = [sys.executable] * 2, [[*words, "0"], [*words, "1"]]

@@ -335,8 +335,9 @@ class HostileHead:
         """Return the messages of one conversation, without `prepare` and `launch` of the ranks that are to be ended."""
         random = self._random
         mpi = {
-            "world": "w", "first": random.choice((0, 5, 1 << 40)), "size": 1, "universe_size": 1, "hosts": ["n"],
-            "blocks": [[0, 1, 1]], "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
+            "world": "w", "first": random.choice((0, 5, 1 << 40)), "size": 1, "universe_size": 1,
+            "pmi_universe_size": 0, "hosts": ["n"], "blocks": [[0, 1, 1]],
+            "app_sizes": [1], "parent": "", "pairs": {}, "offer": ["pmi"], "library": None,
             "pmix_defaults": {}, "descriptor": None, "port": False, "notice_after": 30.0,
         }  # fmt: skip
         choices: list[Message] = [

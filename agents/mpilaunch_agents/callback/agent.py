@@ -234,7 +234,6 @@ class _CallbackChannel:
 
 @lru_cache(None)
 def node_script() -> str:
-    """Return the code that a node runs."""
     return f"import sys\n{CHECK_PYTHON}exec({Path(__file__).with_name('node.py').read_text(encoding='utf-8')!r})"
 
 

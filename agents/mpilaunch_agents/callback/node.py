@@ -111,7 +111,6 @@ class Relay:
         os.close(write_end)
 
     def send(self, kind: int, data: bytes) -> None:
-        """Send a frame."""
         data = struct.pack(">BI", kind, len(data)) + data
         try:
             while data and self.wire is not None:

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from mpilaunch.text import seconds_of
 from mpilaunch_agents.rsh.command_line import BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT, WATCH_SCRIPT, Remote, Signals, close_leaked, write
 from mpilaunch_agents.rsh.routes import Route, route_name, route_to
@@ -160,12 +161,11 @@ def _own_address() -> str:
 
 
 def _seconds(environ: Mapping[str, str], variable: str, default: float) -> float:
-    text = environ.get(variable, "")
-    unit = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(text[-1:])
-    try:
-        return float(text[:-1]) * unit if unit else float(text or default)
-    except ValueError:
-        raise BadCall(f"{variable}: '{text}' is not a time") from None
+    text = environ.get(variable)
+    seconds = seconds_of(text) if text else default
+    if seconds is None:
+        raise BadCall(f"{variable}: '{text}' is not a time")
+    return seconds
 
 
 def _report(message: str) -> None:

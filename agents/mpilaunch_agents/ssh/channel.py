@@ -111,5 +111,4 @@ def failure(error: BaseException) -> AgentFailure:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's message on one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -37,7 +37,7 @@ async def connect(address: bytes, node: Node, command: Sequence[str], events: Ch
             channel.abort()
             raise ConnectorLost("another user's process answers")
         # Agents do not use the slots of a node.
-        kind, answer = await channel.request(OPEN, json.dumps([{**vars(node), "slots": ()}, list(command)]).encode())
+        kind, answer = await channel.request(OPEN, json.dumps([node._replace(slots=())._asdict(), list(command)]).encode())
     except OSError as error:
         raise ConnectorLost(str(error)) from error
     if kind == FAILED:

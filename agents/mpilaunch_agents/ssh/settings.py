@@ -59,7 +59,6 @@ class HostSettings(NamedTuple):
 
     @property
     def port(self) -> int:
-        """The port to connect to."""
         return int(self.get("port") or SSH_PORT)
 
     def expand(self, text: str) -> str:
@@ -127,7 +126,6 @@ class SshSettings:
         return await asyncio.shield(self._query_defaults())
 
     async def close(self) -> None:
-        """End the query of the defaults."""
         if self._defaults is not None:
             self._defaults.cancel()
             await asyncio.gather(self._defaults, return_exceptions=True)
@@ -192,5 +190,4 @@ class _Unread(asyncio.Protocol):
     """Leaves the host's first bytes in the socket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Do not begin to read."""
         cast(asyncio.ReadTransport, transport).pause_reading()

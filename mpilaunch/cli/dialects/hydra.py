@@ -31,13 +31,6 @@ def only_these(names: str) -> Translation:
     return Translation(("--forward", "none", *for_each("--export", names)))
 
 
-def universe_size(size: str) -> Translation:
-    """-usize N, SYSTEM or INFINITE."""
-    if size.upper() == "INFINITE":
-        raise InvalidArgument("an infinite universe is not supported", "use a number: --universe-size N")
-    return Translation() if size.upper() == "SYSTEM" else Translation(("--universe-size", size))
-
-
 def gpus_per_proc(number: str) -> Translation:
     """-gpus-per-proc N or AUTO."""
     return Translation() if number.upper() == "AUTO" else Translation(("--gpus-per-rank", number))
@@ -117,7 +110,7 @@ def agent_template(parts: Mapping[str, str]) -> str | None:
 SHARED = (
     # Ranks and nodes
     acts("machine machines machinelist hostlist", "HOSTS", "--host $1"),
-    acts("usize", "SIZE", universe_size, "`--universe-size`; SYSTEM is the number of slots, the default"),
+    acts("usize", "SIZE", "--universe-size $1"),
     needless("localhost", "NAME", "mpilaunch knows this machine's names; 'local' in --host means it"),
     refused("nameserver", "HOST:PORT", "mpilaunch joins no external server: publish and lookup work within one job"),
     # Binding

@@ -28,7 +28,6 @@ class Request(NamedTuple):
 
 
 def module_of(name: str) -> ModuleType:
-    """Return the module of a verb."""
     return import_module(f"{__name__}.{name}")
 
 

@@ -16,7 +16,6 @@ EFFECTIVE = ("down", "quiet", "verbose", "config", "dialect", "allow-run-as-root
 
 
 def main(request: Request) -> int:
-    """End the standby daemons; return the exit code."""
     refuse_program(request, "down")
     for option in OPTIONS:
         if option.key not in EFFECTIVE and request.settings.layer(option.key) == Layer.COMMAND_LINE:

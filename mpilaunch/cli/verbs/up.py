@@ -14,7 +14,6 @@ TOPICS = (RANKS, REACH)
 
 
 def main(request: Request) -> int:
-    """Start the standby daemons; return the exit code."""
     refuse_program(request, "up", hint="launch the program afterwards, without 'up': the launch uses the daemons")
     from mpilaunch.cli.build_job import make_job
     from mpilaunch.head.standby.keeper import up

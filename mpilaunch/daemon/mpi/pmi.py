@@ -81,7 +81,7 @@ class PmiWorld:
         self.description = description
         self.name: str = description["world"]
         self.size: int = description["size"]
-        self.universe_size: int = description["universe_size"]
+        self.universe_size: int = description["pmi_universe_size"]
         self.parent: str = description["parent"]
         self.apps = ranks
         self.states = dict.fromkeys(ranks, ABSENT)

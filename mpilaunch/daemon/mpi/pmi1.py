@@ -177,13 +177,16 @@ class Pmi1:
         except (KeyError, ValueError) as error:
             raise pmi.ProtocolError("a spawn that does not fit: %r" % error) from None
         self._spawning, self._spawn_lines, self._spawn_bytes = None, 0, 0
-        self._world.spawn(self._rank, apps, pairs, self._spawned)
+        asked = [app["count"] for app in apps]
+        self._world.spawn(self._rank, apps, pairs, lambda answer: self._spawned(asked, answer))
 
-    def _spawned(self, answer: dict[str, Any]) -> None:
+    def _spawned(self, asked: list[int], answer: dict[str, Any]) -> None:
         if answer["error"]:
             self._reply("spawn_result", rc=-1, msg="could_not_spawn", errcodes="1")
         else:
-            self._reply("spawn_result", rc=0, msg="success", errcodes=",".join(["0"] * answer["size"]))
+            # The info key `soft` permits fewer ranks than asked: an error code stands for each missing one.
+            codes = ["0" if rank < count else "1" for most, count in zip(asked, answer["counts"]) for rank in range(most)]
+            self._reply("spawn_result", rc=0, msg="success", errcodes=",".join(codes))
 
 
 _MAXES = {"kvsname_max": pmi.MAX_NAME, "keylen_max": pmi.MAX_KEY, "vallen_max": pmi.MAX_VALUE}
@@ -192,7 +195,7 @@ _COMMANDS: dict[str, Callable[[Pmi1, dict[str, str]], None]] = {
     "get_maxes": lambda one, words: one._reply("maxes", rc=0, **_MAXES),
     "get_appnum": lambda one, words: one._reply("appnum", rc=0, appnum=one._world.apps[one._rank]),
     "get_my_kvsname": lambda one, words: one._reply("my_kvsname", rc=0, kvsname=one._world.name),
-    "get_universe_size": lambda one, words: one._reply("universe_size", rc=0, size=one._world.universe_size),
+    "get_universe_size": lambda one, words: one._reply("universe_size", rc=0, size=one._world.universe_size or -1),
     "put": Pmi1._put,
     "get": Pmi1._get,
     "barrier_in": Pmi1._barrier_in,

@@ -98,7 +98,8 @@ class Pmi2:
         self._world.barrier(self._rank, pmi.WORLD, "", lambda: self._reply(words, "kvs-fence-response", rc=0))
 
     def _info_getjobattr(self, words: dict[str, str]) -> None:
-        attributes = {**self._world.attributes, "universeSize": str(self._world.universe_size)}
+        size = self._world.universe_size
+        attributes = {**self._world.attributes, **({"universeSize": str(size)} if size else {})}
         self._reply_value(words, "info-getjobattr-response", attributes.get(words["key"]))
 
     def _info_putnodeattr(self, words: dict[str, str]) -> None:

@@ -172,10 +172,15 @@ class WireUp:
         """Watch the ranks of one world that run this program: if it uses MPI, they must connect."""
         name = self._world_of.get(next(iter(pids), -1))
         if name is not None and self._worlds[name].description["size"] > 1 and program not in self._harmless:
-            from mpilaunch.daemon.mpi.singletons import SingletonWatch
+            from mpilaunch.daemon.mpi.singletons import OPEN_MPI, SingletonWatch
 
-            key = "%s %d" % (name, len(self._watches))
-            self._watches.append(SingletonWatch(key, pids, program, self._set_timer, self._has_connected, self._send_singleton))
+            timer, offer = "%s %d" % (name, len(self._watches)), self._worlds[name].description["offer"]
+
+            def lacks(family: str) -> bool:
+                return bool(self._pmix_error()) or PMIX not in offer if family == OPEN_MPI else PMI not in offer
+
+            functions = self._set_timer, self._has_connected, lacks, self._send_singleton
+            self._watches.append(SingletonWatch(timer, pids, program, *functions))
 
     def environment(self, rank: int, app: App) -> dict[str, str]:
         """Return the variables of a rank that are known on this node only: PMIx, and the port of PMI."""
@@ -190,8 +195,8 @@ class WireUp:
             variables.update(PMI_PORT=self._ports[name].address, PMI_ID=self._ports[name].expect(self._number(rank)))
         return variables
 
-    def close_rank(self, rank: int) -> str:
-        """Close the connection of an exited rank; return its PMI state."""
+    def close_rank(self, rank: int, by_itself: bool) -> str:
+        """Close the connection of a rank that has exited, `by_itself` or killed; return its PMI state."""
         name = self._world_of.get(rank)
         if name is None:
             return ABSENT
@@ -202,7 +207,7 @@ class WireUp:
             self._close(rank)
         self._worlds[name].end(self._number(rank))
         states = self._states(rank)
-        if states == {ABSENT}:
+        if states == {ABSENT} and by_itself:
             for watch in self._watches:
                 watch.ended(rank)
         return next(state for state in (ABORTED, CONNECTED, FINALIZED, ABSENT) if state in states)
@@ -293,9 +298,11 @@ class WireUp:
 
     def _send_singleton(self, rank: int, library: str, family: str) -> None:
         offer = self._worlds[self._world_of[rank]].description["offer"]
-        reason = self._no_pmix_reason if self._pmix is None else self._pmix.reason
         message = {"type": "singleton", "rank": rank, "library": library, "family": family}
-        self._send({**message, "offer": offer, "pmix_error": reason})
+        self._send({**message, "offer": offer, "pmix_error": self._pmix_error()})
+
+    def _pmix_error(self) -> str:
+        return self._no_pmix_reason if self._pmix is None else self._pmix.reason
 
     # PMI connections
 

@@ -11,7 +11,7 @@ import json
 import struct
 
 from mpilaunch.wire.frames import WireError
-from mpilaunch.wire.messages import anything, code, exactly, flag, having, listed, maybe, named, row, text, whole
+from mpilaunch.wire.messages import code, exactly, flag, having, listed, maybe, named, row, text, whole, without_nul
 from mpilaunch.wire.session import decode_message
 
 TYPE_CHECKING = False
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_TEXT = 16 << 20
 MAX_DATA = 256 << 20
 """Bytes of JSON and of data that one message may have: a world of ten thousand ranks, and what so many exchange in a fence."""
+MAX_UNSENT = 2 * MAX_DATA
+"""Bytes that may wait for a side that does not read."""
 READ_SIZE = 256 << 10
 _HEADER = struct.Struct(">II")
 SERVING = "serving"
@@ -39,12 +41,30 @@ def integer(value: Any) -> bool:
     return type(value) is int
 
 
+def encodable(value: Any) -> bool:
+    """A string that can be an argument, a path or a variable."""
+    try:
+        return without_nul(value) and value.encode("utf-8", "surrogateescape") is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def variables(value: Any) -> bool:
+    """Variables of a process."""
+    return named(encodable)(value) and all(name and "=" not in name and encodable(name) for name in value)
+
+
+def scalar(value: Any) -> bool:
+    """A value of PMIx in JSON."""
+    return type(value) in (str, int, float, bool)
+
+
 _app = exactly(
-    program=text, arguments=listed(text), count=integer, environment=named(text), wdir=text, info=named(anything)
+    program=encodable, arguments=listed(encodable), count=integer, environment=variables, wdir=encodable, info=named(scalar)
 )  # fmt: skip
 
 HELPER_SENDS: Table = {
-    "registered": (SERVING, exactly(world=text, environments=listed(row(integer, named(text)))), "registered"),
+    "registered": (SERVING, exactly(world=text, environments=listed(row(integer, variables))), "registered"),
     "connected": (SERVING, exactly(world=text, rank=integer), "connected"),
     "finalized": (SERVING, exactly(world=text, rank=integer, token=integer), "finalized"),
     "abort": (SERVING, exactly(world=text, rank=integer, code=code), "abort"),
@@ -54,7 +74,7 @@ HELPER_SENDS: Table = {
     "modex": (SERVING, exactly(world=text, rank=integer, token=integer), "modex"),
     "modex_ready": (SERVING, exactly(token=integer, found=flag), "modex_ready"),
     "publish": (
-        SERVING, exactly(world=text, rank=integer, values=named(row(integer, anything)), token=integer), "publish"
+        SERVING, exactly(world=text, rank=integer, values=named(row(whole, scalar)), token=integer), "publish"
     ),
     "lookup": (SERVING, exactly(world=text, rank=integer, keys=listed(text), wait=flag, token=integer), "lookup"),
     "unpublish": (SERVING, exactly(world=text, rank=integer, keys=listed(text), token=integer), "unpublish"),
@@ -115,6 +135,8 @@ class Channel:
         if self._open:
             self._unsent += _HEADER.pack(len(text), len(data)) + text + data
             self._flush()
+            if len(self._unsent) > MAX_UNSENT:
+                self._end("the other side does not read")
         return True
 
     def ready(self) -> None:

@@ -28,6 +28,8 @@ KEPT_OUTPUT = 2000
 """Last bytes of the helper's output that are kept."""
 REPORTED_LINES = 4
 """Lines of them that are reported if it dies."""
+MOST_WAITING = 1 << 17
+"""Requests of the helper that may wait for an answer; more than it sends itself (`server.MOST_WAITING`)."""
 CLOSE_SECONDS = 2.0
 """How long the helper may take to clean up before it is killed."""
 FILES = "pmix"
@@ -51,6 +53,7 @@ class PmixServer:
         self._reason = ""
         self._last_output = b""
         self._closing = False
+        self._waiting: set[int] = set()
         folder = directory.reserve(FILES)
         ours, theirs = socket.socketpair()
         self._output, output = os.pipe()
@@ -93,6 +96,7 @@ class PmixServer:
             error: "", a key of `server.STATUSES`, or any other text for a general error.
             members: further members that the answer to this event has.
         """
+        self._waiting.discard(token)
         if not self._channel.send({"type": "answer", "token": token, "error": error, **members}, data):
             self._channel.send({"type": "answer", "token": token, "error": "too-much"})
 
@@ -107,16 +111,17 @@ class PmixServer:
         self._closing = True
         self._channel.close()  # the helper reads end of file, cleans up and exits
         poll = select.poll()
-        poll.register(self._output, select.POLLIN)
+        if self._output >= 0:
+            poll.register(self._output, select.POLLIN)
         deadline = time.monotonic() + CLOSE_SECONDS
         while self._output >= 0:
             if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                os.kill(self.pid, signal.SIGKILL)
                 break
             self._read_output()
         try:
+            os.kill(self.pid, signal.SIGKILL)  # it has exited, unless it is too slow or has closed its output
             _, status = os.waitpid(self.pid, 0)
-        except ChildProcessError:
+        except (ProcessLookupError, ChildProcessError):
             status = 0  # already collected
         self.child_ended(self.pid, status)
 
@@ -124,11 +129,11 @@ class PmixServer:
         """Handle the end of a child of the daemon; return False when it was not the helper."""
         if pid != self.pid:
             return False
+        self.pid = 0  # reaped: another process may get the number
         self._channel.ready()  # its last messages
         self._channel.close()
         self._read_output()
         self._close_output()
-        self.pid = 0
         self._directory.release(FILES)
         if not self._closing:
             self._closing = True
@@ -142,6 +147,10 @@ class PmixServer:
         if not handler:
             raise WireError("unknown message %.200r" % message)
         name = message.pop("type")
+        if name != "modex_ready" and "token" in message:
+            if message["token"] in self._waiting or len(self._waiting) >= MOST_WAITING:
+                raise WireError("too many requests wait, or two have the same token")
+            self._waiting.add(message["token"])
         if name == "registered":
             message["environments"] = dict(message["environments"])
         elif name == "collective":

@@ -7,9 +7,12 @@ registered with it, also those without ranks here: a rank may ask for any of the
 from __future__ import annotations
 
 import base64
+import functools
+import os
 
 from mpilaunch.daemon.mpi.pmi import ABORTED, CONNECTED, FINALIZED
 from mpilaunch.daemon.pmix.helper import PmixServer
+from mpilaunch.wire.frames import WireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,11 +57,11 @@ class PmixRanks:
         self.states: dict[tuple[str, int], str] = {}
         self.reason = ""
         self._server: PmixServer | None = None
-        self._worlds: list[dict[str, Any]] = []
+        self._worlds: dict[str, dict[str, Any]] = {}
         self._environments: dict[str, dict[int, dict[str, str]]] = {}
         self._ready: dict[str, Callable[[], None]] = {}
         self._modex: dict[int, int] = {}
-        self._published: dict[tuple[str, int], list[str]] = {}
+        self._published: dict[tuple[str, int], set[str]] = {}
         self._tokens = 0
 
     # From the wire-up
@@ -66,7 +69,7 @@ class PmixRanks:
     def know(self, description: dict[str, Any]) -> None:
         """Register a world, the `mpi` member of `prepare`, with or without ranks here."""
         world = _registration(description)
-        self._worlds.append(world)
+        self._worlds[world["name"]] = world
         if self._server is not None:
             self._server.register(world)
 
@@ -81,7 +84,7 @@ class PmixRanks:
                 self.reason = "no process or directory for PMIx: %s" % error
                 self._all_ready()
                 return
-            for known in self._worlds:
+            for known in self._worlds.values():
                 self._server.register(known)
         self._set_timer("pmix", START_SECONDS, self._start_timed_out)
 
@@ -109,78 +112,107 @@ class PmixRanks:
         if server is not None:
             server.close()
 
-    # The handlers of `channel.HELPER_SENDS`
+    # The handlers of `channel.HELPER_SENDS`; they raise WireError
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
+        for rank in environments:
+            self._check_rank(world, rank)
         self._environments[world] = environments
         ready = self._ready.pop(world, None)
         if ready is not None:
             ready()
 
     def connected(self, world: str, rank: int) -> None:
+        self._check_rank(world, rank)
+        first = (world, rank) not in self.states
         self.states[world, rank] = CONNECTED
-        self._connected(world)
+        if first:
+            self._connected(world)
 
     def finalized(self, world: str, rank: int) -> None:
+        self._check_rank(world, rank)
         self.states[world, rank] = FINALIZED
 
     def abort(self, world: str, rank: int, code: int) -> None:
+        self._check_rank(world, rank)
         self.states[world, rank] = ABORTED
         self._abort(world, rank, code & 255)
 
     def collective(self, kind: str, members: list[tuple[str, int]], ranks: int, data: bytes, token: int) -> None:
-        sizes = {world["name"]: world["size"] for world in self._worlds}
+        answer = self._answering(token)
         whole = {name for name, number in members if number < 0}
-        valid = all(-1 <= number < sizes.get(name, -1) and (number < 0 or name not in whole) for name, number in members)
-        if not valid or len(set(members)) < len(members):
-            self._answer(token, error="not-found")
+        valid = all(self._has(name, number) and (number < 0 or name not in whole) for name, number in members)
+        if not ranks or not valid or len(set(members)) < len(members):
+            answer(error="not-found")
             return
+        here = sum(len(self._local(name)) if number < 0 else number in self._local(name) for name, number in members)
+        if ranks != here:
+            raise WireError("a collective of %d ranks, of which this node has %d" % (ranks, here))
 
-        def done(answer: dict[str, Any]) -> None:
-            parts = b"".join(base64.b64decode(part) for part in answer["parts"])
-            self._answer(token, parts, context=answer["number"])
+        def done(message: dict[str, Any]) -> None:
+            answer(b"".join(base64.b64decode(part) for part in message["parts"]), context=message["number"])
 
         self._collective("pmix " + kind, [list(member) for member in members], ranks, _base64(data), done)
 
     def modex(self, world: str, rank: int, token: int) -> None:
-        def done(answer: dict[str, Any]) -> None:
-            self._answer(token, base64.b64decode(answer.get("data", "")), answer["error"])
-
-        if not -1 <= rank < max((known["size"] for known in self._worlds if known["name"] == world), default=0):
-            self._answer(token, error="not-found")  # a rank may name any
+        answer = self._answering(token)
+        if not self._has(world, rank):
+            answer(error="not-found")  # a rank may name any
             return
+
+        def done(message: dict[str, Any]) -> None:
+            answer(base64.b64decode(message.get("data", "")), message["error"])
+
         self._ask("modex", {"world": world, "rank": rank}, done)
 
     def modex_ready(self, token: int, found: bool, data: bytes) -> None:
+        if token not in self._modex:
+            raise WireError("data that was not asked for")
         error = "" if found else "not-found"
         self._send({"type": "answer", "id": self._modex.pop(token), "error": error, "data": _base64(data)})
 
     def publish(self, world: str, rank: int, values: dict[str, list[Any]], token: int) -> None:
-        self._published.setdefault((world, rank), []).extend(values)
+        self._check_rank(world, rank)
+        answer = self._answering(token)
+
+        def done(message: dict[str, Any]) -> None:
+            if not message["error"]:
+                self._published.setdefault((world, rank), set()).update(values)
+            answer(error="exists" if message["error"] else "")
+
         details = {"space": "pmix", "values": {key: [world, rank, value] for key, value in values.items()}}
-        self._ask("publish", details, lambda answer: self._answer(token, error="exists" if answer["error"] else ""))
+        self._ask("publish", details, done)
 
     def lookup(self, world: str, rank: int, keys: list[str], wait: bool, token: int) -> None:
+        self._check_rank(world, rank)
+        answer = self._answering(token)
         details = {"space": "pmix", "names": keys, "wait": wait}
-        self._ask("lookup", details, lambda answer: self._answer(token, found=answer["values"]))
+        self._ask("lookup", details, lambda message: answer(found=message["values"]))
 
     def unpublish(self, world: str, rank: int, keys: list[str], token: int) -> None:
-        details = {"space": "pmix", "names": keys or self._published.pop((world, rank), [])}
-        self._ask("unpublish", details, lambda answer: self._answer(token))
+        self._check_rank(world, rank)
+        answer = self._answering(token)
+        published = self._published.get((world, rank), set())
+        names = keys or sorted(published)
+        published.difference_update(names)
+        self._ask("unpublish", {"space": "pmix", "names": names}, lambda message: answer())
 
     def spawn(self, world: str, rank: int, apps: list[dict[str, Any]], token: int) -> None:
-        def done(answer: dict[str, Any]) -> None:
-            if answer["error"]:
-                self._answer(token, error="not-started")
+        self._check_rank(world, rank)
+        answer = self._answering(token)
+
+        def done(message: dict[str, Any]) -> None:
+            if message["error"]:
+                answer(error="not-started")
             else:
-                self._answer(token, world=answer["world"])
+                answer(world=message["world"])
 
         programs = [
             {
                 "program": [app["program"], *app["arguments"]],
                 "count": app["count"],
                 "environment": app["environment"],
-                "info": {"wdir": app["wdir"] or None, "host": str(app["info"].get("pmix.host", ""))},
+                "info": _spawn_info(app["wdir"], app["info"]),
             }
             for app in apps
         ]
@@ -189,13 +221,30 @@ class PmixRanks:
     def failed(self, reason: str) -> None:
         self._server = None
         self.reason = reason
+        for number in self._modex.values():
+            self._send({"type": "answer", "id": number, "error": "not-found"})
+        self._modex.clear()
         if CONNECTED in self.states.values():
             self._broken(reason)
         self._all_ready()
 
-    def _answer(self, token: int, data: bytes = b"", error: str = "", **members: Any) -> None:
-        if self._server is not None:
-            self._server.answer(token, data, error, **members)
+    def _answering(self, token: int) -> Callable[..., None]:
+        """Return `PmixServer.answer` for a request that is being handled: the next helper has the same tokens again."""
+        assert self._server is not None
+        return functools.partial(self._server.answer, token)
+
+    def _has(self, world: str, rank: int) -> bool:
+        """Return whether there is such a rank; -1 is all of a world."""
+        return world in self._worlds and -1 <= rank < self._worlds[world]["size"]
+
+    def _local(self, world: str) -> list[int]:
+        """Return the ranks of a world on this node."""
+        known = self._worlds[world]
+        return [] if known["node"] is None else known["ranks_by_node"][known["node"]]
+
+    def _check_rank(self, world: str, rank: int) -> None:
+        if world not in self._worlds or rank not in self._local(world):
+            raise WireError("rank %d of world %.100r is not on this node" % (rank, world))
 
     def _start_timed_out(self) -> None:
         if self._ready:
@@ -206,6 +255,27 @@ class PmixRanks:
         waiting, self._ready = self._ready, {}
         for ready in waiting.values():
             ready()
+
+
+_INFO_KEYS = {
+    "pmix.wdir": "wdir",
+    "pmix.host": "host",
+    "pmix.hostfile": "hostfile",
+    "pmix.addhost": "add-host",
+    "pmix.addhostfile": "add-hostfile",
+    "pmix.mapby": "map_by",
+    "pmix.rankby": "rank_by",
+    "pmix.bindto": "bind_to",
+    "pmix.ppr": "ppr",
+    "pmix.mapper": "mapper",
+}
+"""Keys of pmix_common.h for the info keys of MPI_Comm_spawn; Open MPI passes no others on (ompi/dpm/dpm.c)."""
+
+
+def _spawn_info(directory: str, info: dict[str, Any]) -> dict[str, str | None]:
+    """Return the info of one program of a spawn; `directory` is that of the asking rank, to which `wdir` is relative."""
+    named = {_INFO_KEYS[key]: str(value) for key, value in info.items() if key in _INFO_KEYS}
+    return {**named, "wdir": os.path.join(directory, named["wdir"]) if "wdir" in named else directory or None}
 
 
 def _registration(description: dict[str, Any]) -> dict[str, Any]:

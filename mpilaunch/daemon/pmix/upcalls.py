@@ -271,7 +271,7 @@ class Upcalls:
                 "program": pmix.text(app.program),
                 "arguments": pmix.texts(app.arguments)[1:],
                 "count": app.count,
-                "environment": dict(line.partition("=")[::2] for line in pmix.texts(app.environment)),
+                "environment": _variables(pmix.texts(app.environment)),
                 "wdir": pmix.text(app.directory),
                 "info": {**common, **_plain_infos(app.infos, app.info_count)},
             }
@@ -294,6 +294,11 @@ def _plain_infos(infos: Any, count: int) -> dict[str, Any]:
     """Return the values that JSON can carry, without their types."""
     values = ((pmix.text(infos[index].key), pmix.get_value(infos[index].value)) for index in range(count))
     return {key: value[1] for key, value in values if value is not None}
+
+
+def _variables(lines: list[str]) -> dict[str, str]:
+    """Return `NAME=VALUE` lines as variables; lines without a name are left out."""
+    return {name: value for name, _, value in (line.partition("=") for line in lines) if name}
 
 
 def _timeout(infos: Any, count: int) -> float:

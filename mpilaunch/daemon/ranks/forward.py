@@ -29,7 +29,7 @@ class Input:
         self._forwarder, self._channel, self._descriptor = forwarder, channel, descriptor
         self._pending = bytearray()
         self._written = 0
-        self._ended = self._watched = False
+        self._ended = False
         self._writable = True
 
     def take(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class Input:
                 self._writable = False
         del self._pending[:written]
         self._forwarder.session.grant(self._channel, written)
-        self._watch(bool(self._pending))
+        self._forwarder.poller.watch_writing(self._descriptor, self.write_ready, bool(self._pending))
         if self._ended and self._writable and not self._pending:
             self._writable = False
             # An end for reading, which no rank has, still shows how much of the pipe is unread.
@@ -69,16 +69,8 @@ class Input:
 
     def close(self) -> None:
         """Close the pipe after the end of the rank."""
-        self._watch(False)
+        self._forwarder.poller.watch_writing(self._descriptor, self.write_ready, False)
         os.close(self._descriptor)
-
-    def _watch(self, watched: bool) -> None:
-        if watched != self._watched:
-            self._watched = watched
-            if watched:
-                self._forwarder.poller.watch(self._descriptor, self.write_ready, reading=False, writing=True)
-            else:
-                self._forwarder.poller.forget(self._descriptor)
 
 
 class Forwarder:

@@ -86,5 +86,4 @@ class Collectives:
         return one
 
     def waiting(self) -> Iterable[Collective]:
-        """Return the incomplete collectives."""
         return [one for queue in self._waiting.values() for one in queue]

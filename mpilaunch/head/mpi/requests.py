@@ -7,6 +7,7 @@ keep them waiting for ever: it is named, and the job ends.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -20,11 +21,11 @@ from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.tasks import start
-from mpilaunch.hosts.nodeset import fold, fold_numbers
+from mpilaunch.hosts.nodeset import fold, name_ranks
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict
-from mpilaunch.job.worlds import spawned_world
+from mpilaunch.job.worlds import WITHOUT_EFFECT, spawned_world
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.messages import handler_of
 from mpilaunch.wire.session import encode_shared
@@ -112,7 +113,6 @@ class MpiServices:
                 self._daemons.links[index].send({"type": "collective"}, answer)
 
     def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        """Call the handler of a request."""
         kind = ask["request"][:LONGEST_NOTE]
         handlers = (handler_of({**ask, "type": kind}, DAEMON_REQUESTS, protocol) for protocol in self._offer)
         handler = next(filter(None, handlers), None)
@@ -179,6 +179,9 @@ class MpiServices:
         """Start a world and answer the rank that asked for it; a failure is reported to that rank and does not end the job."""
         async with self._spawning:
             ranks = self._ranks
+            for key in sorted({key for app in ask["apps"] for key in app["info"]} & WITHOUT_EFFECT.keys() - self._noted):
+                self._noted.add(key)
+                self._say(f"the info key {key} of MPI_Comm_spawn has no effect: {WITHOUT_EFFECT[key]}")
             try:
                 count = sum(world.size for world in ranks.worlds)
                 living = [ranks.place(rank) for rank in range(count) if self._state.is_alive(rank)]
@@ -193,7 +196,8 @@ class MpiServices:
                 _answer(link, ask, error=str(error))
                 return
             ranks.launch()
-            _answer(link, ask, world=world.name, size=world.size)
+            counts = Counter(place.app for place in world.job_map.placements)
+            _answer(link, ask, world=world.name, counts=[counts[app] for app in range(len(world.apps))])
 
     # Ranks that others wait for
 
@@ -219,13 +223,11 @@ class MpiServices:
         )
 
     def rank_ended(self, end: RankEnd) -> None:
-        """Record that a rank has exited."""
         self._ended.add(end.rank)
         if end.mpi == "absent":
             self._outside.add(end.rank)
 
     def rank_lost(self, rank: int) -> None:
-        """Record that a rank was lost."""
         self._ended.add(rank)
         self._outside.add(rank)
 
@@ -282,9 +284,8 @@ class MpiServices:
         absent = [rank for rank, node in places if node not in joined or rank in self._absent.get((name, node), ())]
         if not absent:
             return ""
-        numbers = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {fold_numbers(absent)}"
-        nodes = fold(dict.fromkeys(self._ranks.node_name(rank) for rank in absent))
-        return f"{numbers} on {nodes} {'has' if len(absent) == 1 else 'have'}"
+        nodes = fold(self._ranks.node_name(rank) for rank in absent)
+        return f"{name_ranks(absent)} on {nodes} {'has' if len(absent) == 1 else 'have'}"
 
 
 def _check_base64(data: Any) -> None:

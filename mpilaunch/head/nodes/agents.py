@@ -24,6 +24,5 @@ class Agents(dict[str, "agent.Agent"]):
         return loaded
 
     async def close(self) -> None:
-        """Close every agent that was loaded."""
         for one in self.values():
             await one.close()

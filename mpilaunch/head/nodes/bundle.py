@@ -19,6 +19,9 @@ NO_BUNDLE = "mpilaunch: the bundle broke off"
 BUNDLE_SILENCE = 60
 """Seconds without a byte of the bundle after which a node gives up."""
 
+BYTE_CODE = sys.implementation.cache_tag if sys.version_info.releaselevel == "final" else ""
+"""The Python whose byte code is in the bundle; byte code changes between prereleases of a version, so they use the source."""
+
 BOOT = (
     "import os,sys\n"
     + CHECK_PYTHON
@@ -26,6 +29,7 @@ BOOT = (
     # SIGALRM ends a node whose connection dies while the bundle is sent.
     "alarm.signal(alarm.SIGALRM,alarm.SIG_DFL)\n"
     "left=int(sys.argv[1]);unpack=zlib.decompressobj()\n"
+    f"usable=sys.version_info[3]=='final' and sys.implementation.cache_tag=={BYTE_CODE!r}\n"
     "try:bundle=os.memfd_create('mpilaunch')\n"
     # Python has no memfd_create when it was built with glibc before 2.27.
     "except AttributeError:import tempfile;bundle=os.dup(tempfile.TemporaryFile().fileno())\n"
@@ -33,7 +37,9 @@ BOOT = (
     f" alarm.alarm({BUNDLE_SILENCE})\n"
     " data=os.read(0,min(left,65536))\n"
     f" if not data:sys.exit({NO_BUNDLE!r})\n"
-    " os.write(bundle,unpack.decompress(data));left-=len(data)\n"
+    " left-=len(data);data=unpack.decompress(data)\n"
+    " if usable:os.write(bundle,data)\n"
+    "if not usable:os.write(bundle,zlib.decompress(unpack.unused_data))\n"
     "sys.path.insert(0,'/proc/self/fd/%d'%bundle)\n"
     "from mpilaunch.daemon.main import main\n"
     "main()"

@@ -19,15 +19,9 @@ def read(name: str, key: bytes) -> bytes | None:
     """Return the data cached under a name for this key; None when there is none, or it is damaged."""
     try:
         with _directory() as directory:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+            content = safe_files.read_own(directory, name, 0o022)
     except OSError:
         return None
-    with open(file, "rb") as opened:
-        try:
-            _check_ours(os.fstat(file), 0o022)
-            content = opened.read()
-        except OSError:
-            return None
     data = content[len(key) + CHECKSUM_SIZE :]
     return data if content == key + _checksum(data) + data else None
 
@@ -51,16 +45,11 @@ def _directory() -> Iterator[int]:
     if not os.path.isabs(base):
         base = os.path.expanduser("~/.cache")
     if not os.path.isdir(base):
-        _check_ours(os.stat(os.path.dirname(base)))
+        safe_files.check_own(base, os.stat(os.path.dirname(base)))
     with safe_files.directory(base, make=True) as above:
-        _check_ours(os.fstat(above))
+        safe_files.check_own(base, os.fstat(above))
         with suppress(FileExistsError):
             os.mkdir("mpilaunch", 0o700, dir_fd=above)
     with safe_files.directory(os.path.join(base, "mpilaunch")) as directory:
-        _check_ours(os.fstat(directory), 0o022)
+        safe_files.check_own(base, os.fstat(directory), 0o022)
         yield directory
-
-
-def _check_ours(status: os.stat_result, forbidden: int = 0) -> None:
-    if status.st_uid != os.geteuid() or status.st_mode & forbidden:
-        raise PermissionError("it belongs to another user, or others can write there")

@@ -214,7 +214,6 @@ class Daemons:
         return bundle.boot_command(self._python, payload), payload
 
     def make_link(self, node: Node) -> NodeLink:
-        """Return a new link for a node."""
         return NodeLink(node, self._events, self._deadlines.reconnect_time(node.agent), self._lost)
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:

@@ -125,7 +125,6 @@ class NodeLink:
         self.flush()
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
         self.session.send_ping(time.monotonic())
         self.flush()
 

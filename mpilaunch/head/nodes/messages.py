@@ -9,29 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.wire import messages
-from mpilaunch.wire.messages import flag, having, listed, maybe, named, place, row, seconds, text, whole, without_nul
+from mpilaunch.wire.messages import between, flag, having, listed, maybe, named, of, place, row, seconds, text, whole
 
 if TYPE_CHECKING:
     from mpilaunch.wire.messages import Check, Table
 
 LONGEST_PATH = 4096
 """Characters in a host name, an address or a path among the facts of a node."""
-MAX_CPU = MAX_PORT = 65_535
+short = between(0, 65_535)
+"""The number of a CPU or a port."""
 
 
 def path(value: Any) -> bool:
     """A host name, an address or a path."""
-    return without_nul(value) and len(value) <= LONGEST_PATH
-
-
-def from_zero(greatest: int) -> Check:
-    """An integer from 0 to `greatest`."""
-    return lambda value: type(value) is int and 0 <= value <= greatest
-
-
-def of(*types: type) -> Check:
-    """A value of one of these types."""
-    return lambda value: type(value) in types
+    return messages.without_nul(value) and len(value) <= LONGEST_PATH
 
 
 def either(*checks: Check) -> Check:
@@ -49,8 +40,8 @@ unit = place
 scalar = of(str, int, float, bool)
 _members = listed(row(text, place))
 _facts = having(
-    hostname=path, python=path, executable=path, cpus=listed(row(from_zero(MAX_CPU), unit, unit, unit)), addresses=listed(path),
-    free_port=from_zero(MAX_PORT), ssh_connection=maybe(row(path, scalar, path, scalar)),
+    hostname=path, python=path, executable=path, cpus=listed(row(short, unit, unit, unit)), addresses=listed(path),
+    free_port=short, ssh_connection=maybe(row(path, scalar, path, scalar)),
     gpus=listed(having(vendor=path, index=unit, uuid=path, bus_id=path, name=path, numa=unit)),
 )  # fmt: skip
 _problem = having(

@@ -1,9 +1,8 @@
-"""Pack modules for the nodes: a compressed zip file of their source and byte code.
+"""Pack modules for the nodes: a compressed zip file of their byte code, and behind it one of their source.
 
 Docstrings, comment lines, annotations and TYPE_CHECKING blocks are removed; every line keeps its number, so a traceback from a
-node is correct. The byte code is for the head's version of Python and spares a node of that version the compilation; other
-versions compile the source. The archive is compressed as a whole: modules have much in common, and Python imports faster from
-an uncompressed archive.
+node is correct. The byte code is for the head's version of Python; a node of another version skips it and compiles the source.
+Each archive is compressed as a whole: modules have much in common, and Python imports faster from an uncompressed archive.
 """
 
 from __future__ import annotations
@@ -11,38 +10,50 @@ from __future__ import annotations
 import ast
 import io
 import os
-import py_compile
+import subprocess
+import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 Position = tuple[int, int]
 """A line number, from 1, and a byte offset in the line."""
 
 
 def pack(modules: Iterable[tuple[str, str]]) -> bytes:
-    """Return modules, each a path in the archive and a file, as a zip file compressed by zlib."""
+    """Return modules, each a path in the archive and a file, as two zip files compressed by zlib: byte code, then source."""
+    sources = {}
+    for name, path in modules:
+        with open(path, "rb") as file:
+            sources[name] = strip(file.read())
+    return b"".join(_archive(files) for files in (compiled(sources), sources))
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as opened:
-        for name, path in modules:
-            with open(path, "rb") as file:
-                source = strip(file.read())
-            opened.writestr(zipfile.ZipInfo(name), source)
-            opened.writestr(zipfile.ZipInfo(name + "c"), compiled(name, source))
+        for name, data in files.items():
+            opened.writestr(zipfile.ZipInfo(name), data)
     return zlib.compress(archive.getvalue(), 9)
 
 
-def compiled(name: str, source: bytes) -> bytes:
-    """Return the content of a `.pyc` file that Python uses without checking the source (PEP 552)."""
+def compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the `.pyc` files of modules; Python uses them without looking for the source (PEP 552)."""
     with tempfile.TemporaryDirectory(prefix="mpilaunch-") as folder:
-        path = os.path.join(folder, "module.py")
-        with open(path, "wb") as file:
-            file.write(source)
-        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        target = py_compile.compile(path, path + "c", dfile=name, doraise=True, invalidation_mode=mode)
-        with open(str(target), "rb") as file:
-            return file.read()
+        for name, source in sources.items():
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(source)
+        # Tables of columns would be a third of the byte code.
+        python = [sys.executable, "-I", "-X", "no_debug_ranges", "-m", "compileall", "-q"]
+        options = ["-b", "-s", folder, "--invalidation-mode", "unchecked-hash"]
+        subprocess.run([*python, *options, folder], stdin=subprocess.DEVNULL, check=True)
+        files = {}
+        for name in sources:
+            with open(os.path.join(folder, name + "c"), "rb") as file:
+                files[name + "c"] = file.read()
+    return files
 
 
 def strip(source: bytes) -> bytes:

@@ -19,7 +19,6 @@ from mpilaunch.job.environment.master_address import choose_master_address
 from mpilaunch.job.spec import App, Deadlines, JobSpec, Part
 from mpilaunch.job.worlds import World, first_world
 from mpilaunch.placement.binding import RankBinding
-from mpilaunch.placement.mapping import Placement
 from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
 
@@ -103,10 +102,7 @@ def preparations(
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
-    places_of: dict[int, list[Placement]] = {index: [] for index in job_map.nodes}
-    for place in job_map.placements:
-        places_of[place.node].append(place)
-    for node_rank, (index, places) in enumerate(places_of.items(), start=part.node_rank):
+    for node_rank, (index, places) in enumerate(job_map.by_node().items(), start=part.node_rank):
         node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
         ranks = []
         for place in places:
@@ -175,6 +171,7 @@ def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> di
         "first": world.first,
         "size": world.size,
         "universe_size": job.universe,
+        "pmi_universe_size": job.universe_size or 0,
         "hosts": _unique([job.allocation.nodes[node].name for node in nodes]),
         "blocks": process_blocks(world.job_map),
         "app_sizes": [counts[app] for app in range(len(world.apps))],

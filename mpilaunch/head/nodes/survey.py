@@ -7,7 +7,6 @@ that answer run no rank and end before the launch begins.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from mpilaunch.errors import LaunchError
@@ -47,7 +46,7 @@ def _with_devices(node: Node, facts: NodeFacts | None, kind: str) -> Node:
     if not count:
         hint = "use -N N for a number, or -N auto, which counts the CPUs of a node without GPUs"
         raise LaunchError("gpu-count", f"{node.name} reports no GPU, so -N gpu gives it no rank", hint=hint)
-    return replace(node, slots=(Slot(),) * count)
+    return node._replace(slots=(Slot(),) * count)
 
 
 async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:

@@ -1,11 +1,13 @@
 """What a launch reports: progress, timeline, explanation of a failure, JSON report. Nothing here changes what a launch does.
 
-`Observer` is the interface through which a launch reports to the user; `cli.console` implements it.
+`Observer` is the interface through which a launch reports to the user; `cli.console` implements it. All times of a `Timeline`
+are monotonic, and mapped to wall-clock time by a single offset, so that they keep their order when the clock is set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 
@@ -26,3 +28,30 @@ class Observer(Protocol):
 
     def note(self, text: str) -> str:
         """Return a note as a line for stderr, with its newline; empty when the user has turned notes off."""
+
+
+class Timeline:
+    """Times of phases and, in `rank_starts`, of ranks, in seconds of the head's monotonic clock."""
+
+    def __init__(self) -> None:
+        self._wall = time.time() - time.monotonic()
+        self._phases: list[tuple[str, float]] = []
+        self.rank_starts: dict[int, float] = {}
+
+    def begin(self, phase: str) -> None:
+        """End the current phase and begin the next; the name "" only ends."""
+        self._phases.append((phase, time.monotonic()))
+
+    def phases(self) -> dict[str, float]:
+        """Return the duration of each phase that has ended, in order."""
+        pairs = zip(self._phases, self._phases[1:], strict=False)
+        return {name: round(after - begun, 6) for (name, begun), (_, after) in pairs}
+
+    def seconds_to(self, ends: Iterable[float]) -> float:
+        """Return the seconds from the first rank's start to the latest of `ends`, or to now when there is none."""
+        now = time.monotonic()
+        return round(max(0.0, max(ends, default=now) - min(self.rank_starts.values(), default=now)), 6)
+
+    def wall(self, clock: float | None) -> float | None:
+        """Map a monotonic time to seconds since 1970; None for None."""
+        return None if clock is None else round(clock + self._wall, 6)

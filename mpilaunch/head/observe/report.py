@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 import mpilaunch
 from mpilaunch.errors import LaunchError
 from mpilaunch.head import safe_files
-from mpilaunch.head.observe.timeline import Timeline
+from mpilaunch.head.observe import Timeline
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.plan import plan_as_json
@@ -81,7 +80,7 @@ def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
             "python": facts.python,
             "addresses": list(facts.addresses),
             "cpus": len(facts.cpus),
-            "gpus": [asdict(gpu) for gpu in facts.gpus],
+            "gpus": [gpu._asdict() for gpu in facts.gpus],
         }
     return data
 

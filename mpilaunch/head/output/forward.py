@@ -93,7 +93,6 @@ class OutputForwarder:
     # Events of links
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
-        """Forward bytes of a rank."""
         stream = self._streams[channel]
         self._write_file(stream, data, shared=False)
         if stream.kind == STDERR or self._job.output.merge_stderr:

@@ -58,7 +58,6 @@ class StdinForwarder:
             self.close()
 
     def close(self) -> None:
-        """Stop reading."""
         self._ended = True
         self._stop_polling()
         if self._source:

@@ -59,7 +59,6 @@ class Writer:
 
     @property
     def queued(self) -> bool:
-        """Whether queued bytes are not written yet."""
         return self._taken > self.written and self._error is None
 
     async def drain(self) -> None:

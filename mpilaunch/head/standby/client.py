@@ -77,7 +77,6 @@ class KeeperConnection(RequestChannel):
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Settle what is awaited."""
         settle(self._proved, False)
         settle(self.ended, None)
         super().connection_lost(error)

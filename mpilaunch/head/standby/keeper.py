@@ -256,7 +256,6 @@ class Keeper(Daemons, IgnoreEvents):
         return idle
 
     def make_link(self, node: Node) -> NodeLink:
-        """Return a new link for a node."""
         return StandbyLink(node, self)
 
     def greet(self, link: NodeLink) -> None:

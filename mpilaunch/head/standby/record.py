@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -49,15 +48,10 @@ def _opened(folder: str) -> Iterator[int]:
     """Yield a descriptor of a directory that is private to this user; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        if not _is_private(os.fstat(descriptor)):
-            raise PermissionError(f"{folder} is not a directory of this user's alone")
+        safe_files.check_own(folder, os.fstat(descriptor), 0o077)
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _is_private(state: os.stat_result) -> bool:
-    return state.st_uid == os.geteuid() and not state.st_mode & 0o077
 
 
 def _name() -> str:
@@ -70,12 +64,8 @@ def read_records() -> list[Record]:
     records = []
     for folder, _ in _folders():
         with suppress(OSError, ValueError), _opened(folder) as directory:
-            file = os.open(_name(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-            with open(file, "rb") as opened:
-                state = os.fstat(file)
-                if stat.S_ISREG(state.st_mode) and _is_private(state):
-                    socket, secret = json.loads(opened.read(LONGEST_RECORD))
-                    records.append(Record(os.path.join(folder, _name()), str(socket), bytes.fromhex(secret)))
+            socket, secret = json.loads(safe_files.read_own(directory, _name(), 0o077, LONGEST_RECORD))
+            records.append(Record(os.path.join(folder, _name()), str(socket), bytes.fromhex(secret)))
     return records
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts.hostfile import HostEntry, parse_hostfile
 from mpilaunch.text import is_whole_number
 
@@ -34,13 +34,13 @@ def number(text: str, variable: str) -> int:
     return int(text)
 
 
-def file_text(path: str, variable: str, read_text: ReadText) -> str:
+def file_text(path: str, variable: str, read_text: ReadText, reference: str = "scheduler-variable") -> str:
     """Return the text of the file that a variable names; raises UsageError."""
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError("scheduler-variable", f"{variable}='{path}' cannot be read: {reason}", hint=INSTEAD) from error
+        message = f"{variable}='{path}' cannot be read: {reason_of(error)}"
+        raise UsageError(reference, message, hint=INSTEAD) from error
 
 
 def name_per_slot(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:

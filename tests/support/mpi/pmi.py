@@ -19,6 +19,7 @@ class Node:
     ranks: Sequence[int] = (0, 1)
     size: int = 2
     blocks: list[list[int]] = field(default_factory=lambda: [[0, 2, 2]])
+    universe_size: int = 16
     parent: str = ""
     pairs: dict[str, str] = field(default_factory=dict)
     heard: dict[int, list[str]] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class Node:
         description = {
             "world": "job",
             "size": self.size,
-            "universe_size": 16,
+            "pmi_universe_size": self.universe_size,
             "blocks": self.blocks,
             "parent": self.parent,
             "pairs": self.pairs,

@@ -11,32 +11,13 @@ broke it.
 
 from __future__ import annotations
 
-import gc
-import json
-import random
-import resource
-import signal
 import socket
 import sys
-import traceback
-from collections.abc import Callable
 from typing import Any, cast
 
 from mpilaunch.daemon.mpi.pmi import FINALIZED
 from mpilaunch.daemon.mpi.wireup import WireUp
-from mpilaunch.daemon.poller import Poller, Timers
-from mpilaunch.head.mpi.collectives import Collectives
-from mpilaunch.head.mpi.names import PublishedNames
-
-MEMORY = 256 << 20
-"""Bytes of address space that the conversations may take beyond what the process has at its start."""
-SECONDS = 20
-"""Of one conversation; most take some milliseconds."""
-PER_NODE = 3
-NODES = 2
-SIZE = NODES * PER_NODE
-LONGEST_NOTE = 500
-WRONG_PAIRS = (None, 7, [], {"k": 1}, {"k": "a\nb"}, {"k": "\u1234"}, {"x" * 99: "v"}, {"k": "v" * 5000}, "text")
+from tests.support.mpi.fuzz import NODES, PER_NODE, SIZE, Head, main
 
 
 class Rank:
@@ -52,17 +33,12 @@ class Rank:
         self.end = ""
 
 
-class Conversation:
+class Conversation(Head):
     """Two nodes, their ranks and the head; all that is random comes from the seed."""
 
     def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.hostile = seed % 4 != 0
+        super().__init__(seed)
         by_port = self.random.random() < 0.3
-        self.poller, self.timers = Poller(), Timers()
-        self.due: list[Callable[[], None]] = []
-        self.collectives, self.names = Collectives(), PublishedNames()
-        self.aborted: list[int] = []
         self.nodes = [self._node(index, by_port) for index in range(NODES)]
         self.ranks = [Rank(number, by_port, self.hostile and self.random.random() < 0.4) for number in range(SIZE)]
         for rank in self.ranks:
@@ -70,12 +46,12 @@ class Conversation:
             self._connect(rank)
 
     def _node(self, index: int, by_port: bool) -> WireUp:
-        wireup = WireUp(self.poller, lambda message: self._from(index, message), self._abort, self.timers.set, "/nonexistent")
+        wireup = WireUp(self.poller, lambda message: self.take(index, message), self.abort, self.timers.set, "/nonexistent")
         description = {
             "world": "job",
             "first": 0,
             "size": SIZE,
-            "universe_size": SIZE,
+            "pmi_universe_size": SIZE,
             "blocks": [[0, NODES, PER_NODE]],
             "parent": "",
             "pairs": {"PARENT": "port"},
@@ -99,50 +75,6 @@ class Conversation:
             number = variables["PMI_ID"] if not rank.hostile or self.random.random() < 0.8 else str(self.random.getrandbits(31))
             rank.lines.insert(0, b"cmd=initack pmiid=%s\n" % number.encode())
         rank.client.setblocking(False)
-
-    # The head
-
-    def _from(self, index: int, message: dict[str, Any]) -> None:
-        """Take a message of a node, as the wire would carry it."""
-        message = json.loads(json.dumps(message))
-        kind = message["type"]
-        if kind == "collective":
-            size = sum(SIZE if number < 0 else 1 for _, number in message["members"])
-            complete = self.collectives.enter(index, message, size)
-            if complete is not None:
-                answer = {"type": "collective", **complete.answer()}
-                if self.hostile and self.random.random() < 0.2:
-                    answer["parts"] = [*answer["parts"], self.random.choice(WRONG_PAIRS)]
-                for node in complete.nodes:
-                    self.due.append(lambda node=node: self.nodes[node].take(dict(answer)))  # type: ignore[misc]
-        elif kind == "ask":
-            self.due.append(lambda: self._take_ask(index, message))
-        elif kind == "note":
-            assert len(message["text"]) <= LONGEST_NOTE, message["text"]
-        else:
-            assert kind in ("joined", "waiting"), message
-
-    def _take_ask(self, index: int, ask: dict[str, Any]) -> None:
-        self.nodes[index].take({"type": "answer", "id": ask["id"], **self._answer(index, ask)})
-
-    def _answer(self, index: int, ask: dict[str, Any]) -> dict[str, Any]:
-        if ask["request"] == "publish":
-            return {"error": self.names.publish(index, ask["space"], ask["values"])}
-        if ask["request"] == "unpublish":
-            return {"error": self.names.unpublish(index, ask["space"], ask["names"])}
-        if ask["request"] == "lookup":
-            results: list[tuple[dict[str, Any], str]] = []
-            self.names.lookup(index, ask["space"], ask["names"], False, lambda values, error: results.append((values, error)))
-            if self.hostile and self.random.random() < 0.2:
-                return self.random.choice([{"error": "too much"}, {"error": "", "values": {ask["names"][0]: 7}}])
-            values, error = results[0]
-            return {"error": error, "values": values}
-        assert ask["request"] == "spawn" and 0 <= ask["rank"] < SIZE
-        return self.random.choice([{"error": "no"}, {"error": "", "world": "job.1", "size": 2}])
-
-    def _abort(self, rank: int, code: int) -> None:
-        assert 0 <= code < 256
-        self.aborted.append(rank)
 
     # What ranks send
 
@@ -279,7 +211,7 @@ class Conversation:
 
     def _end(self, rank: Rank) -> None:
         self._read(rank)
-        rank.end = self.nodes[rank.number // PER_NODE].close_rank(rank.number)
+        rank.end = self.nodes[rank.number // PER_NODE].close_rank(rank.number, by_itself=True)
         self._read(rank)
         if rank.client is not None:
             rank.client.close()
@@ -321,39 +253,12 @@ def frames(data: bytes) -> list[bytes]:
     return found
 
 
-def address_space() -> int:
-    """Return the bytes of address space that this process has."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
-def main(first: int, last: int) -> int:
-    """Run the conversations of these seeds; print the seed that failed and return 1, or 0."""
-    limit = address_space() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.signal(signal.SIGALRM, _too_long)
-    ends: dict[str, int] = {}
-    for seed in range(first, last):
-        signal.alarm(SECONDS)
-        try:
-            conversation = Conversation(seed)
-            conversation.run()
-        except Exception:
-            traceback.print_exc()
-            print(f"seed {seed} failed: python -m tests.support.mpi.pmi_fuzz {seed} {seed + 1}")
-            return 1
-        for rank in conversation.ranks:
-            ends[rank.end] = ends.get(rank.end, 0) + 1
-        del conversation
-        gc.collect()  # so that only a leak adds up
-    signal.alarm(0)
-    print(f"{last - first} conversations: {json.dumps(ends, sort_keys=True)}")
-    return 0
-
-
-def _too_long(number: int, frame: object) -> None:
-    raise TimeoutError(f"one conversation took more than {SECONDS} s")
+def hold(seed: int) -> list[str]:
+    """Hold one conversation; return the PMI states in which its ranks ended."""
+    conversation = Conversation(seed)
+    conversation.run()
+    return [rank.end for rank in conversation.ranks]
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main("tests.support.mpi.pmi_fuzz", hold))

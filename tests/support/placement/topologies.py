@@ -61,7 +61,7 @@ def facts_of(name: str) -> NodeFacts:
 
 
 def of_hosts(hosts: str) -> allocation.Allocation:
-    return allocation.allocate(parse_host_list(hosts), source="--host", agent=None, per_node=None, local_names=())
+    return allocation.allocate(parse_host_list(hosts), "--host", allocation.HostDefaults())
 
 
 def bound(topologies: Sequence[str], hosts: str, options: str) -> str:
