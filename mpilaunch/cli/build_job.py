@@ -50,7 +50,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         policies = [placement_policies(placement_options(own))[0] for own in of_each]
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, policies, own_slots))
     # A map that depends on the nodes' topology is made once the nodes have reported it.
-    slots_by = settings["npernode"] if isinstance(settings["npernode"], str) else None
+    slots_by = settings["npernode"].lower() if isinstance(settings["npernode"], str) else None
     pending = shares if slots_by or any(share.policy.needs_topology for share in shares) else ()
     restarts = _restarts(settings, nodes, mapping)
     if pending and restarts.max_nodes == restarts.min_nodes is not None and not restarts.spares:

@@ -40,7 +40,7 @@ OPTIONS = (
         basic="read hosts from a file: 'node01 slots=8'"),
     Option(RANKS, "--npernode -N --ppn", "N",
         "exactly N ranks on each node; gpu or cpu: one for each GPU or CPU of the node, auto: GPU if it has any, else CPU",
-        Number("gpu", "cpu", "auto", min=1), shorthands={"--pernode": "1"}, basic="exactly N ranks on each node"),
+        Number("GPU", "CPU", "AUTO", min=1), shorthands={"--pernode": "1"}, basic="exactly N ranks on each node"),
     Option(RANKS, "--map-by", "POLICY",
         "fill each node in turn (slot), distribute ranks over nodes (node) or their sockets, cores, ..., or ppr:N:OBJECT",
         Text("slot", "node", *OBJECTS, "seq", "rankfile"), default="slot", joins=True,
