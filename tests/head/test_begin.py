@@ -48,11 +48,12 @@ def test_a_daemon_that_cannot_be_killed_delays_no_dismissal(monkeypatch: pytest.
     monkeypatch.setattr(child, "DISMISS_SECONDS", 0.1)
     monkeypatch.setattr(child, "KILL_SECONDS", 0.1)
     agent = LocalAgent(AgentOptions())
+    before = set(children(os.getpid()))
     agent.begin(["sleep", "60"], 1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "killpg", lambda pid, number: None)
         agent.dismiss()
-    (left,) = children(os.getpid())
+    (left,) = set(children(os.getpid())) - before
     os.kill(left, signal.SIGKILL)
     os.waitpid(left, 0)
 

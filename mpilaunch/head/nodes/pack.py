@@ -10,8 +10,7 @@ from __future__ import annotations
 import ast
 import io
 import os
-import subprocess
-import sys
+import py_compile
 import tempfile
 import zipfile
 import zlib
@@ -40,18 +39,15 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 def compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the `.pyc` files of modules; Python uses them without looking for the source (PEP 552)."""
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    files = {}
     with tempfile.TemporaryDirectory(prefix="mpilaunch-") as folder:
+        path = os.path.join(folder, "module.py")
         for name, source in sources.items():
-            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-            with open(os.path.join(folder, name), "wb") as file:
+            with open(path, "wb") as file:
                 file.write(source)
-        # Tables of columns would be a third of the byte code.
-        python = [sys.executable, "-I", "-X", "no_debug_ranges", "-m", "compileall", "-q"]
-        options = ["-b", "-s", folder, "--invalidation-mode", "unchecked-hash"]
-        subprocess.run([*python, *options, folder], stdin=subprocess.DEVNULL, check=True)
-        files = {}
-        for name in sources:
-            with open(os.path.join(folder, name + "c"), "rb") as file:
+            py_compile.compile(path, path + "c", dfile=name, doraise=True, invalidation_mode=mode)
+            with open(path + "c", "rb") as file:
                 files[name + "c"] = file.read()
     return files
 

@@ -41,7 +41,8 @@ NASTY: tuple[Any, ...] = (
     *(["job", 0], [["job", -1], ["job", 0]], "x" * 100_000, ["y"] * 10_000, [[0, {"A=B": "c"}]], [[0, {"A": "b\0"}]]),
 )
 DESCRIPTION: dict[str, Any] = {
-    "world": "job", "namespace": "secret", "first": 0, "size": SIZE, "universe_size": SIZE, "hosts": ["a", "b"],
+    "world": "job", "namespace": "secret", "first": 0, "size": SIZE, "universe_size": SIZE,
+    "pmi_universe_size": SIZE, "hosts": ["a", "b"],
     "blocks": [[0, NODES, PER_NODE]], "app_sizes": [SIZE], "parent": "", "pairs": {}, "offer": ["pmix"], "port": False,
     "library": "libpmix.so.2", "pmix_defaults": {}, "notice_after": 30.0,
 }  # fmt: skip
@@ -331,7 +332,7 @@ class Conversation(Head):
             ranks = range(index * PER_NODE, (index + 1) * PER_NODE)
             wireup.open_world(description, [{"rank": rank, "app": 0} for rank in ranks])
             self.nodes.append(wireup)
-            app = App(os.fsencode(sys.executable), [b"python3"], b"/", {}, "")
+            app = App(os.fsencode(sys.executable), [b"python3"], b"/", {}, [], "")
             wireup.offer_pmix(description, [app], self.ready.append)
             _, (descriptor,), _, _ = socket.recv_fds(HERE, 1, 1)
             connection = socket.socket(fileno=descriptor)
@@ -377,7 +378,7 @@ class Conversation(Head):
             assert states == ["finalized"] * SIZE, states
         for index, node in enumerate(self.nodes):
             for rank in range(index * PER_NODE, (index + 1) * PER_NODE):
-                for name, value in node.environment(rank, App(b"", [], b"", {}, "")).items():
+                for name, value in node.environment(rank, App(b"", [], b"", {}, [], "")).items():
                     assert "=" not in name and b"\0" not in os.fsencode(name + value)
         for helper in self.helpers:
             helper.end()
