@@ -71,6 +71,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     _check_fold(settings)
     directory, copied = _directory(settings["output-filename"])
     in_pod = kubernetes.in_pod(environ)
+    slot_count = None if slots_by else nodes.slot_count
     job = JobSpec(
         job_id=os.urandom(8).hex(),
         apps=tuple(App(tuple(section.program)) for section in sections),
@@ -105,7 +106,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             call_back=_agents_calling_back(settings["call-back"], nodes, in_pod),
             **settings.fields("insecure-host-keys", "namespace", "context", "connectors"),
         ),
-        universe_size={"SYSTEM": nodes.slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
+        universe_size={"SYSTEM": slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
         threads=_threads(settings),
         checkpoints=_checkpoints(settings),
         report_file=settings["report"],

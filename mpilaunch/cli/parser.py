@@ -115,7 +115,7 @@ def read_command(
     Args:
         name: the command name that mpilaunch was started under.
         read_file: reads files of more options; without it, options that name such a file are an error.
-        environ: the head's variables; those of some launchers set options.
+        environ: the head's variables; those of some launchers set options, if the command line is that launcher's.
     """
     reader = _Reader(name, read_file, environ)
     rest = list(words)
@@ -123,7 +123,7 @@ def read_command(
     while reader.goes_on:
         programs.append(reader.program(rest, f"program {len(programs) + 1}"))
     if not reader.wants:
-        reader.add_exported(environ or {})
+        reader.add_exported()
         programs = _checked(reader, programs)
     return CommandLine(reader.job, programs, reader.defaults(), tuple(reader.notes.items()), reader.wants, reader.topic)
 
@@ -204,14 +204,14 @@ class _Reader:
             if (template := agent_template(self._agent)) is not None:
                 self.job.add(OptionUse(BY_NAME["remote-agent"], template, self._agent_flag))
 
-    def add_exported(self, environ: Mapping[str, str]) -> None:
+    def add_exported(self) -> None:
         """Add what exported parameters of Open MPI's mpirun mean, for its users; all other settings override them."""
         if self._dialects != {"openmpi"}:
             return
         from mpilaunch.cli.dialects.mca import exported
 
         given, self._weak = self._weak, OptionUses()
-        for variable, translation in exported(environ, self.read_file):
+        for variable, translation in exported(self._environ, self.read_file):
             self._add(translation, variable, weak=True)
         self.job[:0] = [use for use in self._weak if use.option.key == "export"]  # -x adds to these
         others = (use for use in self._weak if use.option.key != "export" and given.last(use.option.key) is None)
@@ -335,7 +335,8 @@ class _Reader:
             self._named = True
             self._choose(use.value)
         elif option.key == "dialect" and use.value == dialects.ANY_MPI:
-            self._ambiguous = True
+            self._ambiguous, self._separate = True, None
+            self._dialects = self._dialects & _DETECTED or _DETECTED
         target.add(use)
 
     def _translate(self, flag: str, values: list[str], rest: list[str], variable: str = "") -> None:
@@ -374,7 +375,7 @@ class _Reader:
         return Program(words, program.own)
 
     def _add(self, translation: Translation, flag: str, *, everywhere: bool = False, weak: bool = False) -> None:
-        """Add the options and notes that an option of another launcher stands for."""
+        """Add what an option or a variable of another launcher means, for all programs or weakly; messages name `flag`."""
         words = list(translation.words)
         while words:
             own, equals, text = words.pop(0).partition("=")

@@ -179,6 +179,11 @@ def test_a_map_that_depends_on_the_nodes_is_not_made_yet() -> None:
     assert made.job_map.placements == ()
 
 
+def test_the_universe_waits_for_slots_that_the_nodes_report() -> None:
+    assert job("-H a:4,b:4 --universe-size SYSTEM").universe_size == 8
+    assert job("-H a,b -N gpu --universe-size SYSTEM").universe_size is None
+
+
 @pytest.mark.parametrize(("who", "policy"), [("all", "all"), ("none", "none"), ("1", "1"), ("01", "1"), ("auto", "0")])
 def test_stdin(who: str, policy: str) -> None:
     assert job(f"-np 2 --stdin {who}").stdin == policy
@@ -201,6 +206,7 @@ def test_without_a_word_a_terminal_is_not_read(monkeypatch: pytest.MonkeyPatch) 
         "-np 1 -x RANK=0 -x LOCAL_RANK=0 -x NODE_RANK=0 -x PMI_SIZE=1",
         "-np 1 -x WORLD_SIZE -x PMI_*",
         "-np 1 -x RANK=0 a : -np 1 -x RANK=1 -x LOCAL_RANK=1",
+        "-np 1 --nnodes 3 --node-rank 2 --master-addr a --master-port 1 -x RANK=2 -x WORLD_SIZE=3 -x NODE_RANK=2",
         "-genv WORLD_SIZE 2 -hosts a,b -ppn 2 -n 1 -env RANK 0 a : -n 1 -env RANK 1 -env LOCAL_RANK 1",
     ],
 )
