@@ -87,6 +87,8 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         for option, said in plan["options"].items()
         if said["provenance"] not in ("default", rows.MPI["dialect"][1]) and option not in ("dry-run", "json", "export", "host")
     }
+    for app in plan["apps"]:
+        app["environment"] = [name for name in app["environment"] if not name.startswith(KEPT)]
     return {
         "apps": [
             {"program": shlex.join(app["program"]), **{key: app[key] for key in ("wdir", "environment", "edits") if app[key]}}
