@@ -93,7 +93,8 @@ class Head:
             values, error = results[0]
             return {"error": error, "values": values}
         assert ask["request"] == "spawn" and 0 <= ask["rank"] < SIZE
-        return self.random.choice([{"error": "no"}, {"error": "", "world": "job.1", "size": 2}])
+        counts = [min(app["count"], 2) for app in ask["apps"]]
+        return self.random.choice([{"error": "no"}, {"error": "", "world": "job.1", "counts": counts}])
 
     def abort(self, rank: int, code: int) -> None:
         assert 0 <= code < 256
