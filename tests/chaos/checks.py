@@ -110,7 +110,9 @@ def end_bound(job: Job, hits: Iterable[Hit]) -> float:
     """Return the seconds after the last fault within which mpilaunch ends."""
     hits = [hit for hit in hits if hit.found and hit.phase != "end"]
     bound = job.grace + 2 * OVERDUE + SLACK
-    if not any((hit.fault.action, hit.fault.target) in ENDING for hit in hits):
+    # With --continue-on-error, the loss of one node leaves the other ranks to their natural end.
+    ending = [hit for hit in hits if (hit.fault.action, hit.fault.target) in ENDING]
+    if not any(not job.continue_on_error or hit.fault.target == "head" for hit in ending):
         # MPI ranks that wait for one that has gone are ended by --timeout.
         bound += job.seconds if job.timeout is None else job.timeout
     if job.delays:

@@ -133,6 +133,8 @@ def test_bounds_are_short_where_nothing_was_lost() -> None:
     endless = replace(JOB, seconds=60.0)
     assert end_bound(endless, [hit("signal", "head", number="INT")]) < 60 < end_bound(endless, [])
     assert end_bound(replace(endless, timeout=4.0), []) < 60 < end_bound(endless, [hit("kill", "daemon", found=False)])
+    going_on = replace(endless, continue_on_error=True)
+    assert end_bound(going_on, [hit("signal", "head", number="INT")]) < 60 < end_bound(going_on, [hit("kill", "guard")])
     lost, lost_early = hit("kill", "session"), hit("kill", "session", phase="start")
     assert end_bound(JOB, []) < end_bound(JOB, [lost]) < end_bound(JOB, [lost_early]) < 90
 
