@@ -1,4 +1,7 @@
-"""The command: `mpilaunch`, and `python -m mpilaunch`. What must be done before anything else is loaded is done here."""
+"""The command: `mpilaunch`, and `python -m mpilaunch`. What must be done before anything else is loaded is done here.
+
+Its own imports take no time: an interrupt during them ends Python with a traceback.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,9 @@ import gc
 import os
 import signal
 import sys
-from contextlib import suppress
-from typing import NoReturn
 
 
-def entry() -> NoReturn:
+def entry() -> None:
     """Run the command, and exit with its code."""
     gc.set_threshold(100_000)  # what we load is no garbage: with the usual 700, Python searches it fifty times
     open_standard_descriptors()
@@ -46,6 +47,8 @@ def flush_standard_streams() -> None:
         except AttributeError:
             pass  # closed before we started
         except (OSError, ValueError):
+            from contextlib import suppress
+
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 

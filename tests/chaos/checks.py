@@ -9,9 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+import mpilaunch
+import mpilaunch_agents
 from tests.chaos.plan import CONNECTION, ENDING, PLAIN, START_TIMEOUT, Fault, Job, Plan
 
+PRODUCT = tuple(f"{Path(package.__file__ or '').parent}/" for package in (mpilaunch, mpilaunch_agents))
+"""The directories of what is tested."""
+START = f"{PRODUCT[0]}__main__.py"
+"""The first file of mpilaunch that Python runs."""
+PYTHON_INTERRUPTED = {1, -2}
+"""Exit codes of a Python that an interrupt ends while it starts; with any other one, mpilaunch ran."""
 SLACK = 20.0
 """Seconds that a busy machine may need beyond a bound."""
 GONE = 5.0
@@ -99,7 +108,9 @@ def problems(plan: Plan, record: Record) -> list[str]:
     out = record.out.decode("utf-8", "backslashreplace")
     wrong += stream_problems(plan.job, "o", out, record, complete=record.code == 0 and record.read_all)
     wrong += stream_problems(plan.job, "e", record.err, record, complete=record.code == 0 and plan.job.both)
-    wrong += [f"stderr: {line}" for line in record.err.splitlines() if re.search(r"Traceback|error\[internal|Exception ", line)]
+    if not _interrupted_python(record):
+        faults = re.compile(r"Traceback|error\[internal|Exception ")
+        wrong += [f"stderr: {line}" for line in record.err.splitlines() if faults.search(line)]
     return wrong
 
 
@@ -149,6 +160,8 @@ def _code_problems(job: Job, record: Record) -> list[str]:
     wrong = []
     code, possible = record.code, possible_codes(job, record.hits, record.seconds)
     assert code is not None
+    if code in PYTHON_INTERRUPTED and _interrupted_python(record):
+        return wrong
     failed = re.search(r"^error\[rank-failed\]: .*", record.err, re.MULTILINE)
     if code not in possible and not (failed and job.program != PLAIN and _breaks_mpi(job, record.hits)):
         wrong.append(f"exit code {code}; possible are {sorted(possible)}")
@@ -159,6 +172,14 @@ def _code_problems(job: Job, record: Record) -> list[str]:
     elif code == 0 and re.search(r"^error\[", record.err, re.MULTILINE):
         wrong.append("exit code 0 with an error")
     return wrong
+
+
+def _interrupted_python(record: Record) -> bool:
+    """Tell whether an interrupt came before Python ran a function of mpilaunch: the traceback is then Python's own."""
+    interrupted = any(hit.found and hit.phase == "start" and hit.fault.number == "INT" for hit in record.hits)
+    frames = re.findall(r'^  File "(.*?)", line \d+, in (.*)', record.err, re.MULTILINE)
+    ours = [name for name, function in frames if (name, function) != (START, "<module>") and name.startswith(PRODUCT)]
+    return interrupted and "KeyboardInterrupt\n" in record.err and not ours
 
 
 def possible_codes(job: Job, hits: Iterable[Hit], seconds: float) -> set[int]:

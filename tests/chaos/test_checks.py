@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import mpilaunch
 from tests.chaos.checks import Hit, Record, end_bound, expected_line, gone_bound, possible_codes, problems
 from tests.chaos.places import Process
 from tests.chaos.plan import MPICH, PLAIN, Fault, Job, Plan
@@ -123,6 +124,18 @@ def test_what_a_job_does_by_itself() -> None:
     mpi = replace(JOB, program=MPICH, timeout=20.0)
     assert wrong(mpi, code=15, err="error[rank-failed]: rank 0", hits=(hit("fill", "tmp"),)) == []
     assert wrong(mpi, code=15, err="error[rank-failed]: rank 0") != []
+
+
+def test_a_traceback_of_an_interrupt_is_pythons_own_only_before_our_first_line() -> None:
+    python = 'Traceback (most recent call last):\n  File "<frozen runpy>", line 15, in <module>\nKeyboardInterrupt\n'
+    ours = python.replace("<frozen runpy>", mpilaunch.__file__ or "")
+    interrupt = hit("signal", "head", phase="start", number="INT")
+    assert wrong(code=1, err=python, out=b"", hits=(interrupt,)) == []
+    assert wrong(code=1, err=ours, out=b"", hits=(interrupt,)) != []
+    assert wrong(code=2, err=python, out=b"", hits=(interrupt,)) != []
+    assert wrong(code=1, err=python.replace("Keyboard", "Import"), out=b"", hits=(interrupt,)) != []
+    assert wrong(code=1, err=python, out=b"", hits=(hit("signal", "head", phase="start", number="TERM"),)) != []
+    assert wrong(code=1, err=python, out=b"", hits=(hit("signal", "head", number="INT"),)) != []
 
 
 def test_bounds_are_short_where_nothing_was_lost() -> None:
