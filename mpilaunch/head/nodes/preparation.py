@@ -25,8 +25,18 @@ from mpilaunch.job.environment.contract import (
 )
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.master_address import address_of, choose_master_address
+from mpilaunch.job.environment.templates import (
+    AT_LAUNCH,
+    arguments_of,
+    fields_of_ranks,
+    fields_of_world,
+    master_before_launch,
+    role_fields,
+    roles_before_launch,
+    variables_of,
+)
 from mpilaunch.job.spec import App, Deadlines, JobSpec, Part
-from mpilaunch.job.worlds import World, first_world
+from mpilaunch.job.worlds import World, first_worlds, neighbours
 from mpilaunch.placement.binding import RankBinding
 from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
@@ -39,8 +49,8 @@ NODE_SILENCE = 4
 """Heartbeat limits without a byte after which a daemon takes the head for dead; the head must notice first."""
 FROZEN = 1.5
 """Heartbeat limits after which a guard kills a daemon that hangs; the head must notice and report it first."""
-AT_LAUNCH, OF_THE_NODE = "<chosen at launch>", "<the node's>"
-"""Printed by `--show-env` for values that are not known before a launch."""
+OF_THE_NODE = "<the node's>"
+"""Printed by `--show-env` for a value that an edit extends."""
 UNBOUND = RankBinding()
 
 
@@ -57,8 +67,9 @@ class WorldFacts(NamedTuple):
         second_port: another port for rank 0 to listen on, as text.
         one_machine: several nodes of the world are one machine.
         crowded: indexes of the nodes whose machine runs more ranks than it has CPUs.
-        addresses, first_ports: where other machines reach each node, and the first of its ports for ranks, by index; empty
-            unless a profile needs them.
+        addresses: where other machines reach each node, by index; empty if the job is on one machine.
+        roles: where the other roles are, by the field of a template that names it.
+        first_ports: the first of each node's ports for ranks, by index; empty unless a profile needs them.
     """
 
     master_addr: str
@@ -67,37 +78,39 @@ class WorldFacts(NamedTuple):
     one_machine: bool = False
     crowded: frozenset[int] = frozenset()
     addresses: Mapping[int, str] = {}
+    roles: Mapping[str, str] = {}
     first_ports: Mapping[int, int] = {}
-
-
-BEFORE_LAUNCH = WorldFacts(AT_LAUNCH, AT_LAUNCH, AT_LAUNCH)
 
 
 def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> WorldFacts:
     """Return the facts of a world, derived from those of its nodes."""
     address, port = master(job, world, facts)
-    ranks_on = Counter(facts[place.node].hostname for place in world.job_map.placements)
+    near = neighbours(job, world)
+    ranks_on = Counter(facts[place.node].hostname for place in near.placements)
     crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
-    one_machine = len(ranks_on) < len(world.job_map.nodes)
-    known = WorldFacts(address, str(port), str(second_port(port)), one_machine, frozenset(crowded))
-    if not contracts.need_endpoints(_profiles(job, world)):
-        return known
-    nodes = {index: job.allocation.nodes[index] for index in world.job_map.nodes}
-    addresses = dict.fromkeys(nodes, "127.0.0.1")
-    if len(ranks_on) > 1:
-        everyone = [facts[index] for index in nodes]
-        addresses = {
-            index: address_of(facts[index], everyone, node.agent == "local", node.name) for index, node in nodes.items()
-        }
-    first_ports = {index: (facts[index].free_port or FALLBACK_PORT) + 2 for index in nodes}
-    return known._replace(addresses=addresses, first_ports=first_ports)
+    one_machine = len({facts[index].hostname for index in world.job_map.nodes}) < len(world.job_map.nodes)
+    addresses: dict[int, str] = {}
+    for index in world.job_map.nodes if len(ranks_on) > 1 else ():
+        node = job.allocation.nodes[index]
+        others = [facts[other] for other in near.nodes if other != index] if node.agent == "local" else []
+        addresses[index] = address_of(facts[index], others, node.agent == "local", node.name)
+    roles: dict[str, str] = {}
+    for other in first_worlds(job) if world.role else ():
+        roles |= role_fields(other.role, *map(str, master(job, other, facts)))
+    first_ports: dict[int, int] = {}
+    if contracts.need_endpoints(_profiles(job, world)):
+        masters = 2 * len(first_worlds(job))
+        first_ports = {index: (facts[index].free_port or FALLBACK_PORT) + masters for index in world.job_map.nodes}
+    second = str(second_port(port))
+    return WorldFacts(address, str(port), second, one_machine, frozenset(crowded), addresses, roles, first_ports)
 
 
 def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: int) -> dict[str, Any]:
     """Return the members of `prepare` that are the same for each node of a world; `window` is each stream's first credit."""
     return {
         "job": job.job_id,
-        "apps": [_app(job, app) for app in world.apps],
+        "number": world.number,
+        "apps": [_app(job, world, app, known) for app in world.apps],
         "python": _pythons(job),
         "scrub": list(contracts.SCRUBBED),
         "merge_stderr": job.output.merge_stderr,
@@ -132,20 +145,26 @@ def preparations(
         spawned=bool(world.parent),
         profiles=_profiles(job, world),
         endpoints=_endpoints(job, world, known),
+        role=world.role or "default",
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
+    templated = any(app.template or app.variables for app in world.apps)
+    fields = fields_of_ranks(job, world) if templated else {}
     for node_rank, (index, places) in enumerate(job_map.by_node().items(), start=part.node_rank):
-        node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
+        node = NodePlace(node_rank, len(places), index in known.crowded, known.addresses.get(index, ""))
         ranks = []
         for place in places:
             binding = bindings.get(place.rank, UNBOUND)
             gpus = 0 if binding.together else len(binding.gpus)
             rank_place = RankPlace(first + place.rank, place.local_rank, *crosses[place.rank], gpus)
             variables = contracts.rank_environment(job_facts, node, rank_place)
+            app = world.apps[place.app]
             # What the user sets precedes all but the facts of the map.
-            for name in {*job.environment, *world.apps[place.app].environment} - contracts.FIXED:
+            for name in {*job.environment, *app.environment, *app.variables} - contracts.FIXED:
                 variables.pop(name, None)
+            if app.variables:
+                variables = {**variables_of(app, {**_fields(job, world, app, known), **fields[place.rank]}), **variables}
             ranks.append(
                 {
                     "rank": world.first + place.rank,
@@ -153,7 +172,8 @@ def preparations(
                     "environment": {**variables, **binding.environment},
                     "unset": list(binding.unset),
                     "cpus": None if binding.cpus is None else list(binding.cpus),
-                    "stdin": world.number == 0 and job.gets_stdin(place.rank),
+                    "stdin": not world.parent and job.gets_stdin(world.first + place.rank),
+                    "fields": fields[place.rank] if app.template else None,
                 }
             )
         yield (
@@ -171,8 +191,10 @@ def preparations(
 def variables_before_launch(job: JobSpec) -> list[dict[str, str]]:
     """Return the variables that mpilaunch sets for each rank; values that only a launch decides are AT_LAUNCH."""
     variables: dict[int, dict[str, str]] = {}
-    for _, message in preparations(job._replace(job_id=AT_LAUNCH), first_world(job), BEFORE_LAUNCH, {}):
-        variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
+    shown = job._replace(job_id=AT_LAUNCH)
+    for world in first_worlds(job):
+        for _, message in preparations(shown, world, _facts_before_launch(job, world), {}):
+            variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
     return [variables[place.rank] for place in job.job_map.placements]
 
 
@@ -182,13 +204,11 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     Values that only a launch decides are AT_LAUNCH, and a node's own value that an edit extends is OF_THE_NODE. The node's
     other variables, those of a binding and those that libpmix sets are left out.
     """
-    world = first_world(job)
-    known = BEFORE_LAUNCH._replace(master_addr=job.master_addr or AT_LAUNCH)
-    if job.master_port is not None:
-        known = known._replace(master_port=str(job.master_port), second_port=str(second_port(job.master_port)))
+    world = next(world for world in reversed(first_worlds(job)) if world.first <= rank)
+    known = _facts_before_launch(job, world)
     place = job.job_map.placements[rank]
     shown = job._replace(job_id=AT_LAUNCH)
-    app = world.apps[place.app]
+    app = job.apps[place.app]
     extended = {name for verb, name, _, _ in app.edits if verb != "unset"}
     own = {encode(name): encode(OF_THE_NODE) for name in extended}
     message = dict(preparations(shown, world, known, {}))[place.node]
@@ -198,6 +218,13 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
         of_node |= {"PMI_PORT": AT_LAUNCH, "PMI_ID": AT_LAUNCH}
     variables = rank_environment({**message, **common_preparation(shown, world, known, window=0)}, rank, own, of_node)
     return {decode(name): decode(variables[name]) for name in sorted(variables)}
+
+
+def _facts_before_launch(job: JobSpec, world: World) -> WorldFacts:
+    addresses = dict.fromkeys(world.job_map.nodes, AT_LAUNCH) if len(job.job_map.nodes) > 1 else {}
+    address, port = master_before_launch(job, world)
+    second = AT_LAUNCH if job.master_port is None else str(second_port(int(port)))
+    return WorldFacts(address, port, second, addresses=addresses, roles=roles_before_launch(job))
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
@@ -246,7 +273,7 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     """
     index = world.job_map.placements[0].node
     node = job.allocation.nodes[index]
-    others = [facts[other] for other in world.job_map.nodes if other != index]
+    others = [facts[other] for other in neighbours(job, world).nodes if other != index]
     address = job.master_addr or choose_master_address(facts[index], others, node.agent == "local", node.name)
     port = facts[index].free_port or FALLBACK_PORT
     port += 2 * (port == job.last_port)
@@ -270,22 +297,26 @@ def _endpoints(job: JobSpec, world: World, known: WorldFacts) -> tuple[Endpoint,
     roles = [{**job.environment, **app.environment}.get("ROLE_NAME", "default") for app in world.apps]
     return tuple(
         Endpoint(
-            known.addresses.get(place.node, AT_LAUNCH),
-            str(known.first_ports[place.node] + place.local_rank) if known.first_ports else AT_LAUNCH,
+            known.addresses.get(place.node, "127.0.0.1"),
+            str(known.first_ports[place.node] + of_job.local_rank) if known.first_ports else AT_LAUNCH,
             roles[place.app],
         )
-        for place in world.job_map.placements
+        for place, of_job in zip(world.job_map.placements, job.job_map.placements[world.first :], strict=False)
     )
 
 
-def _app(job: JobSpec, app: App) -> dict[str, Any]:
+def _fields(job: JobSpec, world: World, app: App, known: WorldFacts) -> dict[str, int | str]:
+    return fields_of_world(job, world, app, (known.master_addr, known.master_port), known.roles)
+
+
+def _app(job: JobSpec, world: World, app: App, known: WorldFacts) -> dict[str, Any]:
     directory = app.wdir or job.wdir
     try:
         here = os.getcwd()
     except FileNotFoundError:  # it was removed: nodes fall back to the home directory
         here = os.environ.get("PWD") or "the current directory"
     return {
-        "program": list(app.program),
+        "program": arguments_of(app, _fields(job, world, app, known)),
         # Relative to the head's directory, as for mpirun.
         "directory": here if directory is None else os.path.join(here, directory),
         "directory_required": directory is not None,

@@ -52,6 +52,7 @@ class JobFacts(NamedTuple):
         spawned: MPI_Comm_spawn created this world.
         profiles: names of the profiles that apply.
         endpoints: the endpoint of each rank, if a profile needs them.
+        role: the name of the world's role.
     """
 
     job_id: str
@@ -70,6 +71,7 @@ class JobFacts(NamedTuple):
     spawned: bool = False
     profiles: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
+    role: str = "default"
 
     @property
     def second_address(self) -> str:
@@ -83,11 +85,13 @@ class NodePlace(NamedTuple):
         node_rank: place among the nodes that run at least one rank, not in the allocation.
         local_size: ranks of the world on this node.
         crowded: the machine runs more ranks than it has CPUs.
+        address: where other machines reach the node; "" if the job is on one machine.
     """
 
     node_rank: int
     local_size: int
     crowded: bool = False
+    address: str = ""
 
 
 class RankPlace(NamedTuple):
