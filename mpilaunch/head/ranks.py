@@ -212,7 +212,7 @@ class Ranks:
 
     def _cancel(self, world: World) -> None:
         """Tell the nodes of a world to drop its ranks, which were prepared."""
-        for index in self._prepared.pop(world.number):
+        for index in self._prepared.pop(world.number, {}):
             self._daemons.links[index].send({"type": "cancel", "number": world.number})
 
     @property

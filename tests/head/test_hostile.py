@@ -43,6 +43,7 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
     "ready": {"programs": ["/bin/true"], "notes": []},
     "refused": {"problems": [{"cause": "program-missing", "detail": "x: not found"}]},
     "started": {"ranks": [[0, 4711, 1.0]], "failed": [[1, 2, 1.0]]},
+    "listens": {"rank": 0, "port": 80},
     "exited": {
         "rank": 0, "code": 1, "signal": None, "core": False, "clock": 2.0, "stopped": False, "stdin_read": 0, "mpi": "absent",
         "evidence": {"out_of_memory": "", "memory_kills": 1},
@@ -57,7 +58,7 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
     "note": {"text": "x"},
     "finished": {"worlds": 1, "swept": [[4711, "sleep"]]},
 }  # fmt: skip
-RANK = {"rank": 0, "app": 0, "environment": {"A": "b"}, "unset": ["C"], "cpus": [0], "stdin": True}
+RANK = {"rank": 0, "app": 0, "environment": {"A": "b"}, "unset": ["C"], "cpus": [0], "stdin": True, "fields": None}
 APP = {"program": ["true"], "directory": "/", "directory_required": True, "environment": {}}
 MPI = {
     "world": "j", "namespace": "n", "first": 0, "size": 1, "universe_size": 1, "pmi_universe_size": 0,
@@ -71,12 +72,13 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
     "prepare": {
         "job": "0123456789abcdef", "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "defaults": {}, "scrub": [],
         "merge_stderr": False, "window": 65536, "drain": 0.1, "silence": 60.0, "pulse": 60.0,
-        "attach": {"secret": "0f" * 32, "seconds": 0.1}, "mpi": MPI, "node": 0, "ranks": [RANK],
+        "attach": {"secret": "0f" * 32, "seconds": 0.1}, "mpi": MPI, "node": 0, "ranks": [RANK], "number": 0,
     },
-    "launch": {},
+    "launch": {"numbers": [0]},
+    "await": {"rank": 0, "port": 80},
     "signal": {"signal": 18},
     "stop": {"steps": [[15, 0.1]]},
-    "cancel": {},
+    "cancel": {"number": 0},
     "release": {},
     "world": {"mpi": MPI},
     "collective": {"kind": "pmi ", "members": [["j", -1]], "number": 1, "parts": [{"a": "b"}]},

@@ -20,7 +20,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
 from mpilaunch.job.output.lines import LONGEST_LINE
-from mpilaunch.job.worlds import first_world
+from mpilaunch.job.worlds import first_worlds
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 from tests.support.command_line import job
 
@@ -54,7 +54,7 @@ def forward(words: str, body: Callable[[OutputForwarder, NodeLink], Coroutine[An
 
     async def main() -> None:
         forwarder = OutputForwarder(job(words), lambda error: None)
-        forwarder.add_world(first_world(job(words)))
+        forwarder.add_world(first_worlds(job(words))[0])
         running = body(forwarder, cast(NodeLink, link))
         if running is not None:
             await running
@@ -251,7 +251,7 @@ def test_nothing_is_granted_before_it_is_written() -> None:
 
     async def main() -> None:
         forwarder = OutputForwarder(job("-np 1"), lambda error: None)
-        forwarder.add_world(first_world(job("-np 1")))
+        forwarder.add_world(first_worlds(job("-np 1"))[0])
         forwarder.data(cast(NodeLink, link), out(0), bytes(size))
         for _ in range(50):
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.job.worlds import World, first_world, spawned_world
+from mpilaunch.job.worlds import World, first_worlds, spawned_world
 from mpilaunch.placement.mapping import JobMap, Placement
 
 
@@ -30,7 +30,7 @@ def asked(*apps: dict[str, Any], pairs: dict[str, str] | None = None) -> dict[st
 
 def spawn(spec: JobSpec, *apps: dict[str, Any]) -> World:
     """Return the world that the first ranks of a job spawn."""
-    return spawned_world(spec, [first_world(spec)], asked(*apps), spec.job_map.placements)
+    return spawned_world(spec, [first_worlds(spec)[0]], asked(*apps), spec.job_map.placements)
 
 
 def places(world: World) -> list[tuple[int, int]]:
@@ -51,13 +51,13 @@ def test_a_program_that_asks_for_more_than_is_free_gets_it() -> None:
 
 def test_ranks_that_have_ended_leave_their_slots() -> None:
     spec = job(1, 1, ranks=2)
-    world = spawned_world(spec, [first_world(spec)], asked({"count": 1}), spec.job_map.placements[:1])
+    world = spawned_world(spec, [first_worlds(spec)[0]], asked({"count": 1}), spec.job_map.placements[:1])
     assert places(world) == [(1, 0)]
 
 
 def test_numbers_go_on_where_the_last_world_ends() -> None:
     spec = job(4, ranks=3)
-    first = first_world(spec)
+    first = first_worlds(spec)[0]
     assert (first.number, first.name, first.first, first.size, first.parent) == (0, "id", 0, 3, "")
     second = spawned_world(spec, [first], asked({"count": 2}, pairs={"k": "v"}), ())
     assert (second.number, second.name, second.first, second.size, second.parent) == (1, "id.1", 3, 2, "id")

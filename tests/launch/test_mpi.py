@@ -101,6 +101,14 @@ def test_unequal_nodes_and_ranks_round_the_nodes(programs: Path) -> None:
     assert ring(programs, 4, "--map-by", "node", "-H", "local:2,local:2") == world((HERE, [0, 2]), (HERE, [1, 3]))
 
 
+def test_each_role_is_a_world(family_programs: Path) -> None:
+    """MPI connects the ranks of a role only, on nodes that both roles use."""
+    roles = ["--role", "a", "-np", "3", family_programs / "ring", "3", ":", "--role", "b", "-np", "2", family_programs / "ring", "2"]
+    done = launch("-H", "local:2,local:3", *roles)
+    assert (done.code, done.err) == (0, b"")
+    assert done.lines == sorted([*world((HERE, [0, 1]), (HERE, [2])), *world((HERE, [0, 1]))])
+
+
 def test_several_programs_are_one_world(programs: Path) -> None:
     here = (programs / "ring", "4")
     done = launch("-H", "local:2,local:2", "-np", "1", *here, ":", "-np", "3", *here)

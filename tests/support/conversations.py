@@ -341,8 +341,9 @@ class HostileHead:
             "pmix_defaults": {}, "descriptor": None, "port": False, "notice_after": 30.0,
         }  # fmt: skip
         choices: list[Message] = [
-            {"type": "launch"},
-            {"type": "cancel"},
+            {"type": "launch", "numbers": [random.choice((0, 9))]},
+            {"type": "await", "rank": random.choice((0, 9)), "port": random.choice((1, 70_000))},
+            {"type": "cancel", "number": random.choice((0, 9))},
             {"type": "signal", "signal": random.choice((18, 64, 4000))},
             {"type": "stop", "steps": random.choice(([], [[15, 0.1]], [[15, 1e14]], [[4000, 0.1]]))},
             {"type": "release"},

@@ -251,8 +251,9 @@ class WireToDaemon:
         self.write(self.session.data_to_send())
 
     def send(self, kind: str, /, **members: Any) -> None:
-        """Send a control message."""
-        self.session.send({"type": kind, **members})
+        """Send a control message; `launch` and `cancel` are about the world that `prepare` prepares by default."""
+        world = {"launch": {"numbers": [0]}, "cancel": {"number": 0}}.get(kind, {})
+        self.session.send({"type": kind, **world, **members})
         self.flush()
 
     def prepare(
@@ -264,6 +265,7 @@ class WireToDaemon:
         window: int = 65536,
         unset: Sequence[str] = (),
         rank_environment: Mapping[str, str] | None = None,
+        fields: Mapping[str, int | str] | None = None,
         **members: Any,
     ) -> None:
         """Send `prepare` for `ranks` ranks from `first` on, and open their streams; `members` replace those of the message."""
@@ -276,6 +278,7 @@ class WireToDaemon:
                 "unset": list(unset),
                 "cpus": None,
                 "stdin": stdin,
+                "fields": fields,
             }
             for rank in range(first, first + ranks)
         ]
@@ -298,6 +301,7 @@ class WireToDaemon:
             "mpi": None,
             "node": 0,
             "ranks": specs,
+            "number": 0,
             **members,
         }
         for rank in range(first, first + ranks):
