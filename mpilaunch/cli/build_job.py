@@ -20,6 +20,7 @@ from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.job import checkpoints
+from mpilaunch.job.environment.contracts import need_endpoints
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.output.tags import parse_tag, tag_template
 from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
@@ -114,6 +115,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         restarts=restarts,
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
         **settings.fields("mpi", "pmi-port", "pmix-library"),
+        profiles=settings["profile"] or (),
     )
     forwarded, apps = _environments(settings, sections, of_each, environ, _facts(job))
     return job._replace(environment=forwarded, apps=apps)
@@ -150,6 +152,9 @@ def _part(settings: Settings) -> tuple[Part | None, Settings]:
     if settings["mpi"] not in ("auto", "none"):
         hint = "run mpilaunch once with --host or --hostfile: then MPI programs find each other"
         raise conflict(f"--node-rank {rank} and --mpi {settings['mpi']} cannot be used together", hint=hint)
+    if need_endpoints(settings["profile"] or ()):
+        message = f"--node-rank {rank} and --profile {','.join(settings['profile'])} cannot be used together"
+        raise conflict(message, hint="run mpilaunch once with --host or --hostfile: then it knows where each rank is")
     of_part: dict[str, Value] = {"host": ("localhost",), "nnodes": None, "mpi": "none"}
     changed = {name: Setting(value, "--node-rank") for name, value in of_part.items()}
     return Part(rank, int(nnodes)), Settings({**settings.by_name, **changed})

@@ -93,6 +93,13 @@ class OneOf(Text):
         return text
 
 
+class SomeOf(Text):
+    """Some of a few words, separated by commas."""
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(OneOf(*self.words).parse, text.split(","))))
+
+
 class Number(Text):
     """A whole number in a range, or one of the words, in upper case."""
 
@@ -205,7 +212,7 @@ class Option(click.Option):
     @property
     def choices(self) -> tuple[str, ...]:
         """The accepted words; empty if the option accepts any text."""
-        return self.type.words if isinstance(self.type, OneOf) else ()
+        return self.type.words if isinstance(self.type, (OneOf, SomeOf)) else ()
 
     @property
     def value_hint(self) -> str:

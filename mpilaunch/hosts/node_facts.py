@@ -54,7 +54,7 @@ class NodeFacts(NamedTuple):
         gpus: the GPUs that the daemon may use, by vendor, then in the order of `index` or of the vendor's mask.
         addresses: the node's addresses without loopback and link-local ones, IPv4 first, the default route's first.
         ssh_connection: (head's address, port, node's address, port) as sshd saw them, or None.
-        free_port: a free TCP port outside the kernel's range for outgoing connections, 0 if there is none.
+        free_port: the first of several free TCP ports outside the kernel's range for outgoing connections, 0 if there are none.
         notes: remarks of the daemon for the user.
     """
 

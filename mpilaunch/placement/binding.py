@@ -44,11 +44,13 @@ class RankBinding(NamedTuple):
     Attributes:
         cpus: numbers for sched_setaffinity, None to keep the daemon's affinity.
         gpus: labels for reports ("nvidia 0 GPU-8a1b..."), in the order the rank sees them.
+        together: the other ranks of the node see the same GPUs, indexed by LOCAL_RANK.
         environment, unset: variables to set (CUDA_VISIBLE_DEVICES, ...), and to remove because they would select other GPUs.
     """
 
     cpus: tuple[int, ...] | None = None
     gpus: tuple[str, ...] = ()
+    together: bool = False
     environment: Mapping[str, str] = {}
     unset: tuple[str, ...] = ()
 
@@ -136,7 +138,9 @@ def _bind_gpus(
     bindings, gpu_of = {}, {}
     for placement in placements:
         visible = _in_runtime_order(chosen[placement.rank])
-        bindings[placement.rank] = _make_visible(visible, gpus, placement, virtual=mode == "virtual")
+        binding = _make_visible(visible, gpus, placement, virtual=mode == "virtual")
+        shared = bool(visible) and mode == "node" and len(placements) > 1
+        bindings[placement.rank] = binding._replace(together=True) if shared else binding
         index = placement.local_rank if mode == "node" else 0
         if index < len(visible):
             gpu_of[placement.rank] = visible[index]
@@ -231,7 +235,6 @@ def _make_visible(visible: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placem
         environment |= {
             "LOCAL_RANK": "0",
             "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-            "JAX_LOCAL_DEVICE_IDS": ",".join(map(str, range(len(visible)))),
             "MPILAUNCH_LOCAL_RANK": str(placement.local_rank),
         }
     if not visible and not environment and not unset:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.daemon.node import probe as probe_module
-from mpilaunch.daemon.node.probe import find_addresses, find_free_port, probe, probe_hardware
+from mpilaunch.daemon.node.probe import PORTS, find_addresses, find_free_port, probe, probe_hardware
 from mpilaunch.hosts.node_facts import Cpu, Gpu, NodeFacts
 from tests.support import trees
 
@@ -131,12 +131,12 @@ def test_this_machines_addresses_are_its_own() -> None:
 
 @pytest.fixture
 def binds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The ports that were tried; none is really bound, and only the last of three is free."""
+    """The ports that were tried; none is really bound. The first is taken, and so is the last of the second series."""
     tried: list[int] = []
 
     def try_port(port: int) -> bool:
         tried.append(port)
-        return len(tried) == 3
+        return len(tried) not in (1, 1 + PORTS)
 
     monkeypatch.setattr(probe_module, "_binds", try_port)
     return tried
@@ -162,7 +162,7 @@ def test_ports_lie_outside_the_kernels_range(
         trees.write(tmp_path / "proc/sys/net/ipv4/ip_local_port_range", kernel)
     drawn = iter([lambda count: 0, lambda count: count - 1, lambda count: 7])
     assert find_free_port(str(tmp_path), lambda count: next(drawn)(count)) == first + 7
-    assert binds == [first, last, first + 7]
+    assert binds == [first, *range(last - PORTS + 1, last + 1), *range(first + 7, first + 7 + PORTS)]
 
 
 def test_no_free_port_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:

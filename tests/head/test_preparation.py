@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from mpilaunch.head.nodes.preparation import AT_LAUNCH, environment_before_launch
+import json
+
+from mpilaunch.head.nodes.preparation import AT_LAUNCH, environment_before_launch, preparations, world_facts
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
+from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.spec import App, JobSpec
+from mpilaunch.job.worlds import first_world
 from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 
 
@@ -30,3 +34,29 @@ def test_the_user_sets_everything_but_the_facts_of_the_map() -> None:
     variables = environment_before_launch(job(1, ranks=1, master_addr="m", master_port=9), 0)
     assert {"MASTER_PORT": "9", "MASTER_ADDR": "m"}.items() <= variables.items()
     assert "OMP_NUM_THREADS" not in variables
+
+
+def test_a_profile_and_what_the_user_sets_instead() -> None:
+    variables = environment_before_launch(job(2, 2, ranks=4, profiles=("tf", "lightning")), 3)
+    assert variables["PL_TRAINER_DEVICES"] == "2"
+    assert json.loads(variables["TF_CONFIG"])["task"] == {"type": "worker", "index": 3}
+    own = {"TF_CONFIG": "mine", "PL_TRAINER_DEVICES": "1", "JAX_COORDINATOR_ADDRESS": "a:1", "OMPI_MCA_orte_hnp_uri": "u"}
+    variables = environment_before_launch(job(2, 2, ranks=4, profiles=("tf", "lightning"), environment=own), 3)
+    assert own.items() <= variables.items()
+
+
+def test_every_rank_has_a_port_on_its_own_node() -> None:
+    spec = job(2, 1, ranks=3, profiles=("tf",))
+    world = first_world(spec)
+    facts = {
+        index: NodeFacts(f"n{index}", "3.11.0", "/usr/bin/python3", (), (), (f"10.0.0.{index}",), None, 20000 * (index + 1))
+        for index in range(2)
+    }
+    known = world_facts(spec, world, facts)
+    assert (known.master_addr, known.master_port, known.second_port) == ("10.0.0.0", "20000", "20001")
+    found = [
+        json.loads(rank["environment"]["TF_CONFIG"])["cluster"]
+        for _, message in preparations(spec, world, known, {})
+        for rank in message["ranks"]
+    ]
+    assert found == [{"worker": ["10.0.0.0:20002", "10.0.0.0:20003", "10.0.0.1:40002"]}] * 3

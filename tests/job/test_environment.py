@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import string
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
-from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace, cross_places
-from mpilaunch.job.environment.contracts import FIXED, SCRUBBED, is_listed
+from mpilaunch.job.environment.contract import Endpoint, JobFacts, NodePlace, RankPlace, cross_places
+from mpilaunch.job.environment.contracts import FIXED, PROFILES, SCRUBBED, is_listed
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.forward import (
     FORWARDED_NAMES,
@@ -35,7 +36,7 @@ NODE_OF = (0, 0, 1, 1)
 PLACEMENTS = [Placement(rank=rank, node=NODE_OF[rank], local_rank=rank % 2, slot=rank % 2) for rank in range(4)]
 
 
-JOB = JobFacts("3f0a", "3f0a", 4, 2, 6, "10.0.0.1", "31047", max_restarts=3)
+JOB = JobFacts("3f0a", "3f0a", 4, 2, 6, "10.0.0.1", "31047", "31048", max_restarts=3)
 
 
 def environment_of(rank: int, job: JobFacts = JOB) -> dict[str, str]:
@@ -76,6 +77,9 @@ def test_golden_environment_of_rank_3_of_two_nodes_with_two_ranks() -> None:
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
         "OMPI_COMM_WORLD_NODE_RANK": "1",
         "OMPI_UNIVERSE_SIZE": "6",
+        "OMPI_MCA_orte_hnp_uri": "",
+        "JAX_COORDINATOR_ADDRESS": "10.0.0.1:31048",
+        "NNODES": "2",
         "LOCAL_SIZE": "2",
         "CROSS_RANK": "1",
         "CROSS_SIZE": "2",
@@ -111,6 +115,64 @@ def test_no_two_contracts_or_layers_set_the_same_name() -> None:
     ]
     names = [name for layer in layers for name in layer]
     assert len(names) == len(set(names)) > 30
+
+
+def test_an_ipv6_address_has_brackets() -> None:
+    assert environment_of(0, JOB._replace(master_addr="fd00::1"))["JAX_COORDINATOR_ADDRESS"] == "[fd00::1]:31048"
+
+
+def test_maxtext_finds_the_coordinator_where_a_node_is_a_process() -> None:
+    maxtext = {"JAX_COORDINATOR_IP": "10.0.0.1", "JAX_COORDINATOR_PORT": "31048"}
+    assert not maxtext.keys() & environment_of(0).keys()
+    assert maxtext.items() <= environment_of(0, JOB._replace(size=2)).items()
+
+
+def test_jax_uses_all_gpus_that_a_rank_has_for_itself() -> None:
+    place, node = RankPlace(3, 1, 1, 2, gpus=2), NodePlace(1, 2)
+    assert contracts.rank_environment(JOB, node, place)["JAX_LOCAL_DEVICE_IDS"] == "0,1"
+
+
+# Profiles
+
+ENDPOINTS = tuple(Endpoint(host, port) for host in "ab" for port in "12")
+
+
+def with_profiles(rank: int, *profiles: str, job: JobFacts = JOB) -> dict[str, str]:
+    """What profiles add for a rank."""
+    plain = environment_of(rank, job)
+    found = environment_of(rank, job._replace(profiles=profiles, endpoints=job.endpoints or ENDPOINTS))
+    assert plain.items() <= found.items()
+    return {name: value for name, value in found.items() if name not in plain}
+
+
+def test_no_two_profiles_set_the_same_name_and_the_user_may_set_each() -> None:
+    together = with_profiles(3, *PROFILES)
+    assert len(together) == sum(len(with_profiles(3, name)) for name in PROFILES)
+    assert not together.keys() & FIXED
+
+
+def test_each_role_of_tensorflow_has_its_own_numbers() -> None:
+    roles = ("ps", "worker", "chief", "worker", "evaluator")
+    endpoints = tuple(Endpoint("h", str(port), role) for port, role in enumerate(roles))
+    job = JOB._replace(size=5, profiles=("tf",), endpoints=endpoints)
+    found = [contracts.rank_environment(job, NodePlace(0, 5), RankPlace(rank, rank, 0, 1))["TF_CONFIG"] for rank in range(5)]
+    assert [tuple(json.loads(text)["task"].values()) for text in found] == [
+        *(("ps", 0), ("worker", 0), ("chief", 0), ("worker", 1), ("evaluator", 0))
+    ]
+    assert json.loads(found[0])["cluster"] == {"ps": ["h:0"], "worker": ["h:1", "h:3"], "chief": ["h:2"]}
+
+
+@pytest.mark.parametrize(("ranks", "bounds"), [(1, "1,1,1"), (4, "2,2,1"), (8, "4,2,1"), (3, None)])
+def test_the_chips_of_one_machine(ranks: int, bounds: str | None) -> None:
+    job = JOB._replace(size=ranks, node_count=1, profiles=("tpu",), endpoints=ENDPOINTS)
+    found = contracts.rank_environment(job, NodePlace(0, ranks), RankPlace(0, 0, 0, 1))
+    assert found.get("TPU_PROCESS_BOUNDS") == bounds
+
+
+def test_the_documented_profiles_are_the_real_ones() -> None:
+    real = {(profile, *pair) for profile in PROFILES for pair in with_profiles(3, profile).items()}
+    columns = [documented("Profiles", column) for column in range(3)]
+    assert set(zip(*columns, strict=True)) == real
 
 
 def test_without_mpi_nothing_leads_to_pmi() -> None:
@@ -170,7 +232,7 @@ def test_the_patterns_are_names_or_prefixes() -> None:
 
 
 def test_no_facts_of_the_job_map_may_be_set_but_the_choices_may() -> None:
-    choices = {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME"}
+    choices = {"MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "JAX_COORDINATOR_ADDRESS", "NNODES", "OMPI_MCA_orte_hnp_uri"}
     choices |= {f"TORCHELASTIC_{name}" for name in ("RUN_ID", "USE_AGENT_STORE", "RESTART_COUNT", "MAX_RESTARTS")}
     assert {name for name in environment_of(0) if name not in FIXED} == choices
 
@@ -473,6 +535,7 @@ def test_the_documented_variables_and_example_values_are_the_real_ones() -> None
     real = environment_of(3) | {"OMPI_UNIVERSE_SIZE": "4", "TORCHELASTIC_MAX_RESTARTS": "0", "PMI_SPAWNED": "1"}
     real |= {"PMI_PORT": "127.0.0.1:40000", "PMI_ID": "1804289383"}
     real |= {"TORCHELASTIC_RUN_ID": "3f0a...", "MPILAUNCH_JOB_ID": "3f0a..."}
+    assert real.pop("OMPI_MCA_orte_hnp_uri") == ""  # the page names it below its table
     assert rows == real
 
 

@@ -107,9 +107,18 @@ def test_virtual_says_local_rank_0_and_keeps_the_real_one() -> None:
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "LOCAL_RANK": "0",
         "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-        "JAX_LOCAL_DEVICE_IDS": "0,1",
         "MPILAUNCH_LOCAL_RANK": "1",
     }
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranks", "together"), [(None, 2, True), (None, 1, False), ("slot", 2, False), ("virtual", 2, False)]
+)
+def test_ranks_that_see_the_same_gpus(mode: str | None, ranks: int, together: bool) -> None:
+    bindings = bind(ranks, facts(nvidia(2)), GpuPolicy(bind=mode))
+    assert [(bindings[rank].together, len(bindings[rank].gpus)) for rank in range(ranks)] == [
+        (together, 1 if mode else 2)
+    ] * ranks
 
 
 @pytest.mark.parametrize("mode", [None, "slot", "node", "virtual"])

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PORT_TRIES = 64
+PORTS = 10
+"""Ports in a row that are free: MASTER_PORT, the one of JAX's coordinator, and one for each of eight ranks."""
 LOWEST_PORT = 20000  # services of a cluster live below
 DEFAULT_LOCAL_PORTS = (32768, 60999)  # the kernel's own default
 
@@ -72,16 +74,16 @@ def find_addresses(root: str = "/") -> list[str]:
 
 
 def find_free_port(root: str = "/", draw: Callable[[int], int] | None = None) -> int:
-    """Return a TCP port that is free on all addresses, or 0 if none was found.
+    """Return the first of `PORTS` TCP ports that are free on all addresses, or 0 if there are none.
 
-    It is outside the kernel's range for outgoing connections, so that none takes it before the job listens, and random, so
+    They are outside the kernel's range for outgoing connections, so that none takes them before the job listens, and random, so
     that two jobs on one node rarely choose the same. `draw` returns a random number below its argument.
     """
     draw = draw or (lambda count: int.from_bytes(os.urandom(4), "big") % count)
     ports = _ports_to_try(root)
     for _ in range(PORT_TRIES):
-        port = ports[draw(len(ports))]
-        if _binds(port):
+        port = ports[draw(len(ports) - PORTS + 1)]
+        if all(_binds(port + number) for number in range(PORTS)):
             return port
     return 0
 

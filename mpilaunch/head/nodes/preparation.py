@@ -13,9 +13,18 @@ from typing import Any, NamedTuple
 
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
-from mpilaunch.job.environment.contract import PMI, PMI_DESCRIPTOR, JobFacts, NodePlace, RankPlace, cross_places, mpi_offer
+from mpilaunch.job.environment.contract import (
+    PMI,
+    PMI_DESCRIPTOR,
+    Endpoint,
+    JobFacts,
+    NodePlace,
+    RankPlace,
+    cross_places,
+    mpi_offer,
+)
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
-from mpilaunch.job.environment.master_address import choose_master_address
+from mpilaunch.job.environment.master_address import address_of, choose_master_address
 from mpilaunch.job.spec import App, Deadlines, JobSpec, Part
 from mpilaunch.job.worlds import World, first_world
 from mpilaunch.placement.binding import RankBinding
@@ -45,14 +54,23 @@ class WorldFacts(NamedTuple):
 
     Attributes:
         master_addr, master_port: where rank 0 listens, as text.
+        second_port: another port for rank 0 to listen on, as text.
         one_machine: several nodes of the world are one machine.
         crowded: indexes of the nodes whose machine runs more ranks than it has CPUs.
+        addresses, first_ports: where other machines reach each node, and the first of its ports for ranks, by index; empty
+            unless a profile needs them.
     """
 
     master_addr: str
     master_port: str
+    second_port: str
     one_machine: bool = False
     crowded: frozenset[int] = frozenset()
+    addresses: Mapping[int, str] = {}
+    first_ports: Mapping[int, int] = {}
+
+
+BEFORE_LAUNCH = WorldFacts(AT_LAUNCH, AT_LAUNCH, AT_LAUNCH)
 
 
 def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> WorldFacts:
@@ -60,7 +78,19 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
     address, port = master(job, world, facts)
     ranks_on = Counter(facts[place.node].hostname for place in world.job_map.placements)
     crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
-    return WorldFacts(address, str(port), len(ranks_on) < len(world.job_map.nodes), frozenset(crowded))
+    one_machine = len(ranks_on) < len(world.job_map.nodes)
+    known = WorldFacts(address, str(port), str(second_port(port)), one_machine, frozenset(crowded))
+    if not contracts.need_endpoints(_profiles(job, world)):
+        return known
+    nodes = {index: job.allocation.nodes[index] for index in world.job_map.nodes}
+    addresses = dict.fromkeys(nodes, "127.0.0.1")
+    if len(ranks_on) > 1:
+        everyone = [facts[index] for index in nodes]
+        addresses = {
+            index: address_of(facts[index], everyone, node.agent == "local", node.name) for index, node in nodes.items()
+        }
+    first_ports = {index: (facts[index].free_port or FALLBACK_PORT) + 2 for index in nodes}
+    return known._replace(addresses=addresses, first_ports=first_ports)
 
 
 def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: int) -> dict[str, Any]:
@@ -93,12 +123,15 @@ def preparations(
         universe_size=part.nodes * job.universe,
         master_addr=known.master_addr,
         master_port=known.master_port,
+        second_port=known.second_port,
         restart_count=job.restart,
         max_restarts=job.restarts.limit,
         mpi=job.mpi,
         threads=job.threads,
         pmi_port=job.pmi_port,
         spawned=bool(world.parent),
+        profiles=_profiles(job, world),
+        endpoints=_endpoints(job, world, known),
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
@@ -106,9 +139,13 @@ def preparations(
         node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
         ranks = []
         for place in places:
-            rank_place = RankPlace(first + place.rank, place.local_rank, *crosses[place.rank])
-            variables = contracts.rank_environment(job_facts, node, rank_place)
             binding = bindings.get(place.rank, UNBOUND)
+            gpus = 0 if binding.together else len(binding.gpus)
+            rank_place = RankPlace(first + place.rank, place.local_rank, *crosses[place.rank], gpus)
+            variables = contracts.rank_environment(job_facts, node, rank_place)
+            # What the user sets precedes all but the facts of the map.
+            for name in {*job.environment, *world.apps[place.app].environment} - contracts.FIXED:
+                variables.pop(name, None)
             ranks.append(
                 {
                     "rank": world.first + place.rank,
@@ -119,19 +156,22 @@ def preparations(
                     "stdin": world.number == 0 and job.gets_stdin(place.rank),
                 }
             )
-        yield index, {
-            "type": "prepare",
-            "environment": {**common, **contracts.node_environment(job_facts, node)},
-            "defaults": contracts.defaults(job_facts, node),
-            "node": node_rank,
-            "ranks": ranks,
-        }
+        yield (
+            index,
+            {
+                "type": "prepare",
+                "environment": {**contracts.node_environment(job_facts, node), **common},
+                "defaults": contracts.defaults(job_facts, node),
+                "node": node_rank,
+                "ranks": ranks,
+            },
+        )
 
 
 def variables_before_launch(job: JobSpec) -> list[dict[str, str]]:
     """Return the variables that mpilaunch sets for each rank; values that only a launch decides are AT_LAUNCH."""
     variables: dict[int, dict[str, str]] = {}
-    for _, message in preparations(job._replace(job_id=AT_LAUNCH), first_world(job), WorldFacts(AT_LAUNCH, AT_LAUNCH), {}):
+    for _, message in preparations(job._replace(job_id=AT_LAUNCH), first_world(job), BEFORE_LAUNCH, {}):
         variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
     return [variables[place.rank] for place in job.job_map.placements]
 
@@ -143,7 +183,9 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     other variables, those of a binding and those that libpmix sets are left out.
     """
     world = first_world(job)
-    known = WorldFacts(job.master_addr or AT_LAUNCH, str(job.master_port or AT_LAUNCH))
+    known = BEFORE_LAUNCH._replace(master_addr=job.master_addr or AT_LAUNCH)
+    if job.master_port is not None:
+        known = known._replace(master_port=str(job.master_port), second_port=str(second_port(job.master_port)))
     place = job.job_map.placements[rank]
     shown = job._replace(job_id=AT_LAUNCH)
     app = world.apps[place.app]
@@ -199,7 +241,7 @@ def mpi_init_notice(deadlines: Deadlines) -> float:
 def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
     """Return MASTER_ADDR and MASTER_PORT: the user's choice, else an address that the nodes reach and a free port there.
 
-    Each spawned world has a port of its own. An attempt does not use the port of the attempt before it, since a lost node may
+    Each spawned world has ports of its own. An attempt does not use the ports of the attempt before it, since a lost node may
     still run a rank that listens there.
     """
     index = world.job_map.placements[0].node
@@ -207,8 +249,33 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     others = [facts[other] for other in world.job_map.nodes if other != index]
     address = job.master_addr or choose_master_address(facts[index], others, node.agent == "local", node.name)
     port = facts[index].free_port or FALLBACK_PORT
-    port += port == job.last_port
-    return address, (job.master_port or port) + world.number
+    port += 2 * (port == job.last_port)
+    return address, (job.master_port or port) + 2 * world.number
+
+
+def second_port(port: int) -> int:
+    """Return the port beside MASTER_PORT, so that parts of a job that are started by hand choose the same."""
+    return port + 1 if port < 65535 else port - 1
+
+
+def _profiles(job: JobSpec, world: World) -> tuple[str, ...]:
+    """Return the profiles of a world: a spawned one finds its ranks by MPI only."""
+    return () if world.parent else job.profiles
+
+
+def _endpoints(job: JobSpec, world: World, known: WorldFacts) -> tuple[Endpoint, ...]:
+    """Return the endpoint of each rank, whose role is its program's ROLE_NAME; nothing if no profile needs them."""
+    if not contracts.need_endpoints(_profiles(job, world)):
+        return ()
+    roles = [{**job.environment, **app.environment}.get("ROLE_NAME", "default") for app in world.apps]
+    return tuple(
+        Endpoint(
+            known.addresses.get(place.node, AT_LAUNCH),
+            str(known.first_ports[place.node] + place.local_rank) if known.first_ports else AT_LAUNCH,
+            roles[place.app],
+        )
+        for place in world.job_map.placements
+    )
 
 
 def _app(job: JobSpec, app: App) -> dict[str, Any]:

@@ -25,6 +25,18 @@ def mpi_offer(mpi: str) -> tuple[str, ...]:
     return _OFFERS[mpi]
 
 
+class Endpoint(NamedTuple):
+    """Where a rank may listen, as the other nodes reach it; its role is the ROLE_NAME of its program."""
+
+    host: str
+    port: str
+    role: str = "default"
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 class JobFacts(NamedTuple):
     """Facts shared by all ranks of a world.
 
@@ -33,10 +45,13 @@ class JobFacts(NamedTuple):
         size, node_count: ranks in the world, and nodes that run at least one of them.
         universe_size: slots in the allocation, used or not.
         master_addr, master_port: where rank 0 listens, as text.
+        second_port: another port for rank 0 to listen on, as text.
         restart_count, max_restarts: restarts so far, and the most allowed.
         mpi, threads: as in `JobSpec`.
         pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
         spawned: MPI_Comm_spawn created this world.
+        profiles: names of the profiles that apply.
+        endpoints: the endpoint of each rank, if a profile needs them.
     """
 
     job_id: str
@@ -46,12 +61,19 @@ class JobFacts(NamedTuple):
     universe_size: int
     master_addr: str
     master_port: str
+    second_port: str = ""
     restart_count: int = 0
     max_restarts: int = 0
     mpi: str = "auto"
     threads: str = "auto"
     pmi_port: bool = False
     spawned: bool = False
+    profiles: tuple[str, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+
+    @property
+    def second_address(self) -> str:
+        return Endpoint(self.master_addr, self.second_port).address
 
 
 class NodePlace(NamedTuple):
@@ -69,12 +91,19 @@ class NodePlace(NamedTuple):
 
 
 class RankPlace(NamedTuple):
-    """Facts about one rank; `cross_rank` is the place of its node among the `cross_size` nodes that have this local rank."""
+    """Facts about one rank.
+
+    Attributes:
+        rank, local_rank: place in the world, and on its node.
+        cross_rank, cross_size: place of its node among those that have this local rank, and their number.
+        gpus: how many GPUs the rank sees and has for itself, as far as mpilaunch knows.
+    """
 
     rank: int
     local_rank: int
     cross_rank: int
     cross_size: int
+    gpus: int = 0
 
 
 def cross_places(placements: Sequence[Placement]) -> list[tuple[int, int]]:
@@ -98,9 +127,10 @@ class Contract(NamedTuple):
     Attributes:
         job, node, rank: return the variables that mpilaunch sets: shared by the world, shared on a node, or of one rank.
         defaults: returns variables that are set only if neither the node nor the user sets them.
-        overridable: names from `job` that the user may set to another value; all other names state facts of the job map.
+        overridable: names that the user may set to another value; all other names state facts of the job map.
         also_fixed: names that state such facts and are set elsewhere.
         scrubbed: variables of a surrounding job, which a rank would join: exact names, and prefixes written `PREFIX*`.
+        endpoints: it needs the endpoint of each rank.
     """
 
     job: Callable[[JobFacts], Variables] = _nothing
@@ -110,3 +140,4 @@ class Contract(NamedTuple):
     overridable: frozenset[str] = frozenset()
     also_fixed: frozenset[str] = frozenset()
     scrubbed: tuple[str, ...] = ()
+    endpoints: bool = False

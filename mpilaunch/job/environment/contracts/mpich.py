@@ -9,14 +9,16 @@ from mpilaunch.job.environment.contract import PMI, PMI_DESCRIPTOR, Contract, mp
 
 CONTRACT = Contract(
     # With a port, the daemon adds its number and password.
-    rank=lambda job, node, rank: {
-        **({"PMI_SPAWNED": "1"} if job.spawned else {}),
-        **({} if job.pmi_port else {"PMI_FD": str(PMI_DESCRIPTOR)}),
-        "PMI_RANK": str(rank.rank),
-        "PMI_SIZE": str(job.size),
-    }
-    if PMI in mpi_offer(job.mpi)
-    else {},
+    rank=lambda job, node, rank: (
+        {
+            **({"PMI_SPAWNED": "1"} if job.spawned else {}),
+            **({} if job.pmi_port else {"PMI_FD": str(PMI_DESCRIPTOR)}),
+            "PMI_RANK": str(rank.rank),
+            "PMI_SIZE": str(job.size),
+        }
+        if PMI in mpi_offer(job.mpi)
+        else {}
+    ),
     # MPICH would otherwise have to choose between PMI and PMIx.
     defaults=lambda job, node: (
         {"MPIR_CVAR_PMI_VERSION": "2" if job.mpi == "pmi2" else "1"} if PMI in mpi_offer(job.mpi) else {}

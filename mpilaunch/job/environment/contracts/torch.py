@@ -1,6 +1,7 @@
-"""torchrun's variables, which torch, Accelerate, DeepSpeed, Lightning and Megatron-LM read.
+"""torchrun's variables, which torch, Accelerate, DeepSpeed, Lightning and Megatron-LM read; Lightning's profile.
 
-Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, and torch's `env://` rendezvous.
+Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, and torch's `env://` rendezvous;
+pytorch_lightning/utilities/argparse.py.
 """
 
 from __future__ import annotations
@@ -49,4 +50,10 @@ CONTRACT = Contract(
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK"),
         *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
     ),
+)
+
+LIGHTNING = Contract(
+    # The defaults of a Trainer's arguments.
+    job=lambda job: {"PL_TRAINER_NUM_NODES": str(job.node_count)},
+    node=lambda job, node: {"PL_TRAINER_DEVICES": str(node.local_size)},
 )
