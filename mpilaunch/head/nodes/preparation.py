@@ -31,6 +31,8 @@ from mpilaunch.placement.binding import RankBinding
 from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
 
+RENDEZVOUS_PORT = 10
+"""The place of the rendezvous store's port among the free ports of a node."""
 FALLBACK_PORT = 29500
 """MASTER_PORT when a node reports no free port: torch's default."""
 NOTICE_SECONDS = 30.0
@@ -49,6 +51,19 @@ def silence_limits(deadlines: Deadlines) -> dict[str, float]:
     return {"silence": deadlines.heartbeat * NODE_SILENCE, "pulse": deadlines.heartbeat * FROZEN}
 
 
+class Rendezvous(NamedTuple):
+    """The store at which the ranks of Horovod meet: where rank 0's node serves it, and the secret of its ranks."""
+
+    address: str
+    port: int
+    secret: str
+
+    @property
+    def variables(self) -> tuple[str, str]:
+        """Address and port for Horovod, which puts the address, with whatever it holds, in front of each path."""
+        return f"{self.address}:{self.port}/{self.secret}", str(self.port)
+
+
 class WorldFacts(NamedTuple):
     """Facts of a world that are known only when its nodes have reported.
 
@@ -59,6 +74,7 @@ class WorldFacts(NamedTuple):
         crowded: indexes of the nodes whose machine runs more ranks than it has CPUs.
         addresses, first_ports: where other machines reach each node, and the first of its ports for ranks, by index; empty
             unless a profile needs them.
+        rendezvous: the store that rank 0's node serves, if a profile needs it.
     """
 
     master_addr: str
@@ -68,6 +84,7 @@ class WorldFacts(NamedTuple):
     crowded: frozenset[int] = frozenset()
     addresses: Mapping[int, str] = {}
     first_ports: Mapping[int, int] = {}
+    rendezvous: Rendezvous | None = None
 
 
 BEFORE_LAUNCH = WorldFacts(AT_LAUNCH, AT_LAUNCH, AT_LAUNCH)
@@ -80,6 +97,8 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
     crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
     one_machine = len(ranks_on) < len(world.job_map.nodes)
     known = WorldFacts(address, str(port), str(second_port(port)), one_machine, frozenset(crowded))
+    if contracts.need_rendezvous(_profiles(job, world)):
+        known = known._replace(rendezvous=_rendezvous(world, facts[world.job_map.placements[0].node], address))
     if not contracts.need_endpoints(_profiles(job, world)):
         return known
     nodes = {index: job.allocation.nodes[index] for index in world.job_map.nodes}
@@ -132,6 +151,7 @@ def preparations(
         spawned=bool(world.parent),
         profiles=_profiles(job, world),
         endpoints=_endpoints(job, world, known),
+        rendezvous=(AT_LAUNCH, AT_LAUNCH) if known.rendezvous is None else known.rendezvous.variables,
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
@@ -163,6 +183,7 @@ def preparations(
                 "environment": {**contracts.node_environment(job_facts, node), **common},
                 "defaults": contracts.defaults(job_facts, node),
                 "node": node_rank,
+                "rendezvous": known.rendezvous._asdict() if known.rendezvous and index == job_map.placements[0].node else None,
                 "ranks": ranks,
             },
         )
@@ -256,6 +277,17 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
 def second_port(port: int) -> int:
     """Return the port beside MASTER_PORT, so that parts of a job that are started by hand choose the same."""
     return port + 1 if port < 65535 else port - 1
+
+
+def _rendezvous(world: World, facts: NodeFacts, address: str) -> Rendezvous:
+    """Return the store of a world, on rank 0's node, at MASTER_ADDR or, as Horovod knows IPv4 only, at an IPv4 address."""
+    import hashlib  # few launches need it
+
+    if ":" in address:
+        address = next((other for other in facts.addresses if ":" not in other), address)
+    # Its requests are plain text, so that the name of the world in PMIx must not follow from the secret.
+    secret = hashlib.sha256(b"rendezvous " + world.namespace.encode()).hexdigest()
+    return Rendezvous(address, (facts.free_port or FALLBACK_PORT) + RENDEZVOUS_PORT, secret)
 
 
 def _profiles(job: JobSpec, world: World) -> tuple[str, ...]:

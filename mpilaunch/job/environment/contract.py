@@ -52,6 +52,7 @@ class JobFacts(NamedTuple):
         spawned: MPI_Comm_spawn created this world.
         profiles: names of the profiles that apply.
         endpoints: the endpoint of each rank, if a profile needs them.
+        rendezvous: where the ranks reach the store that rank 0's node serves: HOST:PORT/SECRET and PORT; if a profile needs it.
     """
 
     job_id: str
@@ -70,6 +71,7 @@ class JobFacts(NamedTuple):
     spawned: bool = False
     profiles: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
+    rendezvous: tuple[str, str] = ("", "")
 
     @property
     def second_address(self) -> str:
@@ -141,3 +143,4 @@ class Contract(NamedTuple):
     also_fixed: frozenset[str] = frozenset()
     scrubbed: tuple[str, ...] = ()
     endpoints: bool = False
+    rendezvous: bool = False
