@@ -168,7 +168,8 @@ def _local_ranks(text: str | None) -> frozenset[int] | None:
 def _threads(settings: Settings) -> str:
     """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
     cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
-    return str(cpus or ("auto" if settings["dialect"] in ("auto", *dialects.SEPARATE) else "none"))
+    as_torchrun = settings["dialect"] in {"auto", *dialects.SEPARATE} - dialects.NO_THREADS
+    return str(cpus or ("auto" if as_torchrun else "none"))
 
 
 def _check_fold(settings: Settings) -> None:
