@@ -20,7 +20,7 @@ from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.job import checkpoints
-from mpilaunch.job.environment.contracts import need_endpoints
+from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.environment.templates import check_templates, variable_templates
 from mpilaunch.job.output.tags import parse_tag, tag_template
@@ -168,8 +168,9 @@ def _part(settings: Settings) -> tuple[Part | None, Settings]:
     if settings["mpi"] not in ("auto", "none"):
         hint = "run mpilaunch once with --host or --hostfile: then MPI programs find each other"
         raise conflict(f"--node-rank {rank} and --mpi {settings['mpi']} cannot be used together", hint=hint)
-    if need_endpoints(settings["profile"] or ()):
-        message = f"--node-rank {rank} and --profile {','.join(settings['profile'])} cannot be used together"
+    profiles = settings["profile"] or ()
+    if need_endpoints(profiles) or need_rendezvous(profiles):
+        message = f"--node-rank {rank} and --profile {','.join(profiles)} cannot be used together"
         raise conflict(message, hint="run mpilaunch once with --host or --hostfile: then it knows where each rank is")
     of_part: dict[str, Value] = {"host": ("localhost",), "nnodes": None, "mpi": "none"}
     changed = {name: Setting(value, "--node-rank") for name, value in of_part.items()}
@@ -183,7 +184,8 @@ def _local_ranks(text: str | None) -> frozenset[int] | None:
 def _threads(settings: Settings) -> str:
     """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
     cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
-    return str(cpus or ("auto" if settings["dialect"] in ("auto", *dialects.SEPARATE) else "none"))
+    as_torchrun = settings["dialect"] in {"auto", *dialects.SEPARATE} - dialects.NO_THREADS
+    return str(cpus or ("auto" if as_torchrun else "none"))
 
 
 def _check_fold(settings: Settings) -> None:

@@ -40,12 +40,21 @@ def run(words: Sequence[str], surroundings: Surroundings) -> int:
     verb, words = split_verb(words, surroundings.name)
     line = read_command(words, surroundings.name, read_text, surroundings.environ)
     if line.wants == "version":
-        return print_result(f"mpilaunch {__version__}")
+        return print_result(_version(surroundings.name))
     if line.wants:
         from mpilaunch.cli import help
 
         return print_result(help.text(line.topic, verb))
     return verbs.main_of(verb)(_request(line, surroundings))
+
+
+def _version(name: str) -> str:
+    """Return the version; under another launcher's name with that launcher, for which Horovod and Accelerate look there."""
+    if name == "mpilaunch":
+        return f"mpilaunch {__version__}"
+    from mpilaunch.cli.dialects import table
+
+    return f"mpilaunch {__version__}, in place of {table.of_name(table.of_command(name) or 'openmpi').title}"
 
 
 def read(words: Sequence[str], surroundings: Surroundings) -> verbs.Request:

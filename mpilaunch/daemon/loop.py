@@ -29,6 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from mpilaunch.daemon.rendezvous import Rendezvous
+
 HIGH_WATER = 4 << 20
 """Bytes queued for the wire above which no output of ranks is read."""
 LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
@@ -52,6 +54,7 @@ class Daemon:
         self._prepared: dict[int, tuple[dict[str, Any], dict[int, spawn.App]]] = {}
         self._worlds = 0
         self._evidence: Evidence | None = None
+        self._rendezvous: Rendezvous | None = None
         self._processes = Processes(self._timers, lambda pids: self._wireup.note_memory(pids), self._sweep_later)
         self._wireup = WireUp(self._poller, self._session.send, self._processes.abort, self._timers.set, directory)
         self._released = False
@@ -136,6 +139,11 @@ class Daemon:
                 apps[number] = spawn.prepare_app(message["apps"][number], environment, message["python"])
             except spawn.Problem as problem:
                 problems.append({"cause": problem.cause, "detail": problem.detail})
+        if message["rendezvous"] is not None:
+            try:
+                self._serve_rendezvous(message["rendezvous"])
+            except OSError as error:
+                problems.append({"cause": "rendezvous-failed", "detail": str(error)})
         if problems:
             self._session.send({"type": "refused", "problems": problems})
             return
@@ -166,6 +174,11 @@ class Daemon:
         apps = self._prepared[number][1].values()
         notes = [app.note for app in apps if app.note]
         self._session.send({"type": "ready", "programs": [decode(app.path) for app in apps], "notes": notes})
+
+    def _serve_rendezvous(self, member: dict[str, Any]) -> None:
+        from mpilaunch.daemon.rendezvous import Rendezvous  # only for Horovod
+
+        self._rendezvous = Rendezvous(member["address"], member["port"], member["secret"], self._poller, self._timers.set)
 
     def _listen(self, attach: dict[str, Any]) -> None:
         """Listen for the head to connect again after a lost channel, and send it the path, or why there is no socket."""
@@ -347,6 +360,8 @@ class Daemon:
     def _finish(self) -> None:
         self._state = "finished"
         self._timers.drop("sweep")
+        if self._rendezvous is not None:
+            self._rendezvous.close()
         self._session.send({"type": "finished", "worlds": self._worlds, "swept": self._swept})
         self._swept = []
 

@@ -117,7 +117,7 @@ HEAD_SENDS: Table = {
             job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul),
             defaults=named(without_nul), scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds,
             pulse=seconds, attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
-            ranks=listed(_rank), number=whole,
+            rendezvous=maybe(having(address=text, port=between(1, 65535), secret=secret)), ranks=listed(_rank), number=whole,
         ),
         "_prepare",
     ),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from mpilaunch.daemon import callers
 from mpilaunch.daemon.mpi import pmi_port
 from mpilaunch.daemon.mpi.pmi_port import MOST_UNNAMED, MOST_WRONG, PmiPort, live_owner
 from mpilaunch.daemon.poller import Poller, Timers
@@ -168,8 +169,12 @@ def test_a_rank_that_has_ended_is_not_served(served: Served) -> None:
     assert served.opened == []
 
 
-def test_silent_connections_are_closed_in_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pmi_port, "FIRST_LINE_SECONDS", 0.3)
+
+
+def test_silent_connections_are_closed_in_time(short_deadline: None, served: Served) -> None:
     first = served.connect()
     served.turn(0.15)
     second = served.connect(b"cmd=initack")
@@ -212,5 +217,5 @@ def test_without_a_free_descriptor_the_port_waits(served: Served) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for filler in fillers:
             os.close(filler)
-    served.turn(pmi_port.PAUSE_SECONDS + 0.3)
+    served.turn(callers.PAUSE_SECONDS + 0.3)
     assert served.opened == [(1, b"")] and connection.recv(200) != b""

@@ -298,6 +298,7 @@ class WireToDaemon:
             "silence": 60.0,
             "pulse": 60.0,
             "attach": None,
+            "rendezvous": None,
             "mpi": None,
             "node": 0,
             "ranks": specs,

@@ -8,6 +8,7 @@ MODULES = {
     "hydra": "mpi.hydra",
     "intel": "mpi.intel",
     "torchrun": "frameworks.torchrun",
+    "horovodrun": "frameworks.horovodrun",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
 NAMES = tuple(MODULES)
@@ -15,5 +16,7 @@ DETECTED = frozenset(name for name, module in MODULES.items() if module.startswi
 """Dialects that a command line may be in without naming one."""
 SEPARATE = frozenset(NAMES) - DETECTED
 """Launchers that read the program differently: their options count only with --dialect or under the name of the dialect."""
+NO_THREADS = frozenset({"horovodrun"})
+"""Separate launchers that leave OMP_NUM_THREADS alone, as those of MPI do."""
 ANY_MPI = "mpi"
 """The value of --dialect for one of several MPI launchers: which one, their own options tell."""

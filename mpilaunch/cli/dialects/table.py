@@ -77,7 +77,7 @@ def split_joined(dialect: Dialect, word: str) -> list[str]:
 def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
     """Return the options that variables of a separate dialect set: flag, values and variable; "0" unsets a flag."""
     result = []
-    for row in dialect.rows:
+    for row in dialect.rows if dialect.prefix else ():
         name = max(row.names, key=len)
         variable = dialect.prefix + name.upper().replace("-", "_")
         if (text := environ.get(variable)) and (row.words or text != "0"):

@@ -17,6 +17,8 @@ import os
 import socket
 import sys
 
+from mpilaunch.daemon.callers import Callers
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +31,6 @@ FIRST_LINE_SECONDS = 5.0
 """Deadline of the first line; a library sends it at once."""
 MOST_WRONG = 32
 """Wrong IDs until the port closes: with 1,000 ranks on the node a guess succeeds with a chance below 1 in 60,000."""
-PAUSE_SECONDS = 0.5
-"""Pause after a failed accept, as when no descriptor is free."""
 LONGEST_LINE = 256
 ID_BITS = 31
 ESTABLISHED = "01"
@@ -54,16 +54,23 @@ class PmiPort:
         opened: Callable[[int, socket.socket, bytes], None],
         note: Callable[[str], None],
     ) -> None:
-        self._name, self._size, self._poller, self._set_timer = name, size, poller, set_timer
-        self._opened, self._note = opened, note
-        self._unnamed: dict[socket.socket, bytes] = {}
+        self._name, self._size, self._opened, self._note = name, size, opened, note
         self._expected: dict[int, int] = {}
         self._served: set[int] = set()
         self._wrong = 0
-        self._listener: socket.socket | None = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self._listener.setblocking(False)
-        self.address = "%s:%d" % self._listener.getsockname()
-        poller.watch(self._listener, self._accept)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.address = "%s:%d" % listener.getsockname()
+        self._callers = Callers(
+            listener,
+            poller,
+            set_timer,
+            "pmi port " + name,
+            MOST_UNNAMED,
+            FIRST_LINE_SECONDS,
+            LONGEST_LINE,
+            lambda connection: live_owner(connection) == os.getuid(),
+            self._received,
+        )
 
     def expect(self, rank: int) -> str:
         """Expect a rank that is about to start; return its PMI_ID, which is valid for one connection."""
@@ -81,75 +88,32 @@ class PmiPort:
             self._served.add(number)
 
     def close(self) -> None:
-        for connection in list(self._unnamed):
-            self._drop(connection)
-        if self._listener is not None:
-            if self._listener in self._poller:
-                self._poller.forget(self._listener)
-            self._listener.close()
-            self._listener = None
+        self._callers.close()
 
     # Connections without a name
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return  # it has gone again
-        except OSError:
-            # Perhaps no descriptor is free. The connection stays queued, so the listener would be ready again at once.
-            self._poller.forget(self._listener)
-            self._set_timer("pmi port " + self._name, PAUSE_SECONDS, self._resume)
-            return
-        if live_owner(connection) != os.getuid():
-            connection.close()
-            return
-        self._unnamed[connection] = b""
-        self._poller.watch(connection, lambda: self._read(connection))
-        self._read(connection)
-        if connection in self._unnamed:
-            # By the number, so that a connection that ends early leaves its timer to the next.
-            timer = "pmi first line %s %d" % (self._name, connection.fileno())
-            self._set_timer(timer, FIRST_LINE_SECONDS, lambda: self._drop(connection))
-        if len(self._unnamed) > MOST_UNNAMED:
-            self._drop(next(iter(self._unnamed)))
-
-    def _resume(self) -> None:
-        if self._listener is not None:
-            self._poller.watch(self._listener, self._accept)
-
-    def _read(self, connection: socket.socket) -> None:
-        try:
-            data = connection.recv(LONGEST_LINE, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        line, newline, rest = (self._unnamed[connection] + data).partition(b"\n")
-        if not data or len(line) > LONGEST_LINE:
-            self._drop(connection)
-        elif not newline:
-            self._unnamed[connection] = line
-        else:
+    def _received(self, connection: socket.socket, data: bytes) -> None:
+        line, newline, rest = data.partition(b"\n")
+        if len(line) > LONGEST_LINE:
+            self._callers.drop(connection)
+        elif newline:
             self._take_first_line(connection, line, rest)
 
     def _take_first_line(self, connection: socket.socket, line: bytes, rest: bytes) -> None:
         command, _, digits = line.partition(b" pmiid=")
         if command != b"cmd=initack" or not digits.isdigit() or len(digits) > 10:
-            self._drop(connection)
+            self._callers.drop(connection)
             return
         # The time of a look-up by number does not depend on how similar a wrong number is.
         number = int(digits)
         rank = self._expected.pop(number, None)
         if rank is None:
-            self._drop(connection)
+            self._callers.drop(connection)
             if number not in self._served:
                 self._count_wrong()
             return
         self._served.add(number)
-        del self._unnamed[connection]
-        self._poller.forget(connection)
+        self._callers.release(connection)
         answer = "cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n" % (self._size, rank)
         try:
             connection.send(answer.encode("ascii"), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -166,11 +130,6 @@ class PmiPort:
         elif self._wrong == MOST_WRONG:
             self._note("the PMI port of world %s has had %d wrong PMI_IDs, and is closed" % (self._name, MOST_WRONG))
             self.close()
-
-    def _drop(self, connection: socket.socket) -> None:
-        if self._unnamed.pop(connection, None) is not None:
-            self._poller.forget(connection)
-            connection.close()
 
 
 def live_owner(connection: socket.socket) -> int | None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PORT_TRIES = 64
-PORTS = 10
-"""Ports in a row that are free: MASTER_PORT, the one of JAX's coordinator, and one for each of eight ranks."""
+PORTS = 11
+"""Ports in a row that are free: MASTER_PORT, those of JAX's coordinator, of eight ranks, and of Horovod's rendezvous store."""
 LOWEST_PORT = 20000  # services of a cluster live below
 DEFAULT_LOCAL_PORTS = (32768, 60999)  # the kernel's own default
 

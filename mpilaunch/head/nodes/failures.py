@@ -47,6 +47,7 @@ HINTS = {
     "directory-missing": "create it there, or give another --wdir",
     "pmix-missing": "install libpmix2 there, or use --pmix-library PATH; --mpi auto does without",
     "file-limit": "raise it: ulimit -n in the shell, /etc/security/limits.conf, or LimitNOFILE of the service",
+    "rendezvous-failed": "--master-addr sets its address, which must be IPv4; launch again for another port",
 }
 WORDS = {
     **CAUSES,
@@ -59,6 +60,7 @@ WORDS = {
     "directory-missing": "working directory not usable",
     "pmix-missing": "no PMIx there",
     "file-limit": "limit of open files too low",
+    "rendezvous-failed": "Horovod's rendezvous store cannot listen",
 }
 """Cause -> its description in a message."""
 
@@ -67,7 +69,7 @@ LONGEST_LINE = 200
 """Characters of a node's output line that are shown: some agents repeat the whole command that they were to run."""
 CONFIGURED = (
     *("program-missing", "program-not-executable", "interpreter-missing", "directory-missing"),
-    *("pmix-missing", "file-limit", "protocol"),
+    *("pmix-missing", "file-limit", "rendezvous-failed", "protocol"),
 )
 """Causes whose detail is shown in the message itself, since it says more than the cause."""
 

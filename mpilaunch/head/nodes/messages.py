@@ -46,7 +46,8 @@ _facts = having(
 )  # fmt: skip
 _problem = having(
     cause=one_of(
-        "program-missing", "program-not-executable", "interpreter-missing", "directory-missing", "pmix-missing", "file-limit"
+        "program-missing", "program-not-executable", "interpreter-missing", "directory-missing", "pmix-missing", "file-limit",
+        "rendezvous-failed"
     ),
     detail=text,
 )  # fmt: skip

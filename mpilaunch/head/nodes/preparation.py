@@ -41,6 +41,8 @@ from mpilaunch.placement.binding import RankBinding
 from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
 
+RENDEZVOUS_PORT = 10
+"""The place of the rendezvous store's port among the free ports of a node."""
 FALLBACK_PORT = 29500
 """MASTER_PORT when a node reports no free port: torch's default."""
 NOTICE_SECONDS = 30.0
@@ -59,6 +61,19 @@ def silence_limits(deadlines: Deadlines) -> dict[str, float]:
     return {"silence": deadlines.heartbeat * NODE_SILENCE, "pulse": deadlines.heartbeat * FROZEN}
 
 
+class Rendezvous(NamedTuple):
+    """The store at which the ranks of Horovod meet: where rank 0's node serves it, and the secret of its ranks."""
+
+    address: str
+    port: int
+    secret: str
+
+    @property
+    def variables(self) -> tuple[str, str]:
+        """Address and port for Horovod, which puts the address, with whatever it holds, in front of each path."""
+        return f"{self.address}:{self.port}/{self.secret}", str(self.port)
+
+
 class WorldFacts(NamedTuple):
     """Facts of a world that are known only when its nodes have reported.
 
@@ -70,6 +85,7 @@ class WorldFacts(NamedTuple):
         addresses: where other machines reach each node, by index; empty if the job is on one machine.
         roles: where the other roles are, by the field of a template that names it.
         first_ports: the first of each node's ports for ranks, by index; empty unless a profile needs them.
+        rendezvous: the store that rank 0's node serves, if a profile needs it.
     """
 
     master_addr: str
@@ -80,6 +96,7 @@ class WorldFacts(NamedTuple):
     addresses: Mapping[int, str] = {}
     roles: Mapping[str, str] = {}
     first_ports: Mapping[int, int] = {}
+    rendezvous: Rendezvous | None = None
 
 
 def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> WorldFacts:
@@ -101,8 +118,10 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
     if contracts.need_endpoints(_profiles(job, world)):
         masters = 2 * len(first_worlds(job))
         first_ports = {index: (facts[index].free_port or FALLBACK_PORT) + masters for index in world.job_map.nodes}
-    second = str(second_port(port))
-    return WorldFacts(address, str(port), second, one_machine, frozenset(crowded), addresses, roles, first_ports)
+    known = WorldFacts(address, str(port), str(second_port(port)), one_machine, frozenset(crowded), addresses, roles, first_ports)
+    if contracts.need_rendezvous(_profiles(job, world)):
+        known = known._replace(rendezvous=_rendezvous(world, facts[world.job_map.placements[0].node], address))
+    return known
 
 
 def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: int) -> dict[str, Any]:
@@ -146,6 +165,7 @@ def preparations(
         profiles=_profiles(job, world),
         endpoints=_endpoints(job, world, known),
         role=world.role or "default",
+        rendezvous=(AT_LAUNCH, AT_LAUNCH) if known.rendezvous is None else known.rendezvous.variables,
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
@@ -183,6 +203,7 @@ def preparations(
                 "environment": {**contracts.node_environment(job_facts, node), **common},
                 "defaults": contracts.defaults(job_facts, node),
                 "node": node_rank,
+                "rendezvous": known.rendezvous._asdict() if known.rendezvous and index == job_map.placements[0].node else None,
                 "ranks": ranks,
             },
         )
@@ -283,6 +304,17 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
 def second_port(port: int) -> int:
     """Return the port beside MASTER_PORT, so that parts of a job that are started by hand choose the same."""
     return port + 1 if port < 65535 else port - 1
+
+
+def _rendezvous(world: World, facts: NodeFacts, address: str) -> Rendezvous:
+    """Return the store of a world, on rank 0's node, at MASTER_ADDR or, as Horovod knows IPv4 only, at an IPv4 address."""
+    import hashlib  # few launches need it
+
+    if ":" in address:
+        address = next((other for other in facts.addresses if ":" not in other), address)
+    # Its requests are plain text, so that the name of the world in PMIx must not follow from the secret.
+    secret = hashlib.sha256(b"rendezvous " + world.namespace.encode()).hexdigest()
+    return Rendezvous(address, (facts.free_port or FALLBACK_PORT) + RENDEZVOUS_PORT, secret)
 
 
 def _profiles(job: JobSpec, world: World) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ class JobFacts(NamedTuple):
         profiles: names of the profiles that apply.
         endpoints: the endpoint of each rank, if a profile needs them.
         role: the name of the world's role.
+        rendezvous: where the ranks reach the store that rank 0's node serves: HOST:PORT/SECRET and PORT; if a profile needs it.
     """
 
     job_id: str
@@ -72,6 +73,7 @@ class JobFacts(NamedTuple):
     profiles: tuple[str, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
     role: str = "default"
+    rendezvous: tuple[str, str] = ("", "")
 
     @property
     def second_address(self) -> str:
@@ -145,3 +147,4 @@ class Contract(NamedTuple):
     also_fixed: frozenset[str] = frozenset()
     scrubbed: tuple[str, ...] = ()
     endpoints: bool = False
+    rendezvous: bool = False

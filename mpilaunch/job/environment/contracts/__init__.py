@@ -25,6 +25,7 @@ from mpilaunch.job.environment.contracts import (
 CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
 PROFILES = {
     "ascend": accelerators.ASCEND,
+    "horovod": horovod.PROFILE,
     "lightning": torch.LIGHTNING,
     "neuron": accelerators.NEURON,
     "tf": tensorflow.PROFILE,
@@ -39,6 +40,11 @@ SCRUBBED = tuple(pattern for contract in CONTRACTS for pattern in contract.scrub
 def need_endpoints(profiles: Iterable[str]) -> bool:
     """Return whether one of these profiles needs the endpoint of each rank."""
     return any(PROFILES[name].endpoints for name in profiles)
+
+
+def need_rendezvous(profiles: Iterable[str]) -> bool:
+    """Return whether one of these profiles needs the rendezvous store of rank 0's node."""
+    return any(PROFILES[name].rendezvous for name in profiles)
 
 
 def _contracts(job: JobFacts) -> list[Contract]:
