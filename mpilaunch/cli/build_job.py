@@ -21,7 +21,9 @@ from mpilaunch.hosts.allocation import Allocation
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.job import checkpoints
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
+from mpilaunch.job.environment.templates import check_templates, variable_templates
 from mpilaunch.job.output.tags import parse_tag, tag_template
+from mpilaunch.job.roles import check_roles, parse_after
 from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
@@ -74,7 +76,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     slot_count = None if slots_by else nodes.slot_count
     job = JobSpec(
         job_id=os.urandom(8).hex(),
-        apps=tuple(App(tuple(section.program)) for section in sections),
+        apps=_programs(sections, of_each, part),
         allocation=nodes,
         job_map=job_map,
         pending=pending,
@@ -115,11 +117,25 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
         **settings.fields("mpi", "pmi-port", "pmix-library"),
     )
-    forwarded, apps = _environments(settings, sections, of_each, environ, _facts(job))
+    forwarded, apps = _environments(settings, sections, of_each, environ, job)
+    check_templates(apps)
     return job._replace(environment=forwarded, apps=apps)
 
 
 # Ranks
+
+
+def _programs(sections: Sequence[Section], of_each: Sequence[Settings], part: Part | None) -> tuple[App, ...]:
+    """Return the programs without their environment; raises UsageError for roles that cannot start."""
+    apps = tuple(
+        App(tuple(section.program), template=own["template"], role=own["role"] or "", after=parse_after(own["after"]))
+        for section, own in zip(sections, of_each, strict=True)
+    )
+    check_roles(apps)
+    if part is not None and any(app.role for app in apps):
+        hint = "run mpilaunch once with --host or --hostfile, without --node-rank"
+        raise UsageError("option-conflict", "--node-rank and --role cannot be used together", hint=hint)
+    return apps
 
 
 def placement_options(settings: Settings) -> PlacementOptions:
@@ -234,9 +250,10 @@ def _environments(
     sections: Sequence[Section],
     of_each: Sequence[Settings],
     environ: Mapping[str, str],
-    facts: Callable[[int | None, str], Mapping[str, int]],
+    job: JobSpec,
 ) -> tuple[dict[str, str], tuple[App, ...]]:
     """Return the variables of all ranks, and the programs with those of their ranks."""
+    facts = _facts(job)
     # If any program has its own --forward, the variables to forward are chosen for each program.
     apart = any("forward" in section.settings for section in sections)
     exports = [*_parameters(settings["mca"], settings.source("mca")), *settings["export"]]
@@ -250,8 +267,14 @@ def _environments(
         of_app = partial(facts, number)
         named = forwarded_environment(environ, own_values(section, "export"), files, forward="none", facts=of_app)
         variables = {**{name: value for name, value in usual.items() if name not in forwarded}, **named}
-        edits = environment_edits(own["unset-env"], own["prepend-env"], own["append-env"])
-        apps.append(App(tuple(section.program), variables, own["wdir"] if "wdir" in section.settings else None, edits))
+        app = job.apps[number]._replace(
+            environment=variables,
+            wdir=own["wdir"] if "wdir" in section.settings else None,
+            edits=environment_edits(own["unset-env"], own["prepend-env"], own["append-env"]),
+        )
+        if app.template:
+            app = app._replace(variables=variable_templates([*settings["export"], *own_values(section, "export")]))
+        apps.append(app)
     return forwarded, tuple(apps)
 
 

@@ -49,8 +49,7 @@ class Daemon:
         self._state = "fresh"
         self._plan: dict[str, Any] = {}
         self._pulse_limit = 0.0
-        self._prepared: tuple[dict[str, Any], dict[int, spawn.App]] = ({}, {})
-        self._launch_pending = False
+        self._prepared: dict[int, tuple[dict[str, Any], dict[int, spawn.App]]] = {}
         self._worlds = 0
         self._evidence: Evidence | None = None
         self._processes = Processes(self._timers, lambda pids: self._wireup.note_memory(pids), self._sweep_later)
@@ -111,9 +110,10 @@ class Daemon:
         """Read nothing any more, and end the ranks."""
         self._poller.forget(self._guard)
         self._forwarder.pause(True)
-        self._launch_pending = False
+        self._prepared.clear()
         if self._state == "running":
             self._processes.end(LOST_HEAD_STEPS)
+            self._after_cancel()
 
     # Messages
 
@@ -142,28 +142,28 @@ class Daemon:
         for spec in message["ranks"]:
             if spec["stdin"]:
                 self._session.open_receiving(stream_channel(spec["rank"], STDIN), message["window"])
-        self._prepared = message, apps
+        number = message["number"]
+        self._prepared[number] = message, apps
         self._worlds += 1
-        self._launch_pending = True
         if self._state != "running":
             self._state = "prepared"
         if message["mpi"] is None:
-            self._ready("")
+            self._ready(number, "")
         else:
             description = {**message["mpi"], "node": message["node"]}
             self._wireup.open_world(description, message["ranks"])
-            self._wireup.offer_pmix(description, list(apps.values()), self._ready)
+            self._wireup.offer_pmix(description, list(apps.values()), lambda reason: self._ready(number, reason))
 
-    def _ready(self, reason: str) -> None:
-        """Report that the prepared ranks are ready, or refused for a reason; ignored after a stop."""
-        if not self._launch_pending:
+    def _ready(self, number: int, reason: str) -> None:
+        """Report that the ranks of a world are ready, or refused for a reason; ignored after a stop."""
+        if number not in self._prepared:
             return
         if reason:
             self._session.send({"type": "refused", "problems": [{"cause": "pmix-missing", "detail": reason}]})
             self._worlds -= 1
-            self._cancel({})
+            self._cancel({"number": number})
             return
-        apps = self._prepared[1].values()
+        apps = self._prepared[number][1].values()
         notes = [app.note for app in apps if app.note]
         self._session.send({"type": "ready", "programs": [decode(app.path) for app in apps], "notes": notes})
 
@@ -180,15 +180,19 @@ class Daemon:
         self._timers.set("pulse", self._pulse.beat(self._pulse_limit), self._beat)
 
     def _launch(self, message: dict[str, Any]) -> None:
-        if not self._launch_pending:
+        """Start the ranks of some of the prepared worlds; the others wait for a later `launch`."""
+        if not self._prepared:
             return  # stopped meanwhile
         self._state = "running"
         self._lifeline.keep()
-        self._launch_pending = False
         self._timers.drop("sweep")
         self._evidence = self._evidence or Evidence()
+        for number in message["numbers"]:
+            self._start(*self._prepared.pop(number))
+        self._after_exits()
+
+    def _start(self, plan: dict[str, Any], apps: dict[int, spawn.App]) -> None:
         started, failed = [], []
-        plan, apps = self._prepared
         for spec in plan["ranks"]:
             rank = spec["rank"]
             descriptors = self._forwarder.open_rank(rank, spec["stdin"], plan["merge_stderr"], plan["window"])
@@ -196,7 +200,7 @@ class Daemon:
                 descriptors[plan["mpi"]["descriptor"]] = self._wireup.open_rank(rank, plan["mpi"]["descriptor"])
             environment = {**spec["environment"], **self._wireup.environment(rank, apps[spec["app"]])}
             try:
-                pid = spawn.start(apps[spec["app"]], spec["unset"], environment, spec["cpus"], descriptors)
+                pid = spawn.start(apps[spec["app"]], spec, environment, descriptors)
             except OSError as error:
                 failed.append([rank, error.errno, time.monotonic()])
                 self._forwarder.close_input(rank)
@@ -211,13 +215,25 @@ class Daemon:
         app_of = {spec["rank"]: spec["app"] for spec in plan["ranks"]}
         for number, app in apps.items():
             self._wireup.watch({rank: pid for rank, pid, _ in started if app_of[rank] == number}, app.path)
-        self._after_exits()
 
     def _add_world(self, message: dict[str, Any]) -> None:
         self._wireup.open_world({**message["mpi"], "node": None}, [])
 
     def _pass_to_wireup(self, message: dict[str, Any]) -> None:
         self._wireup.take(message)
+
+    def _await_port(self, message: dict[str, Any]) -> None:
+        """Report as soon as a rank listens on a port; its exit is reported anyway."""
+        from mpilaunch.daemon.ranks.listeners import PAUSE, listens
+
+        rank, port = message["rank"], message["port"]
+        pid = next((pid for pid, number in self._processes.ranks.items() if number == rank), None)
+        if pid is None:
+            return
+        if listens(pid, port):
+            self._session.send({"type": "listens", "rank": rank, "port": port})
+        else:
+            self._timers.set("port %d of %d" % (port, rank), PAUSE, lambda: self._await_port(message))
 
     def _signal(self, message: dict[str, Any]) -> None:
         number = message["signal"]
@@ -234,25 +250,28 @@ class Daemon:
         self._lifeline.lose()
 
     def _cancel(self, message: dict[str, Any]) -> None:
-        """Drop the ranks that were prepared last."""
-        self._launch_pending = False
-        if self._state == "prepared":
+        """Drop the ranks of a world that was prepared."""
+        self._prepared.pop(message["number"], None)
+        self._after_cancel()
+
+    def _after_cancel(self) -> None:
+        """Begin the end if no rank is left or will start; a sweep that is due comes in its own time."""
+        if self._state == "prepared" and not self._prepared:
             self._finish()
-        else:
+        elif "sweep" not in self._timers:
             self._after_exits()
 
     def _stop(self, message: dict[str, Any]) -> None:
-        if self._state == "prepared":
-            self._cancel(message)
-        else:
-            self._launch_pending = False
+        self._prepared.clear()
+        if self._state == "running":
             self._processes.end(message["steps"], shared=message.get("shared") is True)
+        self._after_cancel()
 
     # The end of ranks
 
     def _busy(self) -> bool:
         """Return whether ranks run, are about to start, or are still ending."""
-        return bool(self._processes.ranks) or self._launch_pending or self._processes.ending
+        return bool(self._processes.ranks) or bool(self._prepared) or self._processes.ending
 
     def _take_signals(self) -> None:
         # SIGTERM first: ranks that died of the same signal then count as stopped.

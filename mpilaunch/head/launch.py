@@ -25,13 +25,13 @@ from mpilaunch.head.nodes.preparation import master
 from mpilaunch.head.observe import Observer, Timeline
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
-from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.ranks import Ranks, StartOrder
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stop import Stop
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
-from mpilaunch.job.worlds import first_world
+from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.binding import describe_binding
 from mpilaunch.text import plural
 from mpilaunch.wire.frames import WireError, rank_of
@@ -63,10 +63,10 @@ class Launch:
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
         self._output = OutputForwarder(job, self._output_broken)
         self.ranks = Ranks(job, self._daemons, self._output, self._state, self._say)
-        self.ranks.add(first_world(job))
-        self._stop = Stop(
-            job, self._daemons, self.ranks, self._state, self._output, lambda: self._mpi.close(), self._node_done
-        )
+        for world in first_worlds(job):
+            self.ranks.add(world)
+        self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, self._stopping, self._node_done)
+        self._order = StartOrder(job, self._daemons, self.ranks, self._state, self._stop.begin)
         self._mpi = MpiServices(
             job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self._crashed
         )
@@ -111,7 +111,7 @@ class Launch:
         await self._daemons.start(self._job.deadlines.start, self._observer.progress)
         self._timeline.begin("prepare")
         self._note_nodes()
-        await self.ranks.prepare(self.ranks.worlds[0])
+        await self.ranks.prepare_job()
         self._observer.started()
         if self._job.report_bindings:
             facts = self._facts()
@@ -119,7 +119,7 @@ class Launch:
                 cpus = facts[self.ranks.place(rank).node].cpus
                 self._output.say(f"rank {rank} on {self.ranks.node_name(rank)}: {describe_binding(binding, cpus)}\n")
         self._timeline.begin("start-ranks")
-        self.ranks.launch()
+        self._order.launch()
         self._running = True
 
     def _note_nodes(self) -> None:
@@ -183,6 +183,7 @@ class Launch:
             self._check_rank(link, rank, started=False)
             self._timeline.rank_starts[rank] = link.head_clock(clock)
             self._state.apply(rank, "started")
+        self._stdin.more_credit()
         for rank, number, clock in message["failed"]:
             self._check_rank(link, rank, started=False)
             self._stdin.rank_ended(rank, 0)
@@ -267,6 +268,8 @@ class Launch:
             self._say(f"{name}: lost: {reason}")
         else:
             self._stop.begin(outcome)
+        for rank in self.ranks.of_node(index):
+            self._order.rank_ended(rank, failed=True)
         self._check_done()
 
     def interrupt(self, number: int, times: int) -> None:
@@ -314,6 +317,7 @@ class Launch:
         # With --continue-on-error too, other ranks may wait in MPI for ever for one that fails between init and finalize.
         if end.failed and not (self._job.continue_on_error and end.mpi in ("absent", "finalized")):
             self._stop.begin(None)
+        self._order.rank_ended(end.rank, failed=end.failed)
         self._check_missed()
         self._check_done()
 
@@ -325,6 +329,10 @@ class Launch:
         if missed:
             self._state.mark_missed(missed)
             self._stop.begin(None)
+
+    def _stopping(self) -> None:
+        self._mpi.close()
+        self._order.close()
 
     def _crashed(self, error: BaseException) -> None:
         self._error = error

@@ -1,16 +1,18 @@
-"""The ranks of a job: the node of each, and how a world of ranks is prepared and started on its nodes.
+"""The ranks of a job: the node of each, how a world of ranks is prepared and started on its nodes, and the order of roles.
 
-A world starts on all of its nodes or on none. The first world is the job itself; MPI_Comm_spawn adds others while it runs.
+A world starts on all of its nodes or on none. A job begins with one, or one for each role: all are prepared before the first
+starts. MPI_Comm_spawn adds others while it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
-from mpilaunch.errors import LaunchError
+from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
 from mpilaunch.head.nodes.preparation import common_preparation, mpi_description, preparations, world_facts
@@ -18,9 +20,10 @@ from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.environment.forward import explain_size
+from mpilaunch.job.roles import conditions, served, world_of
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.state import JobState
-from mpilaunch.job.worlds import World
+from mpilaunch.job.state import JobState, Verdict
+from mpilaunch.job.worlds import World, neighbours
 from mpilaunch.placement.binding import RankBinding, bind_ranks
 from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, WireError, stream_channel
@@ -50,7 +53,7 @@ class Ranks:
         self._unanswered: Counter[int] = Counter()
         self._descriptions: dict[str, bytes] = {}
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._prepared: dict[int, list[tuple[int, bool]]] = {}
+        self._prepared: dict[int, dict[int, list[tuple[int, bool]]]] = {}
 
     def place(self, rank: int) -> Placement:
         """Return the placement of a rank; `Placement.rank` is its number in its world."""
@@ -111,18 +114,27 @@ class Ranks:
     def node_name(self, rank: int) -> str:
         return self._job.allocation.nodes[self._places[rank].node].name
 
+    async def prepare_job(self) -> None:
+        """Prepare the worlds that the job begins with; raises LaunchError when a node refuses."""
+        for world in self.worlds:
+            self._describe(world)
+            await self.prepare(world)
+
     async def prepare(self, world: World) -> None:
         """Send every node of a world its ranks and await all answers; raises LaunchError when a node refuses."""
         job = self._job
         links = {index: self._daemons.links[index] for index in world.job_map.nodes}
-        facts = {index: facts for index, link in links.items() if (facts := link.facts) is not None}
-        bindings = bind_ranks(job.allocation, world.job_map, facts, job.gpu, job.cpu)
+        near = neighbours(job, world)
+        facts = {index: facts for index in near.nodes if (facts := self._daemons.links[index].facts) is not None}
+        bindings = bind_ranks(job.allocation, near, facts, job.gpu, job.cpu)
+        if near is not world.job_map:
+            bindings = {rank: bindings[world.first + rank] for rank in range(world.size)}
         self._answers = {index: asyncio.get_running_loop().create_future() for index in links}
-        self._prepared = {}
+        prepared = self._prepared[world.number] = {}
         known = world_facts(job, world, facts)
         shared = encode_shared(common_preparation(job, world, known, self._output.window))
         for index, message in preparations(job, world, known, bindings):
-            self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
+            prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = links[index]
             self.worlds_sent[index] += 1
             self._unanswered[index] += 1
@@ -155,7 +167,7 @@ class Ranks:
         if failures:
             from mpilaunch.head.nodes.failures import NodeFailure, fold_failures  # most launches have no failure
 
-            self._cancel()
+            self._cancel(world)
             raise fold_failures([NodeFailure(*failure) for failure in failures], len(self._answers))
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
@@ -167,6 +179,11 @@ class Ranks:
             if not self.worlds_sent[index]:
                 for known in self.worlds:
                     self._send_world(link, known)
+        self._describe(world)
+
+    def _describe(self, world: World) -> None:
+        """Describe a world to the nodes without a rank of it."""
+        for index, link in self._daemons.links.items():
             if index not in world.job_map.nodes:
                 self._send_world(link, world)
 
@@ -183,7 +200,7 @@ class Ranks:
         try:
             self._output.add_world(world)
         except LaunchError:
-            self._cancel()
+            self._cancel(world)
             raise
         self.worlds.append(world)
         self._worlds[world.name] = world
@@ -193,17 +210,26 @@ class Ranks:
             self._counts[world.name, place.node] += 1
         self._state.add(range(world.first, world.first + world.size))
 
-    def _cancel(self) -> None:
-        """Tell the nodes to drop the ranks that were prepared last."""
-        for index in self._prepared:
-            self._daemons.links[index].send({"type": "cancel"})
+    def _cancel(self, world: World) -> None:
+        """Tell the nodes of a world to drop its ranks, which were prepared."""
+        for index in self._prepared.pop(world.number):
+            self._daemons.links[index].send({"type": "cancel", "number": world.number})
 
-    def launch(self) -> None:
-        """Start the ranks that were prepared last."""
+    @property
+    def waiting(self) -> list[World]:
+        """The worlds that the job begins with and that have not started."""
+        return [world for world in self.worlds if world.number in self._prepared]
+
+    def launch(self, worlds: Sequence[World]) -> None:
+        """Start the ranks of worlds that were prepared; nodes whose ranks all wait for others are told that the job runs."""
         window = self._output.window
-        for index, ranks in self._prepared.items():
+        starting: defaultdict[int, dict[int, list[tuple[int, bool]]]] = defaultdict(dict)
+        for number, prepared in self._prepared.items():
+            for index, ranks in prepared.items():
+                starting[index] |= {number: ranks} if any(world.number == number for world in worlds) else {}
+        for index, of_worlds in starting.items():
             link = self._daemons.links[index]
-            for rank, stdin in ranks:
+            for rank, stdin in chain.from_iterable(of_worlds.values()):
                 link.session.open_receiving(stream_channel(rank, STDOUT), window)
                 if not self._job.output.merge_stderr:
                     link.session.open_receiving(stream_channel(rank, STDERR), window)
@@ -211,8 +237,16 @@ class Ranks:
                     link.session.open_sending(stream_channel(rank, STDIN), window)
             link.keep()
             link.state = "running"
-            link.send({"type": "launch"})
-        self._prepared = {}
+            link.send({"type": "launch", "numbers": list(of_worlds)})
+        for world in worlds:
+            del self._prepared[world.number]
+
+    def drop_waiting(self) -> None:
+        """Give up the ranks that have not started, since the job ends; their nodes drop them when they are told to stop."""
+        for world in self.waiting:
+            del self._prepared[world.number]
+            for rank in self.of_world(world.name):
+                self._state.apply(rank, "lost")
 
     # Events of links
 
@@ -234,6 +268,76 @@ class Ranks:
         """Take the loss of a node for its refusal where its answer is awaited."""
         problem = {"cause": _cause(link), "detail": link.broke or f"{reason}\n{link.last_output}".strip()}
         self._set_answer(link, {"type": "refused", "problems": [problem]})
+
+
+class StartOrder:
+    """Starts the roles of a job in their order, and ends those that serve others when no other rank is left.
+
+    A role waits until rank 0 of each role that it names after `--after` listens on its port. `end` is `Stop.begin`.
+    """
+
+    def __init__(
+        self, job: JobSpec, daemons: Daemons, ranks: Ranks, state: JobState, end: Callable[[Verdict | None], None]
+    ) -> None:
+        self._daemons, self._ranks, self._state, self._end = daemons, ranks, state, end
+        self._seconds = job.deadlines.start
+        self._awaited: dict[tuple[int, int], tuple[str, asyncio.TimerHandle]] = {}
+        self._listening: set[tuple[str, int]] = set()
+        self._serving = served(ranks.worlds)
+        self._others = set(self._serving_nobody())
+
+    def launch(self) -> None:
+        """Start the roles that wait for nothing more."""
+        self._ranks.launch([world for world in self._ranks.waiting if conditions(world) <= self._listening])
+        waiting = self._ranks.waiting
+        loop = asyncio.get_running_loop()
+        for role, port in sorted(frozenset[tuple[str, int]]().union(*map(conditions, waiting)) - self._listening):
+            world = world_of(self._ranks.worlds, role)
+            if world not in waiting and (world.first, port) not in self._awaited:
+                timer = loop.call_later(self._seconds, self._give_up, world.first, port)
+                self._awaited[world.first, port] = role, timer
+                node = self._ranks.place(world.first).node
+                self._daemons.links[node].send({"type": "await", "rank": world.first, "port": port})
+
+    def take_listening(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Record that rank 0 of a role listens on a port, and start the roles that waited for it."""
+        rank, port = message["rank"], message["port"]
+        self._ranks.check_rank(rank, link.node.index)
+        if (rank, port) in self._awaited:
+            role, timer = self._awaited.pop((rank, port))
+            timer.cancel()
+            self._listening.add((role, port))
+            self.launch()
+
+    def rank_ended(self, rank: int, *, failed: bool) -> None:
+        """End the job when others wait in vain for this rank to listen, or when only ranks that serve others are left."""
+        self._others.discard(rank)
+        for (awaited, port), (role, _) in list(self._awaited.items()):
+            if awaited == rank:
+                detail = f"rank 0 of the role '{role}' on {self._ranks.node_name(rank)} ended before it listened on port {port}"
+                hint = f"--after {role}:{port} needs a program that stays and listens there"
+                self._end(None if failed else Verdict(ExitCode.START_FAILED, "role-not-ready", detail=detail, hint=hint))
+        if self._serving and not self._others and not any(map(self._state.is_alive, self._serving_nobody())):
+            self._end(None)
+
+    def _serving_nobody(self) -> Iterable[int]:
+        """Return the ranks of the other roles, with those that they have spawned."""
+        worlds = self._ranks.worlds
+        serving = served(worlds)
+        return chain.from_iterable(self._ranks.of_world(world.name) for world in worlds if world.name not in serving)
+
+    def _give_up(self, rank: int, port: int) -> None:
+        role, host = self._awaited[rank, port][0], self._ranks.node_name(rank)
+        detail = f"rank 0 of the role '{role}' on {host} does not listen on port {port} {self._seconds:g} s after its start"
+        hint = f"--start-timeout TIME waits longer; 'ss -ltnp' on {host} shows which process has the port"
+        self._end(Verdict(ExitCode.TIMEOUT, "role-not-ready", host=host, detail=detail, hint=hint))
+
+    def close(self) -> None:
+        """Start no further role, since the job ends."""
+        for _, timer in self._awaited.values():
+            timer.cancel()
+        self._awaited.clear()
+        self._ranks.drop_waiting()
 
 
 def _cause(link: NodeLink) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mpilaunch.hosts.nodeset import fold_numbers
+from mpilaunch.job.environment.templates import programs_before_launch
 from mpilaunch.job.masking import mask_argv, mask_command, mask_pair, mask_variables
 from mpilaunch.job.settings import Setting, Settings, Value
-from mpilaunch.job.spec import App, JobSpec
+from mpilaunch.job.spec import JobSpec
 from mpilaunch.text import plural
 
 SCHEMA = "mpilaunch.plan/1"
@@ -22,14 +23,16 @@ _NODE_MEMBERS = ("index", "name", "origin", "agent", "user", "port", "namespace"
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
     """Return the plan as data for json.dumps; `settings` adds every option with its provenance."""
     places_of = job.job_map.by_node()
+    filled = _filled(job)
     plan = {
         "schema": SCHEMA,
         "apps": [
             {
-                "program": _program(job, app),
+                "program": _masked(job, app.program),
                 "wdir": app.wdir,
                 "environment": sorted(app.environment),
                 "edits": [[verb, name, _value(job, name, value), mark] for verb, name, value, mark in app.edits],
+                **({"role": app.role, "after": [list(condition) for condition in app.after]} if app.role or app.after else {}),
             }
             for app in job.apps
         ],
@@ -45,7 +48,10 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
             for node in job.allocation.nodes
         ],
         "pending": bool(job.pending),
-        "ranks": [placement._asdict() for placement in job.job_map.placements],
+        "ranks": [
+            {**place._asdict(), **({"program": _masked(job, filled[place.rank])} if filled else {})}
+            for place in job.job_map.placements
+        ],
         "gpus": job.gpu._asdict(),
         "cpus": job.cpu._asdict(),
         "environment": sorted(job.environment),
@@ -61,10 +67,16 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
 def plan_as_text(job: JobSpec) -> str:
     """Return the plan as text: the map, the programs and the names of the forwarded variables."""
     parts = [map_as_text(job)]
+    filled = _filled(job)
     for number, app in enumerate(job.apps):
-        ranks = fold_numbers(place.rank for place in job.job_map.placements if place.app == number)
-        of_ranks = f" of ranks {ranks}" if len(job.apps) > 1 else ""
-        parts.append(f"program{of_ranks}: {shlex.join(_program(job, app))}")
+        texts: dict[tuple[str, ...], list[int]] = {} if filled else {app.program: []}
+        for place in job.job_map.placements:
+            if place.app == number:
+                texts.setdefault(tuple(filled.get(place.rank, app.program)), []).append(place.rank)
+        role = f", role {app.role}" * bool(app.role) + "".join(f", after {name}:{port}" for name, port in app.after)
+        for words, ranks in texts.items():
+            of_ranks = f" of ranks {fold_numbers(ranks)}" if len(job.apps) > 1 or len(texts) > 1 else ""
+            parts.append(f"program{of_ranks}{role}: {shlex.join(_masked(job, words))}")
     if job.environment:
         parts.append(f"forwarded: {', '.join(sorted(job.environment))}")
     return "\n".join(parts)
@@ -107,8 +119,13 @@ def allocation_as_text(job: JobSpec) -> str:
     return "\n".join([*lines, *_table(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
 
 
-def _program(job: JobSpec, app: App) -> list[str]:
-    return list(app.program) if job.show_secrets else mask_argv(app.program)
+def _filled(job: JobSpec) -> dict[int, list[str]]:
+    """Return the program of each rank, where arguments are templates."""
+    return dict(programs_before_launch(job)) if any(app.template for app in job.apps) else {}
+
+
+def _masked(job: JobSpec, words: Sequence[str]) -> list[str]:
+    return list(words) if job.show_secrets else mask_argv(words)
 
 
 def _value(job: JobSpec, name: str, value: str) -> str:

@@ -130,18 +130,26 @@ class Part(NamedTuple):
 
 
 class App(NamedTuple):
-    """One program of the job; most jobs have one, MPMD jobs (`a : b`) several, which share one MPI_COMM_WORLD.
+    """One program of the job; most jobs have one, MPMD jobs (`a : b`) several. Those of a role share one MPI_COMM_WORLD.
 
     Attributes:
         program: the program and its arguments, at least one item.
         environment, wdir: variables and working directory of its ranks, which override those of the job.
         edits: edits that the node then applies to its ranks' variables, see `environment.forward.environment_edits`.
+        template: the arguments are templates.
+        variables: the variables of `environment`, and of the job's, that are templates.
+        role: its role, "" for none.
+        after: roles with the port on which rank 0 of each must listen before this program's role starts.
     """
 
     program: tuple[str, ...]
     environment: Mapping[str, str] = {}
     wdir: str | None = None
     edits: tuple[tuple[str, str, str, str], ...] = ()
+    template: bool = False
+    variables: Mapping[str, str] = {}
+    role: str = ""
+    after: tuple[tuple[str, int], ...] = ()
 
 
 class JobSpec(NamedTuple):

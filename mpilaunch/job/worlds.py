@@ -1,4 +1,4 @@
-"""Worlds: the ranks that share one MPI_COMM_WORLD. A job begins with one, and each MPI_Comm_spawn adds one.
+"""Worlds: the ranks that share one MPI_COMM_WORLD. A job begins with one, or one for each role; MPI_Comm_spawn adds one.
 
 Pure, except for random names. A rank has a number in its world, from 0, and a number in the job, where spawned ranks follow the
 existing ones.
@@ -11,6 +11,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import LaunchError
@@ -37,7 +38,7 @@ class World(NamedTuple):
     """One world.
 
     Attributes:
-        number: its index among the worlds of the job; 0 is the initial world.
+        number: its index among the worlds of the job, the initial ones first.
         name: unique in the job; also names its key-value space in PMI; not secret.
         first: the number in the job of its rank 0.
         apps, job_map: its programs and the placement of its ranks; placements use rank numbers of this world.
@@ -59,9 +60,39 @@ class World(NamedTuple):
     def size(self) -> int:
         return len(self.job_map.placements)
 
+    @property
+    def role(self) -> str:
+        return self.apps[0].role
 
-def first_world(job: JobSpec) -> World:
-    return World(0, job.job_id, 0, job.apps, job.job_map, _namespace())
+
+def first_worlds(job: JobSpec) -> list[World]:
+    """Return the worlds that a job begins with: one for each role, whose programs follow each other."""
+    worlds: list[World] = []
+    start = first = 0
+    for _, group in groupby(job.apps, key=lambda app: app.role):
+        apps = tuple(group)
+        job_map = job.job_map if len(apps) == len(job.apps) else _part(job.job_map, range(start, start + len(apps)))
+        name = f"{job.job_id}.{len(worlds)}" if worlds else job.job_id
+        worlds.append(World(len(worlds), name, first, apps, job_map, _namespace()))
+        start, first = start + len(apps), first + worlds[-1].size
+    return worlds
+
+
+def _part(job_map: JobMap, apps: range) -> JobMap:
+    """Return the map of some of the programs by itself: ranks, local ranks and programs are numbered from 0."""
+    local: Counter[int] = Counter()
+    placements: list[Placement] = []
+    for place in job_map.placements:
+        if place.app in apps:
+            numbers = {"rank": len(placements), "local_rank": local[place.node], "app": place.app - apps.start}
+            placements.append(place._replace(**numbers))
+            local[place.node] += 1
+    return JobMap(tuple(placements), tuple(sorted(local)))
+
+
+def neighbours(job: JobSpec, world: World) -> JobMap:
+    """Return the map of the ranks that start with a world and share its nodes: all of the job's, unless it is spawned."""
+    return world.job_map if world.parent else job.job_map
 
 
 def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, Any], living: Iterable[Placement]) -> World:

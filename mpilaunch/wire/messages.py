@@ -104,24 +104,28 @@ _mpi = having(
     library=maybe(without_nul), pmix_defaults=named(without_nul), descriptor=maybe(whole), port=flag, notice_after=seconds,
 )  # fmt: skip
 _members = listed(row(text, place))
-_rank = having(rank=whole, app=whole, environment=named(without_nul), unset=listed(text), cpus=maybe(listed(whole)), stdin=flag)
+_rank = having(
+    rank=whole, app=whole, environment=named(without_nul), unset=listed(text), cpus=maybe(listed(whole)), stdin=flag,
+    fields=maybe(named(of(str, int))),
+)  # fmt: skip
 
 HEAD_SENDS: Table = {
     "limits": ("fresh", having(silence=seconds, pulse=seconds), "_limit"),
     "prepare": (
-        "fresh running finished",
+        "fresh prepared running finished",
         having(
             job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul),
             defaults=named(without_nul), scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds,
             pulse=seconds, attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
-            ranks=listed(_rank),
+            ranks=listed(_rank), number=whole,
         ),
         "_prepare",
     ),
-    "launch": ("prepared running", having(), "_launch"),
+    "launch": ("prepared running", having(numbers=listed(whole)), "_launch"),
+    "await": ("running", having(rank=whole, port=between(1, 65_535)), "_await_port"),
     "signal": ("running", having(signal=signal), "_signal"),
     "stop": ("prepared running", having(steps=listed(row(signal, seconds))), "_stop"),
-    "cancel": ("prepared running", having(), "_cancel"),
+    "cancel": ("prepared running", having(number=whole), "_cancel"),
     "release": ("fresh prepared running finished", having(), "_release"),
     "world": ("fresh prepared running finished", having(mpi=_mpi), "_add_world"),
     "collective": ("running", having(kind=text, members=_members, number=whole, parts=listed(anything)), "_pass_to_wireup"),
@@ -129,7 +133,7 @@ HEAD_SENDS: Table = {
     "answer": ("prepared running", having(id=whole, error=text), "_pass_to_wireup"),
 }  # fmt: skip
 """The messages to a daemon, by the state of its ranks. A message in another state is ignored: it may have crossed with an event
-on the node. A spawned world is prepared and launched beside running ones, or on a node whose ranks have all ended."""
+on the node. A further world is prepared and launched beside running ones, or on a node whose ranks have all ended."""
 
 
 def check(message: dict[str, Any], table: Table) -> None:

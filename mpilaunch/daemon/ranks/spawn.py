@@ -42,7 +42,11 @@ class Problem(Exception):
 
 
 class App:
-    """A program that is ready to start on this node; `note` is a message to the user or ""."""
+    """A program that is ready to start on this node; `note` is a message to the user or "".
+
+    Attributes:
+        own: index of the first argument that the user wrote; those before it name the program.
+    """
 
     def __init__(
         self,
@@ -52,9 +56,10 @@ class App:
         environment: Environment,
         edits: list[list[str]],
         note: str,
+        own: int,
     ) -> None:
         self.path, self.arguments, self.directory = path, arguments, directory
-        self.environment, self.edits, self.note = environment, edits, note
+        self.environment, self.edits, self.note, self.own = environment, edits, note, own
 
 
 def prepare_app(message: dict[str, Any], environment: Environment, pythons: list[str]) -> App:
@@ -79,7 +84,7 @@ def prepare_app(message: dict[str, Any], environment: Environment, pythons: list
     if under_python and pythons[1:] and path != encode(pythons[0]):
         missing = "no %s here: Python programs run under %s" % (pythons[0], decode(path))
         note = "; ".join(filter(None, (note, missing)))
-    return App(path, arguments, directory, environment, message["edits"], note)
+    return App(path, arguments, directory, environment, message["edits"], note, len(arguments) - len(program) + 1)
 
 
 def check_file_limit(message: dict[str, Any], others: bool) -> None:
@@ -138,14 +143,18 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
     return path, arguments
 
 
-def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int] | None, descriptors: dict[int, int]) -> int:
+def start(app: App, spec: dict[str, Any], variables: dict[str, str], descriptors: dict[int, int]) -> int:
     """Start one rank with changes to the app's environment; return its process id; raises OSError when it cannot be executed.
 
     Args:
-        cpus: the CPUs that it may use, None for all of this process.
+        spec: of the rank in `prepare`: its CPUs, and the fields of the arguments where those are templates.
         descriptors: descriptor of the rank -> descriptor of this process.
     """
-    environment = rank_layer(unset, variables, app.environment, app.edits)
+    environment = rank_layer(spec["unset"], variables, app.environment, app.edits)
+    arguments, cpus = app.arguments, spec["cpus"]
+    if spec["fields"] is not None:
+        # The head has checked the templates, and filled in what is the same for all ranks.
+        arguments = [*arguments[: app.own], *(encode(decode(word).format(**spec["fields"])) for word in arguments[app.own :])]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
     own_cpus = os.sched_getaffinity(0) if cpus is not None else None
@@ -156,17 +165,17 @@ def start(app: App, unset: list[str], variables: dict[str, str], cpus: list[int]
     try:
         os.chdir(app.directory)
         return os.posix_spawn(
-            app.path, app.arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
+            app.path, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
         )
     except NotImplementedError:
-        return _spawn_slowly(app, environment, descriptors)
+        return _spawn_slowly(app.path, arguments, environment, descriptors)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if own_cpus is not None:
             os.sched_setaffinity(0, own_cpus)
 
 
-def _spawn_slowly(app: App, environment: Environment, descriptors: dict[int, int]) -> int:
+def _spawn_slowly(path: bytes, arguments: list[bytes], environment: Environment, descriptors: dict[int, int]) -> int:
     """Start a rank without posix_spawn, where it cannot make a session: with glibc before 2.26."""
     import subprocess
 
@@ -181,7 +190,7 @@ def _spawn_slowly(app: App, environment: Environment, descriptors: dict[int, int
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     process = subprocess.Popen(
-        app.arguments, executable=app.path, env=environment, close_fds=False, start_new_session=True, preexec_fn=begin
+        arguments, executable=path, env=environment, close_fds=False, start_new_session=True, preexec_fn=begin
     )
     process.returncode = 0  # the reaper collects it
     return process.pid

@@ -195,7 +195,7 @@ class MpiServices:
                 self._say(f"MPI_Comm_spawn failed: {error}")
                 _answer(link, ask, error=str(error))
                 return
-            ranks.launch()
+            ranks.launch([world])
             counts = Counter(place.app for place in world.job_map.placements)
             _answer(link, ask, world=world.name, counts=[counts[app] for app in range(len(world.apps))])
 

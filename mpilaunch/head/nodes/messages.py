@@ -70,6 +70,7 @@ DAEMON_MESSAGES: Table = {
         ),
         "_rank_exited",
     ),
+    "listens": ("running", having(rank=whole, port=short), "_order.take_listening"),
     "collective": (
         "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_mpi.collect"
     ),

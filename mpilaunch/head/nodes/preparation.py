@@ -15,9 +15,19 @@ from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
 from mpilaunch.job.environment.contract import PMI, PMI_DESCRIPTOR, JobFacts, NodePlace, RankPlace, cross_places, mpi_offer
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
-from mpilaunch.job.environment.master_address import choose_master_address
+from mpilaunch.job.environment.master_address import address_of, choose_master_address
+from mpilaunch.job.environment.templates import (
+    AT_LAUNCH,
+    arguments_of,
+    fields_of_ranks,
+    fields_of_world,
+    master_before_launch,
+    role_fields,
+    roles_before_launch,
+    variables_of,
+)
 from mpilaunch.job.spec import App, Deadlines, JobSpec, Part
-from mpilaunch.job.worlds import World, first_world
+from mpilaunch.job.worlds import World, first_worlds, neighbours
 from mpilaunch.placement.binding import RankBinding
 from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
@@ -30,8 +40,8 @@ NODE_SILENCE = 4
 """Heartbeat limits without a byte after which a daemon takes the head for dead; the head must notice first."""
 FROZEN = 1.5
 """Heartbeat limits after which a guard kills a daemon that hangs; the head must notice and report it first."""
-AT_LAUNCH, OF_THE_NODE = "<chosen at launch>", "<the node's>"
-"""Printed by `--show-env` for values that are not known before a launch."""
+OF_THE_NODE = "<the node's>"
+"""Printed by `--show-env` for a value that an edit extends."""
 UNBOUND = RankBinding()
 
 
@@ -47,27 +57,42 @@ class WorldFacts(NamedTuple):
         master_addr, master_port: where rank 0 listens, as text.
         one_machine: several nodes of the world are one machine.
         crowded: indexes of the nodes whose machine runs more ranks than it has CPUs.
+        addresses: where other machines reach each node, by index; empty if the job is on one machine.
+        roles: where the other roles are, by the field of a template that names it.
     """
 
     master_addr: str
     master_port: str
     one_machine: bool = False
     crowded: frozenset[int] = frozenset()
+    addresses: Mapping[int, str] = {}
+    roles: Mapping[str, str] = {}
 
 
 def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> WorldFacts:
     """Return the facts of a world, derived from those of its nodes."""
     address, port = master(job, world, facts)
-    ranks_on = Counter(facts[place.node].hostname for place in world.job_map.placements)
+    near = neighbours(job, world)
+    ranks_on = Counter(facts[place.node].hostname for place in near.placements)
     crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
-    return WorldFacts(address, str(port), len(ranks_on) < len(world.job_map.nodes), frozenset(crowded))
+    one_machine = len({facts[index].hostname for index in world.job_map.nodes}) < len(world.job_map.nodes)
+    addresses: dict[int, str] = {}
+    for index in world.job_map.nodes if len(ranks_on) > 1 else ():
+        node = job.allocation.nodes[index]
+        others = [facts[other] for other in near.nodes if other != index] if node.agent == "local" else []
+        addresses[index] = address_of(facts[index], others, node.agent == "local", node.name)
+    roles: dict[str, str] = {}
+    for other in first_worlds(job) if world.role else ():
+        roles |= role_fields(other.role, *map(str, master(job, other, facts)))
+    return WorldFacts(address, str(port), one_machine, frozenset(crowded), addresses, roles)
 
 
 def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: int) -> dict[str, Any]:
     """Return the members of `prepare` that are the same for each node of a world; `window` is each stream's first credit."""
     return {
         "job": job.job_id,
-        "apps": [_app(job, app) for app in world.apps],
+        "number": world.number,
+        "apps": [_app(job, world, app, known) for app in world.apps],
         "python": _pythons(job),
         "scrub": list(contracts.SCRUBBED),
         "merge_stderr": job.output.merge_stderr,
@@ -99,16 +124,22 @@ def preparations(
         threads=job.threads,
         pmi_port=job.pmi_port,
         spawned=bool(world.parent),
+        role=world.role or "default",
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
+    templated = any(app.template or app.variables for app in world.apps)
+    fields = fields_of_ranks(job, world) if templated else {}
     for node_rank, (index, places) in enumerate(job_map.by_node().items(), start=part.node_rank):
-        node = NodePlace(node_rank, len(places), crowded=index in known.crowded)
+        node = NodePlace(node_rank, len(places), index in known.crowded, known.addresses.get(index, ""))
         ranks = []
         for place in places:
             rank_place = RankPlace(first + place.rank, place.local_rank, *crosses[place.rank])
             variables = contracts.rank_environment(job_facts, node, rank_place)
             binding = bindings.get(place.rank, UNBOUND)
+            app = world.apps[place.app]
+            if app.variables:
+                variables = {**variables_of(app, {**_fields(job, world, app, known), **fields[place.rank]}), **variables}
             ranks.append(
                 {
                     "rank": world.first + place.rank,
@@ -116,23 +147,29 @@ def preparations(
                     "environment": {**variables, **binding.environment},
                     "unset": list(binding.unset),
                     "cpus": None if binding.cpus is None else list(binding.cpus),
-                    "stdin": world.number == 0 and job.gets_stdin(place.rank),
+                    "stdin": not world.parent and job.gets_stdin(world.first + place.rank),
+                    "fields": fields[place.rank] if app.template else None,
                 }
             )
-        yield index, {
-            "type": "prepare",
-            "environment": {**common, **contracts.node_environment(job_facts, node)},
-            "defaults": contracts.defaults(job_facts, node),
-            "node": node_rank,
-            "ranks": ranks,
-        }
+        yield (
+            index,
+            {
+                "type": "prepare",
+                "environment": {**common, **contracts.node_environment(job_facts, node)},
+                "defaults": contracts.defaults(job_facts, node),
+                "node": node_rank,
+                "ranks": ranks,
+            },
+        )
 
 
 def variables_before_launch(job: JobSpec) -> list[dict[str, str]]:
     """Return the variables that mpilaunch sets for each rank; values that only a launch decides are AT_LAUNCH."""
     variables: dict[int, dict[str, str]] = {}
-    for _, message in preparations(job._replace(job_id=AT_LAUNCH), first_world(job), WorldFacts(AT_LAUNCH, AT_LAUNCH), {}):
-        variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
+    shown = job._replace(job_id=AT_LAUNCH)
+    for world in first_worlds(job):
+        for _, message in preparations(shown, world, _facts_before_launch(job, world), {}):
+            variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
     return [variables[place.rank] for place in job.job_map.placements]
 
 
@@ -142,11 +179,11 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     Values that only a launch decides are AT_LAUNCH, and a node's own value that an edit extends is OF_THE_NODE. The node's
     other variables, those of a binding and those that libpmix sets are left out.
     """
-    world = first_world(job)
-    known = WorldFacts(job.master_addr or AT_LAUNCH, str(job.master_port or AT_LAUNCH))
+    world = next(world for world in reversed(first_worlds(job)) if world.first <= rank)
+    known = _facts_before_launch(job, world)
     place = job.job_map.placements[rank]
     shown = job._replace(job_id=AT_LAUNCH)
-    app = world.apps[place.app]
+    app = job.apps[place.app]
     extended = {name for verb, name, _, _ in app.edits if verb != "unset"}
     own = {encode(name): encode(OF_THE_NODE) for name in extended}
     message = dict(preparations(shown, world, known, {}))[place.node]
@@ -156,6 +193,11 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
         of_node |= {"PMI_PORT": AT_LAUNCH, "PMI_ID": AT_LAUNCH}
     variables = rank_environment({**message, **common_preparation(shown, world, known, window=0)}, rank, own, of_node)
     return {decode(name): decode(variables[name]) for name in sorted(variables)}
+
+
+def _facts_before_launch(job: JobSpec, world: World) -> WorldFacts:
+    addresses = dict.fromkeys(world.job_map.nodes, AT_LAUNCH) if len(job.job_map.nodes) > 1 else {}
+    return WorldFacts(*master_before_launch(job, world), addresses=addresses, roles=roles_before_launch(job))
 
 
 def mpi_description(job: JobSpec, world: World, one_machine: bool = False) -> dict[str, Any] | None:
@@ -204,21 +246,25 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     """
     index = world.job_map.placements[0].node
     node = job.allocation.nodes[index]
-    others = [facts[other] for other in world.job_map.nodes if other != index]
+    others = [facts[other] for other in neighbours(job, world).nodes if other != index]
     address = job.master_addr or choose_master_address(facts[index], others, node.agent == "local", node.name)
     port = facts[index].free_port or FALLBACK_PORT
     port += port == job.last_port
     return address, (job.master_port or port) + world.number
 
 
-def _app(job: JobSpec, app: App) -> dict[str, Any]:
+def _fields(job: JobSpec, world: World, app: App, known: WorldFacts) -> dict[str, int | str]:
+    return fields_of_world(job, world, app, (known.master_addr, known.master_port), known.roles)
+
+
+def _app(job: JobSpec, world: World, app: App, known: WorldFacts) -> dict[str, Any]:
     directory = app.wdir or job.wdir
     try:
         here = os.getcwd()
     except FileNotFoundError:  # it was removed: nodes fall back to the home directory
         here = os.environ.get("PWD") or "the current directory"
     return {
-        "program": list(app.program),
+        "program": arguments_of(app, _fields(job, world, app, known)),
         # Relative to the head's directory, as for mpirun.
         "directory": here if directory is None else os.path.join(here, directory),
         "directory_required": directory is not None,

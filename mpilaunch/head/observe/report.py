@@ -99,5 +99,5 @@ def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[
         "exit_code": None if end is None else end.code,
         "signal": None if end is None else end.signal,
         "stopped": end is None or end.stopped,
-        "how": "lost with its node" if end is None else end.description,
+        "how": end.description if end else "lost with its node" if rank in timeline.rank_starts else "not started",
     }

@@ -37,6 +37,7 @@ class JobFacts(NamedTuple):
         mpi, threads: as in `JobSpec`.
         pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
         spawned: MPI_Comm_spawn created this world.
+        role: the name of the world's role.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class JobFacts(NamedTuple):
     threads: str = "auto"
     pmi_port: bool = False
     spawned: bool = False
+    role: str = "default"
 
 
 class NodePlace(NamedTuple):
@@ -61,11 +63,13 @@ class NodePlace(NamedTuple):
         node_rank: place among the nodes that run at least one rank, not in the allocation.
         local_size: ranks of the world on this node.
         crowded: the machine runs more ranks than it has CPUs.
+        address: where other machines reach the node; "" if the job is on one machine.
     """
 
     node_rank: int
     local_size: int
     crowded: bool = False
+    address: str = ""
 
 
 class RankPlace(NamedTuple):

@@ -1,4 +1,4 @@
-"""MASTER_ADDR: the choice of an address for rank 0. Pure: the nodes' facts in, an address out."""
+"""MASTER_ADDR, and the addresses of the other nodes. Pure: the nodes' facts in, an address out."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from mpilaunch.hosts.node_facts import NodeFacts
 def choose_master_address(
     rank0_node_facts: NodeFacts, other_facts: Sequence[NodeFacts], rank0_is_head: bool, node_name: str
 ) -> str:
-    """Return an address of rank 0's node that the other nodes reach; `node_name` is that node's name as the user wrote it.
+    """Return an address of rank 0's node that the other nodes reach; `node_name` is that node's name as the user wrote it."""
+    facts = rank0_node_facts
+    elsewhere = [other for other in other_facts if (other.hostname, other.addresses) != (facts.hostname, facts.addresses)]
+    return address_of(facts, elsewhere, rank0_is_head, node_name) if elsewhere else "127.0.0.1"
+
+
+def address_of(facts: NodeFacts, elsewhere: Sequence[NodeFacts], is_head: bool, node_name: str) -> str:
+    """Return an address of a node that those on other machines reach; `elsewhere` counts only for the head's node.
 
     An address that has carried an ssh connection of this launch, IPv4 or IPv6, is preferred to the node's own addresses, of
     which IPv4 comes first (`NodeFacts.addresses`). Other nodes cannot reach loopback and link-local addresses.
     """
-    facts = rank0_node_facts
-    elsewhere = [other for other in other_facts if (other.hostname, other.addresses) != (facts.hostname, facts.addresses)]
-    if not elsewhere:
-        return "127.0.0.1"
     candidates: list[str] = []
-    if rank0_is_head:
+    if is_head:
         # Behind a jump host the nodes saw that host's address, so only the head's own addresses count, if known.
         seen = [_routable(other.ssh_connection[0]) for other in elsewhere if other.ssh_connection]
         own = set(facts.addresses)
@@ -28,7 +31,7 @@ def choose_master_address(
     elif facts.ssh_connection:
         candidates.append(_routable(facts.ssh_connection[2]))
     candidates += facts.addresses
-    candidates.append(facts.hostname if rank0_is_head else node_name)
+    candidates.append(facts.hostname if is_head else node_name)
     return next(address for address in candidates if address)
 
 

@@ -1,12 +1,13 @@
-"""Tags: the text before each line of a rank's output.
+"""Templates: text with fields in braces. Tags, the text before each line of a rank's output, are templates.
 
-Pure. A tag is a template with fields in braces. `bind` fills in all fields but the time once for each stream, so that a line
-costs one join; the text of the time is made once for each millisecond.
+Pure. `bind` fills in all fields of a tag but the time once for each stream, so that a line costs one join; the text of the
+time is made once for each millisecond.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,6 +52,16 @@ class Tag(NamedTuple):
                 parts[-1] += format(fields[name], text) if name else text
         return BoundTag(tuple(part.encode("utf-8", "surrogateescape") for part in parts))
 
+    def fill(self, fields: Mapping[str, int | str]) -> str:
+        """Return the template with these fields filled in, for str.format with the others."""
+
+        def piece(name: str, text: str) -> str:
+            if name and name not in fields:
+                return f"{{{name}:{text}}}"
+            return (format(fields[name], text) if name else text).replace("{", "{{").replace("}", "}}")
+
+        return "".join(piece(name, text) for name, text in self.pieces)
+
 
 def tag_template(text: str | None, *, timestamp: bool = False) -> str | None:
     """Return the template for `--tag` and `--timestamp-output`, None for no tag; raises UsageError."""
@@ -68,17 +79,22 @@ def parse_tag(text: str, option: str = "--tag") -> Tag:
         raise UsageError("tag-format", f"--tag: '{text}' is not a tag{did_you_mean(text, PRESETS)}", hint=hint)
     if "\n" in template:
         raise UsageError("tag-format", f"{option}: a template cannot contain a line break")
+    return parse_template(template, option)
+
+
+def parse_template(template: str, option: str, known: Sequence[str] = FIELDS) -> Tag:
+    """Return the parsed template, which has only `known` fields; raises UsageError."""
     pieces: list[tuple[str, str]] = []
     end = 0
     for match in re.finditer(_TOKEN, template) if template else ():
         pieces.append(("", template[end : match.start()]))
         end = match.end()
-        pieces.append(_piece(template, match, option))
+        pieces.append(_piece(template, match, option, known))
     pieces.append(("", template[end:]))
     return Tag(tuple(piece for piece in pieces if piece != ("", "")))
 
 
-def _piece(template: str, match: re.Match[str], option: str) -> tuple[str, str]:
+def _piece(template: str, match: re.Match[str], option: str, known: Sequence[str]) -> tuple[str, str]:
     token = match[0]
     if token in ("{{", "}}"):
         return "", token[0]
@@ -86,10 +102,9 @@ def _piece(template: str, match: re.Match[str], option: str) -> tuple[str, str]:
         message = f"{option}: column {match.start() + 1} of '{template}': unmatched '{token}'"
         raise UsageError("tag-format", message, hint=f"write '{token * 2}' for a literal '{token}'")
     name, _, width = match[1].partition(":")
-    fields = ", ".join(f"{{{field}}}" for field in FIELDS)
-    if name not in FIELDS:
-        message = f"{option}: unknown field '{{{name}}}'{did_you_mean(name, FIELDS)}"
-        raise UsageError("tag-format", message, hint=f"use {fields}")
+    if name not in known:
+        message = f"{option}: unknown field '{{{name}}}'{did_you_mean(name, known)}"
+        raise UsageError("tag-format", message, hint="use " + ", ".join(f"{{{field}}}" for field in known))
     if width and (name == "time" or not re.fullmatch(_WIDTH, width, re.ASCII)):
         reason = "the time has a fixed width" if name == "time" else f"'{width}' is not a width"
         raise UsageError("tag-format", f"{option}: '{token}': {reason}", hint="write a width like {rank:4} or {host:<12}")

@@ -1,6 +1,7 @@
-"""torchrun's variables, which torch, Accelerate, DeepSpeed, Lightning and Megatron-LM read.
+"""torchrun's variables, which torch, Accelerate, DeepSpeed, Lightning and Megatron-LM read; vLLM's address of a node.
 
-Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, and torch's `env://` rendezvous.
+Source: torch/distributed/elastic/agent/server/local_elastic_agent.py, and torch's `env://` rendezvous; `get_ip` of
+vllm/utils/network_utils.py.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, Variables
 
 
-def _threads(job: JobFacts, node: NodePlace) -> Variables:
-    """Return torchrun's one OpenMP thread, as several ranks with one per core would compete for the cores, or the job's."""
+def _defaults(job: JobFacts, node: NodePlace) -> Variables:
+    """Return torchrun's one OpenMP thread, as several ranks with one per core would compete for the cores, or the job's.
+
+    On several nodes vLLM needs the address of each, and would take that of the default route.
+    """
     threads = ("1" if node.local_size > 1 else "none") if job.threads == "auto" else job.threads
-    return {} if threads == "none" else {"OMP_NUM_THREADS": threads}
+    address = {"VLLM_HOST_IP": node.address} if node.address else {}
+    return address if threads == "none" else {"OMP_NUM_THREADS": threads, **address}
 
 
 CONTRACT = Contract(
@@ -21,7 +26,7 @@ CONTRACT = Contract(
         "MASTER_PORT": job.master_port,
         "GROUP_WORLD_SIZE": str(job.node_count),
         "ROLE_WORLD_SIZE": str(job.size),
-        "ROLE_NAME": "default",
+        "ROLE_NAME": job.role,
         "TORCHELASTIC_RUN_ID": job.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_RESTART_COUNT": str(job.restart_count),
@@ -37,7 +42,7 @@ CONTRACT = Contract(
         "LOCAL_RANK": str(rank.local_rank),
         "ROLE_RANK": str(rank.rank),
     },
-    defaults=_threads,
+    defaults=_defaults,
     overridable=frozenset(
         {
             *("MASTER_ADDR", "MASTER_PORT", "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),
