@@ -129,8 +129,8 @@ OPTIONS = (
         shorthands={"-v": "1", "--verbose": "1", "-vv": "2", "-vvv": "2"}, basic=True),
     Option(DEVICES, "--gpus-per-rank", "N", "GPUs of each rank", Number(), basic=True),
     Option(DEVICES, "--gpu-bind", "",
-        "GPUs a rank sees: of its slot (slot), the same from device 0 (virtual), of its node (node), of the ranks there (ranks), "
-        "or unchanged (none)",
+        "GPUs a rank sees: of its slot (slot), the same from device 0 (virtual), of its node (node), "
+        "of the node's ranks (ranks), or unchanged (none)",
         OneOf("slot", "virtual", "node", "ranks", "none")),
     Option(DEVICES, "--oversubscribe-gpus", "", "let ranks share a GPU"),
     Option(DEVICES, "--bind-to", "OBJECT",
