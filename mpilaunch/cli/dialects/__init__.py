@@ -8,6 +8,7 @@ MODULES = {
     "hydra": "mpi.hydra",
     "intel": "mpi.intel",
     "torchrun": "frameworks.torchrun",
+    "deepspeed": "frameworks.deepspeed",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
 NAMES = tuple(MODULES)

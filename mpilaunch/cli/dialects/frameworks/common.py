@@ -28,15 +28,15 @@ def program(
     """Return the program as a launcher of Python runs it: a script or a module by the interpreter, or as it is.
 
     Args:
-        parts: `module`, `no-python`, and the interpreter, `python`; by default python3 of PATH here.
+        parts: `module`, `no_python`, and the interpreter, `python`; by default python3 of PATH here.
         script: arguments that come before those of the script.
     """
     if not words:
         return []
     words = [words[0], *script, *words[1:]]
-    if "no-python" in parts:
+    if "no_python" in parts:
         if "module" in parts:
-            raise InvalidArgument("--no-python and --module contradict each other", "leave one out")
+            raise InvalidArgument("--no_python and --module contradict each other", "leave one out")
         return words
     import shutil
 

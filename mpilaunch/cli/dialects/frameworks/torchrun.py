@@ -76,9 +76,10 @@ def nproc_per_node(number: str) -> Translation:
 
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the nodes and the output that the options describe together, and the program with its interpreter."""
-    kept = {name: value for name, value in parts.items() if "run-path" not in parts or name not in ("no-python", "module")}
-    python = {"python": around.environ["PYTHON_EXEC"]} if around.environ.get("PYTHON_EXEC") else {}
-    return _nodes(parts, around) + output(parts, around.environ), program({**python, **kept}, words, around.environ)
+    of_program = {"python": around.environ.get("PYTHON_EXEC", ""), **parts}
+    if "run-path" in parts:
+        of_program = {"python": of_program["python"]}
+    return _nodes(parts, around) + output(parts, around.environ), program(of_program, words, around.environ)
 
 
 def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
@@ -181,7 +182,7 @@ _ROWS = (
     ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
     # The program
     part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
-    part("no-python", "", "the program is started as it is"),
+    part("no_python", "", "the program is started as it is"),
     part("run-path", "", "the program is a script"),
     part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
     needless("start-method", "METHOD", "every rank is a process of its own, started with exec"),
