@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import UsageError, reason_of
@@ -70,6 +71,13 @@ def text_and_status(
         raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': not UTF-8 text") from error
     except ValueError as error:
         raise UsageError("file-unreadable", f"cannot read {purpose} '{path}': invalid file name") from error
+
+
+def read_unnamed(path: str, purpose: str) -> str | None:
+    """Return the text of a file that the command line does not name, None if there is none; raises UsageError if untrusted."""
+    if not os.path.isfile(path):
+        return None
+    return text_and_status(path, purpose, partial(check_trusted, path, named=False))[0]
 
 
 def _nearest_file(path: str) -> str | None:

@@ -372,14 +372,15 @@ class _Reader:
         from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings
 
         named = any(self.job.last(key) or program.own.last(key) for key in ("host", "hostfile"))
+        around = Surroundings(named, self._environ, self.read_file)
         try:
-            translation, words = self._separate.finish(
-                self._parts, program.words, Surroundings(named, self._environ, self.read_file)
-            )
+            translation, words = self._separate.finish(self._parts, program.words, around)
         except InvalidArgument as error:
             reason, hint = error.args
             raise UsageError("option-value", reason, hint=hint) from None
+        given, self.job = self.job, OptionUses()
         self._add(translation, self._separate.name)
+        self.job += given  # the options of the command line override them
         return Program(words, program.own)
 
     def _add(self, translation: Translation, flag: str, *, everywhere: bool = False, weak: bool = False) -> None:

@@ -125,6 +125,7 @@ def choose_nodes(
         nodes = nodes._replace(agent_source=inherited.source)
     if slot_map_file:
         nodes = slot_map.apply_slot_map(nodes, data, slot_map_file, positions)
+    nodes = _filter(nodes, settings)
     if order := settings["order-nodes"]:
         if order.lower() not in ("ascending", "descending"):
             raise UsageError("option-value", f"--order-nodes: '{order}' is neither ascending nor descending")
@@ -136,6 +137,21 @@ def choose_nodes(
         except UsageError as error:
             raise error.within(f"program {number} ({section.program[0]})") from None
     return nodes, own_slots
+
+
+def _filter(nodes: Allocation, settings: Settings) -> Allocation:
+    """Return the allocation with the slots that --include or --exclude leaves."""
+    given = [name for name in ("include", "exclude") if settings[name]]
+    if not given:
+        return nodes
+    if len(given) > 1:
+        raise UsageError("option-conflict", "--include and --exclude cannot be used together", hint="leave one out")
+    if nodes.elastic_slots or isinstance(settings["npernode"], str):
+        message = f"--{given[0]} needs hosts with a number of slots"
+        raise UsageError("option-conflict", message, hint="use --hostfile FILE, or --host HOST:SLOTS")
+    from mpilaunch.hosts.slot_filter import filter_slots  # few jobs need it
+
+    return filter_slots(nodes, settings[given[0]], f"--{given[0]}")
 
 
 def add_listed_nodes(

@@ -28,8 +28,9 @@ class GpuPolicy(NamedTuple):
         per_rank: `--gpus-per-rank`, 0 or more; None if not given: in the modes "slot" and "virtual", a slot that names no GPUs
             then gets one.
         bind: "slot" (a rank sees only its slot's GPUs), "node" (a rank sees all GPUs of the node's used slots in slot order,
-            indexed by LOCAL_RANK), "virtual" (as slot, with LOCAL_RANK=0 for frameworks that index the visible GPUs), "none"
-            (set nothing); None: "slot" if used slots of the node name GPUs or per_rank is given, else "node".
+            indexed by LOCAL_RANK), "ranks" (as node, with one GPU for each rank whose slot names none; nothing on a node
+            without GPUs), "virtual" (as slot, with LOCAL_RANK=0 for frameworks that index the visible GPUs), "none" (set
+            nothing); None: "slot" if used slots of the node name GPUs or per_rank is given, else "node".
         oversubscribe: several ranks may share a GPU.
     """
 
@@ -128,8 +129,10 @@ def _bind_gpus(
     """Return the binding of each rank without CPUs, and the GPU that each rank is likely to compute on."""
     named = any(node.slots[placement.slot].gpus is not None for placement in placements)
     mode = policy.bind or ("slot" if named or policy.per_rank is not None else "node")
-    if mode == "none":
+    if mode == "none" or (mode == "ranks" and not gpus):
         return {placement.rank: RankBinding() for placement in placements}, {}
+    if mode == "ranks":
+        mode, policy = "node", policy._replace(per_rank=1 if policy.per_rank is None else policy.per_rank)
     whole = mode == "node" and not named and policy.per_rank is None
     chosen = {p.rank: list(gpus) for p in placements} if whole else _choose_gpus(node, placements, gpus, policy, mode)
     if mode == "node":

@@ -100,6 +100,15 @@ def test_node_mode_shows_the_used_slots_gpus_in_slot_order() -> None:
     assert variable(bind(2, facts(nvidia(4)), GpuPolicy(bind="node", per_rank=1))) == [uuids(0, 1)] * 2
 
 
+def test_ranks_see_one_gpu_for_each_rank_of_the_node_or_those_that_slots_name() -> None:
+    policy = GpuPolicy(bind="ranks")
+    assert variable(bind(2, facts(nvidia(4)), policy)) == [uuids(0, 1)] * 2
+    assert variable(bind([Slot(gpus=("3",)), Slot(gpus=("1",))], facts(nvidia(4)), policy)) == [uuids(3, 1)] * 2
+    assert variable(bind([Slot(gpus=("3",)), Slot(gpus=("1",))], facts([]), policy)) == [None] * 2
+    with pytest.raises(LaunchError, match="2 ranks with 1 each need 2"):
+        bind(2, facts(nvidia(1)), policy)
+
+
 def test_virtual_says_local_rank_0_and_keeps_the_real_one() -> None:
     bindings = bind(2, facts(nvidia(4)), GpuPolicy(bind="virtual", per_rank=2))
     assert bindings[1].environment == {
@@ -392,7 +401,7 @@ slot_names = st.none() | st.lists(st.sampled_from(["0", "1", "2", "3", uuids(0),
     policy=st.builds(
         GpuPolicy,
         per_rank=st.none() | st.integers(0, 3),
-        bind=st.sampled_from([None, "slot", "node", "virtual"]),
+        bind=st.sampled_from([None, "slot", "node", "ranks", "virtual"]),
         oversubscribe=st.booleans(),
     ),
 )

@@ -9,6 +9,8 @@ MODULES = {
     "intel": "mpi.intel",
     "torchrun": "frameworks.torchrun",
     "horovodrun": "frameworks.horovodrun",
+    "deepspeed": "frameworks.deepspeed",
+    "accelerate": "frameworks.accelerate",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
 NAMES = tuple(MODULES)

@@ -1,7 +1,7 @@
 """The error for an unknown option: a hint for options of launchers that are not detected, else the most similar option.
 
-Pure, and loaded only for that error: pdsh, clush, srun, torchrun and deepspeed mean other jobs than mpirun does, so their
-options are never translated by themselves; those of torchrun are with `--dialect torchrun` or under its name.
+Pure, and loaded only for that error: these launchers mean other jobs than mpirun does, so their options are never translated by
+themselves, but only with --dialect or under the name of the launcher, where it is a dialect.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from mpilaunch.errors import UsageError
 from mpilaunch.text import closest
 
 _TORCHRUN = "--dialect torchrun before it, or a link named torchrun, reads the options of torchrun"
+_DEEPSPEED = _TORCHRUN.replace("torchrun", "deepspeed")
+_ACCELERATE = "--dialect accelerate before it, or a link named accelerate, reads the options of accelerate launch"
 INSTEAD = {
     "-w": "--host HOSTS names the nodes, as -w of pdsh, clush and srun does",
     "--nodelist": "--host HOSTS names the nodes, as --nodelist of srun does",
@@ -20,9 +22,13 @@ INSTEAD = {
     **dict.fromkeys(("-m", "--module"), f"write the interpreter: mpilaunch -np 4 python3 -m MODULE; {_TORCHRUN}"),
     **dict.fromkeys(("--standalone", "--no-python", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), _TORCHRUN),
     **dict.fromkeys(("--rdzv-conf", "--local-ranks-filter", "--redirects", "--tee", "--log-dir", "--role"), _TORCHRUN),
-    "--num-gpus": "-N N starts N ranks on each node, as --num_gpus of deepspeed does",
-    "--num-nodes": "--host and --hostfile name the nodes",
-    "--include": "--host HOSTS names the nodes",
+    "--num-gpus": f"-N N starts N ranks on each node; {_DEEPSPEED}",
+    "--num-nodes": f"--host and --hostfile name the nodes; {_DEEPSPEED}",
+    **dict.fromkeys(("--no-local-rank", "--no-ssh", "--force-multi", "--bind-cores-to-rank", "--save-pid"), _DEEPSPEED),
+    "--num-processes": f"-np N starts N ranks; {_ACCELERATE}",
+    "--num-machines": f"--host and --hostfile name the nodes; {_ACCELERATE}",
+    **dict.fromkeys(("--machine-rank", "--main-process-ip", "--main-process-port", "--mixed-precision"), _ACCELERATE),
+    **dict.fromkeys(("--multi-gpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--config-file"), _ACCELERATE),
     "--ntasks": "-np N starts N ranks",
     "--ntasks-per-node": "-N N starts N ranks on each node",
     "--cpus-per-task": "--cpus-per-rank N gives each rank N CPUs",

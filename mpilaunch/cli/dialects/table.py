@@ -45,9 +45,9 @@ def _by_flag(separate: frozenset[str]) -> dict[str, list[Row]]:
 
 
 def _rows(flag: str, dialects: frozenset[str]) -> list[Row]:
-    """Return the rows of a flag, in which _ may stand for -; those of a separate launcher only if it is among the dialects."""
+    """Return the rows of a flag, in which _ and - are equal; those of a separate launcher only if it is among the dialects."""
     rows = _by_flag(dialects & SEPARATE)
-    return rows.get(flag) or rows.get(flag.replace("_", "-"), [])
+    return rows.get(flag) or rows.get(flag.replace("_", "-")) or rows.get("--" + flag[2:].replace("-", "_"), [])
 
 
 def has(dialect: str, flag: str) -> bool:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 
+from mpilaunch.cli.dialects.frameworks.common import ByHand, part, program
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
-    Row,
     Surroundings,
     Translation,
     acts,
@@ -26,18 +25,9 @@ from mpilaunch.text import escape_braces
 
 _ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
 """torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
-_ONE, _BOTH = ("--nnodes", "1"), 3
+_BOTH = 3
 
 # Functions of rows
-
-
-def _keep(key: str, *values: str) -> Translation:
-    """An option that counts together with others: keep its value for `finish`."""
-    return Translation(parts={key: values[0] if values else "yes"})
-
-
-def _part(names: str, metavar: str, text: str) -> Row:
-    return acts(names, metavar, partial(_keep, names.split()[0]), text)
 
 
 def role(name: str) -> Translation:
@@ -86,38 +76,25 @@ def nproc_per_node(number: str) -> Translation:
 
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the nodes and the output that the options describe together, and the program with its interpreter."""
-    return _nodes(parts, around) + _output(parts, around.environ), _program(parts, list(words), around.environ)
+    of_program = {"python": around.environ.get("PYTHON_EXEC", ""), **parts}
+    if "run-path" in parts:
+        of_program = {"python": of_program["python"]}
+    return _nodes(parts, around) + output(parts, around.environ), program(of_program, words, around.environ)
 
 
 def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
     """Return the options for the nodes: those that are named, this machine, or this machine as a part of the job."""
     result = Translation() if "nproc" in parts else weak("--npernode", "1")
     nnodes = parts.get("nnodes", "1")
-    least, _, most = nnodes.partition(":")
-    rank = parts.get("node-rank", _rank_in_step(most or least, around.environ))
-    if (most or least) == "1":
-        if rank not in (None, "0"):
-            raise InvalidArgument(f"--node-rank {rank} needs --nnodes", "add --nnodes N, the number of nodes")
-        result += Translation(_ONE if "nnodes" in parts else ()) if around.names_hosts else weak("--host", "localhost")
-    else:
-        if "standalone" in parts:
-            hint = "leave --standalone out to use several nodes"
-            raise InvalidArgument(f"--standalone is one machine, but --nnodes is {nnodes}", hint)
-        result += Translation(("--nnodes", nnodes))
-        if rank is not None and not around.names_hosts:
-            if most and most != least:
-                hint = f"give their number, --nnodes {most}, or run mpilaunch once with --host or --hostfile"
-                raise InvalidArgument(f"--node-rank {rank} needs a fixed number of nodes, not --nnodes {nnodes}", hint)
-            address, port = _endpoint(parts) or (_ADDRESS, _PORT)
-            master = weak("--master-addr", address) + weak("--master-port", port)
-            return result + Translation(("--node-rank", rank)) + master
-        if rank not in (None, "0"):
-            hint = "run mpilaunch once, without --node-rank; or on each node, without --host and --hostfile"
-            raise InvalidArgument(f"--node-rank {rank} and named hosts contradict each other", hint)
-        if rank is not None:
-            note = "--node-rank has no effect: one command starts the ranks on all named hosts"
-            result += Translation(notes=((note, 0),))
-    if "rdzv-endpoint" in parts:
+    fewest, _, most = nnodes.partition(":")
+    if "standalone" in parts and (most or fewest) != "1":
+        hint = "leave --standalone out to use several nodes"
+        raise InvalidArgument(f"--standalone is one machine, but --nnodes is {nnodes}", hint)
+    rank = parts.get("node-rank", _rank_in_step(most or fewest, around.environ))
+    by_hand = rank is not None and not around.names_hosts
+    endpoint = (_endpoint(parts) if by_hand else None) or (_ADDRESS, _PORT)
+    result += ByHand(nnodes, rank, *endpoint).translation(around, given="nnodes" in parts)
+    if "rdzv-endpoint" in parts and "--node-rank" not in result.words:
         note = "--rdzv-endpoint has no effect: mpilaunch chooses MASTER_ADDR and MASTER_PORT; --master-addr sets them"
         result += Translation(notes=((note, 1),))
     return result
@@ -149,7 +126,7 @@ def _streams(parts: Mapping[str, str], name: str) -> int:
     raise InvalidArgument(f"--{name} {text} is not 0, 1, 2 or 3", "0 is none, 1 stdout, 2 stderr, 3 both")
 
 
-def _output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
+def output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
     """Return the prefix of lines and the files of --redirects, --tee and --log-dir."""
     redirected, copied, folder = _streams(parts, "redirects"), _streams(parts, "tee"), parts.get("log-dir")
     only_files = redirected & ~copied
@@ -185,49 +162,36 @@ def _prefix(parts: Mapping[str, str], environ: Mapping[str, str]) -> str:
     )
 
 
-def _program(parts: Mapping[str, str], words: list[str], environ: Mapping[str, str]) -> list[str]:
-    """Return the program as torchrun runs it: a script or a module by the interpreter, unbuffered, or as it is."""
-    if "no-python" in parts and "run-path" not in parts:
-        if "module" in parts:
-            raise InvalidArgument("--no-python and --module contradict each other", "leave one out")
-        return words
-    import shutil
-
-    python = parts.get("python") or environ.get("PYTHON_EXEC") or shutil.which("python3", path=environ.get("PATH"))
-    module = ["-m"] if "module" in parts and "run-path" not in parts else []
-    return [python or "python3", "-u", *module, *words] if words else []
-
-
 # Rows
 
 _LOGS = "--output-filename DIR writes each rank's output to files; filter those"
 
 _ROWS = (
     # Ranks and nodes
-    _part("nnodes", "N", "`--nnodes N` or MIN:MAX; 1, the default, is this machine, unless hosts are named"),
+    part("nnodes", "N", "`--nnodes N` or MIN:MAX; 1, the default, is this machine, unless hosts are named"),
     acts("nproc-per-node", "N", nproc_per_node, "`--npernode N`, also gpu, cpu or auto; 1 is the default"),
-    _part("node-rank", "R", "`--node-rank R`, for this machine's ranks only; with named hosts, 0 has no effect"),
-    _part("standalone", "", "this machine"),
+    part("node-rank", "R", "`--node-rank R`, for this machine's ranks only; with named hosts, 0 has no effect"),
+    part("standalone", "", "this machine"),
     acts("master-addr", "ADDR", "--master-addr $1"),
     acts("master-port", "PORT", "--master-port $1"),
     # Rendezvous
     acts("rdzv-backend", "NAME", rdzv_backend, "nothing: mpilaunch assigns the ranks itself"),
-    _part("rdzv-endpoint", "HOST:PORT", "MASTER_ADDR and MASTER_PORT with `--node-rank`, else nothing"),
+    part("rdzv-endpoint", "HOST:PORT", "MASTER_ADDR and MASTER_PORT with `--node-rank`, else nothing"),
     acts("rdzv-id", "ID", "--export TORCHELASTIC_RUN_ID=$1"),
     ignored("rdzv-conf", "SETTINGS", "--start-timeout sets how long the nodes may take to start"),
     ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
     # The program
-    _part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
-    _part("no-python", "", "the program is started as it is"),
-    _part("run-path", "", "the program is a script"),
-    _part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
+    part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
+    part("no_python", "", "the program is started as it is"),
+    part("run-path", "", "the program is a script"),
+    part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
     needless("start-method", "METHOD", "every rank is a process of its own, started with exec"),
     acts("role", "NAME", role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
     # Output
-    _part("log-dir", "DIR", "`--output-filename DIR` for the streams of --redirects and --tee"),
-    _part("redirects r", "STREAMS", "0, 1, 2 or 3: with --log-dir, these streams go only to files"),
-    _part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log-dir also writes files"),
-    _part("log-line-prefix-template", "TEMPLATE", "`--tag`, with ${role_name}, ${rank} and ${local_rank}"),
+    part("log-dir", "DIR", "`--output-filename DIR` for the streams of --redirects and --tee"),
+    part("redirects r", "STREAMS", "0, 1, 2 or 3: with --log-dir, these streams go only to files"),
+    part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log-dir also writes files"),
+    part("log-line-prefix-template", "TEMPLATE", "`--tag`, with ${role_name}, ${rank} and ${local_rank}"),
     acts("local-ranks-filter", "RANKS", "--print-local-ranks $1"),
     refused("duplicate-stdout-filters duplicate-stderr-filters", "WORDS", _LOGS),
     refused("logs-specs", "NAME", _LOGS),
