@@ -114,6 +114,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         restarts=restarts,
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
         **settings.fields("mpi", "pmi-port", "pmix-library"),
+        profiles=settings["profile"] or (),
     )
     forwarded, apps = _environments(settings, sections, of_each, environ, _facts(job))
     return job._replace(environment=forwarded, apps=apps)
@@ -162,7 +163,7 @@ def _local_ranks(text: str | None) -> frozenset[int] | None:
 def _threads(settings: Settings) -> str:
     """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
     cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
-    return str(cpus or ("auto" if settings["dialect"] in ("auto", *dialects.SEPARATE) else "none"))
+    return str(cpus or ("auto" if settings["dialect"] in ("auto", *dialects.SEPARATE - dialects.BATCH) else "none"))
 
 
 def _check_fold(settings: Settings) -> None:

@@ -7,7 +7,8 @@ implements an option. Options of other launchers with the same meaning are flags
 from __future__ import annotations
 
 from mpilaunch.cli import dialects
-from mpilaunch.cli.types import Number, OneOf, Option, Seconds, Text
+from mpilaunch.cli.types import Number, OneOf, Option, Seconds, SomeOf, Text
+from mpilaunch.job.environment.contracts import PROFILES
 from mpilaunch.placement.topology import OBJECTS
 
 GROUPS = {
@@ -76,6 +77,8 @@ OPTIONS = (
         "put VALUE before a node's own value of a variable, separated by a colon; NAME[;] sets another separator",
         multiple=True, local=True),
     Option(PROGRAM, "--append-env", "NAME VALUE", "put VALUE after a node's own value", multiple=True, local=True),
+    Option(PROGRAM, "--profile", "NAMES",
+        "also give the ranks the variables of launchers or frameworks that need their own: slurm, ...", SomeOf(*PROFILES)),
     Option(PROGRAM, "--mca", "KEY VALUE", "set a parameter of Open MPI (OMPI_MCA_KEY)", multiple=True, local=True),
     Option(PROGRAM, "--wdir --wd", "DIR",
         "working directory of the ranks; without it the current one, if the node has it", DIRECTORY, local=True,

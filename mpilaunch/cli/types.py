@@ -93,6 +93,13 @@ class OneOf(Text):
         return text
 
 
+class SomeOf(Text):
+    """Some of a few words, separated by commas."""
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(map(OneOf(*self.words).parse, text.split(","))))
+
+
 class Number(Text):
     """A whole number in a range, or one of the words, in upper case."""
 

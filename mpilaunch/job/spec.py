@@ -159,6 +159,7 @@ class JobSpec(NamedTuple):
         master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
         fanout, patient: nodes contacted at a time; unreachable ones are retried until `Deadlines.start`.
         mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
+        profiles: profiles of `environment.contracts` that apply.
         threads: OMP_NUM_THREADS unless the user sets it: a number as text, "none" to leave it unset, "auto": torchrun's rule.
         pmix_library: the libpmix that the nodes load; None: the one nearest to the program's.
         pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
@@ -192,6 +193,7 @@ class JobSpec(NamedTuple):
     patient: bool = False
     agent: AgentOptions = AgentOptions()
     mpi: str = "auto"
+    profiles: tuple[str, ...] = ()
     threads: str = "auto"
     pmix_library: str | None = None
     pmi_port: bool = False

@@ -8,6 +8,10 @@ MODULES = {
     "hydra": "mpi.hydra",
     "intel": "mpi.intel",
     "torchrun": "frameworks.torchrun",
+    "srun": "batch.srun",
+    "jsrun": "batch.jsrun",
+    "aprun": "batch.aprun",
+    "flux": "batch.flux",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
 NAMES = tuple(MODULES)
@@ -15,5 +19,7 @@ DETECTED = frozenset(name for name, module in MODULES.items() if module.startswi
 """Dialects that a command line may be in without naming one."""
 SEPARATE = frozenset(NAMES) - DETECTED
 """Launchers that read the program differently: their options count only with --dialect or under the name of the dialect."""
+BATCH = frozenset(name for name, module in MODULES.items() if module.startswith("batch."))
+"""Separate launchers of batch systems, which set no variables of torch."""
 ANY_MPI = "mpi"
 """The value of --dialect for one of several MPI launchers: which one, their own options tell."""

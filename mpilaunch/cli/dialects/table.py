@@ -76,12 +76,15 @@ def split_joined(dialect: Dialect, word: str) -> list[str]:
 
 def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
     """Return the options that variables of a separate dialect set: flag, values and variable; "0" unsets a flag."""
+    named = dict(dialect.variables)
+    if dialect.prefix:
+        names = (max(row.names, key=len) for row in dialect.rows)
+        named |= {dialect.prefix + name.upper().replace("-", "_"): f"--{name}" for name in names}
     result = []
-    for row in dialect.rows:
-        name = max(row.names, key=len)
-        variable = dialect.prefix + name.upper().replace("-", "_")
-        if (text := environ.get(variable)) and (row.words or text != "0"):
-            result.append((f"--{name}", [text] if row.words else [], variable))
+    for variable, flag in named.items():
+        row = next(row for row in dialect.rows if flag[2:] in row.names)
+        if (text := environ.get(variable)) and (row.metavar or text != "0"):
+            result.append((flag, [text] if row.metavar else [], variable))
     return result
 
 
@@ -154,8 +157,9 @@ def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -
         return Translation(notes=((f"{flag} has no effect: {row.text}", 1 if row.kind == NEEDLESS else 0),))
     if isinstance(row.means, str):
         return words_of(row.means, values)
+    more: dict[str, object] = {"read_file": read_file} if row.reads else {}
     try:
-        return row.means(*values, read_file=read_file) if row.reads else row.means(*values)
+        return row.means(*values, **more, **({"flag": flag} if row.flagged else {}))
     except InvalidArgument as error:
         reason, hint = error.args
         raise UsageError("option-value", f"{flag}: {reason}", hint=hint) from None

@@ -99,6 +99,7 @@ def preparations(
         threads=job.threads,
         pmi_port=job.pmi_port,
         spawned=bool(world.parent),
+        profiles=_profiles(job, world),
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
@@ -209,6 +210,11 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     port = facts[index].free_port or FALLBACK_PORT
     port += port == job.last_port
     return address, (job.master_port or port) + world.number
+
+
+def _profiles(job: JobSpec, world: World) -> tuple[str, ...]:
+    """Return the profiles of a world: a spawned one finds its ranks by MPI only."""
+    return () if world.parent else job.profiles
 
 
 def _app(job: JobSpec, app: App) -> dict[str, Any]:

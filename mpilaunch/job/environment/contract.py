@@ -37,6 +37,7 @@ class JobFacts(NamedTuple):
         mpi, threads: as in `JobSpec`.
         pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
         spawned: MPI_Comm_spawn created this world.
+        profiles: names of the profiles that apply.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class JobFacts(NamedTuple):
     threads: str = "auto"
     pmi_port: bool = False
     spawned: bool = False
+    profiles: tuple[str, ...] = ()
 
 
 class NodePlace(NamedTuple):

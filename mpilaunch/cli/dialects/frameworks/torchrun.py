@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
-    Row,
     Surroundings,
     Translation,
     acts,
     ignored,
     needless,
+    part,
     refused,
     weak,
 )
@@ -29,15 +28,6 @@ _ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
 _ONE, _BOTH = ("--nnodes", "1"), 3
 
 # Functions of rows
-
-
-def _keep(key: str, *values: str) -> Translation:
-    """An option that counts together with others: keep its value for `finish`."""
-    return Translation(parts={key: values[0] if values else "yes"})
-
-
-def _part(names: str, metavar: str, text: str) -> Row:
-    return acts(names, metavar, partial(_keep, names.split()[0]), text)
 
 
 def role(name: str) -> Translation:
@@ -204,30 +194,30 @@ _LOGS = "--output-filename DIR writes each rank's output to files; filter those"
 
 _ROWS = (
     # Ranks and nodes
-    _part("nnodes", "N", "`--nnodes N` or MIN:MAX; 1, the default, is this machine, unless hosts are named"),
+    part("nnodes", "N", "`--nnodes N` or MIN:MAX; 1, the default, is this machine, unless hosts are named"),
     acts("nproc-per-node", "N", nproc_per_node, "`--npernode N`, also gpu, cpu or auto; 1 is the default"),
-    _part("node-rank", "R", "`--node-rank R`, for this machine's ranks only; with named hosts, 0 has no effect"),
-    _part("standalone", "", "this machine"),
+    part("node-rank", "R", "`--node-rank R`, for this machine's ranks only; with named hosts, 0 has no effect"),
+    part("standalone", "", "this machine"),
     acts("master-addr", "ADDR", "--master-addr $1"),
     acts("master-port", "PORT", "--master-port $1"),
     # Rendezvous
     acts("rdzv-backend", "NAME", rdzv_backend, "nothing: mpilaunch assigns the ranks itself"),
-    _part("rdzv-endpoint", "HOST:PORT", "MASTER_ADDR and MASTER_PORT with `--node-rank`, else nothing"),
+    part("rdzv-endpoint", "HOST:PORT", "MASTER_ADDR and MASTER_PORT with `--node-rank`, else nothing"),
     acts("rdzv-id", "ID", "--export TORCHELASTIC_RUN_ID=$1"),
     ignored("rdzv-conf", "SETTINGS", "--start-timeout sets how long the nodes may take to start"),
     ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
     # The program
-    _part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
-    _part("no-python", "", "the program is started as it is"),
-    _part("run-path", "", "the program is a script"),
-    _part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
+    part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
+    part("no-python", "", "the program is started as it is"),
+    part("run-path", "", "the program is a script"),
+    part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
     needless("start-method", "METHOD", "every rank is a process of its own, started with exec"),
     acts("role", "NAME", role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
     # Output
-    _part("log-dir", "DIR", "`--output-filename DIR` for the streams of --redirects and --tee"),
-    _part("redirects r", "STREAMS", "0, 1, 2 or 3: with --log-dir, these streams go only to files"),
-    _part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log-dir also writes files"),
-    _part("log-line-prefix-template", "TEMPLATE", "`--tag`, with ${role_name}, ${rank} and ${local_rank}"),
+    part("log-dir", "DIR", "`--output-filename DIR` for the streams of --redirects and --tee"),
+    part("redirects r", "STREAMS", "0, 1, 2 or 3: with --log-dir, these streams go only to files"),
+    part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log-dir also writes files"),
+    part("log-line-prefix-template", "TEMPLATE", "`--tag`, with ${role_name}, ${rank} and ${local_rank}"),
     acts("local-ranks-filter", "RANKS", "--print-local-ranks $1"),
     refused("duplicate-stdout-filters duplicate-stderr-filters", "WORDS", _LOGS),
     refused("logs-specs", "NAME", _LOGS),

@@ -1,37 +1,45 @@
-"""The table of contracts. To add one, write its module and add a line here.
+"""The table of contracts, and that of profiles, which apply only when named by `--profile`. To add one, add a line here.
 
 Pure. Each layer of a rank's environment is the union of what the contracts return for it; no two contracts set the same name.
 """
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace
+from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace
 from mpilaunch.job.environment.contracts import deepspeed, horovod, intel, jax, mpich, openmpi, own, slurm, tensorflow, torch
 
 CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
+PROFILES = {
+    "slurm": slurm.PROFILE,
+}
+"""The user may set each variable of a profile to another value."""
 
 SCRUBBED = tuple(pattern for contract in CONTRACTS for pattern in contract.scrubbed)
 """Variables that a node drops from its own environment first: exact names, and prefixes written `PREFIX*`."""
 
 
+def _contracts(job: JobFacts) -> list[Contract]:
+    return [*CONTRACTS, *(PROFILES[name] for name in job.profiles)]
+
+
 def job_environment(job: JobFacts) -> dict[str, str]:
     """Return the variables shared by all ranks of a world."""
-    return {name: value for contract in CONTRACTS for name, value in contract.job(job).items()}
+    return {name: value for contract in _contracts(job) for name, value in contract.job(job).items()}
 
 
 def node_environment(job: JobFacts, node: NodePlace) -> dict[str, str]:
     """Return the variables shared by all ranks of one node."""
-    return {name: value for contract in CONTRACTS for name, value in contract.node(job, node).items()}
+    return {name: value for contract in _contracts(job) for name, value in contract.node(job, node).items()}
 
 
 def rank_environment(job: JobFacts, node: NodePlace, rank: RankPlace) -> dict[str, str]:
     """Return the variables of one rank."""
-    return {name: value for contract in CONTRACTS for name, value in contract.rank(job, node, rank).items()}
+    return {name: value for contract in _contracts(job) for name, value in contract.rank(job, node, rank).items()}
 
 
 def defaults(job: JobFacts, node: NodePlace) -> dict[str, str]:
     """Return the variables that are set only if neither the node nor the user sets them."""
-    return {name: value for contract in CONTRACTS for name, value in contract.defaults(job, node).items()}
+    return {name: value for contract in _contracts(job) for name, value in contract.defaults(job, node).items()}
 
 
 def is_listed(name: str, patterns: tuple[str, ...]) -> bool:
