@@ -76,13 +76,7 @@ class OptionUses(list[OptionUse]):
 
 
 class Program(NamedTuple):
-    """One program of a command line.
-
-    Attributes:
-        words: its words, which may be none.
-        own: the options that apply only to it.
-        parts: what options of a separate launcher say about it together.
-    """
+    """One program: its words, which may be none, the options that apply only to it, and parts for `Dialect.finish`."""
 
     words: list[str]
     own: OptionUses
@@ -274,7 +268,7 @@ class _Reader:
             flag, equals, text = word.partition("=")
             values = [text] if equals else []
             flag = flag if flag in BY_FLAG or (hyphens := flag.replace("_", "-")) not in BY_FLAG else hyphens
-            option = None if self._has_row(flag) else BY_FLAG.get(flag)
+            option = None if self._separate is not None and self._separate.has(flag) else BY_FLAG.get(flag)
             if option is None or option.key == MCA:
                 self._translate(flag, values, rest)
             elif option.key == "help":
@@ -299,14 +293,6 @@ class _Reader:
             self._parts["python"] = rest[0]
         del rest[:count]
         return self._options(rest)
-
-    def _has_row(self, flag: str) -> bool:
-        """Return whether the separate launcher in use has an option of its own by this name."""
-        if self._separate is None:
-            return False
-        from mpilaunch.cli.dialects.table import has
-
-        return has(self._separate.name, flag)
 
     def _choose(self, name: str) -> None:
         """Read what follows as a command line of this launcher; the variables of a separate one set its options."""
@@ -374,7 +360,7 @@ class _Reader:
         self._add(translation, source, everywhere=row.everywhere, weak=row.weak)
 
     def finish(self, program: Program, programs: int) -> list[Program]:
-        """Return one of the programs of a separate launcher's command line; add the options that its options make together."""
+        """Return the program, or those it stands for; add the options that the parts of a separate launcher make together."""
         if self._separate is None or self._separate.finish is None:
             return [program]
         from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings
@@ -389,10 +375,9 @@ class _Reader:
         self._own = program.own
         self._add(translation, self._separate.name)
         ranks = BY_NAME["np"]
-        several = [
-            Program([*words], OptionUses([OptionUse(ranks, str(count), ranks.flag)])) for count, words in translation.programs
-        ]
-        return several or [Program(words, program.own)]
+        several = translation.programs
+        own = [OptionUses([*program.own, OptionUse(ranks, count, ranks.flag)]) for count, _ in several]
+        return [Program([*each], uses) for (_, each), uses in zip(several, own, strict=True)] or [Program(words, program.own)]
 
     def _add(self, translation: Translation, flag: str, *, everywhere: bool = False, weak: bool = False) -> None:
         """Add what an option or a variable of another launcher means, for all programs or weakly; messages name `flag`."""

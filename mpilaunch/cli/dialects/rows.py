@@ -45,7 +45,7 @@ class Translation:
     agent: Mapping[str, str] = field(default_factory=dict)
     weak: frozenset[str] = frozenset()
     parts: Mapping[str, str] = field(default_factory=dict)
-    programs: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    programs: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __add__(self, other: Translation) -> Translation:
         return Translation(
@@ -163,6 +163,12 @@ class Dialect:
     getopt: bool = False
     colon: bool = False
     finish: Finish | None = None
+
+    def has(self, flag: str) -> bool:
+        """Return whether it has an option, with one dash or two, in which _ may stand for -."""
+        name = flag[1:] if len(flag) == 2 else flag.removeprefix("-").removeprefix("-")
+        known = {name, name.replace("_", "-")} if len(flag) == 2 or len(name) > 1 else set()
+        return any(not known.isdisjoint(row.names) for row in self.rows)
 
 
 MPI = {"dialect": ("mpi", "its options, or the name of the command")}

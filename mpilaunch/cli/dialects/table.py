@@ -50,11 +50,6 @@ def _rows(flag: str, dialects: frozenset[str]) -> list[Row]:
     return rows.get(flag) or rows.get(flag.replace("_", "-"), [])
 
 
-def has(dialect: str, flag: str) -> bool:
-    """Return whether a launcher has an option."""
-    return any(dialect in row.dialects for row in _rows(flag, frozenset({dialect})))
-
-
 def skip(dialect: Dialect, words: Sequence[str]) -> int:
     """Return the number of words before the options of a separate launcher: its verb, or `python -m MODULE`; 0 for none."""
     if dialect.verb and words[:1] == [dialect.verb]:
@@ -68,9 +63,9 @@ def skip(dialect: Dialect, words: Sequence[str]) -> int:
 def split_joined(dialect: Dialect, word: str) -> list[str]:
     """Return the words of short options that are joined as getopt(3) allows: -n4 as -n=4, -lN2 as -l and -N2."""
     flag, rest = word[:2], word[2:]
-    if not dialect.getopt or word.startswith("--") or not rest or not has(dialect.name, flag):
+    if not dialect.getopt or word.startswith("--") or not rest or not dialect.has(flag):
         return [word]
-    row = _rows(flag, frozenset({dialect.name}))[0]
+    row = next(row for row in dialect.rows if flag[1:] in row.names)
     return [f"{flag}={rest}"] if row.metavar else [flag, f"-{rest}"]
 
 

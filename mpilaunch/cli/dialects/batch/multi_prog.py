@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 
 
-def programs_of(words: Sequence[str], tasks: int, around: Surroundings) -> tuple[tuple[int, tuple[str, ...]], ...]:
+def programs_of(words: Sequence[str], tasks: int, around: Surroundings) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the programs of --multi-prog FILE: each line has task numbers, a program and its arguments, with %t and %o."""
     if not words:
         raise InvalidArgument("--multi-prog without a file", "name it in the program's place: srun -n 4 --multi-prog FILE")
@@ -25,13 +26,7 @@ def programs_of(words: Sequence[str], tasks: int, around: Surroundings) -> tuple
             programs.setdefault(rank, (*_filled(rest[0], rank, offset), *words[1:]))
     if missing := [rank for rank in range(tasks) if rank not in programs]:
         raise InvalidArgument(f"{words[0]}: no program for task {missing[0]}", "add a line for it, or '*' for all other tasks")
-    result: list[tuple[int, tuple[str, ...]]] = []
-    for rank in range(tasks):
-        if result and result[-1][1] == programs[rank]:
-            result[-1] = (result[-1][0] + 1, programs[rank])
-        else:
-            result.append((1, programs[rank]))
-    return tuple(result)
+    return tuple((str(sum(1 for _ in run)), program) for program, run in groupby(programs[rank] for rank in range(tasks)))
 
 
 def _filled(line: str, rank: int, offset: int) -> list[str]:

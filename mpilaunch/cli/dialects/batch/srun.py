@@ -12,7 +12,7 @@ from itertools import chain
 
 from mpilaunch.cli.dialects.batch.multi_prog import programs_of
 from mpilaunch.cli.dialects.batch.requests import asks, check, whole
-from mpilaunch.cli.dialects.batch.step import Host, lay_out, nodes_of, placed, request_of, without_allocation
+from mpilaunch.cli.dialects.batch.step import lay_out, nodes_of, placed, request_of, without_allocation
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -160,7 +160,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     result = check(parts, "SLURM_JOB_ID" in environ, "run salloc or sbatch") + _binding(parts) + _output(parts, environ)
     result += _variables(parts.get("export", "ALL"), environ)
     if around.programs > 1:
-        return result + _program_of_several(parts, hosts), list(words)
+        return result + _program_of_several(parts), list(words)
     tasks = parts.get("ntasks") or environ.get("SLURM_NTASKS") or environ.get("SLURM_NPROCS")
     request = request_of(parts, around, hosts, whole(tasks, "--ntasks") if tasks else None)
     if not hosts:
@@ -174,8 +174,8 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     return result, list(words)
 
 
-def _program_of_several(parts: Mapping[str, str], hosts: Sequence[Host]) -> Translation:
-    """Return the options of one program of `a : b`: its tasks take the CPUs that the programs before it leave free."""
+def _program_of_several(parts: Mapping[str, str]) -> Translation:
+    """Return the options of one program of `a : b`: its tasks take the slots that the programs before it leave free."""
     alone = (
         "nodes",
         "ntasks-per-node",
@@ -188,12 +188,9 @@ def _program_of_several(parts: Mapping[str, str], hosts: Sequence[Host]) -> Tran
         "multi-prog",
     )
     if wrong := [f"--{name}" for name in alone if name in parts]:
-        hint = "leave it out: the programs take the CPUs of the allocation in turn; --host HOSTS:SLOTS limits the next program"
+        hint = "leave it out: the programs take the slots of the allocation in turn; --host HOSTS:SLOTS limits the next program"
         raise InvalidArgument(f"{wrong[0]} is not supported for one of several programs", hint)
     result = Translation(("--np", str(whole(parts.get("ntasks", "1"), "--ntasks"))))
-    if hosts:
-        rooms = (f"{host.name}:{host.room:g}" if host.room < 1e6 else host.name for host in hosts)
-        result += weak("--host", ",".join(rooms))
     return result + (weak("--tag", "{rank}: ") if "label" in parts else Translation())
 
 
