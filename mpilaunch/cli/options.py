@@ -90,7 +90,7 @@ OPTIONS = (
         multiple=True, local=True),
     Option(PROGRAM, "--append-env", "NAME VALUE", "put VALUE after a node's own value", multiple=True, local=True),
     Option(PROGRAM, "--profile", "NAMES",
-        "also set variables that only some frameworks need, separated by commas: tf,lightning", SomeOf(*PROFILES)),
+        "also set variables that only some frameworks or launchers need, separated by commas: tf,slurm", SomeOf(*PROFILES)),
     Option(PROGRAM, "--mca", "KEY VALUE", "set a parameter of Open MPI (OMPI_MCA_KEY)", multiple=True, local=True),
     Option(PROGRAM, "--wdir --wd", "DIR",
         "working directory of the ranks; without it the current one, if the node has it", DIRECTORY, local=True,

@@ -76,10 +76,11 @@ class OptionUses(list[OptionUse]):
 
 
 class Program(NamedTuple):
-    """One program of a command line: its words, which may be none, and the options that apply only to it."""
+    """One program: its words, which may be none, the options that apply only to it, and parts for `Dialect.finish`."""
 
     words: list[str]
     own: OptionUses
+    parts: Mapping[str, str] = MappingProxyType({})
 
 
 class CommandLine(NamedTuple):
@@ -130,12 +131,12 @@ def _checked(reader: _Reader, programs: list[Program]) -> list[Program]:
     """Return the programs of the job, each with a name; the options of a single program become options of the job."""
     if (app := reader.job.last("app")) is not None:
         programs = _programs_of_file(reader, app.value, programs)
-    programs = [reader.finish(program) for program in programs]
+    programs = [finished for program in programs for finished in reader.finish(program, len(programs))]
     reader.add_agent()
     if len(programs) == 1:
         reader.job += programs[0].own
         programs = [Program(programs[0].words, OptionUses())]
-    for number, (words, _) in enumerate(programs, start=1):
+    for number, (words, *_) in enumerate(programs, start=1):
         if len(programs) > 1 and not words:
             message = f"program {number} of {len(programs)} has no name"
             raise UsageError("no-program", message, hint="':' separates two programs: -np 1 ./a : -np 2 ./b")
@@ -251,7 +252,8 @@ class _Reader:
         words = rest[:end]
         self.goes_on = end < len(rest)
         del rest[: end + 1]
-        return Program(words, self._own)
+        parts, self._parts = self._parts, {}
+        return Program(words, self._own, parts)
 
     def _options(self, rest: list[str]) -> bool:
         """Remove the options from `rest`; return whether "--" ended them."""
@@ -266,7 +268,7 @@ class _Reader:
             flag, equals, text = word.partition("=")
             values = [text] if equals else []
             flag = flag if flag in BY_FLAG or (hyphens := flag.replace("_", "-")) not in BY_FLAG else hyphens
-            option = None if self._has_row(flag) else BY_FLAG.get(flag)
+            option = None if self._separate is not None and self._separate.has(flag) else BY_FLAG.get(flag)
             if option is None or option.key == MCA:
                 self._translate(flag, values, rest)
             elif option.key == "help":
@@ -285,20 +287,12 @@ class _Reader:
         from mpilaunch.cli.dialects.table import skip
 
         if self._skipped or not (count := skip(self._separate, rest)):
-            return True
+            return not self._separate.colon
         self._skipped = True
         if count > 1:
             self._parts["python"] = rest[0]
         del rest[:count]
         return self._options(rest)
-
-    def _has_row(self, flag: str) -> bool:
-        """Return whether the separate launcher in use has an option of its own by this name."""
-        if self._separate is None:
-            return False
-        from mpilaunch.cli.dialects.table import has
-
-        return has(self._separate.name, flag)
 
     def _choose(self, name: str) -> None:
         """Read what follows as a command line of this launcher; the variables of a separate one set its options."""
@@ -365,23 +359,26 @@ class _Reader:
         translation = table.translate(row, source, values, self.read_file)
         self._add(translation, source, everywhere=row.everywhere, weak=row.weak)
 
-    def finish(self, program: Program) -> Program:
-        """Return the program of a separate launcher's command line; add the options that its options make together."""
+    def finish(self, program: Program, programs: int) -> list[Program]:
+        """Return the program, or those it stands for; add the options that the parts of a separate launcher make together."""
         if self._separate is None or self._separate.finish is None:
-            return program
+            return [program]
         from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings
 
         named = any(self.job.last(key) or program.own.last(key) for key in ("host", "hostfile"))
-        around = Surroundings(named, self._environ, self.read_file)
+        around = Surroundings(named, self._environ, self.read_file, programs)
         try:
-            translation, words = self._separate.finish(self._parts, program.words, around)
+            translation, words = self._separate.finish(program.parts, program.words, around)
         except InvalidArgument as error:
             reason, hint = error.args
             raise UsageError("option-value", reason, hint=hint) from None
-        given, self.job = self.job, OptionUses()
+        given, self.job, self._own = self.job, OptionUses(), program.own
         self._add(translation, self._separate.name)
         self.job += given  # the options of the command line override them
-        return Program(words, program.own)
+        ranks = BY_NAME["np"]
+        several = translation.programs
+        own = [OptionUses([*program.own, OptionUse(ranks, count, ranks.flag)]) for count, _ in several]
+        return [Program([*each], uses) for (_, each), uses in zip(several, own, strict=True)] or [Program(words, program.own)]
 
     def _add(self, translation: Translation, flag: str, *, everywhere: bool = False, weak: bool = False) -> None:
         """Add what an option or a variable of another launcher means, for all programs or weakly; messages name `flag`."""
@@ -389,7 +386,8 @@ class _Reader:
         while words:
             own, equals, text = words.pop(0).partition("=")
             option = BY_FLAG[own]
-            target = self._own if option.local and not everywhere and self._separate is None else self.job
+            several = self._separate is None or self._separate.colon
+            target = self._own if option.local and not everywhere and several else self.job
             target = self._weak if weak or own in translation.weak else target
             self._take(option, own, [text] if equals else [], words, target, flag)
         for text, level in translation.notes:

@@ -11,6 +11,10 @@ MODULES = {
     "horovodrun": "frameworks.horovodrun",
     "deepspeed": "frameworks.deepspeed",
     "accelerate": "frameworks.accelerate",
+    "srun": "batch.srun",
+    "jsrun": "batch.jsrun",
+    "aprun": "batch.aprun",
+    "flux": "batch.flux",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
 NAMES = tuple(MODULES)
@@ -18,7 +22,7 @@ DETECTED = frozenset(name for name, module in MODULES.items() if module.startswi
 """Dialects that a command line may be in without naming one."""
 SEPARATE = frozenset(NAMES) - DETECTED
 """Launchers that read the program differently: their options count only with --dialect or under the name of the dialect."""
-NO_THREADS = frozenset({"horovodrun"})
+NO_THREADS = frozenset(name for name, module in MODULES.items() if module.startswith("batch.")) | {"horovodrun"}
 """Separate launchers that leave OMP_NUM_THREADS alone, as those of MPI do."""
 ANY_MPI = "mpi"
 """The value of --dialect for one of several MPI launchers: which one, their own options tell."""

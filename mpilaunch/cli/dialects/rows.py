@@ -37,6 +37,7 @@ class Translation:
         agent: parts of the remote agent, which several options describe together; see `hydra.agent_template`.
         parts: values for the `finish` of the dialect.
         weak: the flags among the words that every other setting overrides.
+        programs: for `finish` of a dialect: the ranks and the words of each program, where they are several.
     """
 
     words: tuple[str, ...] = ()
@@ -44,6 +45,7 @@ class Translation:
     agent: Mapping[str, str] = field(default_factory=dict)
     weak: frozenset[str] = frozenset()
     parts: Mapping[str, str] = field(default_factory=dict)
+    programs: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __add__(self, other: Translation) -> Translation:
         return Translation(
@@ -52,6 +54,7 @@ class Translation:
             {**self.agent, **other.agent},
             self.weak | other.weak,
             {**self.parts, **other.parts},
+            self.programs + other.programs,
         )
 
 
@@ -72,6 +75,7 @@ class Row:
         weak: every other setting overrides it.
         joined: two arguments may be one word, joined by "=".
         reads: the function reads files, by its argument `read_file`.
+        flagged: the function takes the option as written, by its argument `flag`.
         dialects: the launchers that have it; set by `table`.
     """
 
@@ -84,6 +88,7 @@ class Row:
     weak: bool = False
     joined: bool = False
     reads: bool = False
+    flagged: bool = False
     dialects: frozenset[str] = frozenset()
 
     @property
@@ -102,11 +107,18 @@ class Row:
 
 
 class Surroundings(NamedTuple):
-    """What the `finish` of a dialect needs: whether the command line names hosts, the head's variables, a reader of files."""
+    """What the `finish` of a dialect needs.
+
+    Attributes:
+        names_hosts: the command line names hosts by an option of ours.
+        environ, read_file: the head's variables, and a reader of files.
+        programs: the number of programs on the command line.
+    """
 
     names_hosts: bool
     environ: Mapping[str, str]
     read_file: ReadFile
+    programs: int = 1
 
 
 Finish = Callable[[Mapping[str, str], Sequence[str], Surroundings], tuple[Translation, list[str]]]
@@ -125,13 +137,15 @@ class Dialect:
             its name.
         marks: our flags that, under the names mpirun and mpiexec, only its users write.
         defaults: options whose default differs: the value and its source. Each MPI launcher has MPI among them.
-        variables: its environment variables that mpilaunch follows, and our option that each sets. Cluster operators and
-            container images set them for that launcher, so they must only affect how nodes are reached, never how a job runs.
-            `hosts.kubernetes` reads those of hostfiles and agents.
+        variables: environment variables of an MPI launcher that mpilaunch follows, and our option that each sets. Cluster
+            operators and container images set them for that launcher, so they must only affect how nodes are reached, never
+            how a job runs. `hosts.kubernetes` reads those of hostfiles and agents. For a separate dialect, its own option that
+            each sets.
         prefix: its variables PREFIX_OPTION set its options, for a separate dialect only.
         modules: modules by which Python starts a separate launcher: `python -m MODULE`.
         verb: a word after a separate launcher's name: "launch" of `accelerate launch`.
         getopt: short options of a separate launcher may be joined, with a value or with each other: -n4, -lN2.
+        colon: a word ":" separates the programs of a separate launcher, and each has parts of its own.
         finish: for a separate dialect: returns the options that the parts of its rows make together, and the program to run.
     """
 
@@ -147,7 +161,14 @@ class Dialect:
     modules: tuple[str, ...] = ()
     verb: str = ""
     getopt: bool = False
+    colon: bool = False
     finish: Finish | None = None
+
+    def has(self, flag: str) -> bool:
+        """Return whether it has an option, with one dash or two, in which _ may stand for -."""
+        name = flag[1:] if len(flag) == 2 else flag.removeprefix("-").removeprefix("-")
+        names = {known.replace("_", "-") for row in self.rows for known in row.names}
+        return (len(flag) == 2 or len(name) > 1) and name.replace("_", "-") in names
 
 
 MPI = {"dialect": ("mpi", "its options, or the name of the command")}
@@ -161,6 +182,16 @@ def acts(names: str, metavar: str, means: Means, text: str = "", **more: bool) -
 
 def _without_effect(kind: str, names: str, metavar: str, text: str) -> Row:
     return Row(tuple(names.split()), metavar, kind, text=text)
+
+
+def keep(key: str, *values: str) -> Translation:
+    """Keep the value of an option that counts together with others, for `finish`."""
+    return Translation(parts={key: values[0] if values else "yes"})
+
+
+def part(names: str, metavar: str, text: str) -> Row:
+    """Return the row of an option whose value `finish` finds under its first name."""
+    return acts(names, metavar, partial(keep, names.split()[0]), text)
 
 
 needless = partial(_without_effect, NEEDLESS)
@@ -185,15 +216,19 @@ def for_each(flag: str, names: str, separator: str = ",") -> Iterator[str]:
             yield from (flag, name.strip())
 
 
-def fill_pattern(pattern: str, fields: Mapping[str, str]) -> str:
-    """Convert a pattern with fields such as %r to a template of ours."""
+def fill_pattern(pattern: str, fields: Mapping[str, str], *, widths: bool = False) -> str:
+    """Convert a pattern with fields such as %r to a template of ours; with `widths`, %4r is padded by zeros."""
 
     def replaced(match: re.Match[str]) -> str:
         if match[0] in "{}":
             return match[0] * 2
-        if match[1] not in fields:
+        width, name = match.groups()
+        if name not in fields:
             hint = "the fields are " + " ".join(f"%{name}" for name in fields)
             raise InvalidArgument(f"unknown field '{match[0]}' in '{pattern}'", hint)
-        return fields[match[1]]
+        value = fields[name]
+        if width and value in ("{rank}", "{node_rank}"):
+            return f"{value[:-1]}:0{width}}}"
+        return value.zfill(int(width)) if width and value.isdecimal() else value
 
-    return re.sub("%(.?)|[{}]", replaced, pattern)
+    return re.sub("%([0-9]{0,2})(.?)|[{}]" if widths else "%()(.?)|[{}]", replaced, pattern)

@@ -50,11 +50,6 @@ def _rows(flag: str, dialects: frozenset[str]) -> list[Row]:
     return rows.get(flag) or rows.get(flag.replace("_", "-")) or rows.get("--" + flag[2:].replace("-", "_"), [])
 
 
-def has(dialect: str, flag: str) -> bool:
-    """Return whether a launcher has an option."""
-    return any(dialect in row.dialects for row in _rows(flag, frozenset({dialect})))
-
-
 def skip(dialect: Dialect, words: Sequence[str]) -> int:
     """Return the number of words before the options of a separate launcher: its verb, or `python -m MODULE`; 0 for none."""
     if dialect.verb and words[:1] == [dialect.verb]:
@@ -68,20 +63,23 @@ def skip(dialect: Dialect, words: Sequence[str]) -> int:
 def split_joined(dialect: Dialect, word: str) -> list[str]:
     """Return the words of short options that are joined as getopt(3) allows: -n4 as -n=4, -lN2 as -l and -N2."""
     flag, rest = word[:2], word[2:]
-    if not dialect.getopt or word.startswith("--") or not rest or not has(dialect.name, flag):
+    if not dialect.getopt or word.startswith("--") or not rest or not dialect.has(flag):
         return [word]
-    row = _rows(flag, frozenset({dialect.name}))[0]
+    row = next(row for row in dialect.rows if flag[1:] in row.names)
     return [f"{flag}={rest}"] if row.metavar else [flag, f"-{rest}"]
 
 
 def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
     """Return the options that variables of a separate dialect set: flag, values and variable; "0" unsets a flag."""
+    named = dict(dialect.variables)
+    if dialect.prefix:
+        names = (max(row.names, key=len) for row in dialect.rows)
+        named |= {dialect.prefix + name.upper().replace("-", "_"): f"--{name}" for name in names}
     result = []
-    for row in dialect.rows if dialect.prefix else ():
-        name = max(row.names, key=len)
-        variable = dialect.prefix + name.upper().replace("-", "_")
-        if (text := environ.get(variable)) and (row.words or text != "0"):
-            result.append((f"--{name}", [text] if row.words else [], variable))
+    for variable, flag in named.items():
+        row = next(row for row in dialect.rows if flag[2:] in row.names)
+        if (text := environ.get(variable)) and (row.metavar or text != "0"):
+            result.append((flag, [text] if row.metavar else [], variable))
     return result
 
 
@@ -154,8 +152,9 @@ def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -
         return Translation(notes=((f"{flag} has no effect: {row.text}", 1 if row.kind == NEEDLESS else 0),))
     if isinstance(row.means, str):
         return words_of(row.means, values)
+    more: dict[str, object] = {"read_file": read_file} if row.reads else {}
     try:
-        return row.means(*values, read_file=read_file) if row.reads else row.means(*values)
+        return row.means(*values, **more, **({"flag": flag} if row.flagged else {}))
     except InvalidArgument as error:
         reason, hint = error.args
         raise UsageError("option-value", f"{flag}: {reason}", hint=hint) from None

@@ -118,7 +118,8 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
     if contracts.need_endpoints(_profiles(job, world)):
         masters = 2 * len(first_worlds(job))
         first_ports = {index: (facts[index].free_port or FALLBACK_PORT) + masters for index in world.job_map.nodes}
-    known = WorldFacts(address, str(port), str(second_port(port)), one_machine, frozenset(crowded), addresses, roles, first_ports)
+    ports = str(port), str(second_port(port))
+    known = WorldFacts(address, *ports, one_machine, frozenset(crowded), addresses, roles, first_ports)
     if contracts.need_rendezvous(_profiles(job, world)):
         known = known._replace(rendezvous=_rendezvous(world, facts[world.job_map.placements[0].node], address))
     return known

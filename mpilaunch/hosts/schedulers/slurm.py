@@ -18,28 +18,28 @@ def _read(environ: Mapping[str, str], variable: str, read_text: ReadText) -> lis
     """Read the node list, and the tasks per node; without these, slots follow from the CPUs per node and per task."""
     hosts = parse_host_list(environ[variable], variable)
     if tasks := environ.get("SLURM_TASKS_PER_NODE"):
-        slots = _counts(tasks, "SLURM_TASKS_PER_NODE", len(hosts), variable)
+        slots = counts(tasks, "SLURM_TASKS_PER_NODE", len(hosts), variable)
     elif cpus := environ.get("SLURM_JOB_CPUS_PER_NODE"):
         per_task = max(1, number(environ.get("SLURM_CPUS_PER_TASK") or "1", "SLURM_CPUS_PER_TASK"))
-        counts = _counts(cpus, "SLURM_JOB_CPUS_PER_NODE", len(hosts), variable)
-        slots = [max(1, count // per_task) for count in counts]
+        of_nodes = counts(cpus, "SLURM_JOB_CPUS_PER_NODE", len(hosts), variable)
+        slots = [max(1, count // per_task) for count in of_nodes]
     else:
         return hosts
     return [host._replace(slots=count) for host, count in zip(hosts, slots, strict=True)]
 
 
-def _counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[int]:
+def counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[int]:
     """Return Slurm's `4(x2),3` as 4, 4, 3."""
-    counts: list[int] = []
+    numbers: list[int] = []
     for item in Span.of(text, variable).split():
         match = re.fullmatch(_REPEATED, item.text)
         if match is None:
             raise item.error("scheduler-variable", f"'{item.text}' is not a count", "Slurm writes 4(x2),3 for 4, 4 and 3")
-        counts += [int(match[1])] * min(int(match[2] or 1), nodes + 1)
-    if len(counts) != nodes:
+        numbers += [int(match[1])] * min(int(match[2] or 1), nodes + 1)
+    if len(numbers) != nodes:
         message = f"{variable}='{text}' does not give one count for each of {nodes_variable} ({plural(nodes, 'node')})"
         raise UsageError("scheduler-variable", message, hint=INSTEAD)
-    return counts
+    return numbers
 
 
 READERS = tuple(Reader(variable, "Slurm", "SLURM_JOB_ID", _read) for variable in ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from mpilaunch.cli.dialects.frameworks import torchrun
 from mpilaunch.cli.dialects.frameworks.accelerate_config import Config, read_config
 from mpilaunch.cli.dialects.frameworks.accelerate_variables import GROUPS, check_choices, variables
-from mpilaunch.cli.dialects.frameworks.common import ByHand, part, program
+from mpilaunch.cli.dialects.frameworks.common import ByHand, program
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -22,6 +22,7 @@ from mpilaunch.cli.dialects.rows import (
     acts,
     ignored,
     needless,
+    part,
     refused,
     weak,
 )

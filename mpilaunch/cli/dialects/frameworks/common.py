@@ -1,4 +1,4 @@
-"""What the launchers of frameworks share: parts of their options, the interpreter, and the nodes of a job that starts by hand.
+"""What the launchers of frameworks share: the interpreter, and the nodes of a job that starts by hand.
 
 It decides about words only, and starts nothing.
 """
@@ -6,20 +6,9 @@ It decides about words only, and starts nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
-from mpilaunch.cli.dialects.rows import InvalidArgument, Row, Surroundings, Translation, acts, weak
-
-
-def _keep(key: str, *values: str) -> Translation:
-    """An option that counts together with others: keep its value for `finish`."""
-    return Translation(parts={key: values[0] if values else "yes"})
-
-
-def part(names: str, metavar: str, text: str) -> Row:
-    """Return the row of an option whose value the `finish` of its dialect gets, under its first name."""
-    return acts(names, metavar, partial(_keep, names.split()[0]), text)
+from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation, weak
 
 
 def program(

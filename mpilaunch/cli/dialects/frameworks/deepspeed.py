@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.cli.dialects.frameworks.common import ByHand, part, program
+from mpilaunch.cli.dialects.frameworks.common import ByHand, program
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -18,6 +18,7 @@ from mpilaunch.cli.dialects.rows import (
     Translation,
     acts,
     needless,
+    part,
     refused,
     weak,
 )

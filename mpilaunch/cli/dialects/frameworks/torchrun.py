@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.cli.dialects.frameworks.common import ByHand, part, program
+from mpilaunch.cli.dialects.frameworks.common import ByHand, program
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -18,6 +18,7 @@ from mpilaunch.cli.dialects.rows import (
     acts,
     ignored,
     needless,
+    part,
     refused,
     weak,
 )

@@ -28,6 +28,7 @@ PROFILES = {
     "horovod": horovod.PROFILE,
     "lightning": torch.LIGHTNING,
     "neuron": accelerators.NEURON,
+    "slurm": slurm.PROFILE,
     "tf": tensorflow.PROFILE,
     "tpu": accelerators.TPU,
 }
