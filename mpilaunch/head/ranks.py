@@ -22,7 +22,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.worlds import World
 from mpilaunch.placement.binding import RankBinding, bind_ranks
-from mpilaunch.placement.mapping import Placement
+from mpilaunch.placement.mapping import JobMap, Placement
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, WireError, stream_channel
 from mpilaunch.wire.session import encode_shared
 
@@ -114,14 +114,20 @@ class Ranks:
     async def prepare(self, world: World) -> None:
         """Send every node of a world its ranks and await all answers; raises LaunchError when a node refuses."""
         job = self._job
-        links = {index: self._daemons.links[index] for index in world.job_map.nodes}
+        whole = world
+        links = {index: link for index in world.job_map.nodes if (link := self._daemons.links.get(index)) is not None}
+        if len(links) < len(world.job_map.nodes):  # some were skipped: their ranks keep their numbers
+            places = tuple(place for place in world.job_map.placements if place.node in links)
+            world = world._replace(job_map=JobMap(places, tuple(links)))
         facts = {index: facts for index, link in links.items() if (facts := link.facts) is not None}
         bindings = bind_ranks(job.allocation, world.job_map, facts, job.gpu, job.cpu)
         self._answers = {index: asyncio.get_running_loop().create_future() for index in links}
         self._prepared = {}
         known = world_facts(job, world, facts)
-        shared = encode_shared(common_preparation(job, world, known, self._output.window))
-        for index, message in preparations(job, world, known, bindings):
+        shared = encode_shared(common_preparation(job, whole, known, self._output.window))
+        for index, message in preparations(job, whole, known, bindings):
+            if index not in links:
+                continue
             self._prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = links[index]
             self.worlds_sent[index] += 1

@@ -99,6 +99,7 @@ def preparations(
         threads=job.threads,
         pmi_port=job.pmi_port,
         spawned=bool(world.parent),
+        bare=job.bare,
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size

@@ -37,6 +37,7 @@ class JobFacts(NamedTuple):
         mpi, threads: as in `JobSpec`.
         pmi_port: ranks reach PMI through a port of their node instead of an inherited descriptor.
         spawned: MPI_Comm_spawn created this world.
+        bare: the ranks are independent programs: only mpilaunch's own variables are set.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class JobFacts(NamedTuple):
     threads: str = "auto"
     pmi_port: bool = False
     spawned: bool = False
+    bare: bool = False
 
 
 class NodePlace(NamedTuple):

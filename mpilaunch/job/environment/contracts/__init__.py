@@ -5,7 +5,7 @@ Pure. Each layer of a rank's environment is the union of what the contracts retu
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace
+from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace
 from mpilaunch.job.environment.contracts import deepspeed, horovod, intel, jax, mpich, openmpi, own, slurm, tensorflow, torch
 
 CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
@@ -14,24 +14,29 @@ SCRUBBED = tuple(pattern for contract in CONTRACTS for pattern in contract.scrub
 """Variables that a node drops from its own environment first: exact names, and prefixes written `PREFIX*`."""
 
 
+def _of(job: JobFacts) -> list[Contract]:
+    """Return the contracts of a job."""
+    return [own.CONTRACT] if job.bare else CONTRACTS
+
+
 def job_environment(job: JobFacts) -> dict[str, str]:
     """Return the variables shared by all ranks of a world."""
-    return {name: value for contract in CONTRACTS for name, value in contract.job(job).items()}
+    return {name: value for contract in _of(job) for name, value in contract.job(job).items()}
 
 
 def node_environment(job: JobFacts, node: NodePlace) -> dict[str, str]:
     """Return the variables shared by all ranks of one node."""
-    return {name: value for contract in CONTRACTS for name, value in contract.node(job, node).items()}
+    return {name: value for contract in _of(job) for name, value in contract.node(job, node).items()}
 
 
 def rank_environment(job: JobFacts, node: NodePlace, rank: RankPlace) -> dict[str, str]:
     """Return the variables of one rank."""
-    return {name: value for contract in CONTRACTS for name, value in contract.rank(job, node, rank).items()}
+    return {name: value for contract in _of(job) for name, value in contract.rank(job, node, rank).items()}
 
 
 def defaults(job: JobFacts, node: NodePlace) -> dict[str, str]:
     """Return the variables that are set only if neither the node nor the user sets them."""
-    return {name: value for contract in CONTRACTS for name, value in contract.defaults(job, node).items()}
+    return {name: value for contract in _of(job) for name, value in contract.defaults(job, node).items()}
 
 
 def is_listed(name: str, patterns: tuple[str, ...]) -> bool:
