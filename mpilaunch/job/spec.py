@@ -28,7 +28,8 @@ class OutputPolicy(NamedTuple):
         stdout_file, stderr_file: templates of paths, with the fields of a tag; the stream is written there.
         copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
         merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
-        fold: print equal output once, at the end, after the names of its nodes: before each "lines", or stdout in "blocks".
+        fold: print equal output once, at the end, after the names of its nodes: before each of its "lines", or
+            stdout in "blocks"; or print stdout at the end, not merged, in the order of "hosts".
         local_ranks: print only the output of these ranks of each node; None: of all.
         quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.
     """

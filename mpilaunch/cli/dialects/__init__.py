@@ -8,6 +8,8 @@ MODULES = {
     "hydra": "mpi.hydra",
     "intel": "mpi.intel",
     "torchrun": "frameworks.torchrun",
+    "pdsh": "shells.pdsh",
+    "clush": "shells.clush",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
 NAMES = tuple(MODULES)

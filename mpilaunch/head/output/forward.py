@@ -245,17 +245,20 @@ class OutputForwarder:
 
     def _print_folded(self) -> None:
         """Print each text once, after the names of the nodes that wrote it, or the ranks when a node has several."""
-        groups: dict[tuple[int, bytes], list[int]] = {}
+        form = self._job.output.fold
+        groups: dict[tuple[int, bytes, int], list[int]] = {}
         for (kind, rank), whole in sorted((self._folded or {}).items()):
-            groups.setdefault((kind, bytes(whole)), []).append(rank)
+            groups.setdefault((kind, bytes(whole), rank if form == "hosts" else 0), []).append(rank)
         one_each = len(self._nodes) == len(set(self._nodes))
-        blocks = self._job.output.fold == "blocks"
-        for (kind, text), ranks in sorted(groups.items(), key=lambda group: -len(group[1])) if blocks else groups.items():
+        if form == "blocks":
+            groups = dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+        for (kind, text, _), ranks in groups.items():
             names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
-            if blocks:
+            if form == "blocks":
                 count = f" ({len(ranks)})" if len(ranks) > 1 else ""
                 header = f"{RULE}{fold(names)}{count}\n{RULE}" if self._job.output.tag else ""
                 self._put(kind, header.encode() + self._tagged(kind, text, b""))
                 continue
             label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
+            label = "" if form == "hosts" and not self._job.output.tag else label
             self._put(kind, self._tagged(kind, text, label.encode()))
