@@ -5,6 +5,8 @@ The words of the command are joined for the login shell of each host, as ssh doe
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -34,11 +36,13 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     if not words and "q" not in parts:
         raise InvalidArgument("pdsh without a command is not supported", "add the command; run pdsh once for each command")
     user = parts.get("l")
-    own = user or around.environ.get("USER") or around.environ.get("LOGNAME") or "root"
-    users = {name.partition("@")[0] if "@" in name else own for name in hosts}
-    if len(users) > 1 and any("%u" in word for word in words):
-        raise InvalidArgument("%u needs one user on all hosts", "use -l USER")
-    fields = {"%%": "=%", "%h": "host", "%n": "number", "%u": f"={next(iter(users), own)}"}
+    fields = {"%%": "=%", "%h": "host", "%n": "number"}
+    if any("%u" in word for word in words):
+        own = user or pwd.getpwuid(os.getuid()).pw_name
+        users = {name.rpartition("@")[0] or own for name in hosts}
+        if len(users) > 1:
+            raise InvalidArgument("%u needs one user on all hosts", "use -l USER")
+        fields["%u"] = f"={users.pop()}" if users else "="
     shown = {"t": _CONNECT_TIMEOUT, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else user, shown) + weak("--stdin", "none")
     if not local:

@@ -62,7 +62,7 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
     connect, limit = number("-t", parts["t"]), number("-u", parts.get("u", "0"))
     words += ["--agent", "local"] if "local" in parts else ["--ssh-option", f"ConnectTimeout={connect}"]
     words += ["--timeout", str(limit)] if limit else []
-    result = Translation(tuple(words)) + weak("--exit-code", "largest" if "S" in parts else "zero")
+    result = Translation(tuple(words)) + weak("--forward", "none") + weak("--exit-code", "largest" if "S" in parts else "zero")
     if connect > _START_TIMEOUT:
         result += weak("--start-timeout", str(connect + _START_TIMEOUT))
     return result + (Translation() if "N" in parts else weak("--tag", "{host}: "))
