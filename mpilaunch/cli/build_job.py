@@ -71,7 +71,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         nodes, job_map = layout.allocation, layout.job_map
     else:
         job_map = JobMap((), ()) if pending else map_apps(nodes, shares)
-    _check_fold(settings)
+    _check_conflicts(settings)
     directory, copied = _directory(settings["output-filename"])
     in_pod = kubernetes.in_pod(environ)
     slot_count = None if slots_by else nodes.slot_count
@@ -116,7 +116,8 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
         restarts=restarts,
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
-        **settings.fields("mpi", "pmi-port", "pmix-library"),
+        **settings.fields("skip-unreachable", "bare", "pmi-port", "pmix-library"),
+        mpi="none" if settings["bare"] else settings["mpi"],
         profiles=settings["profile"] or (),
     )
     forwarded, apps = _environments(settings, sections, of_each, environ, job)
@@ -184,12 +185,14 @@ def _local_ranks(text: str | None) -> frozenset[int] | None:
 def _threads(settings: Settings) -> str:
     """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
     cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
-    as_torchrun = settings["dialect"] in {"auto", *dialects.SEPARATE} - dialects.NO_THREADS
+    as_torchrun = not settings["bare"] and settings["dialect"] in {"auto", *dialects.SEPARATE} - dialects.NO_THREADS
     return str(cpus or ("auto" if as_torchrun else "none"))
 
 
-def _check_fold(settings: Settings) -> None:
-    """Refuse a time before each line of output that is printed once for several ranks, at the end."""
+def _check_conflicts(settings: Settings) -> None:
+    """Refuse a time before each line of output that is printed once for several ranks, at the end; and MPI for bare ranks."""
+    if settings["bare"] and settings["mpi"] not in ("auto", "none"):
+        raise UsageError("option-conflict", f"--bare and --mpi {settings['mpi']} cannot be used together", hint="leave one out")
     timed = "--timestamp-output" if settings["timestamp-output"] else ""
     if any(field == "time" for field, _ in parse_tag(settings["tag"] or "").pieces):
         timed = timed or "--tag with {time}"

@@ -1,4 +1,4 @@
-"""Reads the files that the user or the environment names, as text or YAML, and checks that they can be trusted.
+"""Reads the files that the user or the environment names, as text, YAML or groups of hosts; checks that they can be trusted.
 
 The only module that imports yaml, and only when there is a YAML file.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import UsageError, reason_of
@@ -16,6 +17,8 @@ from mpilaunch.text import closest
 
 if TYPE_CHECKING:
     import yaml
+
+    from mpilaunch.hosts.nodeset import Span
 
 MAX_BYTES = 1 << 20
 MAX_ITEMS = 100_000
@@ -150,6 +153,44 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
 
 def _position(node: yaml.Node) -> Position:
     return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def expand_group(item: Span) -> list[str]:
+    """Return the hosts of an item such as @GROUP, by the library ClusterShell where it is installed; raises UsageError."""
+    from mpilaunch.hosts import groups
+
+    try:
+        from ClusterShell.NodeSet import NodeSet, NodeSetException
+    except ImportError:
+        read = cache(_text_or_none)  # each file once
+        files = groups.Files(read, _paths, lambda path, text: parse_yaml(path, text)[0])
+        return groups.expand_item(item, groups.read_groups(os.environ, files))
+    for path in groups.config_files(os.environ):
+        with suppress(OSError):  # it may run commands
+            check_trusted(path, os.stat(path), named=False)
+    try:
+        names: list[str] = list(NodeSet(item.text))
+    except (NodeSetException, OSError) as error:
+        raise item.error("group-unknown", str(error).partition("\n")[0]) from None
+    if not names:
+        raise item.error("group-unknown", f"'{item.text}' names no host", "nodeset -l lists the groups of ClusterShell")
+    return names
+
+
+def _text_or_none(path: str) -> str | None:
+    try:
+        return read_text(path, "file of groups") if os.path.isfile(path) else None
+    except UsageError as error:
+        if isinstance(error.__cause__, PermissionError):  # as ClusterShell does
+            return None
+        raise
+
+
+def _paths(folder: str) -> list[str]:
+    try:
+        return sorted(os.path.join(folder, name) for name in os.listdir(folder))
+    except OSError:
+        return []
 
 
 def app_lines(text: str, source: str) -> Iterator[tuple[str, list[str]]]:

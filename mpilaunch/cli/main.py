@@ -41,6 +41,10 @@ def run(words: list[str], console: Console, name: str) -> int:
     Args:
         name: the command name that mpilaunch was started under.
     """
+    if name == "dshbak":
+        from mpilaunch.cli.dialects.shells import dshbak
+
+        return dshbak.main(words)
     variable = f"_{name}_COMPLETE".replace("-", "_").replace(".", "_").upper()  # as click's completion scripts set it
     if instruction := os.environ.get(variable):
         return command.complete(name, variable, instruction)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import is_template
-from mpilaunch.cli.files import check_trusted, load_yaml, read_text, text_and_status
+from mpilaunch.cli.files import check_trusted, expand_group, load_yaml, read_text, text_and_status
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import allocation, kubernetes, schedulers
 from mpilaunch.hosts.allocation import Allocation
@@ -38,14 +38,14 @@ def _read_hostfiles(paths: Sequence[str], *, named: bool) -> list[HostEntry]:
     result = []
     for path in paths:
         text, status = text_and_status(path, "hostfile")
-        entries = parse_hostfile(text, path)
+        entries = parse_hostfile(text, path, expand_group)
         _check_agents(entries, status, named=named)
         result += entries
     return result
 
 
 def _parse_host_lists(texts: Sequence[str], source: str = "--host") -> list[HostEntry]:
-    return [entry for text in texts for entry in parse_host_list(text, source)]
+    return [entry for text in texts for entry in parse_host_list(text, source, expand_group)]
 
 
 def _check_agents(entries: Sequence[HostEntry], status: os.stat_result, *, named: bool) -> None:

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from mpilaunch.agent import Agent
-from mpilaunch.errors import ExitCode
+from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.checkpoints import Checkpoints
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
@@ -29,6 +29,7 @@ from mpilaunch.head.ranks import Ranks, StartOrder
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.stop import Stop
 from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
 from mpilaunch.job.worlds import first_worlds
@@ -108,7 +109,10 @@ class Launch:
         """Start the daemons, check everything, then start the ranks."""
         self._output.begin()
         self._timeline.begin("launch-daemons")
-        await self._daemons.start(self._job.deadlines.start, self._observer.progress)
+        try:
+            await self._daemons.start(self._job.deadlines.start, self._observer.progress)
+        except LaunchError as error:
+            self._skip(error)
         self._timeline.begin("prepare")
         self._note_nodes()
         await self.ranks.prepare_job()
@@ -121,6 +125,27 @@ class Launch:
         self._timeline.begin("start-ranks")
         self._order.launch()
         self._running = True
+
+    def _skip(self, error: LaunchError) -> None:
+        """Go on without the nodes that did not start, as if they were lost later; raises the error if that is not wanted."""
+        if not self._job.skip_unreachable or not set(self._daemons.links) - set(error.nodes):
+            raise error
+        for index in error.nodes:
+            self._daemons.links.pop(index).give_up("it did not start")
+            self._lose(index)
+        names = fold(self._job.allocation.nodes[index].name for index in error.nodes)
+        message = error.message if names in error.message else f"{error.message}: {names}"
+        detail = "\n".join((message, *error.context[:-1]))  # the last line is about ranks that did not start
+        self._stop.outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=names, detail=detail, hint=error.hint)
+        self._say(f"{message}: the others go on")
+
+    def _lose(self, index: int) -> None:
+        """Record a node as lost, with its ranks."""
+        self.lost_nodes.add(index)
+        for rank in self.ranks.of_node(index):
+            self._state.apply(rank, "lost")
+            self._stdin.rank_ended(rank, None)
+            self._mpi.rank_lost(rank)
 
     def _note_nodes(self) -> None:
         if self._job.output.verbose >= 1:
@@ -253,11 +278,7 @@ class Launch:
             if not self._done.is_set():  # else every released node would look at all others
                 self._check_done()
             return
-        self.lost_nodes.add(index)
-        for rank in self.ranks.of_node(index):
-            self._state.apply(rank, "lost")
-            self._stdin.rank_ended(rank, None)
-            self._mpi.rank_lost(rank)
+        self._lose(index)
         detail = f"{name}: lost: {reason}\n{link.last_output}".rstrip("\n")
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=name, detail=detail)
         if self._job.continue_on_error:

@@ -25,7 +25,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, Verdict
 from mpilaunch.job.worlds import World, neighbours
 from mpilaunch.placement.binding import RankBinding, bind_ranks
-from mpilaunch.placement.mapping import Placement
+from mpilaunch.placement.mapping import JobMap, Placement
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, WireError, stream_channel
 from mpilaunch.wire.session import encode_shared
 
@@ -123,17 +123,25 @@ class Ranks:
     async def prepare(self, world: World) -> None:
         """Send every node of a world its ranks and await all answers; raises LaunchError when a node refuses."""
         job = self._job
-        links = {index: self._daemons.links[index] for index in world.job_map.nodes}
-        near = neighbours(job, world)
-        facts = {index: facts for index in near.nodes if (facts := self._daemons.links[index].facts) is not None}
+        near, whole = neighbours(job, world), world
+        apart = near is not world.job_map
+        reached = self._daemons.links
+        links = {index: reached[index] for index in world.job_map.nodes if index in reached}
+        if len(links) < len(world.job_map.nodes):  # some were skipped: their ranks keep their numbers
+            places = tuple(place for place in world.job_map.placements if place.node in links)
+            near = JobMap(places, tuple(links))
+            world = world._replace(job_map=near)
+        facts = {index: facts for index in near.nodes if (facts := reached[index].facts) is not None}
         bindings = bind_ranks(job.allocation, near, facts, job.gpu, job.cpu)
-        if near is not world.job_map:
+        if apart:
             bindings = {rank: bindings[world.first + rank] for rank in range(world.size)}
         self._answers = {index: asyncio.get_running_loop().create_future() for index in links}
         prepared = self._prepared[world.number] = {}
         known = world_facts(job, world, facts)
-        shared = encode_shared(common_preparation(job, world, known, self._output.window))
-        for index, message in preparations(job, world, known, bindings):
+        shared = encode_shared(common_preparation(job, whole, known, self._output.window))
+        for index, message in preparations(job, whole, known, bindings):
+            if index not in links:
+                continue
             prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
             link = links[index]
             self.worlds_sent[index] += 1

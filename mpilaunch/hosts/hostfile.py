@@ -4,7 +4,8 @@ Pure: text in, entries out. `allocation` decides which hosts a job uses. Every e
 
     line  := [ hosts { key "=" value } ] [ comment ]         blanks around "=" are allowed, values may be quoted
     hosts := host { "," host }                               bracket ranges as in nodeset: node[01-16]
-    host  := [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots needs brackets: [fe80::1]:4
+    host  := "@" [ source ":" ] group                         a group of ClusterShell's files
+           | [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots needs brackets: [fe80::1]:4
            | "+n" place [ ":" slots ] | "+e" [ ":" count ]   the n-th node of the allocation, or its unnamed nodes
 
 Comments are `# ...`, `// ...` and `/* ... */`. A host list (`--host`) is `hosts` alone. `host:22` is 22 slots (Hydra,
@@ -51,13 +52,21 @@ class HostEntry(NamedTuple):
     container: str | None = None
 
 
-def parse_hostfile(text: str, source: str) -> list[HostEntry]:
+Expand = Callable[[Span], list[str]]
+"""Returns the hosts of a group such as @gpu; raises UsageError."""
+
+
+def _no_groups(item: Span) -> list[str]:
+    raise item.error("hostfile-name", f"'{item.text}': groups of hosts are not known here", "name the hosts")
+
+
+def parse_hostfile(text: str, source: str, expand_group: Expand = _no_groups) -> list[HostEntry]:
     """Return the entries of a hostfile in order, one per mention of a host; raises UsageError."""
     entries: list[HostEntry] = []
     mistakes: list[UsageError] = []
     for line, code in code_lines(text, source):
         try:
-            entries += _read_line(line, code)
+            entries += _read_line(line, code, expand_group)
         except UsageError as mistake:
             mistakes.append(mistake)
             if len(mistakes) == MOST_MISTAKES:
@@ -73,9 +82,9 @@ def parse_hostfile(text: str, source: str) -> list[HostEntry]:
     return entries
 
 
-def parse_host_list(text: str, source: str = "--host") -> list[HostEntry]:
+def parse_host_list(text: str, source: str = "--host", expand_group: Expand = _no_groups) -> list[HostEntry]:
     """Return the entries of a comma list like `a:2,b,node[01-16]:4` in order; raises UsageError."""
-    return [HostEntry(origin=source, **fields) for fields in read_hosts(Span.of(text, source))]
+    return [HostEntry(origin=source, **fields) for fields in read_hosts(Span.of(text, source), expand_group)]
 
 
 # Lines
@@ -104,7 +113,7 @@ def code_lines(text: str, source: str) -> Iterator[tuple[Span, str]]:
             yield Span.of(line, source, number), code
 
 
-def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
+def _read_line(line: Span, code: str, expand_group: Expand) -> Iterator[HostEntry]:
     """Return the entries of one line; `code` is the line with comments replaced by blanks."""
     start = len(code) - len(code.lstrip())
     hosts = line.part(start, start + len(code[start:].split(None, 1)[0]))
@@ -133,7 +142,7 @@ def _read_line(line: Span, code: str) -> Iterator[HostEntry]:
         values[field] = read(value)
         offset = pair.end()
     values.pop("", None)
-    for fields in read_hosts(hosts):
+    for fields in read_hosts(hosts, expand_group):
         for field in ("slots", "user"):
             if field in fields and field in values:
                 raise _twice(spans[field], field, f": '{hosts.text}' gives it too")
@@ -158,13 +167,16 @@ _LINE_HINT = "write one host per line, like 'node01 slots=4' or 'node01:4'"
 _NAME = r"\w[\w./-]*"
 
 
-def read_hosts(hosts: Span) -> Iterator[dict[str, Any]]:
+def read_hosts(hosts: Span, expand_group: Expand = _no_groups) -> Iterator[dict[str, Any]]:
     """Return the HostEntry fields of each host in a comma list: name, and slots and user if given."""
     for item in hosts.split():
         host = item.strip()
         fields: dict[str, Any] = {}
         if host.text.startswith("+"):
             yield _read_relative(host)
+            continue
+        if host.text.startswith("@"):
+            yield from ({"name": name} for name in expand_group(host))
             continue
         if host.text.startswith("^"):  # Open MPI's syntax: must not be read as a name
             hint = "leave the host out, or choose the hosts you want with --host"

@@ -28,7 +28,8 @@ class OutputPolicy(NamedTuple):
         stdout_file, stderr_file: templates of paths, with the fields of a tag; the stream is written there.
         copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
         merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
-        fold: print equal output once, at the end, after the names of its nodes.
+        fold: print equal output once, at the end, after the names of its nodes: before each of its "lines", or
+            stdout in "blocks"; or print stdout at the end, not merged, in the order of "hosts".
         local_ranks: print only the output of these ranks of each node; None: of all.
         quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.
     """
@@ -39,7 +40,7 @@ class OutputPolicy(NamedTuple):
     stderr_file: str | None = None
     copy: bool | None = None
     merge_stderr: bool = False
-    fold: bool = False
+    fold: str | None = None
     local_ranks: frozenset[int] | None = None
     quiet: bool = False
     verbose: int = 0
@@ -163,6 +164,8 @@ class JobSpec(NamedTuple):
             the node's own `python3`.
         wdir: working directory of the ranks; None: the head's current directory where it exists, else the home directory.
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
+        skip_unreachable: nodes that do not start are lost nodes, and the ranks of the others start.
+        bare: the ranks get no variables of frameworks, and no MPI.
         stdin: which ranks get the head's stdin: "all", "none" or a rank number as text.
         master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
         fanout, patient: nodes contacted at a time; unreachable ones are retried until `Deadlines.start`.
@@ -190,6 +193,8 @@ class JobSpec(NamedTuple):
     python: str | None = None
     wdir: str | None = None
     continue_on_error: bool = False
+    skip_unreachable: bool = False
+    bare: bool = False
     stdin: str = "0"
     master_addr: str | None = None
     master_port: int | None = None

@@ -18,6 +18,9 @@ from mpilaunch.errors import ExitCode
 LONGEST_EVIDENCE = 500
 """Most characters kept of the kernel's log line about a rank."""
 
+LOST_CODE = 255
+"""Exit code of a node that is lost or cannot be reached among those of which --exit-code takes the largest, as with ssh."""
+
 RANK_STATES: dict[str, dict[str, str]] = {
     "waiting": {"started": "running", "exited": "exited", "lost": "lost"},
     "running": {"exited": "exited", "drained": "drained", "lost": "lost"},
@@ -234,6 +237,16 @@ class JobState:
             else:
                 finished.append(rank)
         return tuple(failed_after), tuple(stopped), tuple(finished)
+
+
+def exit_code_of(verdict: Verdict, policy: str) -> int:
+    """Return the exit code of --exit-code: of the "first" failure, the "largest" (255 for a lost node), or "zero"."""
+    if policy == "first" or verdict.cause not in ("rank-failed", "node-lost", "timeout"):
+        return verdict.exit_code
+    if policy == "zero":
+        return ExitCode.OK
+    ends = verdict.failed_after if verdict.first is None else (verdict.first, *verdict.failed_after)
+    return max([*(end.exit_code for end in ends), 0 if verdict.cause == "rank-failed" else LOST_CODE])
 
 
 def verdict_of_ranks(state: JobState, first: RankEnd | None = None) -> Verdict:

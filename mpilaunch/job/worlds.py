@@ -91,8 +91,9 @@ def _part(job_map: JobMap, apps: range) -> JobMap:
 
 
 def neighbours(job: JobSpec, world: World) -> JobMap:
-    """Return the map of the ranks that start with a world and share its nodes: all of the job's, unless it is spawned."""
-    return world.job_map if world.parent else job.job_map
+    """Return the map of the ranks that start with a world and share its nodes: with roles all of the job's."""
+    roles = any(app.role for app in job.apps)
+    return job.job_map if roles and not world.parent else world.job_map
 
 
 def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, Any], living: Iterable[Placement]) -> World:

@@ -15,6 +15,8 @@ MODULES = {
     "jsrun": "batch.jsrun",
     "aprun": "batch.aprun",
     "flux": "batch.flux",
+    "pdsh": "shells.pdsh",
+    "clush": "shells.clush",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""
 NAMES = tuple(MODULES)

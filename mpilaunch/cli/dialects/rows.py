@@ -35,7 +35,7 @@ class Translation:
         words: our options.
         notes: messages for the user, each with its verbosity level.
         agent: parts of the remote agent, which several options describe together; see `hydra.agent_template`.
-        parts: values for the `finish` of the dialect.
+        parts: values for the `finish` of the dialect; a key that ends with a comma collects its values, separated by commas.
         weak: the flags among the words that every other setting overrides.
         programs: for `finish` of a dialect: the ranks and the words of each program, where they are several.
     """

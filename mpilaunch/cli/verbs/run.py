@@ -100,7 +100,11 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
         verdict = verdict._replace(hint=hints.for_misplaced_options(programs))
     console.verdict(verdict)
-    return verdict.exit_code
+    if settings["exit-code"] == "first":
+        return verdict.exit_code
+    from mpilaunch.job.state import exit_code_of
+
+    return exit_code_of(verdict, settings["exit-code"])
 
 
 def show_plan(job: JobSpec, settings: Settings) -> int:

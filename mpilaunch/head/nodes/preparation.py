@@ -167,6 +167,7 @@ def preparations(
         endpoints=_endpoints(job, world, known),
         role=world.role or "default",
         rendezvous=(AT_LAUNCH, AT_LAUNCH) if known.rendezvous is None else known.rendezvous.variables,
+        bare=job.bare,
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size

@@ -36,6 +36,8 @@ LAST_WRITES = 2.0
 """Seconds in which our reader must take at least one block of a `Writer`, once the end was asked for."""
 MOST_FOLDED = 64 << 20
 """Bytes that --fold collects; beyond them output is printed as it comes."""
+RULE = f"{'-' * 15}\n"
+"""Above and below the names of the nodes of a block."""
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
 """Control characters, which a terminal would interpret, and their escaped forms."""
 
@@ -187,7 +189,7 @@ class OutputForwarder:
 
     def _print(self, stream: Stream, lines: bytes, written: Callable[[], None]) -> None:
         """Print lines of a rank, or keep them for the end with --fold; call `written` when they need no more credit."""
-        if self._folded is not None:
+        if self._folded is not None and (stream.kind == STDOUT or self._job.output.fold == "lines"):
             self._fold(self._folded, stream, lines)
             written()
             return
@@ -243,11 +245,20 @@ class OutputForwarder:
 
     def _print_folded(self) -> None:
         """Print each text once, after the names of the nodes that wrote it, or the ranks when a node has several."""
-        groups: dict[tuple[int, bytes], list[int]] = {}
+        form = self._job.output.fold
+        groups: dict[tuple[int, bytes, int], list[int]] = {}
         for (kind, rank), whole in sorted((self._folded or {}).items()):
-            groups.setdefault((kind, bytes(whole)), []).append(rank)
+            groups.setdefault((kind, bytes(whole), rank if form == "hosts" else 0), []).append(rank)
         one_each = len(self._nodes) == len(set(self._nodes))
-        for (kind, text), ranks in groups.items():
+        if form == "blocks":
+            groups = dict(sorted(groups.items(), key=lambda group: -len(group[1])))
+        for (kind, text, _), ranks in groups.items():
             names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
+            if form == "blocks":
+                count = f" ({len(ranks)})" if len(ranks) > 1 else ""
+                header = f"{RULE}{fold(names)}{count}\n{RULE}" if self._job.output.tag else ""
+                self._put(kind, header.encode() + self._tagged(kind, text, b""))
+                continue
             label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
+            label = "" if form == "hosts" and not self._job.output.tag else label
             self._put(kind, self._tagged(kind, text, label.encode()))

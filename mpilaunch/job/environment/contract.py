@@ -54,6 +54,7 @@ class JobFacts(NamedTuple):
         endpoints: the endpoint of each rank, if a profile needs them.
         role: the name of the world's role.
         rendezvous: where the ranks reach the store that rank 0's node serves: HOST:PORT/SECRET and PORT; if a profile needs it.
+        bare: the ranks are independent programs: only mpilaunch's own variables are set.
     """
 
     job_id: str
@@ -74,6 +75,7 @@ class JobFacts(NamedTuple):
     endpoints: tuple[Endpoint, ...] = ()
     role: str = "default"
     rendezvous: tuple[str, str] = ("", "")
+    bare: bool = False
 
     @property
     def second_address(self) -> str:

@@ -49,7 +49,7 @@ def need_rendezvous(profiles: Iterable[str]) -> bool:
 
 
 def _contracts(job: JobFacts) -> list[Contract]:
-    return [*CONTRACTS, *(PROFILES[name] for name in job.profiles)]
+    return [own.CONTRACT] if job.bare else [*CONTRACTS, *(PROFILES[name] for name in job.profiles)]
 
 
 def job_environment(job: JobFacts) -> dict[str, str]:

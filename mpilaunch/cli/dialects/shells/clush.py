@@ -1,0 +1,156 @@
+"""Options of clush (ClusterShell 1.9).
+
+Its hosts are a set, in the order of their names. The words of the command are joined for the login shell, as ssh does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from mpilaunch.cli.dialects.rows import Dialect, InvalidArgument, Surroundings, Translation, acts, needless, refused, weak
+from mpilaunch.cli.dialects.shells import remote
+from mpilaunch.cli.dialects.shells.remote import keep, part
+from mpilaunch.hosts.nodeset import Span
+from mpilaunch.text import escape_braces
+
+_CONNECT_TIMEOUT = "15"
+_SETTINGS = {"fanout": "f", "connect_timeout": "t", "command_timeout": "u", "ssh_user": "l", "ssh_options": "o", "maxrc": "S"}
+"""Setting of clush.conf, for -O, to the option that sets the same."""
+_WITHOUT_EFFECT = ("color", "fd_max", "history_size", "node_count")
+
+
+def setting(text: str) -> Translation:
+    """-O KEY=VALUE: a setting of clush.conf."""
+    key, _, value = text.partition("=")
+    if key in _WITHOUT_EFFECT:
+        return Translation(notes=((f"-O {key} has no effect here", 0),))
+    if key == "maxrc" and value.lower() in ("no", "false", "off", "0"):
+        return Translation()
+    if key not in _SETTINGS or not value:
+        raise InvalidArgument(f"setting '{text}' is not supported", "the settings are " + ", ".join(_SETTINGS))
+    return keep(_SETTINGS[key], value)
+
+
+def output_files(flag: str, directory: str) -> Translation:
+    """--outdir DIR, --errdir DIR: a file for each host, named as the host is."""
+    return Translation((flag, f"{escape_braces(directory.rstrip('/'))}/{{host}}", "--copy"))
+
+
+def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
+    """Return the hosts and how they are reached, the form of the output, and the program that runs the words on each host."""
+    if not words:
+        raise InvalidArgument("clush without a command is not supported", "add the command; run clush once for each command")
+    worker = parts.get("R", "ssh")
+    if worker not in ("ssh", "exec"):
+        raise InvalidArgument(f"worker '{worker}' is not supported", "use -R ssh or -R exec")
+    hosts = _hosts(parts, around)
+    local = worker == "exec"
+    shown = {"t": _CONNECT_TIMEOUT, **parts, **({"local": "yes"} if local else {})}
+    options = remote.job(hosts, None if local else parts.get("l"), shown)
+    options += remote.ssh_options("-o", "" if local else parts.get("o", ""))
+    options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
+    if "b" in parts or "B" in parts:
+        if "L" in parts:
+            raise InvalidArgument("-b with -L is not supported", "leave -b out: -L prints the lines in the order of the hosts")
+        options += Translation(("--fold=blocks", *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
+    elif "L" in parts:
+        options += Translation(("--fold=hosts",))
+    fields = {"%%": "=%", "%host": "host", "%hosts": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
+    return options, remote.program(words, hosts, fields, "shell" if local else "login")
+
+
+def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:
+    """Return the hosts of -w, -g, -a and --hostfile without those of -x and -X, in the order of their names."""
+    if around.names_hosts:
+        raise InvalidArgument("--host is not an option of clush", "name the hosts with -w HOSTS or --hostfile=FILE")
+    source = parts.get("s", "")
+    named = [("-w", parts.get("w,", "")), ("-g", _groups(source, parts.get("g,", "")))]
+    named += [("-a", f"@{source}:*" if source else "@*")] if "a" in parts else []
+    for path in filter(None, parts.get("hostfile,", "").split(",")):
+        named += [(path, line.partition("#")[0]) for line in around.read_file(path, "hostfile").splitlines()]
+    left_out = [("-x", parts.get("x,", "")), ("-X", _groups(source, parts.get("X,", "")))]
+    if not any(text for _, text in named):
+        raise InvalidArgument("no hosts", "name them with -w HOSTS, -g GROUP or --hostfile=FILE")
+    hosts = _expand(named) - _expand(left_out)
+    return sorted(hosts, key=lambda name: [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _split(name)])
+
+
+def _split(name: str) -> list[str]:
+    return re.findall(r"[0-9]+|[^0-9]+", name)
+
+
+def _groups(source: str, names: str) -> str:
+    """Return names of groups as a host list."""
+    prefix = f"@{source}:" if source else "@"
+    return ",".join(name if name.startswith("@") else prefix + name for name in names.split(",") if name)
+
+
+def _expand(texts: Sequence[tuple[str, str]]) -> set[str]:
+    """Return the hosts of several texts, each with its source; a text with an operator is one set."""
+    hosts: set[str] = set()
+    for source, text in texts:
+        for word in text.split():
+            span = Span.of(word, source)
+            items = [span] if re.search("[&!^]", word) else [item for item in span.split() if item.text]
+            for item in items:
+                from mpilaunch.cli.files import expand_group
+
+                hosts.update(expand_group(item) if re.search("[@&!^]", item.text) else remote.expand_host(item))
+    return hosts
+
+
+_COPY = "copy files with scp, rsync or clush itself; programs on a shared file system need no copy"
+_CONFIGURATION = "mpilaunch does not read clush.conf: use -O KEY=VALUE; CLUSTERSHELL_CFGDIR names the directory of groups.conf"
+
+DIALECT = Dialect(
+    name="clush",
+    title="clush",
+    owner="clush's",
+    rows=(
+        # Hosts
+        part("w", "HOSTS", "one rank on each: ranges and @GROUP; `&`, `!` and `^` between sets need the library ClusterShell", "w,"),
+        part("x", "HOSTS", "leave these out", "x,"),
+        part("g group", "GROUP", "the hosts of a group", "g,"),
+        part("X", "GROUP", "leave the hosts of a group out", "X,"),
+        part("a all", "", "all hosts of the default source of groups"),
+        part("s groupsource", "SOURCE", "the source of groups for -g, -X and -a"),
+        part("hostfile machinefile", "FILE", "the hosts in a file", "hostfile,"),
+        refused("pick", "N", "choose hosts with -w and -x"),
+        refused("groupsconf conf topology", "FILE", _CONFIGURATION),
+        refused("m mode", "MODE", _CONFIGURATION),
+        acts("O option", "KEY=VALUE", setting, "fanout, connect_timeout, command_timeout, ssh_user, ssh_options and maxrc"),
+        # Reaching them
+        part("R worker", "NAME", "ssh, or exec: the command runs here, once for each host"),
+        part("l user", "USER", "the login on the hosts"),
+        part("o options", "OPTIONS", "`--ssh-option` for each option of ssh"),
+        part("f fanout", "N", "`--fanout N`; less than the number of hosts is an error: the command runs on all at once"),
+        part("t connect_timeout", "SECONDS", "`--ssh-option ConnectTimeout=SECONDS`, 15 without it"),
+        part("u command_timeout", "SECONDS", "`--timeout SECONDS`"),
+        refused("remote", "YES", "mpilaunch connects to each host directly"),
+        refused("sudo", "", "add sudo -n to the command"),
+        part("n nostdin", "", "`--stdin none`; without it `--stdin all`, unless stdin is a terminal"),
+        # Output and end
+        part("b dshbak", "", "`--fold=blocks`"),
+        part("B", "", "`--fold=blocks --merge-stderr-to-stdout`"),
+        part("L", "", "`--fold=hosts`"),
+        part("N", "", "no `--tag`; without it `--tag '{host}: '`"),
+        part("S maxrc", "", "`--exit-code largest`; without it `--exit-code zero`"),
+        refused("diff", "", "-b prints equal output once; compare the blocks with diff"),
+        refused("r regroup", "", "-b names the hosts by ranges"),
+        acts("outdir", "DIR", partial(output_files, "--output-file"), "`--output-file DIR/{host} --copy`"),
+        acts("errdir", "DIR", partial(output_files, "--error-file"), "`--error-file DIR/{host} --copy`"),
+        acts("q quiet", "", "--quiet"),
+        acts("d debug", "", "-vv"),
+        needless("P progress", "", "mpilaunch shows the progress of a slow start"),
+        needless("G groupbase", "", "hosts are printed by name, not by group"),
+        refused("color", "WHEN", "the variables NO_COLOR and FORCE_COLOR decide; see docs/options.md"),
+        # Files
+        refused("c copy rcopy p", "", _COPY),
+        refused("dest", "PATH", _COPY),
+    ),
+    getopt=True,
+    finish=finish,
+)
