@@ -199,7 +199,7 @@ OPTIONS = (
     Option(LOOK, "--show-env", "RANK", "print the environment of a rank and start nothing", Number(), configurable=False),
     Option(LOOK, "--show-secrets", "", "do not mask passwords and tokens", configurable=False),
     Option(LOOK, "--show-config", "", "print the value of each option and its source", configurable=False),
-    Option(LOOK, "--dialect", "",
+    Option(LOOK, "--dialect", "NAME",
         "the launcher whose options follow, for options that mean different things to different launchers",
         OneOf("auto", dialects.ANY_MPI, *dialects.NAMES), default="auto", configurable=False),
     Option(LOOK, "--config", "FILE", "read options from a YAML file", INPUT, basic=True),

@@ -154,7 +154,7 @@ def launcher_options() -> list[tuple[str, str, int]]:
 def test_every_option_of_the_others_is_known_with_its_arguments(launcher: str, flag: str, words: int) -> None:
     dialect = launcher.partition("-")[0]
     long = flag if flag.startswith("--") or len(flag) == 2 else "-" + flag
-    own = None if dialect in SEPARATE and dialects.has(dialect, flag) else BY_FLAG.get(flag) or BY_FLAG.get(long)
+    own = None if dialect in SEPARATE and dialects.of_name(dialect).has(flag) else BY_FLAG.get(flag) or BY_FLAG.get(long)
     if own is not None:
         takes = own.words if own.fixed_value(flag if flag in BY_FLAG else long) is None else 0
         # Hydra's -profile is refused: no profile has the name of what follows it.
