@@ -19,6 +19,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {match}?" if match else ""
 
 
+def escape_braces(text: str) -> str:
+    """Return a template that stands for this text: one with its braces doubled."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun: "1 node", "2 nodes"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

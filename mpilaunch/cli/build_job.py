@@ -267,7 +267,7 @@ def _env_files(paths: Sequence[str]) -> list[tuple[str, str]]:
 def _parameters(items: Sequence[str], source: str) -> list[str]:
     """Return the MCA parameters of a config file or of the environment as exports."""
     if items:
-        from mpilaunch.cli.dialects import mca
+        from mpilaunch.cli.dialects.mpi import mca
 
         for item in items:
             if mca.acts(item.partition("=")[0]):

@@ -116,12 +116,12 @@ def _all() -> str:
 
 def _dialect(name: str) -> str:
     """Return the options of another launcher that have other names here, and their meanings."""
-    from mpilaunch.cli.dialects.table import DIALECTS, ROWS, meaning, spelling
+    from mpilaunch.cli.dialects.table import meaning, of_name, spelling
 
-    title = next(dialect.title for dialect in DIALECTS if dialect.name == name)
+    dialect = of_name(name)
     formatter = _Formatter()
-    formatter.write(f"Options of {title} with other names in mpilaunch; all others are in mpilaunch --help all.\n\n")
-    formatter.write_dl([(spelling(row), meaning(row).replace("`", "")) for row in ROWS if name in row.dialects])
+    formatter.write(f"Options of {dialect.title} with other names in mpilaunch; all others are in mpilaunch --help all.\n\n")
+    formatter.write_dl([(spelling(row), meaning(row).replace("`", "")) for row in dialect.rows])
     formatter.write_paragraph()
     formatter.write_text("Each may have one dash or two. See also docs/dialects.md.")
     return formatter.getvalue()

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 MCA = "mca"
 """Our option that `dialects` translates, because some of its parameters configure mpirun itself."""
-_DETECTED = frozenset(dialects.NAMES) - dialects.SEPARATE
-"""Dialects that a command line may be in without naming one."""
 AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
 """Command names that every MPI implementation uses."""
 
@@ -183,10 +181,10 @@ class _Reader:
         self._agent_flag = ""
         self._read_file = read_file
         self._environ = environ
-        self._dialects = _DETECTED
+        self._dialects = dialects.DETECTED
         self._separate: Dialect | None = None
         self._parts: dict[str, str] = {}
-        self._named = False
+        self._named = self._skipped = False
         self._ambiguous = name in AMBIGUOUS
         if name != "mpilaunch" and not self._ambiguous:
             from mpilaunch.cli.dialects.table import of_command
@@ -199,7 +197,7 @@ class _Reader:
     def add_agent(self) -> None:
         """Add the agent that several options of other launchers describe together, unless the user names one."""
         if self._agent and self.job.last("remote-agent") is None:
-            from mpilaunch.cli.dialects.hydra import agent_template
+            from mpilaunch.cli.dialects.mpi.hydra import agent_template
 
             if (template := agent_template(self._agent)) is not None:
                 self.job.add(OptionUse(BY_NAME["remote-agent"], template, self._agent_flag))
@@ -208,7 +206,7 @@ class _Reader:
         """Add what exported parameters of Open MPI's mpirun mean, for its users; all other settings override them."""
         if self._dialects != {"openmpi"}:
             return
-        from mpilaunch.cli.dialects.mca import exported
+        from mpilaunch.cli.dialects.mpi.mca import exported
 
         given, self._weak = self._weak, OptionUses()
         for variable, translation in exported(self._environ, self.read_file):
@@ -220,7 +218,7 @@ class _Reader:
     def defaults(self) -> dict[str, tuple[str | list[str], str]]:
         """Return the defaults that differ for users of the detected launcher, and its weak options: values and sources."""
         result: dict[str, tuple[str | list[str], str]] = {}
-        if self._ambiguous or self._dialects != _DETECTED:
+        if self._ambiguous or self._dialects != dialects.DETECTED:
             from mpilaunch.cli.dialects.table import defaults
 
             result |= defaults(self._dialects)
@@ -261,6 +259,10 @@ class _Reader:
             word = rest.pop(0)
             if word == "--":
                 return True
+            if self._separate is not None and self._separate.getopt:
+                from mpilaunch.cli.dialects.table import split_joined
+
+                word, *rest[:0] = split_joined(self._separate, word)
             flag, equals, text = word.partition("=")
             values = [text] if equals else []
             flag = flag if flag in BY_FLAG or (hyphens := flag.replace("_", "-")) not in BY_FLAG else hyphens
@@ -274,17 +276,21 @@ class _Reader:
                 if self._ambiguous:
                     from mpilaunch.cli.dialects.table import of_mark
 
-                    self._narrow(of_mark(_table_spelling(option, flag)))
+                    self._narrow(of_mark(option.spelling(flag)))
                 self._take(option, flag, values, rest, self._own if option.local else self.job)
         if self.wants:
             rest.clear()
         if self._separate is None:
             return False
-        if self._separate.skip is not None and (count := self._separate.skip(rest)):
+        from mpilaunch.cli.dialects.table import skip
+
+        if self._skipped or not (count := skip(self._separate, rest)):
+            return True
+        self._skipped = True
+        if count > 1:
             self._parts["python"] = rest[0]
-            del rest[:count]
-            return self._options(rest)
-        return True
+        del rest[:count]
+        return self._options(rest)
 
     def _has_row(self, flag: str) -> bool:
         """Return whether the separate launcher in use has an option of its own by this name."""
@@ -318,7 +324,7 @@ class _Reader:
             foreign: the flag of another launcher that the option translates.
         """
         fixed = option.fixed_value(flag)
-        spelled = _table_spelling(option, flag)
+        spelled = option.spelling(flag)
         if fixed is not None:
             if values and (spelled != option.flag or option.key == "version"):
                 raise UsageError("option-value", f"option {spelled} takes no value")
@@ -336,7 +342,7 @@ class _Reader:
             self._choose(use.value)
         elif option.key == "dialect" and use.value == dialects.ANY_MPI:
             self._ambiguous, self._separate = True, None
-            self._dialects = self._dialects & _DETECTED or _DETECTED
+            self._dialects = self._dialects & dialects.DETECTED or dialects.DETECTED
         target.add(use)
 
     def _translate(self, flag: str, values: list[str], rest: list[str], variable: str = "") -> None:
@@ -348,7 +354,7 @@ class _Reader:
             from mpilaunch.cli.dialects.others import unknown
 
             raise unknown(flag, table.flags(self._dialects))
-        if values and not row.words:
+        if values and not row.metavar:
             raise UsageError("option-value", f"option {flag} takes no value")
         while rest and row.needs_more(values):
             values.append(rest.pop(0))
@@ -367,7 +373,9 @@ class _Reader:
 
         named = any(self.job.last(key) or program.own.last(key) for key in ("host", "hostfile"))
         try:
-            translation, words = self._separate.finish(self._parts, program.words, Surroundings(named, self._environ))
+            translation, words = self._separate.finish(
+                self._parts, program.words, Surroundings(named, self._environ, self.read_file)
+            )
         except InvalidArgument as error:
             reason, hint = error.args
             raise UsageError("option-value", reason, hint=hint) from None
@@ -389,8 +397,3 @@ class _Reader:
             self._agent |= translation.agent
             self._agent_flag = flag
         self._parts |= translation.parts
-
-
-def _table_spelling(option: Option, flag: str) -> str:
-    """Return a flag as the table of options spells it: a long one with two dashes."""
-    return flag if flag.startswith("--") or f"-{flag}" not in (*option.opts, *option.secondary_opts) else f"-{flag}"

@@ -226,6 +226,10 @@ class Option(click.Option):
             return "no" if flag in self.secondary_opts else "yes"
         return next((value for short, value in self.shorthands.items() if flag in _spellings(short)), None)
 
+    def spelling(self, flag: str) -> str:
+        """Return a flag as the table of options spells it: a long one with two dashes."""
+        return flag if flag.startswith("--") or f"-{flag}" not in (*self.opts, *self.secondary_opts) else f"-{flag}"
+
 
 def _spellings(flag: str) -> tuple[str, ...]:
     """Return a flag with two dashes and with one; `-np` is `--np`, but `-n` is never `--n`."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.hosts.schedulers.reader import ReadText, file_text
+from mpilaunch.text import escape_braces
 
 HOSTFILE_VARIABLES = (
     "OMPI_MCA_orte_default_hostfile",
@@ -187,8 +188,7 @@ def _agent_words(value: str, is_program: Callable[[str], bool]) -> list[str]:
 def _agent(words: list[str], source: str, read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent:
     """Return the agent for the words of a remote shell command."""
     program = words[0].rpartition("/")[2]
-    braces = [word.replace("{", "{{").replace("}", "}}") for word in words]
-    template = shlex.join([*braces, "{host}", "{command}"])
+    template = shlex.join([*map(escape_braces, words), "{host}", "{command}"])
     if program in ("ssh", "rsh"):
         settings, left = _ssh_settings(words[1:])
         if left:

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.cli import build_job
-from mpilaunch.cli.dialects import NAMES, SEPARATE, hydra, mca, rows
+from mpilaunch.cli.dialects import NAMES, SEPARATE, rows
 from mpilaunch.cli.dialects import table as dialects
+from mpilaunch.cli.dialects.mpi import hydra, mca
 from mpilaunch.cli.dialects.rows import Row
-from mpilaunch.cli.dialects.table import ROWS, meaning, spelling
+from mpilaunch.cli.dialects.table import meaning, of_name, rows_of, spelling
 from mpilaunch.cli.main import main
 from mpilaunch.cli.options import BY_FLAG
 from mpilaunch.cli.parser import MCA, CommandLine, read_command
@@ -34,6 +35,7 @@ from tests.support import goldens
 from tests.support.command_line import request, settings
 from tests.support.paths import DOCS, ROOT
 
+ROWS = rows_of(map(of_name, NAMES))
 TABLE = yaml.safe_load((goldens.GOLDEN / "commands.yaml").read_text(encoding="utf-8"))
 PLANS = goldens.GOLDEN / "commands.json"
 
@@ -181,7 +183,7 @@ def test_every_row_is_whole(row: Row) -> None:
 
 def test_rows_say_options_that_there_are() -> None:
     words = [word.lstrip("?") for _, words in mca.ACTING for word in words.split()]
-    words += [word for row in dialects.ROWS if isinstance(row.means, str) for word in row.means.split()]
+    words += [word for row in ROWS if isinstance(row.means, str) for word in row.means.split()]
     assert {word.partition("=")[0] for word in words if word.startswith("-")} - set(BY_FLAG) <= OF_MAPPING
 
 
@@ -203,13 +205,12 @@ def test_the_page_is_the_table() -> None:
 
 def tables() -> str:
     lines = []
-    for dialect, title in (("openmpi", "Open MPI"), ("hydra", "Hydra"), ("intel", "Intel MPI"), ("torchrun", "torchrun")):
-        lines += ["", f"## {title}", "", "| option | here |", "| --- | --- |"]
-        for row in ROWS:
-            if dialect in row.dialects:
-                dashes = "--" if dialect == "torchrun" else "-"
-                spelled = " ".join(f"`{dashes if len(name) > 1 else '-'}{name}`" for name in row.names)
-                lines.append(f"| {spelled} {row.metavar}".rstrip() + f" | {meaning(row)} |")
+    for dialect in map(of_name, NAMES):
+        lines += ["", f"## {dialect.title}", "", "| option | here |", "| --- | --- |"]
+        for row in dialect.rows:
+            dashes = "--" if dialect.name in SEPARATE else "-"
+            spelled = " ".join(f"`{dashes if len(name) > 1 else '-'}{name}`" for name in row.names)
+            lines.append(f"| {spelled} {row.metavar}".rstrip() + f" | {meaning(row)} |")
     lines += ["", "## MCA parameters that act", "", "| parameter | here |", "| --- | --- |"]
     special = (
         (mca.WEAK, "`--hostfile VALUE`, unless other hosts are named"),
@@ -222,7 +223,7 @@ def tables() -> str:
         shown = words if "`" in words else f"`{words.lstrip('?').replace('$1', 'VALUE')}`" + ", if true" * words.startswith("?")
         lines.append(f"| {' '.join(f'`{name}`' for name in names.split())} | {shown} |")
     lines += ["", "## Variables of other launchers that count", "", "| variable | sets |", "| --- | --- |"]
-    variables = {variable: name for dialect in dialects.DIALECTS for variable, name in dialect.variables.items()}
+    variables = {variable: name for dialect in dialects.MPI for variable, name in dialect.variables.items()}
     lines += [f"| `{variable}` | `--{name}` |" for variable, name in variables.items()]
     lines += [f"| `{variable}` | `--hostfile` |" for variable in kubernetes.HOSTFILE_VARIABLES]
     for agent, arguments, _ in kubernetes.AGENT_VARIABLES:

@@ -1,10 +1,19 @@
 """The options of other launchers: one module for each launcher, with a table of options and the functions it uses.
 
-A new launcher is a new module with a `DIALECT`, and its name in `NAMES`. `table` looks options up.
+A new launcher is a new module with a `DIALECT`, and its line in `MODULES`. `table` looks options up.
 """
 
-NAMES = ("openmpi", "hydra", "intel", "torchrun")
-SEPARATE = frozenset({"torchrun"})
-"""Launchers that read the program differently: their options count only with --dialect or under the launcher's name."""
+MODULES = {
+    "openmpi": "mpi.openmpi",
+    "hydra": "mpi.hydra",
+    "intel": "mpi.intel",
+    "torchrun": "frameworks.torchrun",
+}
+"""The name of a dialect, for --dialect, to its module in this folder."""
+NAMES = tuple(MODULES)
+DETECTED = frozenset(name for name, module in MODULES.items() if module.startswith("mpi."))
+"""Dialects that a command line may be in without naming one."""
+SEPARATE = frozenset(NAMES) - DETECTED
+"""Launchers that read the program differently: their options count only with --dialect or under the name of the dialect."""
 ANY_MPI = "mpi"
 """The value of --dialect for one of several MPI launchers: which one, their own options tell."""

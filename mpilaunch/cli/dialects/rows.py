@@ -64,7 +64,7 @@ class Row:
 
     Attributes:
         names: its names without dashes; it may have one dash or, unless it is a single letter, two.
-        metavar: the names of its arguments.
+        metavar: the names of its arguments; an argument in brackets may be missing, and stands only behind "=".
         kind: ACTS, NEEDLESS (mpilaunch always behaves so), IGNORED (a note says that it has no effect) or REFUSED.
         means: our options, with $1 and $2 for the arguments, or a function that returns them.
         text: the meaning where `means` is a function, the reason for having no effect, or the alternative.
@@ -88,8 +88,8 @@ class Row:
 
     @property
     def words(self) -> int:
-        """The number of its arguments."""
-        return len(self.metavar.split())
+        """The number of its arguments without one that may be missing."""
+        return 0 if self.metavar.startswith("[") else len(self.metavar.split())
 
     def needs_more(self, values: Sequence[str]) -> bool:
         """Return whether arguments are missing; "NAME=VALUE" is two of an option that joins them."""
@@ -102,10 +102,11 @@ class Row:
 
 
 class Surroundings(NamedTuple):
-    """What the `finish` of a dialect needs to know: whether the command line names hosts, and the head's variables."""
+    """What the `finish` of a dialect needs: whether the command line names hosts, the head's variables, a reader of files."""
 
     names_hosts: bool
     environ: Mapping[str, str]
+    read_file: ReadFile
 
 
 Finish = Callable[[Mapping[str, str], Sequence[str], Surroundings], tuple[Translation, list[str]]]
@@ -120,14 +121,17 @@ class Dialect:
         title: its name in the heading of the help.
         owner: its possessive form, for messages.
         rows: its options that are not the same as ours.
-        commands: its command names; under such a name, mpilaunch uses this dialect.
+        commands: command names of an MPI launcher; under such a name, mpilaunch uses this dialect. That of a separate one is
+            its name.
         marks: our flags that, under the names mpirun and mpiexec, only its users write.
         defaults: options whose default differs: the value and its source. Each MPI launcher has MPI among them.
         variables: its environment variables that mpilaunch follows, and our option that each sets. Cluster operators and
             container images set them for that launcher, so they must only affect how nodes are reached, never how a job runs.
             `hosts.kubernetes` reads those of hostfiles and agents.
         prefix: its variables PREFIX_OPTION set its options, for a separate dialect only.
-        skip: for a separate dialect: returns how many words before the options start the launcher by its interpreter.
+        modules: modules by which Python starts a separate launcher: `python -m MODULE`.
+        verb: a word after a separate launcher's name: "launch" of `accelerate launch`.
+        getopt: short options of a separate launcher may be joined, with a value or with each other: -n4, -lN2.
         finish: for a separate dialect: returns the options that the parts of its rows make together, and the program to run.
     """
 
@@ -140,7 +144,9 @@ class Dialect:
     defaults: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
-    skip: Callable[[Sequence[str]], int] | None = None
+    modules: tuple[str, ...] = ()
+    verb: str = ""
+    getopt: bool = False
     finish: Finish | None = None
 
 
@@ -165,6 +171,11 @@ refused = partial(_without_effect, REFUSED)
 def words_of(template: str, values: Sequence[str] = ()) -> Translation:
     """Return the options of a template, with $1 and $2 replaced by the values."""
     return Translation(tuple(re.sub(r"\$([12])", lambda match: values[int(match[1]) - 1], word) for word in template.split()))
+
+
+def weak(flag: str, value: str) -> Translation:
+    """Return an option of ours that every other setting overrides."""
+    return Translation((flag, value), weak=frozenset({flag}))
 
 
 def for_each(flag: str, names: str, separator: str = ",") -> Iterator[str]:

@@ -5,48 +5,73 @@ Pure, and loaded only if a command line needs it. docs/dialects.md is generated 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 
-from mpilaunch.cli.dialects import NAMES, SEPARATE
+from mpilaunch.cli.dialects import DETECTED, MODULES, NAMES, SEPARATE
 from mpilaunch.cli.dialects.rows import ACTS, NEEDLESS, REFUSED, Dialect, InvalidArgument, ReadFile, Row, Translation, words_of
 from mpilaunch.errors import UsageError
 
-DIALECTS: tuple[Dialect, ...] = tuple(import_module(f"{__package__}.{name}").DIALECT for name in NAMES)
+
+def of_name(name: str) -> Dialect:
+    """Return a dialect by its name."""
+    return import_module(f"{__package__}.{MODULES[name]}").DIALECT  # type: ignore[no-any-return]
 
 
-def _rows() -> tuple[Row, ...]:
+MPI = tuple(of_name(name) for name in NAMES if name in DETECTED)
+
+
+def rows_of(dialects: Iterable[Dialect]) -> tuple[Row, ...]:
     """Return each distinct row once, with the names of its dialects."""
     owners: dict[Row, frozenset[str]] = {}
-    for dialect in DIALECTS:
+    for dialect in dialects:
         for row in dialect.rows:
             owners[row] = owners.get(row, frozenset()) | {dialect.name}
     return tuple(replace(row, dialects=names) for row, names in owners.items())
 
 
-ROWS = _rows()
-_BY_FLAG: dict[str, list[Row]] = {}
-for _row in ROWS:
-    for _name in _row.names:
-        for _flag in ("-" + _name, "--" + _name) if len(_name) > 1 else ("-" + _name,):
-            _BY_FLAG.setdefault(_flag, []).append(_row)
+@cache
+def _by_flag(separate: frozenset[str]) -> dict[str, list[Row]]:
+    """Return the rows of each flag, those of the MPI launchers and of these separate ones."""
+    result: dict[str, list[Row]] = {}
+    for row in rows_of((*MPI, *map(of_name, separate))):
+        for name in row.names:
+            for flag in ("-" + name, "--" + name) if len(name) > 1 else ("-" + name,):
+                result.setdefault(flag, []).append(row)
+    return result
 
 
-def of_name(name: str) -> Dialect:
-    """Return a dialect by its name."""
-    return DIALECTS[NAMES.index(name)]
-
-
-def _rows_of(flag: str, dialects: frozenset[str]) -> list[Row]:
+def _rows(flag: str, dialects: frozenset[str]) -> list[Row]:
     """Return the rows of a flag, in which _ may stand for -; those of a separate launcher only if it is among the dialects."""
-    rows = _BY_FLAG.get(flag) or _BY_FLAG.get(flag.replace("_", "-"), [])
-    return [row for row in rows if row.dialects & dialects or row.dialects - SEPARATE]
+    rows = _by_flag(dialects & SEPARATE)
+    return rows.get(flag) or rows.get(flag.replace("_", "-"), [])
 
 
 def has(dialect: str, flag: str) -> bool:
     """Return whether a launcher has an option."""
-    return any(dialect in row.dialects for row in _rows_of(flag, frozenset({dialect})))
+    return any(dialect in row.dialects for row in _rows(flag, frozenset({dialect})))
+
+
+def skip(dialect: Dialect, words: Sequence[str]) -> int:
+    """Return the number of words before the options of a separate launcher: its verb, or `python -m MODULE`; 0 for none."""
+    if dialect.verb and words[:1] == [dialect.verb]:
+        return 1
+    if not words or not re.fullmatch(r"(?:.*/)?python[0-9.]*", words[0]):
+        return 0
+    place = next((place for place, word in enumerate(words[1:], start=1) if not re.fullmatch("-[uIsSEBO]+", word)), 0)
+    return place + 2 if words[place] == "-m" and words[place + 1 : place + 2] and words[place + 1] in dialect.modules else 0
+
+
+def split_joined(dialect: Dialect, word: str) -> list[str]:
+    """Return the words of short options that are joined as getopt(3) allows: -n4 as -n=4, -lN2 as -l and -N2."""
+    flag, rest = word[:2], word[2:]
+    if not dialect.getopt or word.startswith("--") or not rest or not has(dialect.name, flag):
+        return [word]
+    row = _rows(flag, frozenset({dialect.name}))[0]
+    return [f"{flag}={rest}"] if row.metavar else [flag, f"-{rest}"]
 
 
 def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, list[str], str]]:
@@ -62,24 +87,24 @@ def variables(dialect: Dialect, environ: Mapping[str, str]) -> list[tuple[str, l
 
 def of_command(name: str) -> str | None:
     """Return the dialect of a command name; None for `mpirun` and `mpiexec`, which several launchers use."""
-    return next((dialect.name for dialect in DIALECTS if name in dialect.commands), None)
+    return name if name in SEPARATE else next((dialect.name for dialect in MPI if name in dialect.commands), None)
 
 
 def of_mark(flag: str) -> frozenset[str]:
     """Return the dialects that one of our flags indicates for `mpirun` or `mpiexec`; all if it indicates none."""
-    return frozenset(dialect.name for dialect in DIALECTS if flag in dialect.marks) or frozenset(NAMES)
+    return frozenset(dialect.name for dialect in MPI if flag in dialect.marks) or frozenset(NAMES)
 
 
 def defaults(dialects: frozenset[str]) -> dict[str, tuple[str, str]]:
     """Return the defaults that all of these dialects share, by option: the value and its source."""
-    common = [dialect.defaults.items() for dialect in DIALECTS if dialect.name in dialects]
+    common = [of_name(name).defaults.items() for name in dialects]
     return {name: setting for name, setting in common[0] if all((name, setting) in items for items in common)}
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str | list[str], str]]:
     """Return the options that variables of other launchers set: the value as text, and the variable."""
     result: dict[str, tuple[str | list[str], str]] = {}
-    for variable, name in (item for dialect in DIALECTS for item in dialect.variables.items()):
+    for variable, name in (item for dialect in MPI for item in dialect.variables.items()):
         if text := environ.get(variable):
             result.setdefault(name, (text, variable))
     return result
@@ -87,7 +112,7 @@ def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str | list[str], st
 
 def flags(dialects: frozenset[str]) -> list[str]:
     """Return the flags of one letter, and the long ones with two dashes, that the dialects have in addition to ours."""
-    named = (flag for flag, rows in _BY_FLAG.items() if any(row.dialects & dialects for row in rows))
+    named = (flag for flag, rows in _by_flag(dialects & SEPARATE).items() if any(row.dialects & dialects for row in rows))
     return [flag for flag in named if flag.startswith("--") or len(flag) == 2]
 
 
@@ -98,7 +123,7 @@ def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
         dialects: the dialects that the command line may still be in.
         named: the user has named the dialect, so options of others are errors.
     """
-    rows = _rows_of(flag, dialects)
+    rows = _rows(flag, dialects)
     possible = [row for row in rows if row.dialects & dialects]
     if rows and not possible and named:
         message = f"option {flag} is {_owners(rows)}, but --dialect names another launcher"
@@ -110,13 +135,13 @@ def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
     if len(possible) > 1:
         readings = [f"{_owners([row])}: {flag} {row.metavar}".rstrip() for row in possible]
         message = f"option {flag} means different things to different launchers"
-        hint = f"name the launcher before it: --dialect {', '.join(NAMES)}"
+        hint = f"name the launcher before it: --dialect {', '.join(name for name in NAMES if name in DETECTED)}"
         raise UsageError("option-dialect", message, context=readings, hint=hint)
     return possible[0] if possible else None
 
 
 def _owners(rows: Iterable[Row]) -> str:
-    return " or ".join(dialect.owner for dialect in DIALECTS if any(dialect.name in row.dialects for row in rows))
+    return " or ".join(of_name(name).owner for name in NAMES if any(name in row.dialects for row in rows))
 
 
 def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -> Translation:

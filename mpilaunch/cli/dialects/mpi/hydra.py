@@ -22,6 +22,7 @@ from mpilaunch.cli.dialects.rows import (
     needless,
     refused,
 )
+from mpilaunch.text import escape_braces
 
 # Functions of rows
 
@@ -102,7 +103,7 @@ def agent_template(parts: Mapping[str, str]) -> str | None:
     if program == "ssh" and not arguments.strip():
         return None
     words = " ".join(word for word in (program, arguments, parts.get("flags", "") if name == "ssh" else "") if word)
-    return words.replace("{", "{{").replace("}", "}}") + " {host} {command}"
+    return escape_braces(words) + " {host} {command}"
 
 
 # Rows

@@ -20,7 +20,9 @@ from mpilaunch.cli.dialects.rows import (
     ignored,
     needless,
     refused,
+    weak,
 )
+from mpilaunch.text import escape_braces
 
 _ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
 """torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
@@ -82,14 +84,6 @@ def nproc_per_node(number: str) -> Translation:
 # All options together
 
 
-def skip(words: Sequence[str]) -> int:
-    """Return the length of `python -m torch.distributed.run` at the front of the words, 0 if they do not begin so."""
-    if not words or not re.fullmatch(r"(?:.*/)?python[0-9.]*", words[0]):
-        return 0
-    place = next((place for place, word in enumerate(words[1:], start=1) if not re.fullmatch("-[uIsSEBO]+", word)), 0)
-    return place + 2 if list(words[place : place + 2]) == ["-m", "torch.distributed.run"] else 0
-
-
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the nodes and the output that the options describe together, and the program with its interpreter."""
     return _nodes(parts, around) + _output(parts, around.environ), _program(parts, list(words), around.environ)
@@ -97,14 +91,14 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
 
 def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
     """Return the options for the nodes: those that are named, this machine, or this machine as a part of the job."""
-    result = Translation() if "nproc" in parts else _weak("--npernode", "1")
+    result = Translation() if "nproc" in parts else weak("--npernode", "1")
     nnodes = parts.get("nnodes", "1")
     least, _, most = nnodes.partition(":")
     rank = parts.get("node-rank", _rank_in_step(most or least, around.environ))
     if (most or least) == "1":
         if rank not in (None, "0"):
             raise InvalidArgument(f"--node-rank {rank} needs --nnodes", "add --nnodes N, the number of nodes")
-        result += Translation(_ONE if "nnodes" in parts else ()) if around.names_hosts else _weak("--host", "localhost")
+        result += Translation(_ONE if "nnodes" in parts else ()) if around.names_hosts else weak("--host", "localhost")
     else:
         if "standalone" in parts:
             hint = "leave --standalone out to use several nodes"
@@ -115,7 +109,7 @@ def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
                 hint = f"give their number, --nnodes {most}, or run mpilaunch once with --host or --hostfile"
                 raise InvalidArgument(f"--node-rank {rank} needs a fixed number of nodes, not --nnodes {nnodes}", hint)
             address, port = _endpoint(parts) or (_ADDRESS, _PORT)
-            master = _weak("--master-addr", address) + _weak("--master-port", port)
+            master = weak("--master-addr", address) + weak("--master-port", port)
             return result + Translation(("--node-rank", rank)) + master
         if rank not in (None, "0"):
             hint = "run mpilaunch once, without --node-rank; or on each node, without --host and --hostfile"
@@ -144,10 +138,6 @@ def _endpoint(parts: Mapping[str, str]) -> tuple[str, str] | None:
     return match and (match[1].strip("[]"), match[2] or (_C10D_PORT if parts.get("backend") == "c10d" else _PORT))
 
 
-def _weak(flag: str, value: str) -> Translation:
-    return Translation((flag, value), weak=frozenset({flag}))
-
-
 def _streams(parts: Mapping[str, str], name: str) -> int:
     """Return the streams of --redirects or --tee: 0 for none, 1 for stdout, 2 for stderr, 3 for both."""
     text = parts.get(name, "0")
@@ -165,7 +155,7 @@ def _output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation
     only_files = redirected & ~copied
     result = Translation()
     if copied:
-        result += _weak("--tag", _prefix(parts, environ))
+        result += weak("--tag", _prefix(parts, environ))
     if folder is None:
         if only_files:
             raise InvalidArgument("--redirects without --log-dir", "add --log-dir DIR, the directory for the files")
@@ -179,22 +169,20 @@ def _output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation
         hint = "give --redirects and --tee the same streams, or leave one out"
         raise InvalidArgument("--redirects and --tee of different streams are not supported", hint)
     flag, ending = ("--output-file", "out") if only_files == 1 else ("--error-file", "err")
-    return result + Translation((flag, f"{_literal(folder.rstrip('/'))}/rank-{{rank}}.{ending}"))
+    return result + Translation((flag, f"{escape_braces(folder.rstrip('/'))}/rank-{{rank}}.{ending}"))
 
 
 def _prefix(parts: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Return the tag of lines: torchrun's [ROLE RANK]: or that of the template."""
-    name = _literal(parts.get("role", "default"))
+    name = escape_braces(parts.get("role", "default"))
     template = parts.get("log-line-prefix-template") or environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
     if template is None:
         return f"[{name}{{rank}}]:"
     fields = {"role_name": name, "rank": "{rank}", "local_rank": "{local_rank}"}
     pieces = re.split(r"(\$\w+|\$\{\w+\})", template)
-    return "".join(fields.get(piece.strip("${}"), _literal(piece)) if piece[:1] == "$" else _literal(piece) for piece in pieces)
-
-
-def _literal(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
+    return "".join(
+        fields.get(piece.strip("${}"), escape_braces(piece)) if piece[:1] == "$" else escape_braces(piece) for piece in pieces
+    )
 
 
 def _program(parts: Mapping[str, str], words: list[str], environ: Mapping[str, str]) -> list[str]:
@@ -218,9 +206,7 @@ _ROWS = (
     # Ranks and nodes
     _part("nnodes", "N", "`--nnodes N` or MIN:MAX; 1, the default, is this machine, unless hosts are named"),
     acts("nproc-per-node", "N", nproc_per_node, "`--npernode N`, also gpu, cpu or auto; 1 is the default"),
-    _part(
-        "node-rank", "R", "`--node-rank R`, for this machine's ranks only; with named hosts, 0 has no effect"
-    ),
+    _part("node-rank", "R", "`--node-rank R`, for this machine's ranks only; with named hosts, 0 has no effect"),
     _part("standalone", "", "this machine"),
     acts("master-addr", "ADDR", "--master-addr $1"),
     acts("master-port", "PORT", "--master-port $1"),
@@ -261,8 +247,7 @@ DIALECT = Dialect(
     title="torchrun",
     owner="torchrun's",
     rows=_ROWS,
-    commands=("torchrun",),
+    modules=("torch.distributed.run", "torch.distributed.launch"),
     prefix="PET_",
-    skip=skip,
     finish=finish,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mpilaunch.cli.dialects import mca
+from mpilaunch.cli.dialects.mpi import mca
 from mpilaunch.cli.dialects.rows import (
     DEBUGGER,
     MPI,

@@ -5,7 +5,7 @@ Pure. It is derived from Hydra, and has most of Hydra's options. -n and -ppn are
 
 from __future__ import annotations
 
-from mpilaunch.cli.dialects import hydra
+from mpilaunch.cli.dialects.mpi import hydra
 from mpilaunch.cli.dialects.rows import DEBUGGER, Dialect, Translation, acts, for_each, ignored, needless, refused
 
 # Functions of rows
