@@ -24,7 +24,7 @@ from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.environment.templates import check_templates, variable_templates
 from mpilaunch.job.output.tags import parse_tag, tag_template
-from mpilaunch.job.roles import check_roles, parse_after
+from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
 from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_stdin_rank
 from mpilaunch.placement.binding import GpuPolicy
@@ -77,7 +77,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     slot_count = None if slots_by else nodes.slot_count
     job = JobSpec(
         job_id=os.urandom(8).hex(),
-        apps=_programs(sections, of_each, part),
+        apps=_programs(settings, sections, of_each, part),
         allocation=nodes,
         job_map=job_map,
         pending=pending,
@@ -128,7 +128,9 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
 # Ranks
 
 
-def _programs(sections: Sequence[Section], of_each: Sequence[Settings], part: Part | None) -> tuple[App, ...]:
+def _programs(
+    settings: Settings, sections: Sequence[Section], of_each: Sequence[Settings], part: Part | None
+) -> tuple[App, ...]:
     """Return the programs without their environment; raises UsageError for roles that cannot start."""
     apps = tuple(
         App(tuple(section.program), template=own["template"], role=own["role"] or "", after=parse_after(own["after"]))
@@ -138,6 +140,10 @@ def _programs(sections: Sequence[Section], of_each: Sequence[Settings], part: Pa
     if part is not None and any(app.role for app in apps):
         hint = "run mpilaunch once with --host or --hostfile, without --node-rank"
         raise UsageError("option-conflict", "--node-rank and --role cannot be used together", hint=hint)
+    last = (settings["master-port"] or 0) + len({app.role for app in apps}) - 1
+    if last > MOST_PORT:
+        hint = "each role has a port of its own, the next above that of the role before it"
+        raise UsageError("option-value", f"--master-port: the last role would have port {last:,}", hint=hint)
     return apps
 
 

@@ -57,6 +57,7 @@ def commands() -> list[tuple[str, dict[str, Any]]]:
 COMMANDS = commands()
 UNSAID = ("NCCL_DEBUG", "HOROVOD_CYCLE_TIME")
 """Variables of the table that are forwarded without a word, in nearly every line."""
+KEYS = ("wdir", "environment", "edits", "role", "after")
 KEPT = ("PYTEST", "TESTS_OF_")
 """What marks the tests' own processes."""
 
@@ -93,7 +94,7 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         app["environment"] = [name for name in app["environment"] if not name.startswith(KEPT)]
     return {
         "apps": [
-            {"program": shlex.join(app["program"]), **{key: app[key] for key in ("wdir", "environment", "edits") if app[key]}}
+            {"program": shlex.join(app["program"]), **{key: app[key] for key in KEYS if app.get(key)}}
             for app in plan["apps"]
         ],
         "ranks": {
@@ -101,6 +102,7 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
             for node in plan["nodes"]
         },
         **({"ranks of apps": ranks_of_apps(plan)} if len(plan["apps"]) > 1 else {}),
+        **{f"rank {rank['rank']}": shlex.join(rank["program"]) for rank in plan["ranks"] if "program" in rank},
         "environment": [name for name in plan["environment"] if name not in UNSAID and not name.startswith(KEPT)],
         "options": options,
         **({"notes": notes} if notes else {}),

@@ -554,5 +554,5 @@ def test_the_documented_lists_are_the_real_ones() -> None:
     assert sorted(name for name in forwarded if name.endswith("_")) == sorted(FORWARDED_PREFIXES)
     assert sorted(name for name in forwarded if not name.endswith("_")) == sorted(FORWARDED_NAMES + NEVER_FORWARDED)
     assert sorted(documented("Scrubbed")) == sorted(SCRUBBED)
-    defaults = contracts.defaults(JOB, NodePlace(0, 2, crowded=True)) | pmix_defaults("auto", True)
+    defaults = contracts.defaults(JOB, NodePlace(0, 2, crowded=True, address="10.0.0.2")) | pmix_defaults("auto", True)
     assert dict(documented_values("Set where unset")) == defaults

@@ -21,7 +21,9 @@ def app(role: str, *after: str, **members: object) -> App:
     return App(("prog",), role=role, after=parse_after(after), **members)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", ["server", "server:", ":80", "server:0", "server:65536", "server:http", "server:-1", "a:080000"])
+@pytest.mark.parametrize(
+    "value", ["server", "server:", ":80", "server:0", "server:65536", "server:http", "server:-1", "a:080000"]
+)
 def test_a_condition_is_a_role_and_a_port(value: str) -> None:
     with pytest.raises(UsageError, match=rf"'{value}' is not ROLE:PORT"):
         parse_after([value])
@@ -97,8 +99,8 @@ def test_each_role_has_ranks_of_its_own(line: str, worlds: list[str]) -> None:
 def test_the_environment_is_that_of_the_role() -> None:
     spec = job("-H a:2,b:2 --master-port 5000 --role s -np 1 ./x : --role w --after s:80 -np 3 ./y")
     given = [environment_before_launch(spec, rank) for rank in range(4)]
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "MASTER_PORT", "PMI_RANK", "PMI_SIZE")
-    assert [" ".join(one[name] for name in names) for one in given] == [
+    names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK ROLE_NAME MASTER_PORT PMI_RANK PMI_SIZE"
+    assert [" ".join(one[name] for name in names.split()) for one in given] == [
         "0 1 0 1 0 s 5000 0 1",
         "0 3 0 1 0 w 5001 0 3",
         "1 3 0 2 1 w 5001 1 3",
@@ -185,7 +187,8 @@ def test_a_partly_filled_template_keeps_the_width_and_the_braces() -> None:
 
 def test_a_world_that_mpi_spawns_is_no_template() -> None:
     spec = job("--template -H a:2 -x A={rank} -np 1 ./x {rank}")
-    ask = {"world": spec.job_id, "rank": 0, "apps": [{"program": ["c", "{rank}"], "count": 1, "environment": {}, "info": {}}], "pairs": {}}
+    child = {"program": ["c", "{rank}"], "count": 1, "environment": {}, "info": {}}
+    ask = {"world": spec.job_id, "rank": 0, "apps": [child], "pairs": {}}
     world = spawned_world(spec, first_worlds(spec), ask, ())
     assert common_preparation(spec, world, WorldFacts("m", "1"), 1)["apps"][0]["program"] == ["c", "{rank}"]
     check_templates(world.apps)

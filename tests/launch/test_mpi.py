@@ -103,7 +103,8 @@ def test_unequal_nodes_and_ranks_round_the_nodes(programs: Path) -> None:
 
 def test_each_role_is_a_world(family_programs: Path) -> None:
     """MPI connects the ranks of a role only, on nodes that both roles use."""
-    roles = ["--role", "a", "-np", "3", family_programs / "ring", "3", ":", "--role", "b", "-np", "2", family_programs / "ring", "2"]
+    ring = family_programs / "ring"
+    roles = ("--role", "a", "-np", "3", ring, "3", ":", "--role", "b", "-np", "2", ring, "2")
     done = launch("-H", "local:2,local:3", *roles)
     assert (done.code, done.err) == (0, b"")
     assert done.lines == sorted([*world((HERE, [0, 1]), (HERE, [2])), *world((HERE, [0, 1]))])

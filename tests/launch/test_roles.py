@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -131,8 +132,8 @@ def test_a_server_that_never_listens_ends_the_job_at_the_limit(here: Path, port:
     script(here / "server.py", "#!/bin/sh\nexec sleep 1000\n")
     done = launch("--start-timeout", "1", *served(port, "touch", "started"))
     assert done.code == 124 and not (here / "started").exists()
-    first = f"error[role-not-ready]: rank 0 of the role 'server' on localhost does not listen on port {port} 1 s after its start"
-    assert first in done.words and "hint: --start-timeout TIME waits longer; 'ss -ltnp' on localhost" in done.words
+    late = f"[role-not-ready]: rank 0 of the role 'server' on localhost does not listen on port {port} 1 s after its start"
+    assert late in done.words and "hint: --start-timeout TIME waits longer; 'ss -ltnp' on localhost" in done.words
 
 
 def test_a_port_that_another_job_holds_is_not_the_servers(here: Path, port: int) -> None:
@@ -174,7 +175,8 @@ def test_nothing_is_left_of_a_job_that_is_ended(here: Path, port: int, number: i
 
 
 def test_a_job_whose_server_fails_is_started_again(here: Path, port: int) -> None:
-    script(here / "server.py", SERVER.replace("import os", "import os, sys\nif not os.path.exists('again'): sys.exit(4)\nimport os", 1))
+    first = "import os, sys\nif not os.path.exists('again'): sys.exit(4)\nimport os"
+    script(here / "server.py", SERVER.replace("import os", first, 1))
     with launching("--max-restarts", "2", *served(port, "echo", "done", ranks=1), cwd=here) as process:
         wait_until(lambda: process.stderr is not None and b"attempt 1" in process.stderr.read1(), "the first attempt fails")
         (here / "again").touch()
@@ -192,7 +194,8 @@ def test_two_torch_roles_reduce_in_worlds_of_their_own() -> None:
 
 
 def test_nobody_waits_for_roles_without_after(here: Path) -> None:
-    done = launch("--tag", "rank", "--role", "a", "-np", "1", *sh("sleep 0.2; echo $RANK"), ":", "--role", "b", "-np", "2", *sh("echo $RANK"))
+    later = ["--role", "b", "-np", "2", *sh("echo $RANK")]
+    done = launch("--tag", "rank", "--role", "a", "-np", "1", *sh("sleep 0.2; echo $RANK"), ":", *later)
     assert (done.code, done.lines) == (0, ["[0] 0", "[1] 0", "[2] 1"])
 
 
@@ -201,8 +204,8 @@ def test_the_ranks_of_all_roles_are_bound_side_by_side(here: Path) -> None:
     show = (sys.executable, "-c", "import os; print(*sorted(os.sched_getaffinity(0)))")
     if len(os.sched_getaffinity(0)) < 2:
         pytest.fail("this test needs two CPUs")
-    line = ["--bind-to", "hwthread", "--use-hwthread-cpus", "--role", "a", "-np", "1", *show, ":", "--role", "b", "-np", "1", *show]
-    done = launch(*line)
+    roles = ["--role", "a", "-np", "1", *show, ":", "--role", "b", "-np", "1", *show]
+    done = launch("--bind-to", "hwthread", "--use-hwthread-cpus", *roles)
     assert done.code == 0 and len(set(done.lines)) == 2, done
 
 
@@ -222,7 +225,8 @@ def test_a_host_on_which_all_ranks_wait_is_ended_with_the_others(hosts: Hosts, s
     script(shared / "server.py", "#!/bin/sh\nexec sleep 1000\n")
     server = ["--role", "server", "-np", "1", "-host", "node01", "./server.py", ":"]
     began = time.monotonic()
-    done = hosts.launch("--start-timeout", "4", *server, "--role", "w", "--after", "server:7001", "-np", "1", "-host", "node02", "true")
+    worker = ["--role", "w", "--after", "server:7001", "-np", "1", "-host", "node02", "true"]
+    done = hosts.launch("--start-timeout", "4", *server, *worker)
     assert done.returncode == 124 and "rank 0 of the role 'server' on node01 does not listen on port 7001" in done.stderr
     assert time.monotonic() - began < 20
 
@@ -232,18 +236,20 @@ def test_a_lost_host_of_a_role_that_waits_ends_the_job(hosts: Hosts, shared: Pat
     script(shared / "server.py", SERVER.replace("server.listen()", "time.sleep(1000)"))
     server = ["--role", "server", "-np", "1", "-host", "node01", "./server.py", "7002", ":"]
     line = [*QUICK_HEARTBEAT, *server, "--role", "w", "--after", "server:7002", "-np", "1", "-host", "node02", "true"]
-    process = hosts.popen([sys.executable, "-m", "mpilaunch", *line])
-    wait_for_files(shared / "server-pid")
-    for pid in hosts.processes("node02"):
-        kill_hard(pid)
-    _, errors = process.communicate(timeout=30)
+    with hosts.popen([sys.executable, "-m", "mpilaunch", *line]) as process:
+        wait_for_files(shared / "server-pid")
+        for pid, _ in hosts.processes("node02"):
+            with contextlib.suppress(ProcessLookupError):
+                kill_hard(pid)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 125 and "node02: lost" in errors
 
 
 def test_torch_roles_on_two_hosts(hosts: Hosts, shared: Path) -> None:
     (shared / "reduce.py").write_text(ALLREDUCE.read_text(encoding="utf-8"), encoding="utf-8")
     with torch_on(hosts, ("node01", "node02")) as options:
-        roles = ["--role", "a", "-np", "2", "reduce.py", ":", "--role", "b", "-np", "2", "reduce.py"]
+        path = options[options.index("-x") + 1]
+        roles = ["--role", "a", "-np", "2", "reduce.py", ":", "--role", "b", "-np", "2", "-x", path, "reduce.py"]
         done = hosts.launch(*options, "--map-by", "node", "-H", "node01:2,node02:2", *roles, timeout=300)
     assert (done.returncode, done.stdout) == (0, 2 * "2 ranks agree\n"), done.stderr
 
@@ -281,8 +287,8 @@ print(words["--node-rank"], "of", words["--nnodes"], "met at port", port)
 
 def test_vllms_line_on_two_hosts(hosts: Hosts, shared: Path) -> None:
     (shared / "vllm.py").write_text(VLLM, encoding="utf-8")
-    words = "serve M --tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2 --node-rank {node_rank} --master-addr {master_addr}"
-    program = ["python3", "vllm.py", *words.split()]
+    words = "serve M --tensor-parallel-size 8 --pipeline-parallel-size 2 --nnodes 2"
+    program = ["python3", "vllm.py", *words.split(), "--node-rank", "{node_rank}", "--master-addr", "{master_addr}"]
     head = ["-np", "1", "-host", "node01", *program, ":"]
     done = hosts.launch("--template", *head, "-np", "1", "-host", "node02", *program, "--headless")
     assert (done.returncode, done.stderr) == (0, "")

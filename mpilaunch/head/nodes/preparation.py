@@ -244,7 +244,8 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
 
 
 def _facts_before_launch(job: JobSpec, world: World) -> WorldFacts:
-    addresses = dict.fromkeys(world.job_map.nodes, AT_LAUNCH) if len(job.job_map.nodes) > 1 else {}
+    several = len({-1 if job.allocation.nodes[index].agent == "local" else index for index in job.job_map.nodes}) > 1
+    addresses = dict.fromkeys(world.job_map.nodes, AT_LAUNCH) if several else {}
     address, port = master_before_launch(job, world)
     second = AT_LAUNCH if job.master_port is None else str(second_port(int(port)))
     return WorldFacts(address, port, second, addresses=addresses, roles=roles_before_launch(job))

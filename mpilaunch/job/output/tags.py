@@ -104,7 +104,8 @@ def _piece(template: str, match: re.Match[str], option: str, known: Sequence[str
     name, _, width = match[1].partition(":")
     if name not in known:
         message = f"{option}: unknown field '{{{name}}}'{did_you_mean(name, known)}"
-        raise UsageError("tag-format", message, hint="use " + ", ".join(f"{{{field}}}" for field in known))
+        literal = "" if name.replace("_", "").isalnum() else "; write '{{' for a literal '{'"
+        raise UsageError("tag-format", message, hint="use " + ", ".join(f"{{{field}}}" for field in known) + literal)
     if width and (name == "time" or not re.fullmatch(_WIDTH, width, re.ASCII)):
         reason = "the time has a fixed width" if name == "time" else f"'{width}' is not a width"
         raise UsageError("tag-format", f"{option}: '{token}': {reason}", hint="write a width like {rank:4} or {host:<12}")
