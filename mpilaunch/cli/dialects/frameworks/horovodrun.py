@@ -104,13 +104,13 @@ def _set(knob: _Knob, value: Any) -> Translation:
     elif knob.kind in ("FILE", "LEVEL"):
         text = str(value)
         if knob.kind == "LEVEL" and text not in _LEVELS:
-            raise InvalidArgument(f"'{text}' is no level", "use one of " + ", ".join(_LEVELS))
+            raise InvalidArgument(f"'{text}' is not a log level", "use one of " + ", ".join(_LEVELS))
     else:
         number = _number(knob.kind, value)
         most = 1 if "noise" in knob.option else float("inf")
         if number is None or not 0 <= number <= most:
             wanted = "a whole number" if knob.kind == "N" else "a number"
-            raise InvalidArgument(f"'{value}' is not {wanted}, 0 {'to 1' if most == 1 else 'or more'}", "like 1")
+            raise InvalidArgument(f"'{value}' is not {wanted}, 0 {'to 1' if most == 1 else 'or more'}", f"as in --{knob.option} 1")
         text = str(number * (1 << 20) if knob.option.endswith("-mb") else number)
     return Translation(parts={knob.variable: text})
 
@@ -208,7 +208,7 @@ def _config(parts: Mapping[str, str], around: Surroundings) -> dict[str, str]:
         for key, value in (values if isinstance(values, dict) else {"": values}).items():
             if f"{section}.{key}" not in by_key:
                 hint = "controller (gloo or mpi), " + ", ".join(by_key)
-                raise InvalidArgument(f"{path}: '{section}{key and f'.{key}'}' is no setting of horovodrun", hint)
+                raise InvalidArgument(f"{path}: '{section}{key and f'.{key}'}' is not a setting of horovodrun", hint)
             if value is not None:
                 try:
                     result |= _set(by_key[f"{section}.{key}"], value).parts
