@@ -84,6 +84,18 @@ ROWS = (
         "ncclResult_t (NCCL, src/include/nccl.h); NCCL's environment variables",
     ),
     Row(
+        "profile-tf",
+        r"Cluster spec must be non-empty in `tf\.distribute",
+        "TensorFlow reads the other ranks from TF_CONFIG, which --profile tf sets",
+        "tensorflow/python/distribute/parameter_server_strategy_v2.py",
+    ),
+    Row(
+        "profile-lightning",
+        r"You set `devices=\d+` and `num_nodes=\d+` in Lightning, but the product .* does not match the world size",
+        "leave devices and num_nodes out of the Trainer, and --profile lightning sets them to the job's",
+        "lightning/fabric/plugins/environments/torchelastic.py",
+    ),
+    Row(
         "library-missing",
         r"(?P<library>\S+\.so\S*): cannot open shared object file",
         "{library} is not found on that node: forward the path with -x LD_LIBRARY_PATH, or install it there",

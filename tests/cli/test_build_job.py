@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mpilaunch.cli.verbs import hints
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import HostEntry
@@ -213,6 +214,29 @@ def test_without_a_word_a_terminal_is_not_read(monkeypatch: pytest.MonkeyPatch) 
 def test_a_fact_of_the_job_map_may_be_given_as_it_is(words: str) -> None:
     made = job(words, WORLD_SIZE="1", PMI_OTHER="1")
     assert not {*made.environment, *(name for app in made.apps for name in app.environment)} & FIXED
+
+
+def test_a_profile_needs_the_head_of_all_ranks_if_it_names_each() -> None:
+    assert job("-np 2 --profile lightning,tf").profiles == ("lightning", "tf")
+    part = "-np 1 --nnodes 2 --node-rank 1 --master-addr a --master-port 1 --profile"
+    assert job(f"{part} lightning").profiles == ("lightning",)
+    with pytest.raises(UsageError, match="--node-rank 1 and --profile lightning,tpu cannot be used together"):
+        job(f"{part} lightning,tpu")
+
+
+@pytest.mark.parametrize(
+    ("source", "profiles", "remark"),
+    [
+        ("import tensorflow as tf\n", (), "train.py imports tensorflow; --profile tf sets TF_CONFIG"),
+        ("if 1:\n    from pytorch_lightning import Trainer\n", (), "train.py imports pytorch_lightning; --profile lightning"),
+        ("import tensorflow\n", ("tf",), None),
+        ("import tensorflow_datasets, numpy\n# import tensorflow\n", (), None),
+    ],
+)
+def test_an_import_names_a_profile(tmp_path: Path, source: str, profiles: tuple[str, ...], remark: str | None) -> None:
+    (tmp_path / "train.py").write_text(source, encoding="utf-8")
+    found = hints.profile_remark([["python3", str(tmp_path / "train.py")], ["missing.py"]], profiles)
+    assert found is None if remark is None else remark in (found or "")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the tests of frameworks share: their Python, two hosts that see it, and a place, so that each test runs at both."""
+"""What the tests of frameworks share: two hosts that see the frameworks, a place, so that each test runs at both, the rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks.places import HERE, HOSTS, PYTHON, Place, copy_programs, frameworks_python
+from tests.frameworks.results import Row, Seen, keep
 from tests.support.hosts import Hosts
 
 TEST_SECONDS = 300
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark of these tests."""
+    config.addinivalue_line(
+        "markers", "framework(title, package, program, options): the row of docs/frameworks.md that a test fills"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,12 +39,29 @@ def hosts() -> Iterator[Hosts]:
 
 @pytest.fixture(params=[HERE, HOSTS])
 def place(request: pytest.FixtureRequest, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Give two slots of this machine, then two hosts, and be in a directory that all of them see."""
-    if request.param == HERE:
-        made = Place(HERE, ("-np", "2"), tmp_path)
-    else:
-        directory = Path(tempfile.mkdtemp(dir=hosts.shared))
-        made = Place(HOSTS, ("-H", ",".join(hosts.names)), directory, hosts)
+    """Give slots of this machine, then two hosts, and be in a directory that all of them see."""
+    shared = request.param == HOSTS
+    made = Place(HOSTS, Path(tempfile.mkdtemp(dir=hosts.shared)), hosts) if shared else Place(HERE, tmp_path)
     copy_programs(made.directory)
     monkeypatch.chdir(made.directory)
     return made
+
+
+@pytest.fixture(scope="session")
+def rows() -> Iterator[dict[str, Row]]:
+    """Give the rows of this run; those of tests that passed at each place are kept."""
+    found: dict[str, Row] = {}
+    yield found
+    keep(found)
+
+
+@pytest.fixture
+def seen(request: pytest.FixtureRequest, place: Place, rows: dict[str, Row]) -> Iterator[Seen]:
+    """Give what takes down what a test sees; a test that fails fills no row."""
+    taken = Seen()
+    failed = request.session.testsfailed
+    yield taken
+    name = request.node.originalname
+    row = rows.setdefault(name, Row(*request.node.get_closest_marker("framework").args))
+    if request.session.testsfailed == failed:
+        row.seen[place.name], row.control = taken.text, taken.control

@@ -34,13 +34,11 @@ class Place(NamedTuple):
 
     Attributes:
         name: HERE or HOSTS.
-        options: mpilaunch's options that start one rank on each of two slots: of this machine, or one on each host.
         directory: the current one of the head and of the ranks, with copies of all `programs`; the hosts see it.
         hosts: the hosts; None: this machine.
     """
 
     name: str
-    options: tuple[str, ...]
     directory: Path
     hosts: Hosts | None = None
 
@@ -63,14 +61,21 @@ class Place(NamedTuple):
             check=False,
         )
 
-    def mpilaunch(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run mpilaunch with these words and the place's options."""
-        return self.run(*MPILAUNCH, *self.options, "--timeout", str(int(RUN_SECONDS - 20)), *words, env=env)
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Options of mpilaunch for up to four ranks: two on each host, dealt round them."""
+        return () if self.hosts is None else ("-H", ",".join(f"{name}:2" for name in self.hosts.names), "--map-by", "node")
 
-    def ranks(self, program: str, *options: str, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def mpilaunch(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run mpilaunch with the place's slots and these words."""
+        return self.run(*MPILAUNCH, *self.slots, "--timeout", str(int(RUN_SECONDS - 20)), *words, env=env)
+
+    def ranks(
+        self, program: str, *options: str, count: int = 2, without: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
         """Run one of `programs` on two ranks, with options of mpilaunch, and without variables that mpilaunch sets."""
         wrapper = ["env", *(word for name in without for word in ("-u", name))] if without else []
-        return self.mpilaunch(*options, *wrapper, frameworks_python(), program)
+        return self.mpilaunch("-np", str(count), *options, *wrapper, frameworks_python(), program)
 
 
 def copy_programs(directory: Path) -> None:

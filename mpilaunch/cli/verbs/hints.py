@@ -1,7 +1,7 @@
 """Hints of `run` for a command line that most likely does not do what its user wants.
 
-Loaded only by a launch that fails, or whose ranks get no input; a hint never changes the exit code. `job.hints` has the hints
-for the messages of ranks.
+Loaded only with -v, or by a launch that fails or whose ranks get no input; a hint never changes the exit code. `job.hints` has
+the hints for the messages of ranks.
 """
 
 from __future__ import annotations
@@ -28,6 +28,28 @@ READERS = frozenset(
 """Programs that read stdin when they are started without arguments; a version may follow the name."""
 READER_FLAGS = frozenset({"-", "-i", "-l", "-q", "-s", "-u", "--interactive", "--login"})
 """Their options that change nothing about this."""
+
+IMPORTS = {
+    "tf": ("tensorflow", "TF_CONFIG, by which tf.distribute finds the other ranks"),
+    "lightning": (r"(?:pytorch_)?lightning", "the Trainer's default number of nodes and devices"),
+}
+"""Profiles that the programs importing a module may need, and what each sets."""
+MOST_SOURCE = 1 << 20
+
+
+def profile_remark(programs: Sequence[Sequence[str]], profiles: Sequence[str]) -> str | None:
+    """Return what a profile would set for a script of Python that imports a framework, else None: only a guess, for -v."""
+    for path in (word for program in programs for word in program[:3] if word.endswith(".py") and os.path.isfile(word)):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                source = file.read(MOST_SOURCE)
+        except OSError:
+            continue
+        for profile, (module, sets) in IMPORTS.items():
+            found = re.search(rf"^\s*(?:import|from)\s+({module})\b", source, re.MULTILINE)
+            if found and profile not in profiles:
+                return f"{path} imports {found[1]}; --profile {profile} sets {sets}"
+    return None
 
 
 def stdin_reader(programs: Sequence[Sequence[str]]) -> str | None:

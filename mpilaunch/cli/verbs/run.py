@@ -87,6 +87,11 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         reader = hints.stdin_reader(programs)
         end = f", so {reader} gets no input; --stdin 0 gives it to rank 0" if reader else " without --stdin"
         console.remark(f"stdin is a terminal, which no rank reads{end}", level=0 if reader else 1)
+    if console.verbose and len(job.job_map.placements) > 1:
+        from mpilaunch.cli.verbs import hints
+
+        if remark := hints.profile_remark(programs, job.profiles):
+            console.remark(remark, level=1)
     try:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:
