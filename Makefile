@@ -36,6 +36,11 @@ ASYNCSSH_VENV := .venv-asyncssh-oldest
 # Frameworks in one environment of their own, with the same torch.
 FRAMEWORKS_VENV := .venv-frameworks
 
+# Horovod, built here: it has no wheel.
+HOROVOD := horovod==0.28.1
+HOROVOD_VENV := .venv-horovod
+HOROVOD_NEED := cmake:cmake g++:g++ python3-config:python3-dev mpicxx.openmpi:libopenmpi-dev
+
 # MPI libraries from PyPI, each in an environment of its own: .venv-mpi/NAME. `make test-slow` needs the first ones only.
 MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
@@ -109,7 +114,7 @@ test-cluster: $(VENV)/.test
 	$(BIN)/python -m tests.cluster.build
 	$(BIN)/python -m pytest tests/cluster $(FLAGS)
 
-test-frameworks: $(VENV)/.test $(FRAMEWORKS_VENV)/made
+test-frameworks: $(VENV)/.test $(FRAMEWORKS_VENV)/made $(HOROVOD_VENV)/made
 	$(call need,$(HOSTS_NEED) $(MPI_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest tests/frameworks $(FLAGS)
@@ -130,7 +135,7 @@ pictures: $(VENV)/.project
 	$(BIN)/python docs/pictures/make_pictures.py
 
 clean:
-	rm -rf $(VENV) $(MPI_VENV) $(ASYNCSSH_VENV) $(FRAMEWORKS_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MPI_VENV) $(ASYNCSSH_VENV) $(FRAMEWORKS_VENV) $(HOROVOD_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Setting up
@@ -174,6 +179,24 @@ $(FRAMEWORKS_VENV)/made: tests/frameworks/requirements.txt
 	$(FRAMEWORKS_VENV)/bin/python -m pip --quiet --disable-pip-version-check install setuptools wheel packaging ninja $(TORCH)
 	DS_BUILD_OPS=0 $(FRAMEWORKS_VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-build-isolation \
 		$(TORCH) --requirement $<
+	@touch $@
+
+# Its build files ask for C++14, the headers of torch for C++17. It takes three minutes on two cores.
+$(HOROVOD_VENV)/made:
+	$(call need,$(HOROVOD_NEED))
+	$(PYTHON) -m venv --clear $(HOROVOD_VENV)
+	$(HOROVOD_VENV)/bin/python -m pip --quiet --disable-pip-version-check install 'setuptools<81' wheel packaging cffi cloudpickle \
+		psutil pyyaml numpy $(TORCH)
+	$(HOROVOD_VENV)/bin/python -m pip --quiet --disable-pip-version-check download --no-deps --no-binary :all: --no-build-isolation \
+		--dest $(HOROVOD_VENV) $(HOROVOD)
+	mkdir $(HOROVOD_VENV)/source
+	tar -xzf $(HOROVOD_VENV)/horovod-*.tar.gz -C $(HOROVOD_VENV)/source --strip-components 1
+	sed -i 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' $(HOROVOD_VENV)/source/CMakeLists.txt \
+		$(HOROVOD_VENV)/source/horovod/torch/CMakeLists.txt
+	HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITH_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+		MAKEFLAGS=-j$$(nproc) PATH="$(CURDIR)/$(HOROVOD_VENV)/bin:$$PATH" \
+		$(HOROVOD_VENV)/bin/python -m pip --quiet --disable-pip-version-check install --no-build-isolation --no-deps ./$(HOROVOD_VENV)/source
+	rm -rf $(HOROVOD_VENV)/source $(HOROVOD_VENV)/horovod-*.tar.gz
 	@touch $@
 
 # $(call need,PROGRAM:PACKAGE ...): install the packages whose programs are missing.

@@ -1,4 +1,4 @@
-"""The rendezvous store of Horovod: the protocol of horovod/common/gloo/http_store.cc, and what strangers and limits can cost."""
+"""The rendezvous store of Horovod: the protocol of horovod/common/gloo/http_store.cc, and what strangers can cost."""
 
 from __future__ import annotations
 

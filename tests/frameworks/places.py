@@ -17,6 +17,8 @@ from tests.support.paths import ROOT
 
 PYTHON = Path(os.environ.get("MPILAUNCH_TEST_FRAMEWORKS_PYTHON", ROOT / ".venv-frameworks" / "bin" / "python"))
 """The Python that has the frameworks. Read here, since the tests themselves see no MPILAUNCH_*."""
+HOROVOD_PYTHON = Path(os.environ.get("MPILAUNCH_TEST_HOROVOD_PYTHON", ROOT / ".venv-horovod" / "bin" / "python"))
+"""The Python that has Horovod, which is built for it."""
 SCRIPTS = Path(__file__).parent / "programs"
 HERE, HOSTS = "here", "hosts"
 RUN_SECONDS = 120.0

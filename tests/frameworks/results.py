@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.frameworks.places import HERE, HOSTS, PYTHON
+from tests.frameworks.places import HERE, HOROVOD_PYTHON, HOSTS, PYTHON
 from tests.support.paths import DOCS
 
 FILE = Path(__file__).parent / "results.json"
@@ -108,5 +108,8 @@ def table(data: Mapping[str, Any]) -> str:
 def _version(row: Mapping[str, Any]) -> str:
     """Return the version that ran; that of an older row where the package is missing."""
     ask = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
-    done = subprocess.run([str(PYTHON), "-c", ask, row["package"]], capture_output=True, text=True, check=False)
+    python = HOROVOD_PYTHON if row["package"] == "horovod" else PYTHON
+    if not python.exists():
+        return str(row.get("version", ""))
+    done = subprocess.run([python, "-c", ask, row["package"]], capture_output=True, text=True, check=False)
     return done.stdout.strip() or str(row.get("version", ""))

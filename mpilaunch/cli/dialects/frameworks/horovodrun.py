@@ -104,13 +104,13 @@ def _set(knob: _Knob, value: Any) -> Translation:
     elif knob.kind in ("FILE", "LEVEL"):
         text = str(value)
         if knob.kind == "LEVEL" and text not in _LEVELS:
-            raise InvalidArgument(f"'{text}' is no level", "use one of " + ", ".join(_LEVELS))
+            raise InvalidArgument(f"'{text}' is not a log level", "use one of " + ", ".join(_LEVELS))
     else:
         number = _number(knob.kind, value)
-        most = 1 if "noise" in knob.option else float("inf")
+        most, limits = (1.0, "0 to 1") if "noise" in knob.option else (float("inf"), "0 or more")
         if number is None or not 0 <= number <= most:
             wanted = "a whole number" if knob.kind == "N" else "a number"
-            raise InvalidArgument(f"'{value}' is not {wanted}, 0 {'to 1' if most == 1 else 'or more'}", "like 1")
+            raise InvalidArgument(f"'{value}' is not {wanted}, {limits}", f"as in --{knob.option} 1")
         text = str(number * (1 << 20) if knob.option.endswith("-mb") else number)
     return Translation(parts={knob.variable: text})
 
@@ -168,7 +168,10 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
 
 
 def _this_machine(parts: Mapping[str, str]) -> Translation:
-    return weak("--host", f"localhost:{parts['np']}" if "np" in parts else "localhost")
+    """Return this machine as the only host, with a slot for each rank; `-np` may be set elsewhere."""
+    if "np" in parts:
+        return weak("--host", f"localhost:{parts['np']}")
+    return weak("--host", "localhost") + Translation(("--oversubscribe",), weak=frozenset({"--oversubscribe"}))
 
 
 def _export(name: str, value: str) -> Translation:
@@ -208,7 +211,7 @@ def _config(parts: Mapping[str, str], around: Surroundings) -> dict[str, str]:
         for key, value in (values if isinstance(values, dict) else {"": values}).items():
             if f"{section}.{key}" not in by_key:
                 hint = "controller (gloo or mpi), " + ", ".join(by_key)
-                raise InvalidArgument(f"{path}: '{section}{key and f'.{key}'}' is no setting of horovodrun", hint)
+                raise InvalidArgument(f"{path}: '{section}{key and f'.{key}'}' is not a setting of horovodrun", hint)
             if value is not None:
                 try:
                     result |= _set(by_key[f"{section}.{key}"], value).parts
@@ -228,7 +231,7 @@ _MPIRUN = "give them to mpirun, by mpilaunch under its name: mpirun -np 4 -H a:2
 _ROWS = (
     acts("np num-proc", "N", lambda number: Translation(("--np", number), parts={"np": number}), "`-np N`"),
     acts("v", "", "--version"),
-    refused("check-build cb", "", "mpilaunch does not import Horovod; ask Horovod: python -m horovod.runner.launch --check-build"),
+    refused("check-build cb", "", "mpilaunch does not import Horovod; ask it: python -m horovod.runner.launch --check-build"),
     needless("disable-cache", "", "mpilaunch keeps no results of earlier checks"),
     acts("network-interfaces network-interface", "NAMES", interfaces,
         "`-x HOROVOD_GLOO_IFACE=FIRST -x NCCL_SOCKET_IFNAME=NAMES -x OMPI_MCA_btl_tcp_if_include=NAMES`"),
