@@ -78,7 +78,7 @@ OPTIONS = (
         multiple=True, local=True),
     Option(PROGRAM, "--append-env", "NAME VALUE", "put VALUE after a node's own value", multiple=True, local=True),
     Option(PROGRAM, "--profile", "NAMES",
-        "also give the ranks the variables of launchers or frameworks that need their own: slurm, ...", SomeOf(*PROFILES)),
+        "also set variables that only some programs need: slurm, those that srun sets for its tasks", SomeOf(*PROFILES)),
     Option(PROGRAM, "--mca", "KEY VALUE", "set a parameter of Open MPI (OMPI_MCA_KEY)", multiple=True, local=True),
     Option(PROGRAM, "--wdir --wd", "DIR",
         "working directory of the ranks; without it the current one, if the node has it", DIRECTORY, local=True,

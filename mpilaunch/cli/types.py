@@ -212,7 +212,7 @@ class Option(click.Option):
     @property
     def choices(self) -> tuple[str, ...]:
         """The accepted words; empty if the option accepts any text."""
-        return self.type.words if isinstance(self.type, OneOf) else ()
+        return self.type.words if isinstance(self.type, (OneOf, SomeOf)) else ()
 
     @property
     def value_hint(self) -> str:

@@ -1,7 +1,7 @@
 """The error for an unknown option: a hint for options of launchers that are not detected, else the most similar option.
 
 Pure, and loaded only for that error: pdsh, clush, srun, torchrun and deepspeed mean other jobs than mpirun does, so their
-options are never translated by themselves; those of torchrun are with `--dialect torchrun` or under its name.
+options are never translated by themselves; those of torchrun and srun are with `--dialect NAME` or under their names.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from mpilaunch.errors import UsageError
 from mpilaunch.text import closest
 
 _TORCHRUN = "--dialect torchrun before it, or a link named torchrun, reads the options of torchrun"
+_SRUN = "--dialect srun before it, or a link named srun, reads the options of srun"
 INSTEAD = {
     "-w": "--host HOSTS names the nodes, as -w of pdsh, clush and srun does",
-    "--nodelist": "--host HOSTS names the nodes, as --nodelist of srun does",
+    "--nodelist": f"--host HOSTS names the nodes; {_SRUN}",
     "--nproc-per-node": f"-N N starts N ranks on each node; {_TORCHRUN}",
     **dict.fromkeys(("-m", "--module"), f"write the interpreter: mpilaunch -np 4 python3 -m MODULE; {_TORCHRUN}"),
     **dict.fromkeys(("--standalone", "--no-python", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), _TORCHRUN),
@@ -23,10 +24,11 @@ INSTEAD = {
     "--num-gpus": "-N N starts N ranks on each node, as --num_gpus of deepspeed does",
     "--num-nodes": "--host and --hostfile name the nodes",
     "--include": "--host HOSTS names the nodes",
-    "--ntasks": "-np N starts N ranks",
-    "--ntasks-per-node": "-N N starts N ranks on each node",
-    "--cpus-per-task": "--cpus-per-rank N gives each rank N CPUs",
-    "--gpus-per-task": "--gpus-per-rank N gives each rank N GPUs",
+    "--ntasks": f"-np N starts N ranks; {_SRUN}",
+    "--ntasks-per-node": f"-N N starts N ranks on each node; {_SRUN}",
+    "--cpus-per-task": f"--cpus-per-rank N gives each rank N CPUs; {_SRUN}",
+    "--gpus-per-task": f"--gpus-per-rank N gives each rank N GPUs; {_SRUN}",
+    **dict.fromkeys(("--kill-on-bad-exit", "--label", "--multi-prog", "--distribution", "--overcommit"), _SRUN),
 }
 """Flag, with hyphens, to the hint."""
 

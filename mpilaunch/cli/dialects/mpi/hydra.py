@@ -136,7 +136,6 @@ SHARED = (
     acts("errfile-pattern errfile", "PATTERN", partial(file_pattern, "--error-file"), "`--error-file` with the same fields"),
     # Looking
     acts("info", "", "--version"),
-    refused("profile", "", "--report FILE has the times of a launch"),
     ignored("print-all-exitcodes", "", "mpilaunch reports the first failure; --report FILE has every rank's exit code"),
     # Reaching the nodes
     acts("launcher bootstrap rmi", "NAME", launcher, "`--remote-agent`: ssh, local for fork, a template for rsh"),
