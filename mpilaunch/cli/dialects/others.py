@@ -14,10 +14,11 @@ from mpilaunch.text import closest
 
 _TORCHRUN = "--dialect torchrun before it, or a link named torchrun, reads the options of torchrun"
 _DEEPSPEED = _TORCHRUN.replace("torchrun", "deepspeed")
+_SRUN = _TORCHRUN.replace("torchrun", "srun")
 _ACCELERATE = "--dialect accelerate before it, or a link named accelerate, reads the options of accelerate launch"
 INSTEAD = {
-    "-w": "--host HOSTS names the nodes, as -w of pdsh, clush and srun does",
-    "--nodelist": "--host HOSTS names the nodes, as --nodelist of srun does",
+    "-w": "--host HOSTS names the nodes; --dialect pdsh, clush or srun, or a link of that name, reads a line of that command",
+    "--nodelist": f"--host HOSTS names the nodes; {_SRUN}",
     "--nproc-per-node": f"-N N starts N ranks on each node; {_TORCHRUN}",
     **dict.fromkeys(("-m", "--module"), f"write the interpreter: mpilaunch -np 4 python3 -m MODULE; {_TORCHRUN}"),
     **dict.fromkeys(("--standalone", "--no-python", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), _TORCHRUN),
@@ -29,10 +30,11 @@ INSTEAD = {
     "--num-machines": f"--host and --hostfile name the nodes; {_ACCELERATE}",
     **dict.fromkeys(("--machine-rank", "--main-process-ip", "--main-process-port", "--mixed-precision"), _ACCELERATE),
     **dict.fromkeys(("--multi-gpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--config-file"), _ACCELERATE),
-    "--ntasks": "-np N starts N ranks",
-    "--ntasks-per-node": "-N N starts N ranks on each node",
-    "--cpus-per-task": "--cpus-per-rank N gives each rank N CPUs",
-    "--gpus-per-task": "--gpus-per-rank N gives each rank N GPUs",
+    "--ntasks": f"-np N starts N ranks; {_SRUN}",
+    "--ntasks-per-node": f"-N N starts N ranks on each node; {_SRUN}",
+    "--cpus-per-task": f"--cpus-per-rank N gives each rank N CPUs; {_SRUN}",
+    "--gpus-per-task": f"--gpus-per-rank N gives each rank N GPUs; {_SRUN}",
+    **dict.fromkeys(("--kill-on-bad-exit", "--label", "--multi-prog", "--distribution", "--overcommit"), _SRUN),
 }
 """Flag, with hyphens, to the hint."""
 
