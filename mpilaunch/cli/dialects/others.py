@@ -1,7 +1,7 @@
 """The error for an unknown option: a hint for options of launchers that are not detected, else the most similar option.
 
 Pure, and loaded only for that error: pdsh, clush, srun, torchrun and deepspeed mean other jobs than mpirun does, so their
-options are never translated by themselves; those of torchrun are with `--dialect torchrun` or under its name.
+options are never translated by themselves; those of `dialects.SEPARATE` are with --dialect or under their names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mpilaunch.text import closest
 
 _TORCHRUN = "--dialect torchrun before it, or a link named torchrun, reads the options of torchrun"
 INSTEAD = {
-    "-w": "--host HOSTS names the nodes, as -w of pdsh, clush and srun does",
+    "-w": "--host HOSTS names the nodes; --dialect pdsh or clush, or a link of that name, reads a line of that command",
     "--nodelist": "--host HOSTS names the nodes, as --nodelist of srun does",
     "--nproc-per-node": f"-N N starts N ranks on each node; {_TORCHRUN}",
     **dict.fromkeys(("-m", "--module"), f"write the interpreter: mpilaunch -np 4 python3 -m MODULE; {_TORCHRUN}"),

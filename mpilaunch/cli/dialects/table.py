@@ -70,7 +70,7 @@ def split_joined(dialect: Dialect, word: str) -> list[str]:
     flag, rest = word[:2], word[2:]
     if not dialect.getopt or word.startswith("--") or not rest or not has(dialect.name, flag):
         return [word]
-    row = _rows(flag, frozenset({dialect.name}))[0]
+    row = next(row for row in _rows(flag, frozenset({dialect.name})) if dialect.name in row.dialects)
     return [f"{flag}={rest}"] if row.metavar else [flag, f"-{rest}"]
 
 

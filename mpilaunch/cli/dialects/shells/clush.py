@@ -58,7 +58,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         options += Translation(("--fold=blocks", *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
     elif "L" in parts:
         options += Translation(("--fold=hosts",))
-    fields = {"%%": "=%", "%host": "host", "%hosts": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
+    fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
     return options, remote.program(words, hosts, fields, "shell" if local else "login")
 
 
