@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -56,7 +57,12 @@ def expanded(text: str, known: groups.Groups) -> list[str]:
 def run(folder: Path, *words: str, library: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run mpilaunch with these groups; `library` is a directory with ClusterShell in it."""
     paths = [str(ROOT), str(ROOT / "agents"), *([str(library)] if library else [])]
-    environ = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "CLUSTERSHELL_CFGDIR": str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/nowhere",
+        "CLUSTERSHELL_CFGDIR": str(folder),
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
     line = [sys.executable, "-m", "mpilaunch", *words]
     return subprocess.run(line, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
@@ -78,7 +84,9 @@ def test_the_reader_gives_what_nodeset_gives(folder: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["groups", "groups.d/local.cfg"])
 def test_a_flat_file_is_the_source_local(tmp_path: Path, name: str) -> None:
     (tmp_path / "groups.d").mkdir()
-    (tmp_path / "groups.conf").write_text(CONF.format(default="local") + "[local]\nmap: sed x $CFGDIR/groups\n", encoding="utf-8")
+    (tmp_path / "groups.conf").write_text(
+        CONF.format(default="local") + "[local]\nmap: sed x $CFGDIR/groups\n", encoding="utf-8"
+    )
     (tmp_path / name).write_text("# mine\nadm: example0\noss: example4 example5\nall: @adm,@oss\n", encoding="utf-8")
     known = read(tmp_path)
     assert expanded("@oss", known) == ["example4", "example5"]
@@ -127,10 +135,8 @@ def test_a_bad_file_is_an_error_that_names_it(folder: Path, name: str, text: str
 @given(st.text(max_size=80), st.text(max_size=40))
 def test_any_text_is_read_or_a_usage_error(text: str, item: str) -> None:
     given_files = groups.Files(lambda path: text, lambda path: [f"{path}/a.conf"], lambda path, text: {})
-    try:
+    with contextlib.suppress(UsageError):
         expanded("@" + item, groups.read_groups({"HOME": "/h"}, given_files))
-    except UsageError:
-        pass
 
 
 def test_host_lists_and_hostfiles_name_groups() -> None:

@@ -1,4 +1,4 @@
-"""Command lines of pdsh, dshbak and clush, under their names: hosts run and print what the real commands make of the same lines."""
+"""Command lines of pdsh, dshbak and clush, under their names: hosts run and print what the real commands make of them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,9 @@ def test_hosts_of_files_stdin_and_wcoll_are_those_of_pdsh(hosts: Hosts, links: P
         assert ours == real and len(real[1]) == 3
     real, ours = both(hosts, links, "pdsh -w - hostname", "node01\nnode02\n")
     assert ours == real and len(real[1]) == 2
-    real, ours = both(hosts, links, f"pdsh -w {W} 'echo $PATH'", variables={"DSHPATH": "/opt/x:/bin", "PDSH_SSH_ARGS_APPEND": "-q"})
+    real, ours = both(
+        hosts, links, f"pdsh -w {W} 'echo $PATH'", variables={"DSHPATH": "/opt/x:/bin", "PDSH_SSH_ARGS_APPEND": "-q"}
+    )
     assert ours == real and "node01: /opt/x:/bin" in real[1]
 
 
@@ -141,7 +143,9 @@ def test_deepspeeds_line_runs_as_it_is(hosts: Hosts, links: Path, shared: Path) 
     package.mkdir(parents=True)
     for folder in (package.parent, package):
         (folder / "__init__.py").touch()
-    (package / "launch.py").write_text("import os, sys\nprint(os.environ['A'], os.getcwd(), sys.argv[1:])\nsys.exit(3)\n", encoding="utf-8")
+    (package / "launch.py").write_text(
+        "import os, sys\nprint(os.environ['A'], os.getcwd(), sys.argv[1:])\nsys.exit(3)\n", encoding="utf-8"
+    )
     words = ["-S", "-f", "1024", "-w", "node01,node02", "export A=b; ", f" cd {shared}; ", "/usr/bin/python3", "-u", "-m"]
     words += ["deepspeed.launcher.launch", "--world_info=e30=", "--node_rank=%n", "--master_addr=10.0.0.1", "train.py"]
     real, ours = both(hosts, links, shlex.join(["pdsh", *words]))
@@ -153,7 +157,9 @@ def test_deepspeeds_line_runs_as_it_is(hosts: Hosts, links: Path, shared: Path) 
 # dshbak
 
 
-def bak(links: Path, words: list[str], data: bytes) -> tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]:
+def bak(
+    links: Path, words: list[str], data: bytes
+) -> tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]:
     real, ours = (
         subprocess.run([program, *words], input=data, capture_output=True, env=environment(), timeout=60, check=False)
         for program in ("/usr/bin/dshbak", links / "dshbak")
@@ -164,7 +170,24 @@ def bak(links: Path, words: list[str], data: bytes) -> tuple[subprocess.Complete
 @pytest.mark.parametrize("seed", range(6))
 def test_dshbak_prints_what_the_real_one_prints(links: Path, seed: int) -> None:
     draw = random.Random(seed)
-    pool = ["n1", "n2", "n3", "n09", "n10", "n011", "n012", "node013", "node14", "m15", "m16", "z099", "z100", "z0101", "20", "21"]
+    pool = [
+        "n1",
+        "n2",
+        "n3",
+        "n09",
+        "n10",
+        "n011",
+        "n012",
+        "node013",
+        "node14",
+        "m15",
+        "m16",
+        "z099",
+        "z100",
+        "z0101",
+        "20",
+        "21",
+    ]
     pool += ["rack2-n22", "rack2-n23"]  # no two with one number: the real one prints these in any order
     names = draw.sample(pool, draw.randint(3, 12))
     lines = [f"{name}:{draw.choice(['', ' ', '  '])}{draw.choice('ab')}\n" for name in names for _ in range(draw.randint(1, 3))]
@@ -200,5 +223,3 @@ def test_dshbak_ends_quietly_when_nobody_reads(links: Path) -> None:
     line = f"yes 'a: {'x' * 200}' | head -n 100000 | {links}/dshbak | head -n 1; exit ${{PIPESTATUS[2]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment(), timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (141, b"-" * 16 + b"\n", b"")
-
-
