@@ -132,7 +132,7 @@ OPTIONS = (
     Option(OUTPUT, "--error-file", "FILE", "write their stderr to files instead", FILE),
     Option(OUTPUT, "--merge-stderr-to-stdout", "", "send the ranks' stderr to their stdout"),
     Option(OUTPUT, "--fold", "",
-        "print identical output once, at the end, after the names of its nodes: before each line, stdout in blocks, or not merged (hosts)",
+        "print identical output once, at the end, after the names of its nodes: before each line, in blocks, or by hosts",
         OneOf("lines", "blocks", "hosts"), shorthands={"--fold": "lines"}),
     Option(OUTPUT, "--report", "FILE", "write the plan, bindings, times and exit codes of all ranks as JSON", FILE),
     Option(OUTPUT, "--quiet -q", "", "print only the ranks' output, warnings and errors"),

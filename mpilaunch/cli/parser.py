@@ -395,6 +395,4 @@ class _Reader:
         if translation.agent:
             self._agent |= translation.agent
             self._agent_flag = flag
-        for key, value in translation.parts.items():
-            earlier = self._parts.get(key) if key.endswith(",") else None  # such a key collects its values
-            self._parts[key] = value if earlier is None else f"{earlier},{value}"
+        self._parts = translation.parts_after(self._parts)

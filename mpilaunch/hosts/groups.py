@@ -1,7 +1,7 @@
 """Reader of ClusterShell's groups of hosts: `@gpu`, `@rack:a` (a group of another source), `@*` (all hosts of a source).
 
-Pure: the caller passes the functions that read files. Runs no command: a source of groups.conf that runs one is an error, except
-Debian's `local`, whose commands read a file that this module reads itself.
+Pure: the caller passes the functions that read files. Runs no command: a source of groups.conf that runs one is an error, but
+for Debian's `local`, whose commands read a file that this module reads itself.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read_groups(environ: Mapping[str, str], files: Files) -> Groups:
 def expand_item(item: Span, groups: Groups, depth: int = 0) -> list[str]:
     """Return the hosts of one item of a host list, in order, each once; raises UsageError."""
     if re.search("[&!^]", item.text):
-        hint = "install the Python library ClusterShell, which has &, ! and ^ between sets; or choose hosts with -x of pdsh and clush"
+        hint = "install the Python library ClusterShell, which knows &, ! and ^; or leave hosts out with -x of clush"
         raise item.error("group-unknown", f"'{item.text}' combines sets of hosts", hint)
     if not item.text.startswith("@"):
         return expand(item)
@@ -94,17 +94,17 @@ def expand_item(item: Span, groups: Groups, depth: int = 0) -> list[str]:
         hint = f"did you mean @{guess}:{name}?" if guess else "the sources are " + ", ".join(sorted(groups.sources))
         hint = hint if groups.sources else "define groups in /etc/clustershell/groups.d/NAME.yaml; see docs/hostfile.md"
         raise item.error("group-unknown", f"there is no source '{source}' of groups", hint)
-    texts = known.values() if name == "*" and _ALL not in known else [known.get(_ALL if name == "*" else name)]
+    everything = name == "*" and _ALL not in known
     hosts: dict[str, None] = {}
-    for text in texts:
-        if text is None:
+    for nodes in known.values() if everything else [known.get(_ALL if name == "*" else name)]:
+        if nodes is None:
             guess = closest(name, known)
             hint = f"did you mean @{source + ':' if colon else ''}{guess}?" if guess else None
             hint = hint or "the groups are " + ", ".join(sorted(known)[:10])
             raise item.error("group-unknown", f"there is no group '{name}' in source '{source}'", hint)
         if depth == _DEEPEST:
             raise item.error("group-unknown", f"group '{name}' is nested too deeply", "a group cannot contain itself")
-        for word in text.split():
+        for word in nodes.split():
             for piece in Span.of(word, f"@{source}:{name}").split():
                 hosts.update(dict.fromkeys(expand_item(piece, groups, depth + 1) if piece.text else ()))
         if len(hosts) > MAX_ITEMS:
@@ -137,5 +137,7 @@ def _of_yaml(data: Any, path: str) -> Iterable[tuple[str, dict[str, str]]]:
         hint = "write 'SOURCE:' and below it lines like 'gpu: node[01-04]'"
         raise UsageError("group-files", f"{path}: this is not a file of groups", hint=hint)
     for source, groups in data.items():
-        texts = {name: " ".join(map(str, nodes)) if isinstance(nodes, list) else str(nodes or "") for name, nodes in groups.items()}
+        texts = {
+            name: " ".join(map(str, nodes)) if isinstance(nodes, list) else str(nodes or "") for name, nodes in groups.items()
+        }
         yield str(source), {str(name): text for name, text in texts.items()}

@@ -132,11 +132,14 @@ def test_any_words_are_read_or_a_usage_error(words: list[str]) -> None:
 # Messages: one for every reference that can come before a launch
 
 SLOT_MAP = {"map.yaml": "nodes:\n  a: {slots: 2, gpus: 0-1}\n  b: {slts: 2}\n"}
+GROUPS_OF_HOSTS = {"groups.conf": "[Main]\ndefault: local\n", "groups": "gpu: a[1-2]\n"}
 MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-unknown": ("--hostfle h prog", {}, {}),
     "option-unknown-one-dash": ("-hostfil h prog", {}, {}),
     "option-unknown-glued": ("-np4 prog", {}, {}),
     "option-unknown-pdsh": ("-w node[01-02] prog", {}, {}),
+    "group-unknown": ("-H a,@gpo prog", GROUPS_OF_HOSTS, {"CLUSTERSHELL_CFGDIR": "."}),
+    "group-files": ("-H @gpu prog", {"groups.conf": "default: local\n"}, {"CLUSTERSHELL_CFGDIR": "."}),
     "option-unknown-torchrun": ("--nproc_per_node=2 prog", {}, {}),
     "option-unknown-standalone": ("--standalone prog", {}, {}),
     "option-unknown-module": ("-m package prog", {}, {}),
@@ -272,7 +275,7 @@ def test_every_reference_has_a_golden_message() -> None:
                     references.add(text)
     golden = [path.read_text() for path in (goldens.GOLDEN / "messages").iterdir()]
     shown = {match[1] for text in golden if (match := re.match(r"error\[([a-z-]+)\]", text))}
-    assert references - {"internal", "output-lost", "file-untrusted"} <= shown
+    assert references - {"internal", "output-lost", "file-untrusted", "output-directory"} <= shown
 
 
 # Help
@@ -526,11 +529,13 @@ def test_looking_at_a_plan_imports_no_network(here: Path) -> None:
 # Hints for a program that was not meant
 
 
+LINK = "a link named pdsh does so by itself"
+
 @pytest.mark.parametrize(
     ("program", "hint"),
     [
-        (["uptime; hostname"], "mpilaunch does not use a shell; run one: mpilaunch sh -c 'uptime; hostname'"),
-        (["ls | wc -l"], "mpilaunch does not use a shell; run one: mpilaunch sh -c 'ls | wc -l'"),
+        (["uptime; hostname"], f"mpilaunch does not use a shell; run one: mpilaunch sh -c 'uptime; hostname'; {LINK}"),
+        (["ls | wc -l"], f"mpilaunch does not use a shell; run one: mpilaunch sh -c 'ls | wc -l'; {LINK}"),
         (["python train.py"], "the quotes make this one word; remove them: mpilaunch python train.py"),
         (["A=1", "B=2", "env", "-0"], "variables of the ranks are set with -x: mpilaunch -x A=1 -x B=2 env"),
         (["A=1 2", "env"], "the quotes make this one word; remove them: mpilaunch A=1 2"),

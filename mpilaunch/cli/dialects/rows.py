@@ -53,9 +53,14 @@ class Translation:
             self.notes + other.notes,
             {**self.agent, **other.agent},
             self.weak | other.weak,
-            {**self.parts, **other.parts},
+            other.parts_after(self.parts),
             self.programs + other.programs,
         )
+
+    def parts_after(self, earlier: Mapping[str, str]) -> dict[str, str]:
+        """Return the parts together with those of earlier options."""
+        added = {key: f"{earlier[key]},{value}" for key, value in self.parts.items() if key.endswith(",") and key in earlier}
+        return {**earlier, **self.parts, **added}
 
 
 Means = str | Callable[..., Translation]

@@ -67,7 +67,8 @@ def for_missing_program(programs: Sequence[Sequence[str]]) -> str | None:
             return hint
     for name in (program[0] for program in programs):
         if any(sign in name for sign in ";|&><"):
-            return f"mpilaunch does not use a shell; run one: mpilaunch sh -c {shlex.quote(name)}"
+            line = f"mpilaunch sh -c {shlex.quote(name)}; a link named pdsh does so by itself"
+            return f"mpilaunch does not use a shell; run one: {line}"
         if " " in name:
             return f"the quotes make this one word; remove them: mpilaunch {name}"
     import shutil  # takes 2 ms

@@ -58,7 +58,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         options += Translation(("--fold=blocks", *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
     elif "L" in parts:
         options += Translation(("--fold=hosts",))
-    fields = {"%%": "=%", "%host": "host", "%hosts": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
+    fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
     return options, remote.program(words, hosts, fields, "shell" if local else "login")
 
 
@@ -75,7 +75,9 @@ def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:
     if not any(text for _, text in named):
         raise InvalidArgument("no hosts", "name them with -w HOSTS, -g GROUP or --hostfile=FILE")
     hosts = _expand(named) - _expand(left_out)
-    return sorted(hosts, key=lambda name: [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _split(name)])
+    return sorted(
+        hosts, key=lambda name: [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _split(name)]
+    )
 
 
 def _split(name: str) -> list[str]:
@@ -111,7 +113,12 @@ DIALECT = Dialect(
     owner="clush's",
     rows=(
         # Hosts
-        part("w", "HOSTS", "one rank on each: ranges and @GROUP; `&`, `!` and `^` between sets need the library ClusterShell", "w,"),
+        part(
+            "w",
+            "HOSTS",
+            "one rank on each: ranges and @GROUP; `&`, `!` and `^` between sets need the library ClusterShell",
+            "w,",
+        ),
         part("x", "HOSTS", "leave these out", "x,"),
         part("g group", "GROUP", "the hosts of a group", "g,"),
         part("X", "GROUP", "leave the hosts of a group out", "X,"),

@@ -11,7 +11,17 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.cli.dialects.rows import Dialect, InvalidArgument, Surroundings, Translation, acts, ignored, needless, refused, weak
+from mpilaunch.cli.dialects.rows import (
+    Dialect,
+    InvalidArgument,
+    Surroundings,
+    Translation,
+    acts,
+    ignored,
+    needless,
+    refused,
+    weak,
+)
 from mpilaunch.cli.dialects.shells import remote
 from mpilaunch.cli.dialects.shells.remote import part
 from mpilaunch.hosts.nodeset import Span

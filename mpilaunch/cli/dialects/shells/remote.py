@@ -112,9 +112,23 @@ def _quoted(line: str, fields: Mapping[str, str]) -> str:
 
 
 _SSH = {
-    **{"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump", "-F": "", "-o": "", "-c": "Ciphers", "-m": "MACs"},
-    **{"-q": "LogLevel=QUIET", "-4": "AddressFamily=inet", "-6": "AddressFamily=inet6", "-C": "Compression=yes"},
-    **{"-2": "", "-a": "ForwardAgent=no", "-x": "ForwardX11=no", "-T": "RequestTTY=no", "-n": ""},
+    "-p": "Port",
+    "-l": "User",
+    "-i": "IdentityFile",
+    "-J": "ProxyJump",
+    "-F": "",
+    "-o": "",
+    "-c": "Ciphers",
+    "-m": "MACs",
+    "-q": "",
+    "-4": "AddressFamily=inet",
+    "-6": "AddressFamily=inet6",
+    "-C": "Compression=yes",
+    "-2": "",
+    "-a": "ForwardAgent=no",
+    "-x": "ForwardX11=no",
+    "-T": "RequestTTY=no",
+    "-n": "",
 }
 """Option of ssh to its setting: NAME for one with an argument, NAME=VALUE for one without."""
 _NO_ARGUMENT = frozenset("q46C2axTn")

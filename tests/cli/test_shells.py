@@ -1,0 +1,172 @@
+"""Command lines of pdsh and clush: any words are read or refused, never with a traceback, and the program keeps every byte."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpilaunch.cli.dialects.rows import InvalidArgument
+from mpilaunch.cli.dialects.shells import remote
+from mpilaunch.cli.dialects.shells.dshbak import compressed
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.hostfile import parse_host_list
+from mpilaunch.job.state import RankEnd, Verdict, exit_code_of
+from tests.support.command_line import request
+
+FIELDS = {"%%": "=%", "%h": "host", "%n": "number", "%u": "=joe"}
+
+
+def hosts_of(name: str, *words: str, **environ: str) -> list[str]:
+    made = request([*words, "prog"], {"HOME": "/nowhere", **environ}, name)
+    return [entry.name for text in made.settings["host"] for entry in parse_host_list(text)]
+
+
+def refused(name: str, words: str, **environ: str) -> str:
+    with pytest.raises(UsageError) as raised:
+        request(shlex.split(words), {"HOME": "/nowhere", **environ}, name)
+    assert raised.value.hint
+    return raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-w b,a,b", ["b", "a", "b"]),
+        ("-w n[08-11] -x n09,n[10]", ["n08", "n11"]),
+        ("-w n[1-3] -w m -x /n/", ["m"]),
+        ("-w root@n[1-2],-n1", ["n2"]),
+        ("-w ssh:root@n1,n2", ["n1", "n2"]),
+    ],
+)
+def test_targets_of_pdsh_are_in_the_order_of_the_line(words: str, expected: list[str]) -> None:
+    assert hosts_of("pdsh", *words.split()) == expected
+
+
+def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
+    assert hosts_of("clush", "-w", "n10,n9,n1,n9", "-w", "m", "-x", "n1") == ["m", "n9", "n10"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("pdsh", "prog", "no hosts"),
+        ("pdsh", "-w a", "pdsh without a command is not supported"),
+        ("pdsh", "-w a -x a prog", "no host is left to run on"),
+        ("pdsh", "-w a,b -f 1 prog", "-f 1, but 2 hosts: mpilaunch runs on all hosts at the same time"),
+        ("pdsh", "-w a -f 0 prog", "-f: '0' is not a number, 1 or more"),
+        ("pdsh", "-w a -t x prog", "-t: 'x' is not a number, 0 or more"),
+        ("pdsh", "-w a -R rsh prog", "module 'rsh' of pdsh is not supported"),
+        ("pdsh", "-w rsh:a prog", "module 'rsh' of pdsh is not supported"),
+        ("pdsh", "-w exec:a,ssh:b prog", "module"),
+        ("pdsh", "-w a:22 prog", "'a:22' is not a host"),
+        ("pdsh", "-w a,/[/ prog", "'/[/' is not a regular expression"),
+        ("pdsh", "-w ^/no/such prog", "cannot read list of hosts '/no/such'"),
+        ("pdsh", "-H a prog", "--host and --hostfile are not options of pdsh"),
+        ("pdsh", "-w joe@a,b echo %u", "%u needs one user on all hosts"),
+        ("pdsh", "-g all prog", "option -g is not supported"),
+        ("clush", "-w a", "clush without a command is not supported"),
+        ("clush", "prog", "no hosts"),
+        ("clush", "-w a -R rsh prog", "worker 'rsh' is not supported"),
+        ("clush", "-w a -bL prog", "-b with -L is not supported"),
+        ("clush", "-w a -c file", "option -c is not supported"),
+        ("clush", "-w a -O what=1 prog", "setting 'what=1' is not supported"),
+        ("clush", "-w a -o '-D 1' prog", "-o: option '-D' of ssh is not supported"),
+        ("clush", "-w a -o '-p' prog", "-o: -p needs a value"),
+        ("clush", "-w 'a&b' prog", "combines sets of hosts"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_a_hint(name: str, words: str, message: str) -> None:
+    assert message in refused(name, words)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("FANOUT", "1", "-f 1, but 2 hosts"),
+        ("PDSH_RCMD_TYPE", "mrsh", "module 'mrsh' of pdsh is not supported"),
+        ("PDSH_SSH_ARGS", "-L 1:a:1", "PDSH_SSH_ARGS: option '-L' of ssh is not supported"),
+        ("PDSH_SSH_ARGS_APPEND", "'", "PDSH_SSH_ARGS_APPEND: No closing quotation"),
+        ("PDSH_CONNECT_TIMEOUT", "soon", "-t: 'soon' is not a number"),
+    ],
+)
+def test_variables_of_pdsh_act_or_are_refused(variable: str, value: str, message: str) -> None:
+    assert message in refused("pdsh", "-w a,b prog", **{variable: value})
+    assert request(["-np", "1", "prog"], {"HOME": "/nowhere", variable: value}).settings["fanout"] == 64  # only pdsh's
+
+
+def test_options_of_ssh_become_settings() -> None:
+    text = "-2 -qx -p 22 -p2222 -l joe -i '/a b/key' -oA=1 -o 'B yes' -J gate"
+    settings = ["ForwardX11=no", "Port=22", "Port=2222", "User=joe", "IdentityFile=/a b/key", "A=1", "B=yes", "ProxyJump=gate"]
+    assert list(remote.ssh_options("-o", text).words[1::2]) == settings
+
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXT | st.sampled_from(["%n", "%h", "%%", "%", "'", '"', "$1", "`", "\\", "%u%n"]), min_size=1, max_size=5))
+def test_a_program_of_words_gets_them_byte_for_byte(words: list[str]) -> None:
+    """Run by a real sh, as the second of three hosts."""
+    expected = [_filled(word) for word in words]
+    program = remote.program(["printf", "%%s\\0", *words], ["a", "b", "joe@c d"], FIELDS, "words")
+    done = subprocess.run(
+        program, env={"PATH": "/usr/bin:/bin", "MPILAUNCH_RANK": "2"}, capture_output=True, check=True, timeout=20
+    )
+    assert done.stdout.decode().split("\0")[:-1] == expected
+
+
+def _filled(word: str) -> str:
+    marked = word.replace("%%", "\0").replace("%h", "c d").replace("%n", "2").replace("%u", "joe")
+    return marked.replace("\0", "%")
+
+
+def test_a_line_runs_at_home_by_the_login_shell() -> None:
+    for words in (["pwd;", "echo", "$0", "'a  b'"], ["pwd;", "echo", "$0", "'a  b'", "%n", "%h"]):
+        program = remote.program(words, ["a", "b"], FIELDS, "login")
+        environ = {"PATH": "/usr/bin:/bin", "HOME": "/usr", "SHELL": "/bin/bash", "MPILAUNCH_RANK": "1"}
+        done = subprocess.run(program, env=environ, capture_output=True, text=True, check=True, timeout=20)
+        assert done.stdout == "/usr\n/bin/bash a  b" + (" 1 b" if len(words) > 4 else "") + "\n"
+
+
+FLAGS = "-w -x -f -l -t -u -R -S -N -q -b -o -O -g -a -B -L -X -s -n --hostfile --outdir -w=a -f1 -Nw - -- : ="
+VALUES = "a,b n[1-3] n[ @x ^/no /a/ 8 0 ssh exec rsh %n %h prog fanout=2 -p"
+WORDS = st.sampled_from([*FLAGS.split(), *VALUES.split()])
+
+
+@given(st.sampled_from(["pdsh", "clush"]), st.lists(WORDS, max_size=8))
+def test_any_words_are_read_or_a_usage_error(name: str, words: list[str]) -> None:
+    if "-" not in words:  # it reads stdin
+        with contextlib.suppress(UsageError, InvalidArgument):
+            request(words, name=name)
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("verdict", "first", "largest", "zero"),
+    [
+        (Verdict(0, "ok"), 0, 0, 0),
+        (Verdict(3, "rank-failed", RankEnd(0, 3), failed_after=(RankEnd(1, 7),)), 3, 7, 0),
+        (Verdict(137, "rank-failed", RankEnd(0, signal=9)), 137, 137, 0),
+        (Verdict(125, "node-lost", failed_after=(RankEnd(1, 7),)), 125, 255, 0),
+        (Verdict(124, "timeout"), 124, 255, 0),
+        (Verdict(130, "interrupted"), 130, 130, 130),
+        (Verdict(74, "output-lost"), 74, 74, 74),
+    ],
+)
+def test_the_exit_code_is_chosen(verdict: Verdict, first: int, largest: int, zero: int) -> None:
+    assert [exit_code_of(verdict, policy) for policy in ("first", "largest", "zero")] == [first, largest, zero]
+
+
+def test_hosts_in_headers_are_folded_as_dshbak_does() -> None:
+    names = [b"n1", b"n2", b"n09", b"n10", b"x-1-ib", b"x-2-ib", b"login", b"9" * 5000]
+    assert compressed(names[:4]) == b"n[1-2,09-10]"
+    assert compressed(names[4:6]) == b"x-[1-2]-ib"
+    assert compressed([names[6]]) == b"login"
+    assert compressed([names[7]]) == names[7]

@@ -1,0 +1,225 @@
+"""Command lines of pdsh, dshbak and clush, under their names: hosts run and print what the real commands make of them."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import Hosts
+from tests.support.launching import environment
+
+W = "node[01-02]"
+PDSH = {"PDSH_RCMD_TYPE": "ssh"}
+
+
+@pytest.fixture(scope="module")
+def links() -> Path:
+    """Give a directory with the command under the names of the shells; not below /tmp, which is each host's own."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    command = folder / "mpilaunch"
+    command.write_text(f"#!{sys.executable}\nfrom mpilaunch.__main__ import entry\nentry()\n", encoding="utf-8")
+    command.chmod(0o755)
+    for name in ("pdsh", "clush", "dshbak"):
+        (folder / name).symlink_to(command)
+    return folder
+
+
+def both(
+    hosts: Hosts, links: Path, line: str, input: str | None = None, variables: Mapping[str, str] | None = None
+) -> list[tuple[int, list[str], str]]:
+    """Return exit code, sorted lines and stderr of the real command and of ours; the first word is its name."""
+    name, *words = shlex.split(line)
+    ends = []
+    for program in (f"/usr/bin/{name}", str(links / name)):
+        done = hosts.run([program, *words], env={**PDSH, **(variables or {})}, input=input)
+        ends.append((done.returncode, sorted(done.stdout.splitlines()), done.stderr))
+    return ends
+
+
+LINES = (
+    f"pdsh -w {W} hostname",
+    f"pdsh -Nw {W} hostname",
+    f"pdsh -w {W} echo %n %h %u %% %x 100%",
+    f"pdsh -w {W} echo \"'a   b'\" 'c;' 'pwd;' 'echo $HOME'",
+    f"pdsh -w {W} 'exit %n'",
+    f"pdsh -S -w {W} 'exit %n'",
+    f"pdsh -S -w {W} 'exit $((7 - %n))'",
+    f"pdsh -S -w {W} nosuchcommand",
+    "pdsh -w node0[1-3],-node01 hostname",
+    "pdsh -w node0[1-3],/[23]/ hostname",
+    "pdsh -w node0[1-3] -x /2/ hostname",
+    "pdsh -w node03,node01 -w root@node02 'echo %n %h'",
+    "pdsh -w node01,ssh:node02 -x node01 hostname",
+    "pdsh -w node02,node01,node02 -l root echo %n",
+    "pdsh -w node01,node09,node02 'hostname; exit %n'",
+    "pdsh -S -w node01,node09,node02 'hostname; exit %n'",
+    f"pdsh -S -u1 -w {W} sleep 3",
+    f"pdsh -S -f 1024 -w {W} 'export A=b; cd /var; echo $A $PWD --node_rank=%n'",
+    f"pdsh -w {W} 'echo -n x; sleep 0.2; echo y; echo ${{RANK-no}} ${{OMPI_COMM_WORLD_SIZE-no}} ${{MASTER_ADDR-no}}'",
+    f"pdsh -R exec -w {W} echo '%n %h %u %%' 'a b;' x",
+    f"pdsh -S -R exec -w {W} false",
+    "pdsh -R exec -w b,a,c[1-2] -x a -l joe echo %n %u",
+    f"clush -w {W} echo %n %h %%",
+    f"clush -S -w {W} 'exit 3'",
+    f"clush -w {W} 'exit 3'",
+    f"clush -N -w {W} hostname",
+    "clush -w node02,node01 -w node02 -x node01 hostname",
+    f"clush -R exec -w {W} 'echo %n %h %host %rank %%;' hostname",
+    f"clush -w {W} -q -S -t 5 'exit 4'",
+    "clush -S -w node01,node09 hostname",
+    f"clush -S -u 1 -w {W} sleep 3",
+    f"clush -w {W} -o '-p 22 -oStrictHostKeyChecking=yes -q' pwd",
+)
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize("line", LINES)
+def test_hosts_run_what_the_real_command_runs(hosts: Hosts, links: Path, line: str) -> None:
+    real, ours = both(hosts, links, line)
+    assert ours[:2] == real[:2], (real, ours)
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"clush -b -w {W} 'echo hi; echo err >&2'",
+        f"clush -B -w {W} 'echo hi; echo err >&2'",
+        f"clush -b -w {W} 'hostname; echo -n end'",
+        "clush -b -w node0[1-3] 'hostname | tr 12 44'",
+        f"clush -bN -w {W} 'echo same'",
+        f"clush -L -w {W} 'echo a; hostname'",
+    ],
+)
+def test_gathered_output_is_that_of_clush_byte_for_byte(hosts: Hosts, links: Path, line: str) -> None:
+    name, *words = shlex.split(line)
+    real, ours = (hosts.run([program, *words]) for program in ("/usr/bin/clush", links / name))
+    assert (ours.returncode, ours.stdout) == (real.returncode, real.stdout)
+    assert sorted(ours.stderr.splitlines()) == sorted(real.stderr.splitlines())
+
+
+@pytest.mark.testbed
+def test_hosts_of_files_stdin_and_wcoll_are_those_of_pdsh(hosts: Hosts, links: Path, shared: Path) -> None:
+    (shared / "list").write_text("# all\nnode01 # first\n\nnode0[2-3]\n", encoding="utf-8")
+    for line, variables in ((f"pdsh -w ^{shared}/list echo %n", {}), ("pdsh hostname", {"WCOLL": f"{shared}/list"})):
+        real, ours = both(hosts, links, line, variables=variables)
+        assert ours == real and len(real[1]) == 3
+    real, ours = both(hosts, links, "pdsh -w - hostname", "node01\nnode02\n")
+    assert ours == real and len(real[1]) == 2
+    real, ours = both(
+        hosts, links, f"pdsh -w {W} 'echo $PATH'", variables={"DSHPATH": "/opt/x:/bin", "PDSH_SSH_ARGS_APPEND": "-q"}
+    )
+    assert ours == real and "node01: /opt/x:/bin" in real[1]
+
+
+@pytest.mark.testbed
+def test_stdin_reaches_all_hosts_of_clush_and_none_with_n(hosts: Hosts, links: Path) -> None:
+    for line in (f"clush -w {W} cat", f"clush -n -w {W} cat"):
+        real, ours = both(hosts, links, line, "hello\n")
+        assert ours == real
+
+
+@pytest.mark.testbed
+def test_a_host_that_is_not_reached_is_named_and_the_others_run(hosts: Hosts, links: Path) -> None:
+    hosts.stop_sshd("node02")
+    try:
+        real, ours = both(hosts, links, "pdsh -S -w node0[1-3] 'echo %n; exit 5'")
+    finally:
+        hosts.start_sshd("node02")
+    assert ours[:2] == real[:2] == (255, ["node01: 0", "node03: 2"])
+    assert "node02: connection refused" in ours[2] and "ranks 0,2 on node[01,03] failed too: exited with code 5" in ours[2]
+
+
+@pytest.mark.testbed
+def test_deepspeeds_line_runs_as_it_is(hosts: Hosts, links: Path, shared: Path) -> None:
+    package = shared / "deepspeed" / "launcher"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "launch.py").write_text(
+        "import os, sys\nprint(os.environ['A'], os.getcwd(), sys.argv[1:])\nsys.exit(3)\n", encoding="utf-8"
+    )
+    words = ["-S", "-f", "1024", "-w", "node01,node02", "export A=b; ", f" cd {shared}; ", "/usr/bin/python3", "-u", "-m"]
+    words += ["deepspeed.launcher.launch", "--world_info=e30=", "--node_rank=%n", "--master_addr=10.0.0.1", "train.py"]
+    real, ours = both(hosts, links, shlex.join(["pdsh", *words]))
+    assert ours[:2] == real[:2]
+    expected = f"b {shared} ['--world_info=e30=', '--node_rank=%d', '--master_addr=10.0.0.1', 'train.py']"
+    assert ours[:2] == (3, [f"node0{number + 1}: {expected % number}" for number in range(2)])
+
+
+# dshbak
+
+
+def bak(
+    links: Path, words: list[str], data: bytes
+) -> tuple[subprocess.CompletedProcess[bytes], subprocess.CompletedProcess[bytes]]:
+    real, ours = (
+        subprocess.run([program, *words], input=data, capture_output=True, env=environment(), timeout=60, check=False)
+        for program in ("/usr/bin/dshbak", links / "dshbak")
+    )
+    return real, ours
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_dshbak_prints_what_the_real_one_prints(links: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    pool = [
+        "n1",
+        "n2",
+        "n3",
+        "n09",
+        "n10",
+        "n011",
+        "n012",
+        "node013",
+        "node14",
+        "m15",
+        "m16",
+        "z099",
+        "z100",
+        "z0101",
+        "20",
+        "21",
+    ]
+    pool += ["rack2-n22", "rack2-n23"]  # no two with one number: the real one prints these in any order
+    names = draw.sample(pool, draw.randint(3, 12))
+    lines = [f"{name}:{draw.choice(['', ' ', '  '])}{draw.choice('ab')}\n" for name in names for _ in range(draw.randint(1, 3))]
+    draw.shuffle(lines)
+    data = "".join([*lines, "no host\n", " pad1000 : x: y\n"]).encode() + b"n5000: \xff\x00\r\x1b" + b"x" * 3_000_000 + b"\n"
+    for words in ([], ["-c"]):
+        real, ours = bak(links, words, data)
+        assert (ours.returncode, ours.stdout) == (0, real.stdout)
+
+
+def test_dshbak_writes_files_and_never_outside_of_their_directory(links: Path, tmp_path: Path) -> None:
+    data = b"a: 1\nb: 2\na: 3\n"
+    for number in (1, 2):
+        real, ours = bak(links, ["-f", "-d", f"{tmp_path}/new{number}/out"], data)
+        assert (real.returncode, ours.returncode) == (0, 0)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "new1" / "out").iterdir()} == {"a": b"1\n3\n", "b": b"2\n"}
+    _, ours = bak(links, ["-d", str(tmp_path)], b"../x: 1\n")
+    assert ours.returncode == 2 and b"is not the name of a host" in ours.stderr
+    (tmp_path / "link").symlink_to(tmp_path / "aim")
+    line = [links / "dshbak", "-d", tmp_path]
+    done = subprocess.run(line, input=b"link: 1\n", capture_output=True, env=environment(), timeout=60, check=False)
+    assert done.returncode == 2 and not (tmp_path / "aim").exists()
+
+
+@pytest.mark.parametrize("words", [["-c", "-d", "/x"], ["-d", "/no/such"], ["-f"], ["-z"], ["/no/such"], ["-d"]])
+def test_dshbak_refuses_bad_words(links: Path, words: list[str]) -> None:
+    real, ours = bak(links, words, b"a: 1\n")
+    assert ours.returncode == 2 and ours.stderr.startswith(b"error[") and not ours.stdout
+    assert real.returncode or words in (["-z"], ["/no/such"], ["-d"])
+
+
+def test_dshbak_ends_quietly_when_nobody_reads(links: Path) -> None:
+    line = f"yes 'a: {'x' * 200}' | head -n 100000 | {links}/dshbak | head -n 1; exit ${{PIPESTATUS[2]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment(), timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (141, b"-" * 16 + b"\n", b"")
