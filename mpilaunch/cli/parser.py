@@ -288,7 +288,7 @@ class _Reader:
             return True
         self._skipped = True
         if count > 1:
-            self._parts["python"] = rest[0]
+            self._parts |= {"python": rest[0], "started": rest[count - 1]}
         del rest[:count]
         return self._options(rest)
 

@@ -7,6 +7,7 @@ MODULES = {
     "openmpi": "mpi.openmpi",
     "hydra": "mpi.hydra",
     "intel": "mpi.intel",
+    "pals": "mpi.pals",
     "torchrun": "frameworks.torchrun",
 }
 """The name of a dialect, for --dialect, to its module in this folder."""

@@ -27,6 +27,8 @@ from mpilaunch.text import escape_braces
 _ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
 """torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
 _ONE, _BOTH = ("--nnodes", "1"), 3
+_LEGACY = "torch.distributed.launch"
+"""The module before torchrun: it passes --local-rank to the script, unless --use-env is given."""
 
 # Functions of rows
 
@@ -86,6 +88,9 @@ def nproc_per_node(number: str) -> Translation:
 
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the nodes and the output that the options describe together, and the program with its interpreter."""
+    if parts.get("started") == _LEGACY and "use-env" not in parts:
+        hint = "add --use-env, and read LOCAL_RANK in the script"
+        raise InvalidArgument(f"{_LEGACY} without --use-env passes --local-rank to the script, which is not supported", hint)
     return _nodes(parts, around) + _output(parts, around.environ), _program(parts, list(words), around.environ)
 
 
@@ -218,6 +223,7 @@ _ROWS = (
     ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
     # The program
     _part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
+    _part("use-env", "", "nothing: the script reads LOCAL_RANK; `torch.distributed.launch` needs it"),
     _part("no-python", "", "the program is started as it is"),
     _part("run-path", "", "the program is a script"),
     _part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
@@ -247,7 +253,7 @@ DIALECT = Dialect(
     title="torchrun",
     owner="torchrun's",
     rows=_ROWS,
-    modules=("torch.distributed.run", "torch.distributed.launch"),
+    modules=("torch.distributed.run", _LEGACY),
     prefix="PET_",
     finish=finish,
 )
