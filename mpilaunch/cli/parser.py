@@ -290,7 +290,7 @@ class _Reader:
             return not self._separate.colon
         self._skipped = True
         if count > 1:
-            self._parts["python"] = rest[0]
+            self._parts |= {"python": rest[0], "started": rest[count - 1]}
         del rest[:count]
         return self._options(rest)
 

@@ -47,7 +47,7 @@ class CpuPolicy(NamedTuple):
         if_supported: on a node without such objects the ranks stay unbound.
         cpu_list: logical numbers of the only cores to use; empty for all.
         ordered: "cpu-list" gives each rank one core of the list, not all.
-        lists: with "user", the CPU numbers of each rank of a node, repeated as needed; empty for one CPU each in order.
+        lists: with "user", the CPU numbers of each rank of a node, repeated as needed; empty for `cpus_per_rank` each in order.
         chosen: the cores of each rank, from a rankfile; empty without one.
     """
 
@@ -185,7 +185,10 @@ def _bind_in_blocks(
 def _bind_to_lists(node: Node, count: int, cpus: Sequence[Cpu], policy: CpuPolicy) -> list[list[int]]:
     """Bind each rank to the CPU numbers of its list."""
     usable = sorted(cpu.number for cpu in cpus)
-    lists = policy.lists or [(number,) for number in usable]
+    each = policy.cpus_per_rank
+    lists = policy.lists or [tuple(usable[first : first + each]) for first in range(0, len(usable) - each + 1, each)]
+    if not lists or (each > 1 and count > len(lists)):
+        raise _overload(node, len(usable), "hwthread", count, each)
     if missing := sorted({number for numbers in lists[:count] for number in numbers} - set(usable)):
         raise _unknown(node, f"--bind-to user: no CPU {fold_numbers(missing)} may be used on {node.name}", cpus, "")
     return [list(lists[index % len(lists)]) for index in range(count)]

@@ -118,7 +118,8 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
         raise UsageError("bind-to", "--bind-to cpu-list: there is no list", hint="add --cpu-set LIST, like --cpu-set 0-3")
     elif bind.unit == "none" and map_by.cpu_list:
         bind.unit = "cpu-list"  # the list limits the CPUs even of ranks that are not bound
-    if cpus > 1 and bind.unit not in ("none", "core", "hwthread"):
+    in_order = options.bind_to is not None and bind.unit == "user" and not bind.lists  # --bind-to rr
+    if cpus > 1 and bind.unit not in ("none", "core", "hwthread") and not in_order:
         message = f"{cpus} CPUs for each rank do not go with --bind-to {options.bind_to}"
         raise UsageError("option-conflict", message, hint="use --bind-to core or hwthread, or neither PE=N nor --cpus-per-rank")
     return policy, CpuPolicy(

@@ -296,6 +296,22 @@ def test_hydra_is_found_by_its_name_or_its_options(name: str, words: str, hydra:
 
 
 @pytest.mark.parametrize(
+    ("name", "words", "option", "value"),
+    [
+        ("mpiexec", "-np 4 -ppn 2 -d 4", "cpus-per-rank", 4),
+        ("mpiexec", "--depth 4 -np 4 -d 2", "cpus-per-rank", 2),
+        ("mpirun", "-x A=1 -d", "verbose", 2),
+        ("mpiexec", "-ppn 2 --cpu-bind verbose,thread", "bind-to", "hwthread"),
+        ("mpiexec", "-ppn 2 --cpu-bind verbose,thread", "report-bindings", True),
+        ("mpirun", "--output time,merge-std", "merge-stderr-to-stdout", True),
+        ("mpirun", "--runtime-options timeo=9", "timeout", 9.0),
+    ],
+)
+def test_options_that_need_the_launcher_or_are_shortened(name: str, words: str, option: str, value: Any) -> None:
+    assert asked(f"{words} prog", name).settings[option] == value
+
+
+@pytest.mark.parametrize(
     ("words", "words_of_ours"),
     [
         ("-tune f.dat -genv A 1", "error"),

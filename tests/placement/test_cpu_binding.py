@@ -45,6 +45,7 @@ def refusal(count: int, policy: CpuPolicy, cpus: tuple[Cpu, ...] = D) -> LaunchE
         (CpuPolicy("user", lists=((0, 2), (5,))), [(0, 2), (5,)]),
         (CpuPolicy("user", lists=((3,),)), [(3,), (3,)]),
         (CpuPolicy("user"), [(0,), (1,)]),
+        (CpuPolicy("user", cpus_per_rank=3), [(0, 1, 2), (3, 4, 5)]),
         (CpuPolicy("machine"), [tuple(range(8))] * 2),
         (CpuPolicy("core", overload=True), [(0, 4), (1, 5)]),
         (CpuPolicy("user", chosen=((Cores(1, (1,)),), (Cores(None, (0,)), Cores(1)))), [(3, 7), (0, 2, 3, 4, 6, 7)]),
@@ -68,6 +69,7 @@ def test_overload_shares_cores_in_blocks_or_in_turn() -> None:
     [
         (2, CpuPolicy("cpu-list", cpu_list=(0, 4, 9)), "cpu-unknown", "--cpu-set on node07: there is no core 4,9"),
         (3, CpuPolicy("cpu-list", cpu_list=(0, 1), ordered=True), "binding-overload", "node07 has 2 cores for 3 ranks"),
+        (3, CpuPolicy("user", cpus_per_rank=3), "binding-overload", "node07 has 8 hwthreads for 3 ranks with 3 each"),
         (1, CpuPolicy("user", lists=((0, 9),)), "cpu-unknown", "--bind-to user: no CPU 9 may be used on node07"),
         (1, CpuPolicy("user", chosen=((Cores(2),),)), "cpu-unknown", "rank 0 on node07: there is no socket 2"),
         (1, CpuPolicy("user", chosen=((Cores(1, (2,)),),)), "cpu-unknown", "rank 0 in socket 1 on node07: there is no core 2"),

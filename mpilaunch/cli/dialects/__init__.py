@@ -7,6 +7,7 @@ MODULES = {
     "openmpi": "mpi.openmpi",
     "hydra": "mpi.hydra",
     "intel": "mpi.intel",
+    "pals": "mpi.pals",
     "torchrun": "frameworks.torchrun",
     "horovodrun": "frameworks.horovodrun",
     "deepspeed": "frameworks.deepspeed",

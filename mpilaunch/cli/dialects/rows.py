@@ -21,6 +21,8 @@ ACTS, NEEDLESS, IGNORED, REFUSED = "acts", "not needed", "does nothing", "not su
 
 DEBUGGER = "start the debugger as the program: xterm -e gdb --args ./a, or attach it to a running rank"
 """What to use instead of an option that starts a debugger."""
+STAGE = "put the files on a shared file system, or copy them to the nodes first"
+"""What to do instead of copying files to the nodes."""
 
 
 class InvalidArgument(Exception):

@@ -133,13 +133,15 @@ def find(flag: str, dialects: frozenset[str], *, named: bool) -> Row | None:
     if len(possible) > 1:
         readings = [f"{_owners([row])}: {flag} {row.metavar}".rstrip() for row in possible]
         message = f"option {flag} means different things to different launchers"
-        hint = f"name the launcher before it: --dialect {', '.join(name for name in NAMES if name in DETECTED)}"
+        names = ", ".join(name for name in NAMES if any(name in row.dialects for row in possible))
+        hint = f"name the launcher before it: --dialect {names}"
         raise UsageError("option-dialect", message, context=readings, hint=hint)
     return possible[0] if possible else None
 
 
 def _owners(rows: Iterable[Row]) -> str:
-    return " or ".join(of_name(name).owner for name in NAMES if any(name in row.dialects for row in rows))
+    owners = [of_name(name).owner for name in NAMES if any(name in row.dialects for row in rows)]
+    return " or ".join([*filter(None, (", ".join(owners[:-1]),)), owners[-1]])
 
 
 def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -> Translation:

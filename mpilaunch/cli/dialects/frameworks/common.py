@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation, weak
+from mpilaunch.text import escape_braces
 
 
 def program(
@@ -31,6 +32,22 @@ def program(
 
     python = parts.get("python") or shutil.which("python3", path=environ.get("PATH"))
     return [python or "python3", "-u", *(["-m"] if "module" in parts else []), *words]
+
+
+def program_of_rank(
+    parts: Mapping[str, str], words: Sequence[str], environ: Mapping[str, str], local_rank: str
+) -> tuple[Translation, list[str]]:
+    """Return the program, whose script gets its local rank as the first argument, and the option that fills it in.
+
+    Args:
+        local_rank: this argument, a template; "" for none.
+    """
+    started = program(parts, words, environ, (local_rank,) if local_rank else ())
+    if not (started and local_rank):
+        return Translation(), started
+    place = len(started) - len(words)
+    filled = [word if number in (0, place) else escape_braces(word) for number, word in enumerate(started)]
+    return Translation(("--template",)), filled
 
 
 class ByHand(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.cli.dialects.frameworks.common import ByHand, program
+from mpilaunch.cli.dialects.frameworks.common import ByHand, program_of_rank
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -30,7 +30,6 @@ from mpilaunch.text import escape_braces, is_whole_number
 
 _HOSTFILE, _PORT = "/job/hostfile", "29500"
 """DeepSpeed's defaults of --hostfile, used if the file exists, and of --master_port."""
-_LOCAL_RANK = "--local_rank={local_rank}"
 _OF_NODES = ("PATH", "LD_LIBRARY_PATH")
 """Variables that DeepSpeed gives to the ranks of all nodes, in addition to those that mpilaunch forwards."""
 
@@ -242,15 +241,11 @@ def _program(
     result: Translation, parts: Mapping[str, str], words: list[str], environ: Mapping[str, str]
 ) -> tuple[Translation, list[str]]:
     """Return the options and the program; the script gets its local rank as the first argument."""
-    local_rank = () if "no_local_rank" in parts else (_LOCAL_RANK,)
-    started = program(parts, words, environ, local_rank)
+    filled, started = program_of_rank(parts, words, environ, "" if "no_local_rank" in parts else "--local_rank={local_rank}")
     if started and "venv_script" in parts:
-        started = ["bash", "-c", 'source "$0"; exec "$@"', parts["venv_script"], *started]
-    if not (started and local_rank):
-        return result, started
-    place = len(started) - len(words)
-    filled = [word if number in (0, place) else escape_braces(word) for number, word in enumerate(started)]
-    return result + Translation(("--template",)), filled
+        script = parts["venv_script"]
+        started = ["bash", "-c", 'source "$0"; exec "$@"', escape_braces(script) if filled.words else script, *started]
+    return result + filled, started
 
 
 # Rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.cli.dialects.frameworks.common import ByHand, program
+from mpilaunch.cli.dialects.frameworks.common import ByHand, program_of_rank
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -27,6 +27,8 @@ from mpilaunch.text import escape_braces
 _ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
 """torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
 _BOTH = 3
+_LEGACY = "torch.distributed.launch"
+"""The module before torchrun: it passes --local-rank to the script, unless --use-env is given."""
 
 # Functions of rows
 
@@ -80,7 +82,9 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     of_program = {"python": around.environ.get("PYTHON_EXEC", ""), **parts}
     if "run-path" in parts:
         of_program = {"python": of_program["python"]}
-    return _nodes(parts, around) + output(parts, around.environ), program(of_program, words, around.environ)
+    local_rank = "--local-rank={local_rank}" if parts.get("started") == _LEGACY and "use-env" not in parts else ""
+    filled, started = program_of_rank(of_program, words, around.environ, local_rank)
+    return _nodes(parts, around) + output(parts, around.environ) + filled, started
 
 
 def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
@@ -182,10 +186,8 @@ _ROWS = (
     ignored("rdzv-conf", "SETTINGS", "--start-timeout sets how long the nodes may take to start"),
     ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
     # The program
-    part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
+    part("use-env", "", "nothing for torchrun; without it `torch.distributed.launch` gives the script `--local-rank=N`"),
     part("no_python", "", "the program is started as it is"),
-    part("run-path", "", "the program is a script"),
-    part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
     needless("start-method", "METHOD", "every rank is a process of its own, started with exec"),
     acts("role", "NAME", role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
     # Output
@@ -212,7 +214,7 @@ DIALECT = Dialect(
     title="torchrun",
     owner="torchrun's",
     rows=_ROWS,
-    modules=("torch.distributed.run", "torch.distributed.launch"),
+    modules=("torch.distributed.run", _LEGACY),
     prefix="PET_",
     finish=finish,
 )

@@ -5,7 +5,7 @@ Pure. It is derived from Hydra, and has most of Hydra's options. -n and -ppn are
 
 from __future__ import annotations
 
-from mpilaunch.cli.dialects.mpi import hydra
+from mpilaunch.cli.dialects.mpi import hydra, pals
 from mpilaunch.cli.dialects.rows import DEBUGGER, Dialect, Translation, acts, for_each, ignored, needless, refused
 
 # Functions of rows
@@ -29,7 +29,8 @@ _ROWS = (
     acts("rr", "", "--map-by node"),
     acts("hosts-group", "GROUPS", "--host $1"),
     # Binding
-    refused("binding cpu-bind", "POLICY", "--bind-to core, --bind-to numa or --map-by slot:PE=N"),
+    refused("binding", "POLICY", "--bind-to core, --bind-to numa or --map-by slot:PE=N"),
+    pals.CPU_BIND,
     # The program
     acts("genvexcl", "NAMES", none_of_these, "`--unset-env` for each name", everywhere=True),
     acts("envexcl", "NAMES", none_of_these, "`--unset-env` for each name"),
@@ -50,6 +51,7 @@ _ROWS = (
     needless("silent-abort", "", "mpilaunch reports the first failure once"),
     needless("noconf", "", "mpilaunch reads no configuration files of Intel MPI"),
     # Reaching the nodes
+    acts("r", "NAME", hydra.launcher, "as -bootstrap; of the mpirun before 2019"),
     acts("bootstrap-exec-args", "WORDS", launcher_arguments, "`--remote-agent` with these arguments before the host"),
     needless("tmpdir", "DIR", "mpilaunch writes nothing to a node's disk"),
 )

@@ -6,12 +6,13 @@ Pure. Options of the same name and meaning, such as -np, -x and --map-by, are in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from mpilaunch.cli.dialects.mpi import mca
 from mpilaunch.cli.dialects.rows import (
     DEBUGGER,
     MPI,
+    STAGE,
     Dialect,
     InvalidArgument,
     Translation,
@@ -44,6 +45,7 @@ _OUTPUT = {
     "COPY": "--copy",
 }
 """Items of Open MPI 5's --output, and our options; "_" is a space."""
+_OTHER_OUTPUT = ("DIR", "DIRECTORY", "FILE", "FILENAME", "XML", "RAW", "PATTERN")
 
 
 def output(items: str) -> Translation:
@@ -51,7 +53,7 @@ def output(items: str) -> Translation:
     words: list[str] = []
     files: list[str] = []
     copied = False
-    for item, key, text in _items(items):
+    for item, key, text in _items(items, (*_OUTPUT, *_OTHER_OUTPUT)):
         if key in ("DIR", "DIRECTORY") and text:
             files += ["--output-filename", text]
         elif key in ("FILE", "FILENAME") and text:
@@ -70,12 +72,16 @@ def output(items: str) -> Translation:
     return Translation((*words, *files))
 
 
-def _items(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the items of a list and their modifiers, which follow a colon: each as written, its key, and its value."""
+def _items(text: str, known: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the items of a list and their modifiers, which follow a colon: each as written, its key, and its value.
+
+    As in PRRTE, a key may be shortened: `bind` for BINDINGS.
+    """
     for item in re.split(r",|:(?![/\\])", text):
         if item:
             key, _, value = item.partition("=")
-            yield item, key.upper(), value
+            longer = [name for name in known if name.startswith(key.upper())]
+            yield item, longer[0] if len(longer) == 1 else key.upper(), value
 
 
 _DISPLAY = {
@@ -89,7 +95,7 @@ _NOT_DISPLAYED = ("TOPO", "CPUS", "PARSEABLE", "PARSABLE", "PHYSICAL")
 def display(items: str) -> Translation:
     """--display MAP,ALLOCATION,BINDINGS: what to print before the ranks start."""
     result = Translation()
-    for item, key, _ in _items(items):
+    for item, key, _ in _items(items, (*_DISPLAY, *_NOT_DISPLAYED)):
         if key in _DISPLAY:
             result += Translation((_DISPLAY[key],))
         elif key in _NOT_DISPLAYED:
@@ -120,7 +126,7 @@ _NOT_RUNTIME = {
 def runtime_options(items: str) -> Translation:
     """--runtime-options TIMEOUT=60,DONOTLAUNCH,...: each item is one of our options."""
     result = Translation()
-    for item, key, text in _items(items):
+    for item, key, text in _items(items, ("ERROR-NONZERO-STATUS", *_RUNTIME, *_NOT_RUNTIME)):
         wanted = text.lower() not in ("0", "false", "no")
         if key == "ERROR-NONZERO-STATUS":
             if not wanted:
@@ -140,7 +146,6 @@ def runtime_options(items: str) -> Translation:
 # Rows
 
 _FAILS = f"{_FAILURE}; --max-restarts N restarts all ranks, see docs/restarts.md"
-_STAGE = "put the files on a shared file system, or copy them to the nodes first"
 
 _ROWS = (
     # Ranks and nodes
@@ -181,8 +186,8 @@ _ROWS = (
     acts("path", "DIR", "--prepend-env PATH $1"),
     needless("noprefix no-app-prefix", "", "mpilaunch needs no installation on the nodes"),
     ignored("pmix-prefix app-pmix-prefix", "DIR", "ranks find PMIx by their library path, which --prefix DIR sets"),
-    refused("s preload-binary", "", _STAGE),
-    refused("preload-files", "FILES", _STAGE),
+    refused("s preload-binary", "", STAGE),
+    refused("preload-files", "FILES", STAGE),
     refused("set-cwd-to-session-dir", "", "choose a directory with --wdir"),
     refused("index-argv-by-rank", "", "each rank has its number in OMPI_COMM_WORLD_RANK"),
     needless("personality", "NAME", "mpilaunch supports every MPI; see --mpi"),
