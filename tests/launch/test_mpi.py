@@ -110,6 +110,16 @@ def test_each_role_is_a_world(family_programs: Path) -> None:
     assert done.lines == sorted([*world((HERE, [0, 1]), (HERE, [2])), *world((HERE, [0, 1]))])
 
 
+def test_two_roles_connect_to_each_other(open_programs: Path) -> None:
+    """Names are those of the job, and a world may be on nodes where the other has no rank; MPICH over UCX opens no port."""
+    roles = open_programs / "roles"
+    server = ("--role", "server", "-np", "2", "-H", "local:2", roles, "server")
+    done = launch(*server, ":", "--role", "client", "-np", "3", "-H", "local:3", roles, "client", limit=60)
+    assert (done.code, done.err) == (0, b"")
+    met = [*(f"client {rank} of 3 met 2" for rank in range(3)), *(f"server {rank} of 2 met 3" for rank in range(2))]
+    assert done.lines == met
+
+
 def test_several_programs_are_one_world(programs: Path) -> None:
     here = (programs / "ring", "4")
     done = launch("-H", "local:2,local:2", "-np", "1", *here, ":", "-np", "3", *here)
