@@ -17,7 +17,7 @@ from mpilaunch.cli.options import OPTIONS, RESTARTS
 from mpilaunch.cli.select_nodes import add_listed_nodes, choose_nodes, operator_agent, own_values, rankfile_of
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts import kubernetes
-from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.allocation import Allocation, resize
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.job import checkpoints
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
@@ -51,6 +51,10 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
     if len(sections) > 1:
         policies = [placement_policies(placement_options(own))[0] for own in of_each]
+        if settings["dialect"] in ("hydra", "intel") and mapping.per_node and all(policy.ranks for policy in policies):
+            # There -ppn N is a limit for all programs together: ranks go on to the next host after N.
+            nodes = resize(nodes, mapping.per_node)
+            policies = [policy._replace(per_node=None) for policy in policies]
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, policies, own_slots))
     # A map that depends on the nodes' topology is made once the nodes have reported it.
     slots_by = settings["npernode"].lower() if isinstance(settings["npernode"], str) else None

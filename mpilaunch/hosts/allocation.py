@@ -255,6 +255,13 @@ def filter_by_host_list(allocation: Allocation, host_list: Sequence[HostEntry], 
     return allocation._replace(nodes=tuple(nodes))
 
 
+def resize(allocation: Allocation, count: int) -> Allocation:
+    """Return the allocation with this number of slots on each node that has any."""
+    slots = [(node.slots + (Slot(),) * count)[:count] if node.slots else () for node in allocation.nodes]
+    nodes = tuple(node._replace(slots=own) for node, own in zip(allocation.nodes, slots, strict=True))
+    return allocation._replace(nodes=nodes, elastic_slots=False)
+
+
 def this_machine(slots: int, agent: str = LOCAL) -> Allocation:
     """Return the allocation of a job without hosts: the head's machine."""
     node = Node(0, "localhost", (Slot(),) * slots, agent, origin="this machine")

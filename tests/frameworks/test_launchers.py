@@ -112,7 +112,7 @@ def test_accelerate_itself_runs_with_mpilaunch_as_its_mpirun(place: Place, links
 
 def test_a_stand_in_of_tensorrt_llms_script_finds_its_ranks(place: Place, links: dict[str, str]) -> None:
     """The script itself starts a server on GPUs; `programs/trtllm-llmapi-launch` depends on the same variables."""
-    variables = {"HF_TOKEN": "hf_secret", "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/8,127.0.0.0/8"}
+    variables = {"HF_TOKEN": "hf_secret", "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/8" if place.hosts else "127.0.0.0/8"}
     line = ("mpirun", "--hostfile", hostfile(place), "-x", "HF_TOKEN", "-x", f"TRTLLM_PYTHON={frameworks_python()}")
     task = ("./trtllm-llmapi-launch", "sh", "-c", "echo task, size $tllm_mpi_size, rank ${OMPI_COMM_WORLD_RANK:-unset}")
     done = place.run(*line, *task, env={**links, **variables})

@@ -13,6 +13,7 @@ from importlib import import_module
 
 from mpilaunch.cli.dialects import DETECTED, MODULES, NAMES, SEPARATE
 from mpilaunch.cli.dialects.rows import ACTS, NEEDLESS, REFUSED, Dialect, InvalidArgument, ReadFile, Row, Translation, words_of
+from mpilaunch.cli.dialects.rows import MPI as MPI_DEFAULTS
 from mpilaunch.errors import UsageError
 
 
@@ -96,7 +97,8 @@ def of_mark(flag: str) -> frozenset[str]:
 def defaults(dialects: frozenset[str]) -> dict[str, tuple[str, str]]:
     """Return the defaults that all of these dialects share, by option: the value and its source."""
     common = [of_name(name).defaults.items() for name in dialects]
-    return {name: setting for name, setting in common[0] if all((name, setting) in items for items in common)}
+    shared = {name: setting for name, setting in common[0] if all((name, setting) in items for items in common)}
+    return shared if dialects & SEPARATE else {**MPI_DEFAULTS, **shared}
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, tuple[str | list[str], str]]:

@@ -162,7 +162,8 @@ def _each(values: Mapping[str, str], paradigm: str, machines: int, *, named: boo
     if processes % machines:
         hint = "mpilaunch starts the same number of ranks on each machine"
         raise InvalidArgument(f"--num_processes {processes} is not a multiple of --num_machines {machines}", hint)
-    return Translation((*(("--np", str(processes)) if named else ()), "--npernode", str(processes // machines)))
+    of_each = ("--npernode", str(processes // machines)) if not named or "num_machines" in values else ()
+    return Translation((*(("--np", str(processes)) if named else ()), *of_each))
 
 
 # Variables

@@ -169,8 +169,12 @@ _ROWS = (
     acts("debug", "", "-vv"),
 )
 
-DEFAULTS = {**MPI, "oversubscribe": ("yes", "hydra's default"), "forward": ("all", "hydra's default")}
-"""Hydra starts more ranks than slots, cycling through its hosts, and forwards its whole environment."""
+DEFAULTS = {
+    "dialect": ("hydra", MPI["dialect"][1]),
+    "oversubscribe": ("yes", "hydra's default"),
+    "forward": ("all", "hydra's default"),
+}
+"""Hydra starts more ranks than slots, cycling through its hosts, and forwards its whole environment; Intel MPI as well."""
 MARKS = ("-f", "--hosts", "--ppn")
 
 DIALECT = Dialect(
