@@ -155,7 +155,11 @@ def test_every_option_of_the_others_is_known_with_its_arguments(launcher: str, f
     dialect = launcher.partition("-")[0]
     long = flag if flag.startswith("--") or len(flag) == 2 else "-" + flag
     own = BY_FLAG.get(flag) or BY_FLAG.get(long)
-    if own is not None:
+    if dialect in SEPARATE and (own is None or of_name(dialect).has(flag)):
+        names = {flag.lstrip("-"), flag.lstrip("-").replace("_", "-")}
+        row = next(row for row in of_name(dialect).rows if not names.isdisjoint(row.names))
+        assert row.words == words or row.kind == rows.REFUSED
+    elif own is not None:
         takes = own.words if own.fixed_value(flag if flag in BY_FLAG else long) is None else 0
         # Hydra's -profile is refused: no profile has the name of what follows it.
         assert words == takes or own.key in ("help", "profile")

@@ -1,8 +1,8 @@
 """A real Slurm on one machine: munged, slurmctld and slurmd in namespaces of their own, from `with` to its end.
 
-The machine has its own host name, network, processes, /tmp and /dev/shm, and nothing of it is bound to a name: all of it ends with
-its first process, which ends when its stdin does. Files of this machine are the same there; what a test and a job share is
-below `Slurm.shared`. Jobs run as root, since only root can read every checkout.
+The machine has its own host name, network, processes, /tmp and /dev/shm, and nothing of it is bound to a name: all of it
+ends with its first process, which ends when its stdin does. Files of this machine are the same in there; what a test and a job
+share is below `Slurm.shared`. Jobs run as root, since only root can read every checkout.
 """
 
 from __future__ import annotations
