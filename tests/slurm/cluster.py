@@ -1,8 +1,8 @@
-"""A real Slurm of one node: munged, slurmctld and slurmd in namespaces of their own, from `with` to its end.
+"""A real Slurm on one machine: munged, slurmctld and slurmd in namespaces of their own, from `with` to its end.
 
-The node has its own host name, network, processes, /tmp and /dev/shm, and nothing of it is bound to a name: all of it ends with
-its first process, which ends when its stdin does. Files of this machine are the same in there; what a test and a job share is
-below `Slurm.shared`. Jobs run as root, since only root can read every checkout.
+The machine has its own host name, network, processes, /tmp and /dev/shm, and nothing of it is bound to a name: all of it
+ends with its first process, which ends when its stdin does. Files of this machine are the same in there; what a test and a job
+share is below `Slurm.shared`. Jobs run as root, since only root can read every checkout.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tests.support.paths import ROOT
 from tests.support.requirements import PATH, require
 
 NODE, ADDRESS = "n01", "10.87.0.1"
+SECOND = "n02"
+"""Another node of Slurm, with a slurmd of its own; it is the same machine."""
 KILL_WAIT = 10
 """Seconds from the SIGTERM that Slurm sends to its SIGKILL."""
 START_SECONDS = 40.0
@@ -46,11 +48,11 @@ AuthType=auth/munge
 AuthInfo=socket={state}/munge.socket
 CredType=cred/munge
 StateSaveLocation={state}/slurmctld
-SlurmdSpoolDir={state}/slurmd
+SlurmdSpoolDir={state}/slurmd-%n
 SlurmctldPidFile={state}/slurmctld.pid
-SlurmdPidFile={state}/slurmd.pid
+SlurmdPidFile={state}/slurmd-%n.pid
 SlurmctldLogFile={state}/slurmctld.log
-SlurmdLogFile={state}/slurmd.log
+SlurmdLogFile={state}/slurmd-%n.log
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -61,8 +63,10 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 KillWait={kill_wait}
-NodeName={node} NodeAddr={address} CPUs=8 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+NodeName={node} NodeAddr={address} Port=6818 CPUs=8 State=UNKNOWN
+NodeName={second} NodeHostname={node} NodeAddr={address} Port=6819 CPUs=8 State=UNKNOWN
+PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
+PartitionName=both Nodes=ALL MaxTime=INFINITE State=UP
 """
 
 FIRST = r"""
@@ -80,12 +84,13 @@ munged --foreground --force --key-file="$STATE/munge.key" --socket="$STATE/munge
     --log-file="$STATE/munge.log" --seed-file="$STATE/munge.seed" </dev/null &
 slurmctld -D -f "$SLURM_CONF" </dev/null &
 slurmd -D -f "$SLURM_CONF" -N "$NODE" </dev/null &
+slurmd -D -f "$SLURM_CONF" -N "$SECOND" </dev/null &
 read -r _
 """
 
 
 class Slurm:
-    """A cluster of one node.
+    """A cluster of one node, and of a second one in the partition `both`.
 
     Attributes:
         shared: a directory that the test and its jobs see at the same path.
@@ -110,23 +115,30 @@ class Slurm:
 
     def _start(self) -> None:
         self.shared = self._state / "shared"
-        for folder in (self.shared, self._state / "slurmctld", self._state / "slurmd"):
+        for folder in (self.shared, *(self._state / name for name in ("slurmctld", f"slurmd-{NODE}", f"slurmd-{SECOND}"))):
             folder.mkdir()
         conf = self._state / "slurm.conf"
-        conf.write_text(CONF.format(node=NODE, address=ADDRESS, state=self._state, kill_wait=KILL_WAIT))
+        conf.write_text(CONF.format(node=NODE, second=SECOND, address=ADDRESS, state=self._state, kill_wait=KILL_WAIT))
         (self._state / "cgroup.conf").write_text("CgroupAutomount=no\n")
         (self._state / "hosts").write_text(f"127.0.0.1 localhost\n{ADDRESS} {NODE}\n")
         (self._state / "munge.key").write_bytes(os.urandom(128))
         (self._state / "munge.key").chmod(0o400)
-        self._environment = {"PATH": PATH, "SLURM_CONF": str(conf), "STATE": str(self._state), "NODE": NODE, "ADDRESS": ADDRESS}
+        self._environment = {
+            "PATH": PATH,
+            "SLURM_CONF": str(conf),
+            "STATE": str(self._state),
+            "NODE": NODE,
+            "SECOND": SECOND,
+            "ADDRESS": ADDRESS,
+        }
         argv = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with (self._state / "start.log").open("w") as log:
             self._first = subprocess.Popen(
                 [*argv, "bash", "-ec", FIRST], stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environment
             )
-        idle = ("sinfo", "--noheader", "--states=idle", "--format=%D")
+        idle = ("sinfo", "--noheader", "--states=idle", "--Node", "--format=%N")
         try:
-            wait_until(lambda: self.run(*idle).stdout == "1\n", "the node is idle", START_SECONDS)
+            wait_until(lambda: {*self.run(*idle).stdout.split()} == {NODE, SECOND}, "the nodes are idle", START_SECONDS)
         except AssertionError as error:
             logs = [f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(self._state.glob("*.log"))]
             raise RuntimeError("\n".join(["Slurm does not come up", *logs])) from error

@@ -116,9 +116,7 @@ def test_ranks_keep_their_grace_where_the_batch_shell_dies_of_sigterm(slurm: Slu
 
 @pytest.mark.parametrize("options", [("--batch",), ("--full",)], ids=["--batch", "--full"])
 @pytest.mark.parametrize(("name", "number"), [("USR1", 10), ("USR2", 12)])
-def test_scancel_with_a_signal_reaches_each_rank_once(
-    slurm: Slurm, options: tuple[str, ...], name: str, number: int
-) -> None:
+def test_scancel_with_a_signal_reaches_each_rank_once(slurm: Slurm, options: tuple[str, ...], name: str, number: int) -> None:
     job = begin(slurm, f"exec {command()}")
     scancel(slurm, *options, f"--signal={name}", job)
     time.sleep(1.0)  # what ends a rank or comes twice would by now
@@ -128,9 +126,7 @@ def test_scancel_with_a_signal_reaches_each_rank_once(
     check_cleaned(slurm, job, (number, 1), (15, 1))
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "signals"), [("INT", 130, (2, 1)), ("HUP", 129, (15, 1)), ("TERM", 143, (15, 1))]
-)
+@pytest.mark.parametrize(("name", "code", "signals"), [("INT", 130, (2, 1)), ("HUP", 129, (15, 1)), ("TERM", 143, (15, 1))])
 def test_scancel_with_a_signal_that_ends_the_job(slurm: Slurm, name: str, code: int, signals: tuple[int, int]) -> None:
     job = begin(slurm, f"exec {command()}")
     scancel(slurm, "--full", f"--signal={name}", job)

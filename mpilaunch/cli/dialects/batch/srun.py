@@ -205,16 +205,20 @@ def _binding(parts: Mapping[str, str]) -> Translation:
 
 def _output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
     """Return the destinations of stdout and stderr, and the source of stdin."""
-    job, name = escape_braces(environ.get("SLURM_JOB_ID", "")) or "{job}", environ.get("SLURM_JOB_NAME", "")
-    fields = {"j": job, "J": f"{job}.{{job}}", "s": "{job}", "t": "{rank}", "n": "{node_rank}", "N": "{host}", "%": "%"}
-    fields |= {"u": environ.get("USER", ""), "x": parts.get("job-name", name)}
-    fields |= {"A": environ.get("SLURM_ARRAY_JOB_ID", job), "a": environ.get("SLURM_ARRAY_TASK_ID", "4294967294")}
+    values = {"j": environ.get("SLURM_JOB_ID", ""), "u": environ.get("USER", "")}
+    values |= {"x": parts.get("job-name", environ.get("SLURM_JOB_NAME", ""))}
+    values |= {"A": environ.get("SLURM_ARRAY_JOB_ID", ""), "a": environ.get("SLURM_ARRAY_TASK_ID", "4294967294")}
+    fields = {name: escape_braces(value) for name, value in values.items()}
+    fields["j"] = fields["j"] or "{job}"
+    fields |= {"A": fields["A"] or fields["j"], "J": f"{fields['j']}.{{job}}", "s": "{job}"}
+    fields |= {"t": "{rank}", "n": "{node_rank}", "N": "{host}", "%": "%"}
 
     def file_of(stream: str, default: str) -> str:
         text = parts.get(stream, default)
         if is_whole_number(text, 9):
             raise InvalidArgument(f"--{stream} {text}: the output of one task", f"write it to files: --{stream} 'out.%t'")
-        return {"all": "", "none": "/dev/null"}.get(text) or ("" if text == "all" else fill_pattern(text, fields, widths=True))
+        known = {"all": "", "none": "/dev/null"}
+        return known[text] if text in known else fill_pattern(text, fields, widths=True)
 
     out = file_of("output", "all")
     error = file_of("error", parts.get("output", "all"))
@@ -284,7 +288,7 @@ _ROWS = (
     acts("mem-bind", "TYPE", mem_bind, "nothing for none and local, as Linux does so; other types are errors"),
     acts("hint", "TYPE", hint, "nomultithread and compute_bound: CPUs are cores, not hardware threads"),
     acts("threads-per-core", "N", threads_per_core, "1: CPUs are cores, not hardware threads"),
-    acts("gpus-per-task", "[TYPE:]N", gpus_per_task, "`--gpus-per-rank N`"),
+    acts("gpus-per-task", "N", gpus_per_task, "`--gpus-per-rank N`; a type, as in a100:2, has no effect"),
     acts("gpu-bind tres-bind", "TYPE", gpu_bind, "none: `--gpu-bind none`; per_task:N and single:1: `--gpus-per-rank`"),
     refused("accel-bind", "TYPE", "--cpu-bind ldoms binds each rank near its GPU"),
     # Output

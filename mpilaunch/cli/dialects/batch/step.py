@@ -187,14 +187,14 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
                 "--distribution arbitrary needs a list", "set SLURM_HOSTFILE, or name a host for each task with -w"
             )
     known = kind in ("block", "cyclic", "*", "arbitrary") or re.fullmatch("plane=[1-9][0-9]{0,5}", kind)
-    if not known or rest not in ("", "pack", "nopack") or not {*cpus.split(":")} <= {"", "*"}:
-        hint = "use block, cyclic, plane=SIZE or arbitrary, also with ,Pack; --bind-to and --map-by choose CPUs"
+    if not known or rest not in ("", "pack", "nopack") or not {*cpus.split(":")} <= {"", "*", "block"}:
+        hint = "use block, cyclic, plane=SIZE or arbitrary, also with :block or ,Pack; --map-by socket distributes over sockets"
         raise InvalidArgument(f"distribution '{method}' is not supported", hint)
     method = "pack" if rest == "pack" and kind in ("block", "*") else "block" if kind == "*" else kind
     # srun leaves a number of tasks on each node aside that contradicts the number of tasks.
     each = None if tasks else parts.get("ntasks-per-node") or environ.get("SLURM_NTASKS_PER_NODE")
     per_node = whole(each, "--ntasks-per-node") if each else None
-    required = frozenset(_named(parts, around))
+    required = frozenset(listed or _named(parts, around))
     return Request(least, most, tasks, per_node, "cpus-per-task" in parts, required, method, listed, "overcommit" in parts)
 
 
@@ -216,7 +216,11 @@ def without_allocation(parts: Mapping[str, str], request: Request, names_hosts: 
     if "label" in parts:
         result += weak("--tag", f"{{rank:{len(str((request.tasks or 1) - 1))}}}: ")
     if request.tasks:
-        return result + Translation(("--np", str(request.tasks))) + weak("--oversubscribe", "yes")
+        return (
+            result
+            + Translation(("--np", str(request.tasks)))
+            + Translation(("--oversubscribe",), weak=frozenset({"--oversubscribe"}))
+        )
     return result + weak("--npernode", str(request.per_node or 1))
 
 
