@@ -98,7 +98,8 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             copy=copied if settings["copy"] is None else settings["copy"],
             merge_stderr=settings["merge-stderr-to-stdout"],
             local_ranks=_local_ranks(settings["print-local-ranks"]),
-            **settings.fields("fold", "quiet", "verbose"),
+            fold=settings["fold-style"] if settings["fold"] else None,
+            **settings.fields("quiet", "verbose"),
         ),
         deadlines=Deadlines(
             mpi_init=settings["mpi-init-timeout"],

@@ -95,12 +95,13 @@ def expand_item(item: Span, groups: Groups, depth: int = 0) -> list[str]:
         hint = hint if groups.sources else "define groups in /etc/clustershell/groups.d/NAME.yaml; see docs/hostfile.md"
         raise item.error("group-unknown", f"there is no source '{source}' of groups", hint)
     everything = name == "*" and _ALL not in known
+    texts: Iterable[str | None] = known.values() if everything else [known.get(_ALL if name == "*" else name)]
     hosts: dict[str, None] = {}
-    for nodes in known.values() if everything else [known.get(_ALL if name == "*" else name)]:
+    for nodes in texts:
         if nodes is None:
             guess = closest(name, known)
-            hint = f"did you mean @{source + ':' if colon else ''}{guess}?" if guess else None
-            hint = hint or "the groups are " + ", ".join(sorted(known)[:10])
+            others = "the groups are " + ", ".join(sorted(known)[:10])
+            hint = f"did you mean @{source + ':' if colon else ''}{guess}?" if guess else others
             raise item.error("group-unknown", f"there is no group '{name}' in source '{source}'", hint)
         if depth == _DEEPEST:
             raise item.error("group-unknown", f"group '{name}' is nested too deeply", "a group cannot contain itself")

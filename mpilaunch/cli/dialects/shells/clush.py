@@ -55,9 +55,9 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     if "b" in parts or "B" in parts:
         if "L" in parts:
             raise InvalidArgument("-b with -L is not supported", "leave -b out: -L prints the lines in the order of the hosts")
-        options += Translation(("--fold=blocks", *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
+        options += Translation(("--fold", "--fold-style=blocks", *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
     elif "L" in parts:
-        options += Translation(("--fold=hosts",))
+        options += Translation(("--fold", "--fold-style=hosts"))
     fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
     return options, remote.program(words, hosts, fields, "shell" if local else "login")
 
@@ -140,9 +140,9 @@ DIALECT = Dialect(
         refused("sudo", "", "add sudo -n to the command"),
         part("n nostdin", "", "`--stdin none`; without it `--stdin all`, unless stdin is a terminal"),
         # Output and end
-        part("b dshbak", "", "`--fold=blocks`"),
-        part("B", "", "`--fold=blocks --merge-stderr-to-stdout`"),
-        part("L", "", "`--fold=hosts`"),
+        part("b dshbak", "", "`--fold --fold-style blocks`"),
+        part("B", "", "`--fold --fold-style blocks --merge-stderr-to-stdout`"),
+        part("L", "", "`--fold --fold-style hosts`"),
         part("N", "", "no `--tag`; without it `--tag '{host}: '`"),
         part("S maxrc", "", "`--exit-code largest`; without it `--exit-code zero`"),
         refused("diff", "", "-b prints equal output once; compare the blocks with diff"),
