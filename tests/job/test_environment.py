@@ -135,12 +135,13 @@ def test_jax_uses_all_gpus_that_a_rank_has_for_itself() -> None:
 # Profiles
 
 ENDPOINTS = tuple(Endpoint(host, port) for host in "ab" for port in "12")
+RENDEZVOUS = ("10.0.0.1:31057/3f0a...", "31057")
 
 
 def with_profiles(rank: int, *profiles: str, job: JobFacts = JOB) -> dict[str, str]:
     """What profiles add for a rank."""
     plain = environment_of(rank, job)
-    found = environment_of(rank, job._replace(profiles=profiles, endpoints=job.endpoints or ENDPOINTS))
+    found = environment_of(rank, job._replace(profiles=profiles, endpoints=job.endpoints or ENDPOINTS, rendezvous=RENDEZVOUS))
     assert plain.items() <= found.items()
     return {name: value for name, value in found.items() if name not in plain}
 
