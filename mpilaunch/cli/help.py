@@ -25,7 +25,7 @@ UNBROKEN = "\N{NON-BREAKING HYPHEN}"
 SUMMARY = "mpilaunch starts a program as N ranks on many nodes, and returns their output and exit code."
 MORE = (
     f"--help TOPIC prints all options of a topic: {', '.join(GROUPS)}; --help all prints all options. The options "
-    "of other launchers are topics too: openmpi, torchrun, srun, ..."
+    "of other launchers are topics too: openmpi, hydra, intel, torchrun, srun, ..."
 )
 REST = (
     "Long options may have one dash, as for mpirun: -np 4, -hostfile FILE. TIME is seconds, or a number with s, m, h or d: 90, "
