@@ -119,7 +119,7 @@ REFUSED = [
     ("a:-1", "hostfile-slots", 3, "'-1'", "whole number"),
     (":4", "hostfile-name", 1, "a host name is missing", None),
     ("a,,b", "hostfile-name", 3, "a host name is missing", None),
-    ("@a", "hostfile-user", 1, "'' is not a login name", "user@host"),
+    ("@a", "hostfile-name", 1, "groups of hosts are not known here", "name the hosts"),
     ("-oProxyCommand=x@a", "hostfile-syntax", 1, "stands where a host name belongs", None),
     ("a user=$(id)", "hostfile-user", 8, "'$(id)' is not a login name", "user@host"),
     ("a user=a;id", "hostfile-user", 8, "'a;id' is not a login name", "user@host"),

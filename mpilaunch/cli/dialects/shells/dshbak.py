@@ -9,12 +9,12 @@ from __future__ import annotations
 import getopt
 import os
 import re
-import sys
 from collections.abc import Iterable, Sequence
 
 from mpilaunch.errors import ExitCode, UsageError, reason_of
+from mpilaunch.head.safe_files import write_all
 
-USAGE = """\
+USAGE = b"""\
 Usage: dshbak [OPTION]... [FILE]...
  -h       Display this help message
  -c       Coalesce identical output from hosts
@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     options = dict(pairs)
     try:
         if "-h" in options:
-            sys.stdout.write(USAGE)
+            write_all(1, USAGE)
         else:
             _check(options)
             texts = _gather(paths)
@@ -44,7 +44,6 @@ def main(words: Sequence[str]) -> int:
                 _write_files(texts, options["-d"])
             else:
                 _print(texts, together="-c" in options)
-        sys.stdout.flush()
     except BrokenPipeError:
         return _BROKEN_PIPE
     return ExitCode.OK
@@ -84,13 +83,12 @@ def _gather(paths: Sequence[str]) -> dict[bytes, bytes]:
 
 def _print(texts: dict[bytes, bytes], *, together: bool) -> None:
     """Print each text after its host, or with -c each distinct text once."""
-    write = sys.stdout.buffer.write
     groups: dict[bytes, list[bytes]] = {}
     for host, text in texts.items():
         groups.setdefault(text if together else host, []).append(host)
     for hosts in groups.values():
-        write(_RULE + (compressed(hosts) if together else hosts[0]) + b"\n" + _RULE)
-        write(texts[hosts[0]])
+        write_all(1, _RULE + (compressed(hosts) if together else hosts[0]) + b"\n" + _RULE)
+        write_all(1, texts[hosts[0]])
 
 
 def _write_files(texts: dict[bytes, bytes], directory: str) -> None:
