@@ -18,7 +18,7 @@ from tests.support.paths import DOCS
 FILE = Path(__file__).parent / "results.json"
 PAGE = DOCS / "frameworks.md"
 BEGIN, END = "<!-- Written by make test-frameworks: do not edit. -->\n", "<!-- End of what make test-frameworks writes. -->\n"
-_COLUMNS = ("framework", "program", "options", "on this machine", "on two hosts", "without that", "test")
+_COLUMNS = ("framework", "program", "options", "the ranks print, here and on two hosts", "without that", "test")
 
 
 @dataclass
@@ -100,7 +100,8 @@ def table(data: Mapping[str, Any]) -> str:
     for name, row in sorted(data["tests"].items(), key=lambda pair: pair[1]["title"].lower()):
         seen = row["seen"]
         title = f"{row['title']} {row['version']}"
-        rows.append([title, row["program"], row["options"], seen[HERE], seen[HOSTS], row["control"], f"`{name}`"])
+        printed = seen[HERE] if seen[HERE] == seen[HOSTS] else f"{seen[HERE]}, and {seen[HOSTS]}"
+        rows.append([title, row["program"], row["options"], printed, row["control"], f"`{name}`"])
     return "\n" + "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows) + "\n"
 
 

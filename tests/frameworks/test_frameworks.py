@@ -28,7 +28,7 @@ def test_jax(place: Place, seen: Seen) -> None:
     seen.fails(place.ranks("jax_sum.py", without=without), "coordinator_address should be defined")
 
 
-@pytest.mark.framework("MaxText's start on GPUs", "jax", "`initialize_jax_for_gpu`, here on CPUs", "one rank on each node")
+@pytest.mark.framework("MaxText's start, JAX", "jax", "`initialize_jax_for_gpu`, here on CPUs", "one rank on each node")
 def test_maxtext(place: Place, seen: Seen) -> None:
     # Both nodes are this machine.
     nodes = () if place.hosts else ("-H", "local:1,local:1")
