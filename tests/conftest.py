@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -14,16 +13,13 @@ from tests.support.hosts import Hosts
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Pod
 from tests.support.processes import everything, left_behind, mark_environment
+from tests.support.requirements import hand_down_no_ignored_signal
 
 NAMED_ONLY = (Path(__file__).parent / "cluster", Path(__file__).parent / "slurm")
 """Tests that need what takes minutes to build or install: `make test-cluster` and `make test-slurm` name them."""
 
 mark_environment()
-
-# A shell starts a background command with SIGINT and SIGQUIT ignored, nohup with SIGHUP; the launches would inherit that.
-for _number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-    if signal.getsignal(_number) is signal.SIG_IGN:
-        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+hand_down_no_ignored_signal()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -326,23 +326,24 @@ def _kill_strays(pid: int) -> bool:
 
 def _has_left(process: psutil.Process, group: int) -> bool:
     """Return whether a process is alive and not in this process group."""
-    import psutil
-
-    try:
-        return os.getpgid(process.pid) != group and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, ProcessLookupError):
-        return False
+    return _living_group(process) not in (group, None)
 
 
 def _has_members(group: int) -> bool:
     """Return whether a process other than its dead leader is alive in a group."""
     import psutil
 
-    for pid in psutil.pids():
-        with suppress(psutil.Error, ProcessLookupError):
-            if pid != group and os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
+    return any(process.pid != group and _living_group(process) == group for process in psutil.process_iter())
+
+
+def _living_group(process: psutil.Process) -> int | None:
+    """Return the group of a process, None if it is dead."""
+    import psutil
+
+    try:
+        return os.getpgid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.Error, ProcessLookupError):
+        return None
 
 
 def _drain(descriptor: int) -> list[bytes]:

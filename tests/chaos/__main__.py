@@ -19,6 +19,7 @@ from tests.chaos.checks import Record, problems
 from tests.chaos.places import ChaosHosts
 from tests.chaos.plan import Plan, describe, describe_fault, make_plan
 from tests.chaos.run import compile_rank, run_plan
+from tests.support.requirements import hand_down_no_ignored_signal
 
 MOST_FAILURES = 20
 MOST_WORDS = 3000
@@ -33,23 +34,12 @@ def main() -> int:
     parser.add_argument("--plan", action="store_true", help="print the plan of the first seed, and run nothing")
     parser.add_argument("--verbose", action="store_true", help="print every plan and outcome")
     arguments = parser.parse_args()
-    _set_signals()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # as after an error, with everything cleaned up
+    hand_down_no_ignored_signal()
     if arguments.plan:
         print(describe(make_plan(arguments.seed)))
         return 0
     return _loop(arguments.seed, arguments.seconds, arguments.runs, arguments.verbose)
-
-
-def _set_signals() -> None:
-    """End by SIGTERM as after an error, with everything cleaned up, and let no launch inherit an ignored signal.
-
-    A shell starts what it runs in the background with SIGINT ignored, and nohup with SIGHUP. With a handler that does nothing,
-    this process runs on, and what it starts has the default again.
-    """
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-        if signal.getsignal(number) is signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: None)
 
 
 def _loop(first: int, seconds: float, most: int, verbose: bool) -> int:

@@ -17,8 +17,9 @@ from typing import Any
 
 from tests.cluster import cgroups, images, settings
 from tests.cluster.build import DEBIAN, missing
-from tests.cluster.machine import Machine, check_programs
+from tests.cluster.machine import PROGRAMS, Machine
 from tests.cluster.pods import Pod
+from tests.support.requirements import require
 
 PREFIX = "mpilaunch-cluster-"
 STATES = Path("/var/tmp")
@@ -44,7 +45,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         if missing():
             raise RuntimeError(f"cluster: not built, make test-cluster does it; missing: {', '.join(map(str, missing()))}")
-        check_programs({compiler: f"lib{name}-dev" for name, compiler in images.MPI.items()})
+        require("cluster", {**PROGRAMS, **{compiler: f"lib{name}-dev" for name, compiler in images.MPI.items()}})
         remove_stale()
         self.state = STATES / self._group
         self.state.mkdir()

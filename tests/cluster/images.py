@@ -17,8 +17,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from tests.cluster.build import BASE, DEBIAN, DEPENDENCIES, PYTHON_PACKAGES, ROOT
-from tests.cluster.machine import PATH
 from tests.cluster.settings import PAUSE_IMAGE
+from tests.support.requirements import PATH
 
 HERE = Path(__file__).parent
 WORKER = "training-worker"

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
+
+from tests.support.requirements import PATH
 
 NODE = "node"
 NODE_ADDRESS = "10.89.0.1"
@@ -166,19 +167,8 @@ class Machine:
         return (self.state / f"{name}.log").read_text(errors="replace")[-4000:]
 
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 PROGRAMS = {"unshare": "util-linux", "nsenter": "util-linux", "ip": "iproute2", "bash": "bash", "gcc": "gcc"}
 """What is needed of this machine, and the Debian package it is in."""
-
-
-def check_programs(more: Mapping[str, str]) -> None:
-    """Fail, and say what is missing: nothing of these tests is skipped for it."""
-    absent = {package for program, package in {**PROGRAMS, **more}.items() if shutil.which(program, path=PATH) is None}
-    if absent:
-        raise RuntimeError(f"cluster: Debian packages missing: apt-get install {' '.join(sorted(absent))}")
-    if os.geteuid() != 0:
-        raise RuntimeError("cluster: needs root, to make a machine out of namespaces")
 
 
 def finish(

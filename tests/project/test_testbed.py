@@ -96,7 +96,7 @@ def test_a_killed_run_leaves_no_host_behind() -> None:
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda program: None if program in ("ip", "/usr/sbin/sshd") else program)
+    monkeypatch.setattr(shutil, "which", lambda program, path: None if program in ("ip", "/usr/sbin/sshd") else program)
     with pytest.raises(RuntimeError, match="apt-get install iproute2 openssh-server"):
         testbed.Hosts(1).__enter__()
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tests.support.launching import wait_until
 from tests.support.paths import ROOT
+from tests.support.requirements import PATH, require
 
 NODE, ADDRESS = "n01", "10.87.0.1"
 KILL_WAIT = 10
@@ -33,7 +34,6 @@ PROGRAMS = {
     "nsenter": "util-linux",
 }
 """What the cluster needs, and the Debian package that has it."""
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OF_SLURM = ("munged", "slurmctld", "slurmd", "slurmscriptd", "bash")
 """Programs of the cluster itself; the last is its first process, and a batch script."""
 
@@ -92,7 +92,7 @@ class Slurm:
     """
 
     def __enter__(self) -> Slurm:
-        _check_machine()
+        require("Slurm", PROGRAMS)
         # Not below /tmp: the node has its own.
         self._state = Path(tempfile.mkdtemp(prefix="mpilaunch-slurm-", dir="/var/tmp"))
         try:
@@ -187,12 +187,3 @@ class Slurm:
     def _pid_one(self) -> int:
         children = Path(f"/proc/{self._first.pid}/task/{self._first.pid}/children").read_text().split()
         return int(children[0])
-
-
-def _check_machine() -> None:
-    """Fail, and name what is missing: these tests are never skipped."""
-    missing = {package for program, package in PROGRAMS.items() if shutil.which(program, path=PATH) is None}
-    if missing:
-        raise RuntimeError(f"Slurm: Debian packages missing: apt-get install {' '.join(sorted(missing))}")
-    if os.geteuid() != 0:
-        raise RuntimeError("Slurm: needs root, to make a node out of namespaces")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.paths import ROOT
+from tests.support.requirements import require
 
 CHECKOUT = ROOT
 HEAD = "head"
@@ -124,7 +125,7 @@ class Hosts:
         self._first: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Hosts:
-        _check_machine()
+        require("testbed", PROGRAMS)
         # Not below /tmp: each host has its own.
         self._state = Path(tempfile.mkdtemp(prefix="mpilaunch-hosts-", dir="/var/tmp"))
         self.shared = self._state / "shared"
@@ -410,12 +411,3 @@ def _read_line(descriptor: int, deadline: float) -> str:
             break
         line += data
     return line.decode().strip()
-
-
-def _check_machine() -> None:
-    """Fail, and say what is missing: a test that needs hosts is never skipped."""
-    missing = {package for program, package in PROGRAMS.items() if shutil.which(program) is None}
-    if missing:
-        raise RuntimeError(f"testbed: Debian packages missing: apt-get install {' '.join(sorted(missing))}")
-    if os.geteuid() != 0:
-        raise RuntimeError("testbed: needs root, to make hosts out of namespaces")
