@@ -50,11 +50,11 @@ def run(words: Sequence[str], surroundings: Surroundings) -> int:
 
 def _version(name: str) -> str:
     """Return the version; under another launcher's name with that launcher, for which Horovod and Accelerate look there."""
-    if name == "mpilaunch":
-        return f"mpilaunch {__version__}"
-    from mpilaunch.cli.dialects import table
+    if not verbs_of(name):
+        from mpilaunch.cli.dialects import table
 
-    return f"mpilaunch {__version__}, in place of {table.of_name(table.of_command(name) or 'openmpi').title}"
+        return f"mpilaunch {__version__}, in place of {table.of_name(table.of_command(name) or 'openmpi').title}"
+    return f"mpilaunch {__version__}"
 
 
 def read(words: Sequence[str], surroundings: Surroundings) -> verbs.Request:

@@ -24,8 +24,8 @@ UNBROKEN = "\N{NON-BREAKING HYPHEN}"
 """Replaces hyphens while click wraps lines, because click cannot be told not to break there."""
 SUMMARY = "mpilaunch starts a program as N ranks on many nodes, and returns their output and exit code."
 MORE = (
-    f"--help TOPIC prints all options of a topic: {', '.join(GROUPS)}; --help all prints all options. The options "
-    "of other launchers are topics too: openmpi, hydra, intel, torchrun, srun, ..."
+    f"--help TOPIC prints all options of a topic: {', '.join(GROUPS)}; --help all prints all options. Those "
+    "of other launchers: openmpi, hydra, intel, torchrun, srun, ..."
 )
 REST = (
     "Long options may have one dash, as for mpirun: -np 4, -hostfile FILE. TIME is seconds, or a number with s, m, h or d: 90, "

@@ -66,7 +66,18 @@ def test_the_bundle_a_byte_at_a_time_behind_a_banner_with_frames_directly_behind
 
 DEAR = {"contextlib", "dataclasses", "inspect", "logging", "subprocess", "tempfile", "termios", "threading", "typing"}
 """Modules of Python that take long to load."""
-FOR_SOME_JOBS = {"attach", "mpi.pmi1", "mpi.pmi2", "mpi.pmi_port", "mpi.segments", "mpi.singletons", "node.nvml", "pmix.helper"}
+FOR_SOME_JOBS = {
+    "attach",
+    "callers",
+    "rendezvous",
+    "mpi.pmi1",
+    "mpi.pmi2",
+    "mpi.pmi_port",
+    "mpi.segments",
+    "mpi.singletons",
+    "node.nvml",
+    "pmix.helper",
+}
 """Modules of the daemon that are loaded when a job needs them."""
 
 

@@ -6,6 +6,7 @@ A row is a test that passed at each place. A run of some tests only replaces the
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -82,10 +83,10 @@ def keep(rows: Mapping[str, Row]) -> None:
 
 
 def names_of_tests() -> set[str]:
-    """Return the names of the tests in this folder."""
+    """Return the names of the tests in this folder that fill a row."""
     sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
-    lines = [line for source in sources for line in source.splitlines() if line.startswith("def test_")]
-    return {line.removeprefix("def ").partition("(")[0] for line in lines}
+    marked = re.compile(r"^@pytest\.mark\.framework\((?:.*?)\n(?:@.*\n)*def (test_\w+)", re.MULTILINE | re.DOTALL)
+    return {name for source in sources for name in marked.findall(source)}
 
 
 def replace_table(page: str, new: str) -> str:

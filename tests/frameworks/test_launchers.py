@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.cli.dialects.table import find, of_name
+from mpilaunch.cli.dialects.table import of_name
 from mpilaunch.cli.options import BY_FLAG
 from tests.frameworks.places import PYTHON, Place, frameworks_python
 from tests.support.launching import MPILAUNCH, environment
@@ -69,7 +69,7 @@ def trained(place: Place, done: subprocess.CompletedProcess[str], *, argument: b
 
 
 @pytest.mark.parametrize("words", [(), ("--no_local_rank",)], ids=["", "no_local_rank"])
-def test_deepspeed(place: Place, links: dict[str, str], words: tuple[str, ...]) -> None:
+def test_the_name_deepspeed(place: Place, links: dict[str, str], words: tuple[str, ...]) -> None:
     slots = "@".join(f"{name}:0" for name in place.hosts.names) if place.hosts else "localhost:0,1"
     hosts = ("--hostfile", hostfile(place)) if place.hosts else ()
     if place.hosts:
@@ -78,7 +78,7 @@ def test_deepspeed(place: Place, links: dict[str, str], words: tuple[str, ...]) 
     trained(place, place.run(*line, env=links, timeout=BUILD_SECONDS), argument=not words)
 
 
-def test_accelerate(place: Place, links: dict[str, str]) -> None:
+def test_accelerate_launch(place: Place, links: dict[str, str]) -> None:
     (place.directory / "cpu.yaml").write_text(
         "distributed_type: MULTI_CPU\nuse_cpu: true\nmixed_precision: bf16\n", encoding="utf-8"
     )
@@ -125,8 +125,7 @@ def test_a_stand_in_of_tensorrt_llms_script_finds_its_ranks(place: Place, links:
 
 
 def known(dialect: str, flag: str) -> bool:
-    row = find(flag, frozenset({dialect}), named=False)
-    return (row is not None and dialect in row.dialects) or flag in BY_FLAG or flag.replace("_", "-") in BY_FLAG
+    return of_name(dialect).has(flag) or flag in BY_FLAG or flag.replace("_", "-") in BY_FLAG
 
 
 def test_every_option_of_the_launchers_is_known() -> None:

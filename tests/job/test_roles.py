@@ -102,9 +102,9 @@ def test_the_environment_is_that_of_the_role() -> None:
     names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK ROLE_NAME MASTER_PORT PMI_RANK PMI_SIZE"
     assert [" ".join(one[name] for name in names.split()) for one in given] == [
         "0 1 0 1 0 s 5000 0 1",
-        "0 3 0 1 0 w 5001 0 3",
-        "1 3 0 2 1 w 5001 1 3",
-        "2 3 1 2 1 w 5001 2 3",
+        "0 3 0 1 0 w 5002 0 3",
+        "1 3 0 2 1 w 5002 1 3",
+        "2 3 1 2 1 w 5002 2 3",
     ]
 
 
@@ -171,12 +171,12 @@ def test_only_what_differs_between_ranks_is_sent_for_each() -> None:
     """The arguments travel once for all nodes; a rank gets the four fields in which it differs."""
     spec = job("--template -H a,b --role s -np 1 ./x : --role w --after s:80 -np 1 ./y {s.master_addr}:{rank} {{{world_size}")
     world = first_worlds(spec)[1]
-    known = WorldFacts("m", "1", roles={"s.master_addr": "10.0.0.1", "s.master_port": "80"})
+    known = WorldFacts("m", "1", "2", roles={"s.master_addr": "10.0.0.1", "s.master_port": "80"})
     shared = common_preparation(spec, world, known, 1)
     assert shared["apps"][0]["program"] == ["./y", "10.0.0.1:{rank:}", "{{1"]
     ((_, message),) = preparations(spec, world, known, {})
     assert message["ranks"][0]["fields"] == {"rank": 0, "local_rank": 0, "node_rank": 0, "host": "b"}
-    (_, plain) = next(preparations(job("-H a ./x"), first_worlds(job("-H a ./x"))[0], WorldFacts("m", "1"), {}))
+    (_, plain) = next(preparations(job("-H a ./x"), first_worlds(job("-H a ./x"))[0], WorldFacts("m", "1", "2"), {}))
     assert plain["ranks"][0]["fields"] is None
 
 
@@ -190,5 +190,5 @@ def test_a_world_that_mpi_spawns_is_no_template() -> None:
     child = {"program": ["c", "{rank}"], "count": 1, "environment": {}, "info": {}}
     ask = {"world": spec.job_id, "rank": 0, "apps": [child], "pairs": {}}
     world = spawned_world(spec, first_worlds(spec), ask, ())
-    assert common_preparation(spec, world, WorldFacts("m", "1"), 1)["apps"][0]["program"] == ["c", "{rank}"]
+    assert common_preparation(spec, world, WorldFacts("m", "1", "2"), 1)["apps"][0]["program"] == ["c", "{rank}"]
     check_templates(world.apps)

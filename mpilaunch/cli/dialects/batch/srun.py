@@ -357,7 +357,8 @@ DIALECT = Dialect(
     owner="srun's",
     rows=_ROWS,
     defaults={
-        name: (value, "srun's default") for name, value in (("forward", "all"), ("stdin", "all"), ("continue-on-error", "yes"))
+        name: (value, "srun's default")
+        for name, value in (("forward", "all"), ("stdin", "all"), ("continue-on-error", "yes"), ("exit-code", "largest"))
     },
     variables={
         "SLURM_CPU_BIND": "--cpu-bind",

@@ -90,7 +90,7 @@ def _number(kind: str, value: Any) -> float | None:
     """Return the number that a word or a value of YAML is, of the kind "N" or "X"; None if it is none."""
     try:
         number = int(value) if kind == "N" else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return None if isinstance(value, bool) or (isinstance(value, float) and number != value) else number
 
@@ -107,7 +107,7 @@ def _set(knob: _Knob, value: Any) -> Translation:
             raise InvalidArgument(f"'{text}' is not a log level", "use one of " + ", ".join(_LEVELS))
     else:
         number = _number(knob.kind, value)
-        most, limits = (1.0, "0 to 1") if "noise" in knob.option else (float("inf"), "0 or more")
+        most, limits = (1.0, "0 to 1") if "noise" in knob.option else (1e300, "0 or more")
         if number is None or not 0 <= number <= most:
             wanted = "a whole number" if knob.kind == "N" else "a number"
             raise InvalidArgument(f"'{value}' is not {wanted}, {limits}", f"as in --{knob.option} 1")
@@ -181,12 +181,14 @@ def _export(name: str, value: str) -> Translation:
 def _variables(settings: Mapping[str, str]) -> Translation:
     """Return the variables of the library."""
     result = Translation()
+    if settings.get("HOROVOD_AUTOTUNE") == "0":
+        settings = {name: value for name, value in settings.items() if name != "HOROVOD_AUTOTUNE"}
     for knob in _KNOBS:
         value = settings.get(knob.variable)
         needed = next((name for name in _ONLY_WITH if knob.variable.startswith(name + "_")), knob.variable)
-        if value is None or (knob.variable == "HOROVOD_AUTOTUNE" and value == "0"):
+        if value is None:
             continue
-        if settings.get(needed, "0") == "0" and needed != knob.variable:
+        if needed not in settings:
             note = f"--{knob.option} has no effect without {_ONLY_WITH[needed]}"
             result += Translation(notes=((note, 0),))
         else:

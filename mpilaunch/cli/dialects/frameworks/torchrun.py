@@ -187,10 +187,10 @@ _ROWS = (
     ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
     # The program
     part("module m", "", "the program is a module: `python -u -m MODULE`; without it, a script: `python -u SCRIPT`"),
-    part("run-path", "", "the program is a script"),
-    part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
     part("use-env", "", "nothing for torchrun; without it `torch.distributed.launch` gives the script `--local-rank=N`"),
     part("no_python", "", "the program is started as it is"),
+    part("run-path", "", "the program is a script"),
+    part("python", "PATH", "the interpreter; without it PYTHON_EXEC, or python3 of PATH here"),
     needless("start-method", "METHOD", "every rank is a process of its own, started with exec"),
     acts("role", "NAME", role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
     # Output

@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mpilaunch.errors import ExitCode, UsageError, reason_of
-from mpilaunch.head.safe_files import write_all
 
-USAGE = b"""\
+USAGE = """\
 Usage: dshbak [OPTION]... [FILE]...
  -h       Display this help message
  -c       Coalesce identical output from hosts
@@ -36,7 +35,7 @@ def main(words: Sequence[str]) -> int:
     options = dict(pairs)
     try:
         if "-h" in options:
-            write_all(1, USAGE)
+            print(USAGE, end="", flush=True)
         else:
             _check(options)
             texts = _gather(paths)
@@ -86,9 +85,10 @@ def _print(texts: dict[bytes, bytes], *, together: bool) -> None:
     groups: dict[bytes, list[bytes]] = {}
     for host, text in texts.items():
         groups.setdefault(text if together else host, []).append(host)
-    for hosts in groups.values():
-        write_all(1, _RULE + (compressed(hosts) if together else hosts[0]) + b"\n" + _RULE)
-        write_all(1, texts[hosts[0]])
+    with open(1, "wb", closefd=False) as out:  # sys.stdout writes only a part where PYTHONUNBUFFERED is set
+        for hosts in groups.values():
+            out.write(_RULE + (compressed(hosts) if together else hosts[0]) + b"\n" + _RULE)
+            out.write(texts[hosts[0]])
 
 
 def _write_files(texts: dict[bytes, bytes], directory: str) -> None:
