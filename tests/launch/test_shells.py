@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ PDSH = {"PDSH_RCMD_TYPE": "ssh"}
 
 
 @pytest.fixture(scope="module")
-def links() -> Path:
+def links() -> Iterator[Path]:
     """Give a directory with the command under the names of the shells; not below /tmp, which is each host's own."""
     folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
     command = folder / "mpilaunch"
@@ -28,7 +29,8 @@ def links() -> Path:
     command.chmod(0o755)
     for name in ("pdsh", "clush", "dshbak"):
         (folder / name).symlink_to(command)
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 def both(
@@ -60,7 +62,7 @@ LINES = (
     "pdsh -w node02,node01,node02 -l root echo %n",
     "pdsh -w node01,node09,node02 'hostname; exit %n'",
     "pdsh -S -w node01,node09,node02 'hostname; exit %n'",
-    f"pdsh -S -u1 -w {W} sleep 3",
+    f"pdsh -S -u1 -w {W} sleep 5",
     f"pdsh -S -f 1024 -w {W} 'export A=b; cd /var; echo $A $PWD --node_rank=%n'",
     f"pdsh -w {W} 'echo -n x; sleep 0.2; echo y; echo ${{RANK-no}} ${{OMPI_COMM_WORLD_SIZE-no}} ${{MASTER_ADDR-no}}'",
     f"pdsh -R exec -w {W} echo '%n %h %u %%' 'a b;' x",
@@ -74,7 +76,7 @@ LINES = (
     f"clush -R exec -w {W} 'echo %n %h %host %rank %%;' hostname",
     f"clush -w {W} -q -S -t 5 'exit 4'",
     "clush -S -w node01,node09 hostname",
-    f"clush -S -u 1 -w {W} sleep 3",
+    f"clush -S -u 1 -w {W} sleep 5",
     f"clush -w {W} -o '-p 22 -oStrictHostKeyChecking=yes -q' pwd",
 )
 
