@@ -311,7 +311,7 @@ def _parameters(items: Sequence[str], source: str) -> list[str]:
         for item in items:
             if mca.acts(item.partition("=")[0]):
                 message = f"{source}: mca parameter '{item}' configures mpirun, and is supported only on the command line"
-                raise UsageError("mca-parameter", message, hint="use an option of mpilaunch instead, see docs/dialects.md")
+                raise UsageError("mca-parameter", message, hint="use an option of mpilaunch instead, see docs/dialect-options.md")
     return [f"OMPI_MCA_{item}" for item in items]
 
 

@@ -196,8 +196,8 @@ def test_no_dialect_has_an_option_twice() -> None:
 
 
 def test_the_page_is_the_table() -> None:
-    """docs/dialects.md is written from the tables; MPILAUNCH_UPDATE_GOLDEN=1 writes it anew."""
-    page = DOCS / "dialects.md"
+    """docs/dialect-options.md is written from the tables; MPILAUNCH_UPDATE_GOLDEN=1 writes it anew."""
+    page = DOCS / "dialect-options.md"
     head = page.read_text(encoding="utf-8").split("<!-- the tables -->\n")[0]
     text = head + "<!-- the tables -->\n" + tables()
     if goldens.UPDATE:

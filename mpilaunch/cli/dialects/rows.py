@@ -16,7 +16,7 @@ ReadFile = Callable[[str, str], str]
 """Reads a file, given its path and a name of its purpose for error messages; raises UsageError."""
 
 ACTS, NEEDLESS, IGNORED, REFUSED = "acts", "not needed", "does nothing", "not supported"
-"""Kinds of rows; docs/dialects.md and the help print those of options without effect."""
+"""Kinds of rows; docs/dialect-options.md and the help print those of options without effect."""
 
 
 DEBUGGER = "start the debugger as the program: xterm -e gdb --args ./a, or attach it to a running rank"

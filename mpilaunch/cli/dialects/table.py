@@ -1,6 +1,6 @@
 """The table of all options of other launchers: looks up an option and translates it.
 
-Pure, and loaded only if a command line needs it. docs/dialects.md is generated from this table.
+Pure, and loaded only if a command line needs it. docs/dialect-options.md is generated from this table.
 """
 
 from __future__ import annotations
