@@ -311,7 +311,8 @@ def _parameters(items: Sequence[str], source: str) -> list[str]:
         for item in items:
             if mca.acts(item.partition("=")[0]):
                 message = f"{source}: mca parameter '{item}' configures mpirun, and is supported only on the command line"
-                raise UsageError("mca-parameter", message, hint="use an option of mpilaunch instead, see docs/dialect-options.md")
+                hint = "use an option of mpilaunch instead, see docs/dialect-options.md"
+                raise UsageError("mca-parameter", message, hint=hint)
     return [f"OMPI_MCA_{item}" for item in items]
 
 

@@ -8,7 +8,7 @@ from mpilaunch.head.nodes.preparation import AT_LAUNCH, environment_before_launc
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.job.worlds import first_world
+from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 
 
@@ -47,7 +47,7 @@ def test_a_profile_and_what_the_user_sets_instead() -> None:
 
 def test_every_rank_has_a_port_on_its_own_node() -> None:
     spec = job(2, 1, ranks=3, profiles=("tf",))
-    world = first_world(spec)
+    (world,) = first_worlds(spec)
     facts = {
         index: NodeFacts(f"n{index}", "3.11.0", "/usr/bin/python3", (), (), (f"10.0.0.{index}",), None, 20000 * (index + 1))
         for index in range(2)

@@ -332,7 +332,7 @@ class Conversation(Head):
             ranks = range(index * PER_NODE, (index + 1) * PER_NODE)
             wireup.open_world(description, [{"rank": rank, "app": 0} for rank in ranks])
             self.nodes.append(wireup)
-            app = App(os.fsencode(sys.executable), [b"python3"], b"/", {}, [], "")
+            app = App(os.fsencode(sys.executable), [b"python3"], b"/", {}, [], "", own=1)
             wireup.offer_pmix(description, [app], self.ready.append)
             _, (descriptor,), _, _ = socket.recv_fds(HERE, 1, 1)
             connection = socket.socket(fileno=descriptor)
@@ -378,7 +378,7 @@ class Conversation(Head):
             assert states == ["finalized"] * SIZE, states
         for index, node in enumerate(self.nodes):
             for rank in range(index * PER_NODE, (index + 1) * PER_NODE):
-                for name, value in node.environment(rank, App(b"", [], b"", {}, [], "")).items():
+                for name, value in node.environment(rank, App(b"", [], b"", {}, [], "", own=0)).items():
                     assert "=" not in name and b"\0" not in os.fsencode(name + value)
         for helper in self.helpers:
             helper.end()
