@@ -1,5 +1,7 @@
 """Accelerate on CPUs: two steps of training, then a sum."""
 
+import os
+
 import accelerate
 import torch
 
@@ -15,6 +17,5 @@ for batch in data:
     steps += 1
 total = accelerator.reduce(torch.tensor(accelerator.process_index + 1.0), "sum")
 print(f"rank {accelerator.process_index} of {accelerator.num_processes} sum {total.item():g} steps {steps}", flush=True)
-# Threads of Gloo that outlive Python would abort the process.
-model, optimizer, data = accelerator.free_memory(model, optimizer, data)
-accelerator.end_training()
+# Threads of Gloo that outlive Python abort the process, sometimes even where the program has torn all down.
+os._exit(0)
