@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from mpilaunch.text import is_whole_number
+
 ReadFile = Callable[[str, str], str]
 """Reads a file, given its path and a name of its purpose for error messages; raises UsageError."""
 
@@ -196,9 +198,9 @@ def keep(key: str, *values: str) -> Translation:
     return Translation(parts={key: values[0] if values else "yes"})
 
 
-def part(names: str, metavar: str, text: str) -> Row:
-    """Return the row of an option whose value `finish` finds under its first name."""
-    return acts(names, metavar, partial(keep, names.split()[0]), text)
+def part(names: str, metavar: str, text: str, key: str = "") -> Row:
+    """Return the row of an option whose value `finish` finds under this key, or its first name."""
+    return acts(names, metavar, partial(keep, key or names.split()[0]), text)
 
 
 needless = partial(_without_effect, NEEDLESS)
@@ -211,9 +213,23 @@ def words_of(template: str, values: Sequence[str] = ()) -> Translation:
     return Translation(tuple(re.sub(r"\$([12])", lambda match: values[int(match[1]) - 1], word) for word in template.split()))
 
 
-def weak(flag: str, value: str) -> Translation:
+def weak(flag: str, *values: str) -> Translation:
     """Return an option of ours that every other setting overrides."""
-    return Translation((flag, value), weak=frozenset({flag}))
+    return Translation((flag, *values), weak=frozenset({flag}))
+
+
+def exports(variables: Mapping[str, str]) -> Translation:
+    """Return our options that set variables of the ranks."""
+    return Translation(tuple(word for name, value in variables.items() for word in ("--export", f"{name}={value}")))
+
+
+def whole(text: str, flag: str, least: int = 1) -> int:
+    """Return the number that the value of an option is; raises InvalidArgument."""
+    if not is_whole_number(text, 7) or int(text) < least:
+        raise InvalidArgument(
+            f"{flag}: '{text}' is not a whole number from {least} to 9999999", f"write {flag} {max(least, 4)}"
+        )
+    return int(text)
 
 
 def for_each(flag: str, names: str, separator: str = ",") -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.cli.dialects.batch.requests import whole
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -15,6 +14,7 @@ from mpilaunch.cli.dialects.rows import (
     needless,
     part,
     refused,
+    whole,
 )
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 

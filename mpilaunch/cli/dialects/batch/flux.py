@@ -9,8 +9,19 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from mpilaunch.cli.dialects.batch.requests import asks, check, whole
-from mpilaunch.cli.dialects.rows import Dialect, InvalidArgument, Surroundings, Translation, acts, ignored, part, refused, weak
+from mpilaunch.cli.dialects.batch.requests import asks, check
+from mpilaunch.cli.dialects.rows import (
+    Dialect,
+    InvalidArgument,
+    Surroundings,
+    Translation,
+    acts,
+    ignored,
+    part,
+    refused,
+    weak,
+    whole,
+)
 from mpilaunch.text import escape_braces
 
 _OTHER = frozenset({"submit", "bulksubmit", "batch", "alloc", "exec", "mini", "start", "job", "jobs", "proxy"})

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from mpilaunch.cli.dialects.batch.requests import whole
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -20,6 +19,7 @@ from mpilaunch.cli.dialects.rows import (
     ignored,
     part,
     refused,
+    whole,
 )
 
 _FIELDS = {"t": "{rank}", "h": "{host}", "j": "{job}", "%": "%"}

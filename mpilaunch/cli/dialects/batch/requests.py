@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, Row, Translation, acts
-from mpilaunch.text import is_whole_number
 
 _KEY = "asks"
 _INSIDE = "nothing inside an allocation, which has it; outside an error"
@@ -35,10 +34,3 @@ def check(parts: Mapping[str, str], inside: bool, how: str) -> Translation:
         if kind == _KEY:
             notes.append((f"{flag} has no effect: {reason or 'the allocation has it'}", 0 if reason else 1))
     return Translation(notes=tuple(notes))
-
-
-def whole(text: str, flag: str, least: int = 1) -> int:
-    """Return a number of an option; raises InvalidArgument."""
-    if not is_whole_number(text, 6) or int(text) < least:
-        raise InvalidArgument(f"{flag}: '{text}' is not a whole number from {least} to 999999", f"write {flag} {max(least, 4)}")
-    return int(text)

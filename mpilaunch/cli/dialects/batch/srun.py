@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from mpilaunch.cli.dialects.batch.multi_prog import programs_of
-from mpilaunch.cli.dialects.batch.requests import asks, check, whole
+from mpilaunch.cli.dialects.batch.requests import asks, check
 from mpilaunch.cli.dialects.batch.step import lay_out, nodes_of, placed, request_of, without_allocation
 from mpilaunch.cli.dialects.rows import (
     Dialect,
@@ -25,6 +25,7 @@ from mpilaunch.cli.dialects.rows import (
     part,
     refused,
     weak,
+    whole,
 )
 from mpilaunch.job.environment.contracts import is_listed
 from mpilaunch.job.environment.contracts.slurm import OF_TASKS

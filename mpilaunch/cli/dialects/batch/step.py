@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from mpilaunch.cli.dialects.batch.requests import whole
-from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation, weak
+from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation, exports, weak, whole
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.hosts.nodeset import Span, expand, fold
 from mpilaunch.hosts.schedulers.slurm import counts
@@ -216,11 +215,7 @@ def without_allocation(parts: Mapping[str, str], request: Request, names_hosts: 
     if "label" in parts:
         result += weak("--tag", f"{{rank:{len(str((request.tasks or 1) - 1))}}}: ")
     if request.tasks:
-        return (
-            result
-            + Translation(("--np", str(request.tasks)))
-            + Translation(("--oversubscribe",), weak=frozenset({"--oversubscribe"}))
-        )
+        return result + Translation(("--np", str(request.tasks))) + weak("--oversubscribe")
     return result + weak("--npernode", str(request.per_node or 1))
 
 
@@ -235,8 +230,9 @@ def placed(layout: Layout, method: str) -> Translation:
     result += Translation(("--np", str(layout.tasks)))
     used = {name: count for name, count in layout.nodes.items() if count}
     each = ",".join(str(count) if times == 1 else f"{count}(x{times})" for count, times in _runs(used.values()))
-    for variable, value in (("STEP_NODELIST", fold(used)), ("STEP_TASKS_PER_NODE", each), ("TASKS_PER_NODE", each)):
-        result += Translation(("--export", f"SLURM_{variable}={value}"))
+    result += exports(
+        {"SLURM_STEP_NODELIST": fold(used), **dict.fromkeys(("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), each)}
+    )
     if layout.listed:
         number = {name: index for index, name in enumerate(used)}
         names = [*layout.nodes]

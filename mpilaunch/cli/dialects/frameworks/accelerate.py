@@ -20,13 +20,14 @@ from mpilaunch.cli.dialects.rows import (
     Surroundings,
     Translation,
     acts,
+    exports,
     ignored,
     needless,
     part,
     refused,
     weak,
+    whole,
 )
-from mpilaunch.text import is_whole_number
 
 _PORT = "29500"
 _PARADIGMS = {
@@ -60,12 +61,15 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     result = _ranks(values, paradigm, around) + output + _notes(parts, groups, config)
     fields = (*config.deepspeed_fields, *(("mixed_precision",) if "mixed_precision" in {*config.values} - {*parts} else ()))
     environment = _environment(values, paradigm, groups, fields, around.environ)
-    exports = tuple(word for name, text in environment.items() for word in ("--export", f"{name}={text}"))
-    return Translation(exports) + result, program(parts, words, around.environ)
+    return exports(environment) + result, program(parts, words, around.environ)
 
 
 def _true(values: Mapping[str, str], name: str) -> bool:
     return values.get(name, "").lower() in ("true", "1", "yes", "y", "t", "on")
+
+
+def _on_cpu(values: Mapping[str, str]) -> bool:
+    return _true(values, "cpu") or _true(values, "use_cpu")
 
 
 def _paradigm(given: Mapping[str, str], config: Config) -> str:
@@ -104,9 +108,7 @@ def _number(values: Mapping[str, str], name: str, least: int) -> int | None:
     text = values.get(name)
     if text is None or (name == "num_processes" and text == "-1"):
         return None
-    if not is_whole_number(text, 7) or int(text) < least:
-        raise InvalidArgument(f"--{name} '{text}' is not a number from {least}", "leave it out for the default")
-    return int(text)
+    return whole(text, f"--{name}", least)
 
 
 def _ranks(values: Mapping[str, str], paradigm: str, around: Surroundings) -> Translation:
@@ -131,11 +133,9 @@ def _ranks(values: Mapping[str, str], paradigm: str, around: Surroundings) -> Tr
         result += _each(values, paradigm, machines, named=around.names_hosts)
     address, port = values.get("main_process_ip"), values.get("main_process_port", _PORT)
     if rank is not None and not around.names_hosts and (address is None or port == "0"):
-        needed = "--main_process_ip" if address is None else "--main_process_port other than 0"
+        needed = "--main_process_ip" if address is None else "a --main_process_port other than 0"
         hint = "give each machine the same ones, or run mpilaunch once, with --host or --hostfile"
-        raise InvalidArgument(
-            f"--machine_rank {rank} needs a {needed}".replace("a --main_process_ip", "--main_process_ip"), hint
-        )
+        raise InvalidArgument(f"--machine_rank {rank} needs {needed}", hint)
     by_hand = ByHand(str(machines), rank, address or "", port, "--num_machines", "--machine_rank")
     nodes = by_hand.translation(around, given="num_machines" in values and machines > 1)
     result += Translation(notes=nodes.notes) if "--np" in result.words else nodes
@@ -155,8 +155,7 @@ def _each(values: Mapping[str, str], paradigm: str, machines: int, *, named: boo
     """Return the number of ranks: in all on named hosts, else of each machine; one for each GPU where it is not given."""
     processes = _number(values, "num_processes", 1)
     if processes is None:
-        on_cpu = _true(values, "cpu") or _true(values, "use_cpu")
-        return weak("--npernode", "1" if on_cpu else "gpu")
+        return weak("--npernode", "1" if _on_cpu(values) else "gpu")
     if paradigm == "multi_gpu" and processes < 2 and "multi_gpu" in values:
         raise InvalidArgument("--multi_gpu needs at least 2 processes", "leave --multi_gpu out")
     if processes % machines:
@@ -173,7 +172,7 @@ def _environment(
     values: Mapping[str, str], paradigm: str, groups: frozenset[str], fields: Sequence[str], environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of the ranks; `fields` are the options of DeepSpeed that the config file sets."""
-    on_cpu = _true(values, "cpu") or _true(values, "use_cpu")
+    on_cpu = _on_cpu(values)
     result = {"ACCELERATE_MIXED_PRECISION": values.get("mixed_precision", "no").lower(), **variables(groups, values)}
     if not paradigm:
         result["ACCELERATE_USE_CPU"] = str(on_cpu)

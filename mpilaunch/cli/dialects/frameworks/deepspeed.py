@@ -17,16 +17,20 @@ from mpilaunch.cli.dialects.rows import (
     Surroundings,
     Translation,
     acts,
+    exports,
     needless,
     part,
     refused,
     weak,
+    whole,
 )
+from mpilaunch.cli.files import read_unnamed
 from mpilaunch.hosts.allocation import HostDefaults, allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.hosts.slot_filter import filter_slots
-from mpilaunch.text import escape_braces, is_whole_number
+from mpilaunch.job.environment.env_file import read_env_file
+from mpilaunch.text import escape_braces
 
 _HOSTFILE, _PORT = "/job/hostfile", "29500"
 """DeepSpeed's defaults of --hostfile, used if the file exists, and of --master_port."""
@@ -98,8 +102,7 @@ def _check(parts: Mapping[str, str]) -> None:
         hint = f"leave --{given[-1]} out; --include and --exclude name the slots of each host"
         raise InvalidArgument(f"--{given[0]} and --{given[-1]} contradict each other", hint)
     for name in ("num_nodes", "num_gpus", "node_rank"):
-        if name in parts and not is_whole_number(parts[name], 7):
-            raise InvalidArgument(f"--{name} '{parts[name]}' is not a whole number", "leave it out for the default")
+        whole(parts.get(name, "0"), f"--{name}", 0)
     for name, needed in _NEEDS.items():
         if name in parts and needed not in parts:
             raise InvalidArgument(f"--{name} needs --{needed}", f"add --{needed}, or leave --{name} out")
@@ -118,7 +121,8 @@ def _sizes(parts: Mapping[str, str], hostfile: str | None, around: Surroundings)
     """Return the ranks of each host where an option depends on them, None where they are unknown."""
     each = int(parts["num_gpus"]) if "num_gpus" in parts else None
     if hostfile is None or not ("no_ssh" in parts or "bind_cores_to_rank" in parts):
-        count = _count(parts["include"]) if hostfile is None and parts.get("include") and not around.names_hosts else None
+        here = hostfile is None and not around.names_hosts
+        count = len(_slots(parts.get("include", ""))) if here else 0
         return {"localhost": each or count or 0} if each or count else None
     nodes = allocate(parse_hostfile(around.read_file(hostfile, "hostfile"), hostfile), hostfile, HostDefaults())
     for flag in ("include", "exclude"):
@@ -126,11 +130,6 @@ def _sizes(parts: Mapping[str, str], hostfile: str | None, around: Surroundings)
             nodes = filter_slots(nodes, parts[flag], f"--{flag}")
     sizes = {node.name: each or len(node.slots) for node in nodes.nodes}
     return dict(list(sizes.items())[: int(parts.get("num_nodes", "0")) or None])
-
-
-def _count(include: str) -> int:
-    """Return the number of slots that a list of this machine names, 0 for all."""
-    return len(_slots(include))
 
 
 def _slots(include: str) -> set[int]:
@@ -214,18 +213,13 @@ def _elastic(parts: Mapping[str, str]) -> Translation:
     restarts = weak("--max-restarts", "100")
     if "max_elastic_nodes" not in parts:
         if "min_elastic_nodes" in parts:
-            raise InvalidArgument(
-                "--min_elastic_nodes needs --max_elastic_nodes", "add it, the number of nodes of the hostfile"
-            )
+            raise InvalidArgument("--min_elastic_nodes needs --max_elastic_nodes", "add it: the hostfile's number of nodes")
         return restarts
     return restarts + Translation(("--nnodes", f"{parts.get('min_elastic_nodes', '1')}:{parts['max_elastic_nodes']}"))
 
 
 def _variables(environ: Mapping[str, str], *, template: bool) -> Translation:
     """Return the variables that DeepSpeed's launcher gives to the ranks of all nodes; braces are escaped in templates."""
-    from mpilaunch.cli.files import read_unnamed
-    from mpilaunch.job.environment.env_file import read_env_file
-
     path = ":".join(filter(None, (os.getcwd(), environ.get("PYTHONPATH"))))
     variables = {"PYTHONPATH": path, **{name: environ[name] for name in _OF_NODES if name in environ}}
     variables |= {name: value for name, value in environ.items() if name.startswith("PYTHON") and name not in variables}
@@ -234,7 +228,7 @@ def _variables(environ: Mapping[str, str], *, template: bool) -> Translation:
         if folder and (text := read_unnamed(file, "env file")) is not None:
             variables |= {name: value for _, name, value in read_env_file(file, text)}
     spelled = escape_braces if template else str
-    return Translation(tuple(word for name, value in variables.items() for word in ("--export", f"{name}={spelled(value)}")))
+    return exports({name: spelled(value) for name, value in variables.items()})
 
 
 def _program(

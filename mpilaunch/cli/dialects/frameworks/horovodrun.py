@@ -16,7 +16,10 @@ from mpilaunch.cli.dialects.rows import (
     Surroundings,
     Translation,
     acts,
+    exports,
+    keep,
     needless,
+    part,
     refused,
     weak,
 )
@@ -77,15 +80,6 @@ _CONTROLLER, _OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
 # Functions of rows
 
 
-def _keep(key: str, *values: str) -> Translation:
-    """An option that counts together with others: keep its value for `finish`."""
-    return Translation(parts={key: values[0] if values else "1"})
-
-
-def _part(names: str, metavar: str, text: str) -> Row:
-    return acts(names, metavar, partial(_keep, names.split()[0]), text)
-
-
 def _number(kind: str, value: Any) -> float | None:
     """Return the number that a word or a value of YAML is, of the kind "N" or "X"; None if it is none."""
     try:
@@ -121,7 +115,7 @@ def _rows_of(knob: _Knob) -> Iterator[Row]:
         yield acts(knob.option, knob.kind, partial(_set, knob), f"`-x {knob.variable}={unit}`")
     else:
         for names, value in ((knob.option, "1"), (_OPPOSITES.get(knob.option, f"no-{knob.option}"), "0")):
-            yield acts(names, "", partial(_keep, knob.variable, value), f"`-x {knob.variable}={value}`")
+            yield acts(names, "", partial(keep, knob.variable, value), f"`-x {knob.variable}={value}`")
 
 
 def ssh_port(port: str) -> Translation:
@@ -129,11 +123,6 @@ def ssh_port(port: str) -> Translation:
     if not port.isdecimal() or not 1 <= int(port[:6]) <= 65535:
         raise InvalidArgument(f"'{port}' is not a port", "a number from 1 to 65535")
     return Translation(("--ssh-option", f"Port={port}"))
-
-
-def interfaces(names: str) -> Translation:
-    """--network-interfaces NAMES: network interfaces; several uses add up."""
-    return Translation(parts={f"interface {name}": name for name in names.split(",") if name})
 
 
 # All options together
@@ -150,7 +139,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         raise InvalidArgument("--gloo and --mpi contradict each other", "leave one out")
     result += weak("--tag", "ompi" if controller == "mpi" else "[{rank}]<{stream}>:")
     if controller == "mpi":
-        result += _export(_CONTROLLER, "mpi")
+        result += exports({_CONTROLLER: "mpi"})
     else:
         result += Translation(("--profile", "horovod"))
         if controller is None:
@@ -158,12 +147,10 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
             unset = [name for name in (_CONTROLLER, _OPERATIONS) if name not in around.environ]
             result += Translation(tuple(word for name in unset for word in ("--unset-env", name)))
         else:
-            result += _export(_CONTROLLER, "gloo") + _export(_OPERATIONS, "gloo")
-    names = [name for key, name in parts.items() if key.startswith("interface ")]
-    if names:
-        listed = ",".join(names)
-        result += _export("HOROVOD_GLOO_IFACE", names[0]) + _export("NCCL_SOCKET_IFNAME", listed)
-        result += _export("OMPI_MCA_btl_tcp_if_include", listed)
+            result += exports({_CONTROLLER: "gloo", _OPERATIONS: "gloo"})
+    if names := list(dict.fromkeys(filter(None, parts.get("interfaces,", "").split(",")))):
+        listed = dict.fromkeys(("NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include"), ",".join(names))
+        result += exports({"HOROVOD_GLOO_IFACE": names[0], **listed})
     return result + _variables(settings), list(words)
 
 
@@ -171,11 +158,7 @@ def _this_machine(parts: Mapping[str, str]) -> Translation:
     """Return this machine as the only host, with a slot for each rank; `-np` may be set elsewhere."""
     if "np" in parts:
         return weak("--host", f"localhost:{parts['np']}")
-    return weak("--host", "localhost") + Translation(("--oversubscribe",), weak=frozenset({"--oversubscribe"}))
-
-
-def _export(name: str, value: str) -> Translation:
-    return Translation(("--export", f"{name}={value}"))
+    return weak("--host", "localhost") + weak("--oversubscribe")
 
 
 def _variables(settings: Mapping[str, str]) -> Translation:
@@ -192,7 +175,7 @@ def _variables(settings: Mapping[str, str]) -> Translation:
             note = f"--{knob.option} has no effect without {_ONLY_WITH[needed]}"
             result += Translation(notes=((note, 0),))
         else:
-            result += _export(knob.variable, value)
+            result += exports({knob.variable: value})
     return result
 
 
@@ -235,13 +218,13 @@ _ROWS = (
     acts("v", "", "--version"),
     refused("check-build cb", "", "mpilaunch does not import Horovod; ask it: python -m horovod.runner.launch --check-build"),
     needless("disable-cache", "", "mpilaunch keeps no results of earlier checks"),
-    acts("network-interfaces network-interface", "NAMES", interfaces,
-        "`-x HOROVOD_GLOO_IFACE=FIRST -x NCCL_SOCKET_IFNAME=NAMES -x OMPI_MCA_btl_tcp_if_include=NAMES`"),
-    _part("config-file", "FILE", "the settings of a YAML file, which options override"),
+    part("network-interfaces network-interface", "NAMES",
+        "`-x HOROVOD_GLOO_IFACE=FIRST -x NCCL_SOCKET_IFNAME=NAMES -x OMPI_MCA_btl_tcp_if_include=NAMES`", "interfaces,"),
+    part("config-file", "FILE", "the settings of a YAML file, which options override"),
     acts("ssh-port p", "PORT", ssh_port, "`--ssh-option Port=PORT`"),
     acts("ssh-identity-file i", "FILE", "--ssh-option IdentityFile=$1"),
-    _part("gloo", "", "`--profile horovod`; without --gloo and --mpi the same, and Horovod uses MPI if it was built with it"),
-    _part("mpi", "", "`-x HOROVOD_CONTROLLER=mpi`"),
+    part("gloo", "", "`--profile horovod`; without --gloo and --mpi the same, and Horovod uses MPI if it was built with it"),
+    part("mpi", "", "`-x HOROVOD_CONTROLLER=mpi`"),
     refused("jsrun", "", "mpilaunch starts the ranks itself: leave it out"),
     refused("mpi-args binding-args", "ARGS", _MPIRUN),
     acts("tcp", "", "--export NCCL_IB_DISABLE=1"),

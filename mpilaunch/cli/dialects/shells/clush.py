@@ -10,9 +10,20 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from mpilaunch.cli.dialects.rows import Dialect, InvalidArgument, Surroundings, Translation, acts, needless, refused, weak
+from mpilaunch.cli.dialects.rows import (
+    Dialect,
+    InvalidArgument,
+    Surroundings,
+    Translation,
+    acts,
+    keep,
+    needless,
+    part,
+    refused,
+    weak,
+)
 from mpilaunch.cli.dialects.shells import remote
-from mpilaunch.cli.dialects.shells.remote import keep, part
+from mpilaunch.cli.files import expand_group
 from mpilaunch.hosts.nodeset import Span
 from mpilaunch.text import escape_braces
 
@@ -98,8 +109,6 @@ def _expand(texts: Sequence[tuple[str, str]]) -> set[str]:
             span = Span.of(word, source)
             items = [span] if re.search("[&!^]", word) else [item for item in span.split() if item.text]
             for item in items:
-                from mpilaunch.cli.files import expand_group
-
                 hosts.update(expand_group(item) if re.search("[@&!^]", item.text) else remote.expand_host(item))
     return hosts
 
@@ -113,12 +122,7 @@ DIALECT = Dialect(
     owner="clush's",
     rows=(
         # Hosts
-        part(
-            "w",
-            "HOSTS",
-            "one rank on each: ranges and @GROUP; `&`, `!` and `^` between sets need the library ClusterShell",
-            "w,",
-        ),
+        part("w", "HOSTS", "one rank on each: ranges and @GROUP; `&`, `!` and `^` need the library ClusterShell", "w,"),
         part("x", "HOSTS", "leave these out", "x,"),
         part("g group", "GROUP", "the hosts of a group", "g,"),
         part("X", "GROUP", "leave the hosts of a group out", "X,"),

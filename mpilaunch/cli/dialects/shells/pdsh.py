@@ -19,11 +19,11 @@ from mpilaunch.cli.dialects.rows import (
     acts,
     ignored,
     needless,
+    part,
     refused,
     weak,
 )
 from mpilaunch.cli.dialects.shells import remote
-from mpilaunch.cli.dialects.shells.remote import part
 from mpilaunch.hosts.nodeset import Span
 
 _CONNECT_TIMEOUT = "10"

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 
-from mpilaunch.cli.dialects.rows import InvalidArgument, Row, Translation, acts, weak
+from mpilaunch.cli.dialects.rows import InvalidArgument, Translation, weak, whole
+from mpilaunch.cli.files import expand_group
 from mpilaunch.hosts.nodeset import Span, expand
-from mpilaunch.text import is_whole_number
 
 _IN_HOME = "cd; "
 _SHELL = 'exec "${SHELL:-/bin/sh}" -c '
@@ -21,28 +20,9 @@ _START_TIMEOUT = 60
 """Default of --start-timeout in seconds."""
 
 
-def keep(key: str, *values: str) -> Translation:
-    """Keep the value of an option for `finish`."""
-    return Translation(parts={key: values[0] if values else "yes"})
-
-
-def part(names: str, metavar: str, text: str, key: str = "") -> Row:
-    """Return the row of an option that counts together with others; a key that ends with a comma collects its values."""
-    return acts(names, metavar, partial(keep, key or names.split()[0]), text)
-
-
-def number(flag: str, text: str, least: int = 0) -> int:
-    """Return a whole number."""
-    if not is_whole_number(text, 7) or int(text) < least:
-        raise InvalidArgument(f"{flag}: '{text}' is not a number, {least} or more", f"write {flag} {max(least, 8)}")
-    return int(text)
-
-
 def expand_host(item: Span) -> list[str]:
     """Return the names of one item of a host list: a name, a range, or a group."""
     if item.text.startswith("@"):
-        from mpilaunch.cli.files import expand_group  # it reads files
-
         return expand_group(item)
     if re.fullmatch(r"[^:]*:[^:]*", item.text):
         raise InvalidArgument(f"'{item.text}' is not a host", "a port is set with --ssh-option Port=2222")
@@ -53,13 +33,13 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
     """Return the options of a job that runs one command on each host, in this order; `parts` has local, S, N, t, u and f."""
     if not hosts:
         raise InvalidArgument("no host is left to run on", "check -w and -x")
-    if (fanout := parts.get("f")) and number("-f", fanout, least=1) < len(hosts):
+    if (fanout := parts.get("f")) and whole(fanout, "-f") < len(hosts):
         hint = f"leave -f out, or name at most {fanout} hosts at a time with -w"
         raise InvalidArgument(f"-f {fanout}, but {len(hosts)} hosts: mpilaunch runs on all hosts at the same time", hint)
     names = ",".join(name if user is None or "@" in name else f"{user}@{name}" for name in hosts)
     words = ["--host", names, "--map-by", "seq", "--bare", "--continue-on-error", "--skip-unreachable"]
     words += ["--fanout", fanout] if fanout else []
-    connect, limit = number("-t", parts["t"]), number("-u", parts.get("u", "0"))
+    connect, limit = whole(parts["t"], "-t", 0), whole(parts.get("u", "0"), "-u", 0)
     words += ["--agent", "local"] if "local" in parts else ["--ssh-option", f"ConnectTimeout={connect}"]
     words += ["--timeout", str(limit)] if limit else []
     result = Translation(tuple(words)) + weak("--forward", "none") + weak("--exit-code", "largest" if "S" in parts else "zero")
@@ -111,27 +91,11 @@ def _quoted(line: str, fields: Mapping[str, str]) -> str:
     return result + (shlex.quote(text) if text or not result else "")
 
 
-_SSH = {
-    "-p": "Port",
-    "-l": "User",
-    "-i": "IdentityFile",
-    "-J": "ProxyJump",
-    "-F": "",
-    "-o": "",
-    "-c": "Ciphers",
-    "-m": "MACs",
-    "-q": "",
-    "-4": "AddressFamily=inet",
-    "-6": "AddressFamily=inet6",
-    "-C": "Compression=yes",
-    "-2": "",
-    "-a": "ForwardAgent=no",
-    "-x": "ForwardX11=no",
-    "-T": "RequestTTY=no",
-    "-n": "",
-}
-"""Option of ssh to its setting: NAME for one with an argument, NAME=VALUE for one without."""
-_NO_ARGUMENT = frozenset("q46C2axTn")
+_ARGUMENT = {"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump", "-o": "", "-c": "Ciphers", "-m": "MACs"}
+"""Option of ssh with an argument to the name of its setting."""
+_ALONE = {"-4": "AddressFamily=inet", "-6": "AddressFamily=inet6", "-C": "Compression=yes", "-a": "ForwardAgent=no"}
+_ALONE |= {"-x": "ForwardX11=no", "-T": "RequestTTY=no", "-q": "", "-2": "", "-n": ""}
+"""Option of ssh without an argument to its setting, "" for none."""
 
 
 def ssh_options(source: str, text: str) -> Translation:
@@ -145,13 +109,13 @@ def ssh_options(source: str, text: str) -> Translation:
     while words:
         word = words.pop(0)
         flag, value = word[:2], word[2:]
-        if flag not in _SSH or flag == "-F":
+        if flag not in _ARGUMENT | _ALONE:
             raise InvalidArgument(f"{source}: option '{word}' of ssh is not supported", hint)
-        if flag[1] in _NO_ARGUMENT:
-            settings += [_SSH[flag]] if _SSH[flag] else []
+        if flag in _ALONE:
+            settings += filter(None, (_ALONE[flag],))
             words[:0] = [f"-{value}"] if value else []
             continue
         if not (value := value or (words.pop(0) if words else "")):
             raise InvalidArgument(f"{source}: {flag} needs a value", hint)
-        settings.append(re.sub(r"^(\w+)\s*=?\s*", r"\1=", value) if flag == "-o" else f"{_SSH[flag]}={value}")
+        settings.append(re.sub(r"^(\w+)\s*=?\s*", r"\1=", value) if flag == "-o" else f"{_ARGUMENT[flag]}={value}")
     return Translation(tuple(word for setting in settings for word in ("--ssh-option", setting)))
