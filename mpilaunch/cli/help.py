@@ -121,9 +121,10 @@ def _dialect(name: str) -> str:
     dialect = of_name(name)
     formatter = _Formatter()
     formatter.write(f"Options of {dialect.title} with other names in mpilaunch; all others are in mpilaunch --help all.\n\n")
-    formatter.write_dl([(spelling(row), meaning(row).replace("`", "")) for row in dialect.rows])
+    formatter.write_dl([(spelling(row, name), meaning(row).replace("`", "")) for row in dialect.rows])
     formatter.write_paragraph()
-    formatter.write_text("Each may have one dash or two. See also docs/dialects.md.")
+    one = "" if name in dialects.SEPARATE else "Each may have one dash or two. "
+    formatter.write_text(f"{one}See also docs/dialects.md.")
     return formatter.getvalue()
 
 

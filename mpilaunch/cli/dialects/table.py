@@ -164,9 +164,10 @@ def translate(row: Row, flag: str, values: Sequence[str], read_file: ReadFile) -
         raise UsageError("option-value", f"{flag}: {reason}", hint=hint) from None
 
 
-def spelling(row: Row) -> str:
-    """Return an option with its arguments, for a help text: "-genv NAME VALUE"."""
-    return f"{' '.join('-' + name for name in row.names)} {row.metavar}".rstrip()
+def spelling(row: Row, dialect: str = "") -> str:
+    """Return an option with its arguments, as its launcher spells it: "-genv NAME VALUE", or --long for a separate one."""
+    dashes = "--" if dialect in SEPARATE else "-"
+    return f"{' '.join((dashes if len(name) > 1 else '-') + name for name in row.names)} {row.metavar}".rstrip()
 
 
 def meaning(row: Row) -> str:
