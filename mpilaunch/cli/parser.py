@@ -347,7 +347,7 @@ class _Reader:
         if row is None:
             from mpilaunch.cli.dialects.others import unknown
 
-            raise unknown(flag, table.flags(self._dialects))
+            raise unknown(flag, table.flags(self._dialects), self._separate.name if self._separate else "")
         if values and not row.metavar:
             raise UsageError("option-value", f"option {flag} takes no value")
         while rest and row.needs_more(values):

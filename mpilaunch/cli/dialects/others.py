@@ -8,41 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mpilaunch.cli.dialects import NAMES, SEPARATE
+from mpilaunch.cli.dialects.table import of_name
 from mpilaunch.cli.options import BY_FLAG
 from mpilaunch.errors import UsageError
 from mpilaunch.text import closest
 
-_TORCHRUN = "--dialect torchrun before it, or a link named torchrun, reads the options of torchrun"
-_DEEPSPEED = _TORCHRUN.replace("torchrun", "deepspeed")
-_SRUN = _TORCHRUN.replace("torchrun", "srun")
-_ACCELERATE = "--dialect accelerate before it, or a link named accelerate, reads the options of accelerate launch"
-INSTEAD = {
-    "-w": "--host HOSTS names the nodes; --dialect pdsh, clush or srun, or a link of that name, reads a line of that command",
-    "--nodelist": f"--host HOSTS names the nodes; {_SRUN}",
-    "--nproc-per-node": f"-N N starts N ranks on each node; {_TORCHRUN}",
-    **dict.fromkeys(("-m", "--module"), f"write the interpreter: mpilaunch -np 4 python3 -m MODULE; {_TORCHRUN}"),
-    **dict.fromkeys(("--standalone", "--no-python", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"), _TORCHRUN),
-    **dict.fromkeys(("--rdzv-conf", "--local-ranks-filter", "--redirects", "--tee", "--log-dir", "--role"), _TORCHRUN),
-    "--num-gpus": f"-N N starts N ranks on each node; {_DEEPSPEED}",
-    "--num-nodes": f"--host and --hostfile name the nodes; {_DEEPSPEED}",
-    **dict.fromkeys(("--no-local-rank", "--no-ssh", "--force-multi", "--bind-cores-to-rank", "--save-pid"), _DEEPSPEED),
-    "--num-processes": f"-np N starts N ranks; {_ACCELERATE}",
-    "--num-machines": f"--host and --hostfile name the nodes; {_ACCELERATE}",
-    **dict.fromkeys(("--machine-rank", "--main-process-ip", "--main-process-port", "--mixed-precision"), _ACCELERATE),
-    **dict.fromkeys(("--multi-gpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--config-file"), _ACCELERATE),
-    "--ntasks": f"-np N starts N ranks; {_SRUN}",
-    "--ntasks-per-node": f"-N N starts N ranks on each node; {_SRUN}",
-    "--cpus-per-task": f"--cpus-per-rank N gives each rank N CPUs; {_SRUN}",
-    "--gpus-per-task": f"--gpus-per-rank N gives each rank N GPUs; {_SRUN}",
-    **dict.fromkeys(("--kill-on-bad-exit", "--label", "--multi-prog", "--distribution", "--overcommit"), _SRUN),
+
+def _reading(names: Sequence[str]) -> str:
+    if len(names) > 1:
+        return f"--dialect {', '.join(names[:-1])} or {names[-1]}, or a link of that name, reads a line of that launcher"
+    return f"--dialect {names[0]} before it, or a link named {names[0]}, reads the options of {names[0]}"
+
+
+OURS = {
+    "-w": f"--host HOSTS names the nodes; {_reading(['pdsh', 'clush', 'srun'])}",
+    "-m": f"write the interpreter: mpilaunch -np 4 python3 -m MODULE; {_reading(['torchrun'])}",
+    "--module": "write the interpreter: mpilaunch -np 4 python3 -m MODULE",
+    **dict.fromkeys(("--num-nodes", "--num-machines", "--nodelist"), "--host and --hostfile name the nodes"),
+    **dict.fromkeys(("--nproc-per-node", "--num-gpus", "--ntasks-per-node"), "-N N starts N ranks on each node"),
+    **dict.fromkeys(("--num-processes", "--ntasks"), "-np N starts N ranks"),
+    "--cpus-per-task": "--cpus-per-rank N gives each rank N CPUs",
+    "--gpus-per-task": "--gpus-per-rank N gives each rank N GPUs",
 }
-"""Flag, with hyphens, to the hint."""
+"""Flag of another launcher, with hyphens, to the option of ours that does the same."""
 
 
-def unknown(word: str, foreign: Sequence[str]) -> UsageError:
-    """Return the error for an option that no launcher has; `foreign` are the flags of other launchers."""
-    if (instead := INSTEAD.get(word.replace("_", "-"))) is not None:
-        return UsageError("option-unknown", f"unknown option {word}", hint=instead)
+def unknown(word: str, foreign: Sequence[str], launcher: str = "") -> UsageError:
+    """Return the error for an option that no launcher has, or that the one in use has not.
+
+    Args:
+        foreign: flags of other launchers.
+        launcher: the launcher that is not detected, if its options are read.
+    """
+    if not launcher:
+        owners = [name for name in NAMES if name in SEPARATE and len(word) > 2 and of_name(name).has(word)]
+        ours = OURS.get(word.replace("_", "-"))
+        if hint := "; ".join(filter(None, (ours, _reading(owners) if owners else ""))):
+            return UsageError("option-unknown", f"unknown option {word}", hint=hint)
     digits = len(word) - len(word.rstrip("0123456789"))
     if digits and not word.startswith("--") and (glued := word[:-digits]) in (*BY_FLAG, *foreign):
         return UsageError("option-unknown", f"unknown option {word}", hint=f"write {glued} {word[-digits:]}")
@@ -51,4 +54,5 @@ def unknown(word: str, foreign: Sequence[str]) -> UsageError:
     guess = next((other for other in foreign if len(flag) > 5 and other.startswith(flag)), None)
     guess = guess or (closest(flag, (*long, *foreign)) if len(word) > 2 else None)
     suggestion = f"; did you mean {guess if word.startswith('--') else guess[1:]}?" if guess else ""
-    return UsageError("option-unknown", f"unknown option {word}{suggestion}", hint="mpilaunch --help all lists all options")
+    lists = f"{launcher} lists its options" if launcher else "all lists all options"
+    return UsageError("option-unknown", f"unknown option {word}{suggestion}", hint=f"mpilaunch --help {lists}")

@@ -26,9 +26,8 @@ def cpu_binding(text: str) -> Translation:
     if text in _BINDINGS:
         return Translation(("--bind-to", _BINDINGS[text]))
     if not text.replace(",", "").replace("-", "").replace(":", "").isdecimal():
-        raise InvalidArgument(
-            f"binding '{text}' is not supported", "use cpu, depth, numa_node, none, or numbers: 0,2,4 or 0-3:4-7"
-        )
+        hint = "use cpu, depth, numa_node, none, or numbers: 0,2,4 or 0-3:4-7"
+        raise InvalidArgument(f"binding '{text}' is not supported", hint)
     lists = [list(map(str, parse_numbers(Span.of(item, "-cc")))) for item in text.split(":")]
     users = ["+".join(numbers) for numbers in lists] if len(lists) > 1 else lists[0]
     return Translation(("--bind-to", f"user:{','.join(users)}"))
@@ -61,12 +60,7 @@ _ROWS = (
     part("N pes-per-node", "N", "`--npernode N`"),
     part("S pes-per-numa-node", "N", "`--map-by ppr:N:numa`"),
     part("d cpus-per-pe", "N", "`--cpus-per-rank N`"),
-    acts(
-        "cc cpu-binding",
-        "TYPE",
-        cpu_binding,
-        "`--bind-to`: core for cpu and depth, numa for numa_node, none, or lists; unbound without it",
-    ),
+    acts("cc cpu-binding", "TYPE", cpu_binding, "`--bind-to`: core for cpu and depth, numa for numa_node, none, or lists"),
     acts("j cpus-per-cu", "N", cpus_per_unit, "`--use-hwthread-cpus` if N is above 1"),
     acts("e environment-override", "NAME=VALUE", "--export $1"),
     acts("q quiet", "", "--quiet"),

@@ -55,9 +55,8 @@ def template(flag: str, text: str) -> Translation:
 def env(rule: str) -> Translation:
     """--env RULE: -PATTERN removes variables, NAME and PREFIX* add them, NAME=VALUE sets one, ^FILE reads a file."""
     if rule.lstrip("-").startswith("/") or "$" in rule.partition("=")[2]:
-        raise InvalidArgument(
-            f"rule '{rule}' is not supported", "name variables, or prefixes like NAME_*; the shell fills $NAME"
-        )
+        hint = "name variables, or prefixes like NAME_*; the shell fills $NAME"
+        raise InvalidArgument(f"rule '{rule}' is not supported", hint)
     whole_rules = {"*": ("--forward", "all"), "-*": ("--forward", "none")}
     flag = {"-": "--unset-env", "^": "--env-file"}.get(rule[:1])
     return Translation(whole_rules.get(rule) or ((flag, rule[1:]) if flag else ("--export", rule)))
@@ -108,6 +107,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     return result, list(words)
 
 
+_KNOWN = "{{id}}, {{task.id}}, {{node.id}}, {{node.name}}"
 _PER_RESOURCE = "use --ntasks with --cores-per-task and --gpus-per-task, or --tasks-per-node"
 
 _ROWS = (
@@ -120,18 +120,8 @@ _ROWS = (
     refused("taskmap", "SCHEME", "use --map-by and --rank-by, or --rankmap"),
     acts("time-limit t", "TIME", time_limit, "`--timeout TIME`, in minutes without a unit"),
     part("label-io l", "", "`--tag '{rank}: '`"),
-    acts(
-        "output",
-        "TEMPLATE",
-        partial(template, "--output-file"),
-        "`--output-file` with {{id}}, {{task.id}}, {{node.id}}, {{node.name}}",
-    ),
-    acts(
-        "error",
-        "TEMPLATE",
-        partial(template, "--error-file"),
-        "`--error-file` with the same fields; without it stderr goes with stdout",
-    ),
+    acts("output", "TEMPLATE", partial(template, "--output-file"), f"`--output-file` with {_KNOWN}"),
+    acts("error", "TEMPLATE", partial(template, "--error-file"), "`--error-file`; without it stderr goes with stdout"),
     acts("input", "RANK", "--stdin $1"),
     ignored("unbuffered u", "", "mpilaunch never waits for more output; start a C program as: stdbuf -oL ./a"),
     acts("env", "RULE", env, "`--export`, `--unset-env`, `--forward` or `--env-file`"),

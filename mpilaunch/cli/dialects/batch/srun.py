@@ -12,7 +12,7 @@ from itertools import chain
 
 from mpilaunch.cli.dialects.batch.multi_prog import programs_of
 from mpilaunch.cli.dialects.batch.requests import asks, check
-from mpilaunch.cli.dialects.batch.step import lay_out, nodes_of, placed, request_of, without_allocation
+from mpilaunch.cli.dialects.batch.step import label, lay_out, nodes_of, placed, request_of, without_allocation
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -24,7 +24,6 @@ from mpilaunch.cli.dialects.rows import (
     needless,
     part,
     refused,
-    weak,
     whole,
 )
 from mpilaunch.job.environment.contracts import is_listed
@@ -126,9 +125,8 @@ def gpu_bind(text: str) -> Translation:
 def mpi(name: str) -> Translation:
     """--mpi none, pmi2, pmix or pmix_v4."""
     if name not in ("none", "pmi2") and not re.fullmatch(r"pmix(_v[0-9]+)?", name):
-        raise InvalidArgument(
-            f"'{name}' is not supported", "leave it out: without it each MPI library finds PMI-1, PMI-2 and PMIx"
-        )
+        hint = "leave it out: without it each MPI library finds PMI-1, PMI-2 and PMIx"
+        raise InvalidArgument(f"'{name}' is not supported", hint)
     return Translation(("--mpi", name.partition("_")[0]))
 
 
@@ -167,9 +165,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     if not hosts:
         return result + without_allocation(parts, request, around.names_hosts), list(words)
     layout = lay_out(hosts, request)
-    result += placed(layout, request.method)
-    if "label" in parts:
-        result += weak("--tag", f"{{rank:{len(str(layout.tasks - 1))}}}: ")
+    result += placed(layout, request.method) + label(parts, layout.tasks)
     if "multi-prog" in parts:
         result += Translation(programs=programs_of(words, layout.tasks, around))
     return result, list(words)
@@ -177,22 +173,11 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
 
 def _program_of_several(parts: Mapping[str, str]) -> Translation:
     """Return the options of one program of `a : b`: its tasks take the slots that the programs before it leave free."""
-    alone = (
-        "nodes",
-        "ntasks-per-node",
-        "cpus-per-task",
-        "nodelist",
-        "nodefile",
-        "exclude",
-        "relative",
-        "distribution",
-        "multi-prog",
-    )
-    if wrong := [f"--{name}" for name in alone if name in parts]:
+    alone = "nodes ntasks-per-node cpus-per-task nodelist nodefile exclude relative distribution multi-prog"
+    if wrong := [f"--{name}" for name in alone.split() if name in parts]:
         hint = "leave it out: the programs take the slots of the allocation in turn; --host HOSTS:SLOTS limits the next program"
         raise InvalidArgument(f"{wrong[0]} is not supported for one of several programs", hint)
-    result = Translation(("--np", str(whole(parts.get("ntasks", "1"), "--ntasks"))))
-    return result + (weak("--tag", "{rank}: ") if "label" in parts else Translation())
+    return Translation(("--np", str(whole(parts.get("ntasks", "1"), "--ntasks")))) + label(parts)
 
 
 def _binding(parts: Mapping[str, str]) -> Translation:
@@ -280,12 +265,7 @@ _ROWS = (
     refused("no-allocate Z", "", "name nodes with -w, outside an allocation"),
     # CPUs and GPUs
     part("cpus-per-task c", "N", "`--cpus-per-rank N --bind-to hwthread`, and room for so many fewer ranks"),
-    acts(
-        "cpu-bind",
-        "TYPE",
-        cpu_bind,
-        "`--bind-to`: none, core, hwthread for threads, socket, numa for ldoms, rr for rank, or lists",
-    ),
+    acts("cpu-bind", "TYPE", cpu_bind, "`--bind-to`: none, core, socket, hwthread for threads, numa for ldoms, rr, or lists"),
     acts("mem-bind", "TYPE", mem_bind, "nothing for none and local, as Linux does so; other types are errors"),
     acts("hint", "TYPE", hint, "nomultithread and compute_bound: CPUs are cores, not hardware threads"),
     acts("threads-per-core", "N", threads_per_core, "1: CPUs are cores, not hardware threads"),
@@ -294,9 +274,7 @@ _ROWS = (
     refused("accel-bind", "TYPE", "--cpu-bind ldoms binds each rank near its GPU"),
     # Output
     part("label l", "", "`--tag '{rank}: '`, padded to the widest rank"),
-    part(
-        "output o", "FILE", "all, none, or `--output-file` with %j %J %s %t %n %N %u %x %A %a; with stderr, unless -e is given"
-    ),
+    part("output o", "FILE", "all, none, or `--output-file` with %j %J %s %t %n %N %u %x %A %a; stderr too, without -e"),
     part("error e", "FILE", "all, none, or `--error-file` with the same fields"),
     part("input i", "SOURCE", "all, which is the default, none or a rank: `--stdin`"),
     acts("open-mode", "MODE", open_mode, "truncate, which mpilaunch does"),
@@ -318,9 +296,7 @@ _ROWS = (
     refused("container", "PATH", "start the program as: apptainer exec IMAGE ./a"),
     refused("prolog epilog task-prolog task-epilog", "PROGRAM", _AROUND),
     # Ends
-    acts(
-        "kill-on-bad-exit K", "[N]", kill_on_bad_exit, "0, the default: `--continue-on-error`; else a failed rank ends the job"
-    ),
+    acts("kill-on-bad-exit K", "[N]", kill_on_bad_exit, "0, the default: `--continue-on-error`; else a failure ends the job"),
     acts("wait W", "SECONDS", wait, "0: ranks may outlive the first that ends; other times are errors"),
     acts("time t", "TIME", time, "`--timeout TIME`, in Slurm's formats, rounded up to minutes"),
     needless("no-kill k", "[N]", "a lost node does not end the ranks of the others, unless -K is given"),
@@ -337,9 +313,7 @@ _ROWS = (
     asks("cpu-freq gpu-freq", "RANGE", "the frequency stays as it is"),
     asks("network", "TYPE", "the network is that of the allocation"),
     asks("resv-ports", "[N]", "MASTER_PORT is a free port"),
-    asks(
-        "propagate", "[LIMITS]", "ranks have the limits of a login on their node; start them as: sh -c 'ulimit ...; exec ./a'"
-    ),
+    asks("propagate", "[LIMITS]", "ranks have the limits of a login on their node; set others by sh -c 'ulimit ...; exec ./a'"),
     asks("profile power acctg-freq", "TYPE", "Slurm accounts for the allocation only"),
     asks(
         "account A bb bbf begin b clusters M cluster-constraint comment core-spec S cores-per-socket cpus-per-gpu deadline"

@@ -164,6 +164,7 @@ def _names(text: str, flag: str, around: Surroundings) -> list[str]:
 
 
 def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[Host], tasks: int | None) -> Request:
+    """Return the numbers of the step that the options and Slurm's variables describe; raises InvalidArgument."""
     environ = around.environ
     least = most = None
     if nodes := parts.get("nodes"):
@@ -173,18 +174,17 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
     method = parts.get("distribution", "block").lower()
     first, _, rest = method.partition(",")
     kind, _, cpus = first.partition(":")
-    listed: tuple[str, ...] = ()
+    listed: Sequence[str] = ()
     if kind == "plane":
         kind = f"plane={environ.get('SLURM_DIST_PLANESIZE', '')}"
     if kind == "arbitrary":
         path = environ.get("SLURM_HOSTFILE")
-        listed = tuple(
-            _named(parts, around) or (_names(path if "/" in path else f"./{path}", "SLURM_HOSTFILE", around) if path else ())
-        )
+        listed = _named(parts, around)
+        if path and not listed:
+            listed = _names(path if "/" in path else f"./{path}", "SLURM_HOSTFILE", around)
         if not listed:
-            raise InvalidArgument(
-                "--distribution arbitrary needs a list", "set SLURM_HOSTFILE, or name a host for each task with -w"
-            )
+            hint = "set SLURM_HOSTFILE, or name a host for each task with -w"
+            raise InvalidArgument("--distribution arbitrary needs a list", hint)
     known = kind in ("block", "cyclic", "*", "arbitrary") or re.fullmatch("plane=[1-9][0-9]{0,5}", kind)
     if not known or rest not in ("", "pack", "nopack") or not {*cpus.split(":")} <= {"", "*", "block"}:
         hint = "use block, cyclic, plane=SIZE or arbitrary, also with :block or ,Pack; --map-by socket distributes over sockets"
@@ -194,7 +194,9 @@ def request_of(parts: Mapping[str, str], around: Surroundings, hosts: Sequence[H
     each = None if tasks else parts.get("ntasks-per-node") or environ.get("SLURM_NTASKS_PER_NODE")
     per_node = whole(each, "--ntasks-per-node") if each else None
     required = frozenset(listed or _named(parts, around))
-    return Request(least, most, tasks, per_node, "cpus-per-task" in parts, required, method, listed, "overcommit" in parts)
+    return Request(
+        least, most, tasks, per_node, "cpus-per-task" in parts, required, method, tuple(listed), "overcommit" in parts
+    )
 
 
 def without_allocation(parts: Mapping[str, str], request: Request, names_hosts: bool) -> Translation:
@@ -209,14 +211,17 @@ def without_allocation(parts: Mapping[str, str], request: Request, names_hosts: 
         raise InvalidArgument(f"--nodes {request.least} outside an allocation of Slurm", hint)
     result = weak("--map-by", "node") if request.method == "cyclic" else weak("--map-by", "node") + weak("--rank-by", "slot")
     if request.least and names_hosts:
-        result += Translation(
-            ("--nnodes", str(request.least) if request.least == request.most else f"{request.least}:{request.most}")
-        )
-    if "label" in parts:
-        result += weak("--tag", f"{{rank:{len(str((request.tasks or 1) - 1))}}}: ")
+        fixed = request.least == request.most
+        result += Translation(("--nnodes", str(request.least) if fixed else f"{request.least}:{request.most}"))
+    result += label(parts, request.tasks or 1)
     if request.tasks:
         return result + Translation(("--np", str(request.tasks))) + weak("--oversubscribe")
     return result + weak("--npernode", str(request.per_node or 1))
+
+
+def label(parts: Mapping[str, str], tasks: int = 1) -> Translation:
+    """Return the tag of --label, as wide as the last task's number."""
+    return weak("--tag", f"{{rank:{len(str(tasks - 1))}}}: ") if "label" in parts else Translation()
 
 
 def _runs(counts: Iterable[int]) -> list[tuple[int, int]]:

@@ -16,8 +16,9 @@ class Group(NamedTuple):
 
     Attributes:
         options: the prefix of their names, and what the prefix of their variables is.
-        table: an option without the prefix, its default ("" for none: then no variable), and its variable where that is not the
-            option in upper case. A "!" before the option: its value is in lower case. A "?": it is a flag without a value.
+        table: words OPTION=DEFAULT:VARIABLE, the option without the prefix; no variable is set where it has neither value nor
+            default. Unless it is named, the variable is the option in upper case without DEEPSPEED_. A "!" before the option:
+            its value is in lower case. A "?": it is a flag without a value.
     """
 
     options: str
@@ -27,13 +28,12 @@ class Group(NamedTuple):
     def rows(self) -> list[tuple[str, str, str, bool, bool]]:
         """Return the name of each option, its default, its variable, and whether it is in lower case and a flag."""
         result = []
-        for line in self.table.split("\n"):
-            if line.strip():
-                mark, *rest = line.split()
-                name = mark.lstrip("!?")
-                default = rest[0].strip("-") if rest else ""
-                variable = self.variables + (rest[1] if len(rest) > 1 else name.upper())
-                result.append((self.options + name, default, variable, mark[0] == "!", mark[0] == "?"))
+        for word in self.table.split():
+            option, _, variable = word.partition(":")
+            mark, _, default = option.partition("=")
+            name = mark.lstrip("!?")
+            variable = self.variables + (variable or name.upper().removeprefix("DEEPSPEED_"))
+            result.append((self.options + name, default, variable, mark[0] == "!", mark[0] == "?"))
         return result
 
 
@@ -41,123 +41,61 @@ _DYNAMO = Group(
     "dynamo_",
     "ACCELERATE_DYNAMO_",
     """
-    backend NO
-    mode default
-    ?use_fullgraph False
-    ?use_dynamic False
-    ?use_regional_compilation False
+    backend=NO mode=default ?use_fullgraph=False ?use_dynamic=False ?use_regional_compilation=False
     """,
 )
 _FP8 = Group(
     "fp8_",
     "ACCELERATE_FP8_",
     """
-    backend
-    ?use_autocast_during_eval False
-    margin 0
-    interval 1
-    format HYBRID
-    amax_history_len 1024
-    amax_compute_algo most_recent
-    override_linear_precision False,False,False
-    opt_level O2
-    enable_fsdp_float8_all_gather true
-    pad_inner_dim true
+    backend ?use_autocast_during_eval=False margin=0 interval=1 format=HYBRID amax_history_len=1024
+    amax_compute_algo=most_recent override_linear_precision=False,False,False opt_level=O2
+    enable_fsdp_float8_all_gather=true pad_inner_dim=true
     """,
 )
 _DEEPSPEED = Group(
     "",
     "ACCELERATE_DEEPSPEED_",
     """
-    zero_stage
-    !offload_optimizer_device
-    !offload_param_device
-    offload_optimizer_nvme_path
-    offload_param_nvme_path
-    !zero3_init_flag - ZERO3_INIT
-    !zero3_save_16bit_model
-    deepspeed_config_file - CONFIG_FILE
-    deepspeed_moe_layer_cls_names - MOE_LAYER_CLS_NAMES
+    zero_stage !offload_optimizer_device !offload_param_device offload_optimizer_nvme_path offload_param_nvme_path
+    !zero3_init_flag:ZERO3_INIT !zero3_save_16bit_model deepspeed_config_file deepspeed_moe_layer_cls_names
     """,
 )
 _OF_ALL = Group(
     "",
     "ACCELERATE_",
     """
-    gradient_accumulation_steps
-    gradient_clipping
+    gradient_accumulation_steps gradient_clipping
     """,
 )
 _FSDP = Group(
     "fsdp_",
     "FSDP_",
     """
-    version 1
-    sharding_strategy FULL_SHARD
-    !reshard_after_forward true
-    !offload_params false
-    min_num_params 100000000
-    auto_wrap_policy
-    transformer_layer_cls_to_wrap - TRANSFORMER_CLS_TO_WRAP
-    backward_prefetch
-    state_dict_type
-    !forward_prefetch false
-    !use_orig_params true
-    !cpu_ram_efficient_loading true
-    !sync_module_states true
-    !activation_checkpointing false
-    !activation_checkpointing_offload false
-    ignored_modules
+    version=1 sharding_strategy=FULL_SHARD !reshard_after_forward=true !offload_params=false min_num_params=100000000
+    auto_wrap_policy transformer_layer_cls_to_wrap:TRANSFORMER_CLS_TO_WRAP backward_prefetch state_dict_type
+    !forward_prefetch=false !use_orig_params=true !cpu_ram_efficient_loading=true !sync_module_states=true
+    !activation_checkpointing=false !activation_checkpointing_offload=false ignored_modules
     """,
 )
 _MEGATRON = Group(
     "megatron_lm_",
     "MEGATRON_LM_",
     """
-    tp_degree 1
-    pp_degree 1
-    gradient_clipping 1.0
-    use_custom_fsdp False
-    no_load_optim False
-    eod_mask_loss False
-    no_save_optim False
-    optimizer_cpu_offload False
-    use_precision_aware_optimizer False
-    overlap_cpu_optimizer_d2h_h2d False
-    decoder_last_pipeline_num_layers
-    num_micro_batches
-    sequence_parallelism
-    recompute_activations
-    use_distributed_optimizer
-    recompute_granularity
-    recompute_method
-    recompute_num_layers
-    attention_backend
-    expert_model_parallel_size
-    context_parallel_size
-    attention_dropout
-    hidden_dropout
-    attention_softmax_in_fp32
-    expert_tensor_parallel_size
-    calculate_per_token_loss
-    use_rotary_position_embeddings
+    tp_degree=1 pp_degree=1 gradient_clipping=1.0 use_custom_fsdp=False no_load_optim=False eod_mask_loss=False
+    no_save_optim=False optimizer_cpu_offload=False use_precision_aware_optimizer=False
+    overlap_cpu_optimizer_d2h_h2d=False decoder_last_pipeline_num_layers num_micro_batches sequence_parallelism
+    recompute_activations use_distributed_optimizer recompute_granularity recompute_method recompute_num_layers
+    attention_backend expert_model_parallel_size context_parallel_size attention_dropout hidden_dropout
+    attention_softmax_in_fp32 expert_tensor_parallel_size calculate_per_token_loss use_rotary_position_embeddings
     """,
 )
 _PARALLELISM = Group(
     "parallelism_config_",
     "PARALLELISM_CONFIG_",
     """
-    dp_replicate_size 1
-    dp_shard_size 1
-    tp_size 1
-    cp_size 1
-    cp_backend torch
-    sp_size 1
-    sp_backend deepspeed
-    cp_comm_strategy allgather
-    sp_seq_length None
-    sp_seq_length_is_variable True
-    sp_attn_implementation sdpa
+    dp_replicate_size=1 dp_shard_size=1 tp_size=1 cp_size=1 cp_backend=torch sp_size=1 sp_backend=deepspeed
+    cp_comm_strategy=allgather sp_seq_length=None sp_seq_length_is_variable=True sp_attn_implementation=sdpa
     """,
 )
 GROUPS = {

@@ -10,6 +10,7 @@ import re
 
 from mpilaunch.cli.dialects.mpi import hydra
 from mpilaunch.cli.dialects.rows import STAGE, Dialect, InvalidArgument, Translation, acts, needless, refused
+from mpilaunch.hosts.nodeset import Span, parse_numbers
 
 # Functions of rows
 
@@ -23,7 +24,7 @@ def cpu_bind(method: str) -> Translation:
     words = ("--report-bindings",) if name != method else ()
     kind, _, lists = name.partition(":")
     if kind == "list" and _LISTS.fullmatch(lists):
-        groups = ("+".join(map(str, _numbers(group))) for group in lists.split(":"))
+        groups = ("+".join(map(str, parse_numbers(Span.of(group, "-cpu-bind")))) for group in lists.split(":"))
         return Translation((*words, "--bind-to", "user:" + ",".join(groups)))
     if re.fullmatch("[1-9][0-9]{0,4}", name):
         return Translation((*words, "--bind-to", "rr", "--cpus-per-rank", name))
@@ -31,17 +32,6 @@ def cpu_bind(method: str) -> Translation:
         hint = "use " + ", ".join(_UNITS) + ", N, or a list like list:0-3:4-7"
         raise InvalidArgument(f"binding '{method}' is not supported", hint)
     return Translation((*words, "--bind-to", _UNITS[name]))
-
-
-def _numbers(group: str) -> list[int]:
-    """Return the numbers of "0-2,5"; raises InvalidArgument."""
-    result: list[int] = []
-    for part in group.split(","):
-        first, _, last = part.partition("-")
-        if int(last or first) < int(first):
-            raise InvalidArgument(f"the range '{part}' is empty", "write the smaller number first")
-        result += range(int(first), int(last or first) + 1)
-    return result
 
 
 def pmi(name: str) -> Translation:
