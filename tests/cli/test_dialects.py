@@ -94,8 +94,7 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         app["environment"] = [name for name in app["environment"] if not name.startswith(KEPT)]
     return {
         "apps": [
-            {"program": shlex.join(app["program"]), **{key: app[key] for key in KEYS if app.get(key)}}
-            for app in plan["apps"]
+            {"program": shlex.join(app["program"]), **{key: app[key] for key in KEYS if app.get(key)}} for app in plan["apps"]
         ],
         "ranks": {
             f"{node['name']}, slots {len(node['slots'])}, {node['agent']}": fold_numbers(node["ranks"])
@@ -389,6 +388,12 @@ def test_any_words_of_others_are_read_or_a_usage_error(words: list[str]) -> None
     with contextlib.suppress(UsageError):
         line: CommandLine = read_command(words, "mpirun")
         assert all(program.words for program in line.programs) or len(line.programs) == 1
+
+
+@pytest.mark.parametrize("words", ["--cpu-bind map_cpu:ff", f"--cpu-bind map_cpu:{'9' * 5000}", f"-t {'9' * 5000}"])
+def test_numbers_that_srun_cannot_take_are_usage_errors(words: str) -> None:
+    with pytest.raises(UsageError):
+        request([*words.split(), "./a"], name="srun")
 
 
 # Variables

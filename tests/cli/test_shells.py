@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from mpilaunch.cli.dialects.rows import InvalidArgument
 from mpilaunch.cli.dialects.shells import remote
 from mpilaunch.cli.dialects.shells.dshbak import compressed
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import ExitCode, UsageError
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.job.state import RankEnd, Verdict, exit_code_of
 from tests.support.command_line import request
@@ -170,3 +171,17 @@ def test_hosts_in_headers_are_folded_as_dshbak_does() -> None:
     assert compressed(names[4:6]) == b"x-[1-2]-ib"
     assert compressed([names[6]]) == b"login"
     assert compressed([names[7]]) == names[7]
+
+
+@pytest.mark.parametrize("options", [[], ["-c"], ["-h"]])
+def test_dshbak_reports_that_stdout_cannot_be_written(options: list[str]) -> None:
+    code = f"import sys; sys.argv = {['dshbak', *options]!r}; from mpilaunch.cli.main import main; sys.exit(main())"
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", code], input=b"a: b\n", stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == ExitCode.OUTPUT_LOST
+    assert done.stderr.startswith(b"error[output-lost]")
+
+
+def test_clush_sorts_by_numbers_of_any_length() -> None:
+    numbers = ["n1", "n2", "n002", "n10", "n" + "9" * 5000]
+    assert hosts_of("clush", "-w", ",".join(reversed(numbers))) == ["n1", "n002", "n2", "n10", numbers[-1]]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.job.output.tags import FIELDS, parse_tag, tag_template
+from mpilaunch.job.output.tags import FIELDS, parse_tag, parse_template, tag_template
 
 NOW = 1_700_000_000.123456
 
@@ -108,3 +108,9 @@ def test_any_text_is_a_tag_or_a_usage_error(text: str) -> None:
 
 def test_every_field_can_be_used() -> None:
     assert b"{" not in prefix("".join(f"{{{field}}} " for field in FIELDS))
+
+
+def test_a_host_with_leading_zeros_is_a_format_that_python_38_takes() -> None:
+    assert (
+        parse_template("{host:04}{rank:04}{host:>3}", "--template", ["host", "rank"]).fill({}) == "{host:<04}{rank:04}{host:>3}"
+    )

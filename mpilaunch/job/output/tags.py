@@ -57,7 +57,8 @@ class Tag(NamedTuple):
 
         def piece(name: str, text: str) -> str:
             if name and name not in fields:
-                return f"{{{name}:{text}}}"
+                # For a text, Python 3.8 on a node takes leading zeros only after an alignment.
+                return f"{{{name}:{'<' if name == 'host' and text.startswith('0') else ''}{text}}}"
             return (format(fields[name], text) if name else text).replace("{", "{{").replace("}", "}}")
 
         return "".join(piece(name, text) for name, text in self.pieces)

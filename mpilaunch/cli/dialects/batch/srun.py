@@ -45,7 +45,8 @@ def wait(seconds: str) -> Translation:
     return Translation()
 
 
-_TIME = r"(?:([0-9]+)-([0-9]+)(?::([0-9]+))?(?::([0-9]+))?|(?:([0-9]+):)??([0-9]+)(?::([0-9]+))?)"
+_N = "([0-9]{1,9})"
+_TIME = f"(?:{_N}-{_N}(?::{_N})?(?::{_N})?|(?:{_N}:)??{_N}(?::{_N})?)"
 
 
 def time(text: str) -> Translation:
@@ -69,9 +70,9 @@ _UNITS = {
 }
 
 
-def _repeated(items: str) -> list[str]:
+def _repeated(items: str, number: str) -> list[str]:
     """Return Slurm's `0*2,3` as 0, 0, 3."""
-    found = [re.fullmatch(r"((?:0x)?[0-9a-fA-F]+)(?:\*([0-9]{1,5}))?", item) for item in items.split(",")]
+    found = [re.fullmatch(rf"({number})(?:\*([0-9]{{1,5}}))?", item) for item in items.split(",")]
     if None in found:
         raise InvalidArgument(f"'{items}' is not a list", "write numbers between commas, like 0,2,4 or 0*2,3")
     return [match[1] for match in found if match for _ in range(int(match[2] or 1))]
@@ -85,9 +86,11 @@ def cpu_bind(text: str) -> Translation:
         return report + (cpu_bind(rest) if rest else Translation())
     kind, _, items = text.partition(":")
     if kind == "map_cpu" and items:
-        lists = [str(int(item, 16 if item.startswith("0x") else 10)) for item in _repeated(items)]
+        lists = [
+            str(int(item, 16 if item.startswith("0x") else 10)) for item in _repeated(items, "0x[0-9a-fA-F]{1,8}|[0-9]{1,9}")
+        ]
     elif kind == "mask_cpu" and items:
-        masks = [f"{int(item, 16):b}"[::-1] for item in _repeated(items)]
+        masks = [f"{int(item, 16):b}"[::-1] for item in _repeated(items, "(?:0x)?[0-9a-fA-F]+")]
         lists = ["+".join(str(cpu) for cpu, bit in enumerate(mask) if bit == "1") for mask in masks]
     elif text in _UNITS:
         return Translation(parts={"cpu-bind": _UNITS[text]})

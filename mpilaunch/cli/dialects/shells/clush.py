@@ -86,13 +86,13 @@ def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:
     if not any(text for _, text in named):
         raise InvalidArgument("no hosts", "name them with -w HOSTS, -g GROUP or --hostfile=FILE")
     hosts = _expand(named) - _expand(left_out)
-    return sorted(
-        hosts, key=lambda name: [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in _split(name)]
-    )
+    return sorted(hosts, key=_order)
 
 
-def _split(name: str) -> list[str]:
-    return re.findall(r"[0-9]+|[^0-9]+", name)
+def _order(name: str) -> list[tuple[bool, int, str, str]]:
+    """Return the key by which names are sorted: the numbers in them by their values, whatever their length."""
+    pieces = ((part, part.lstrip("0") if part.isdigit() else "") for part in re.findall(r"[0-9]+|[^0-9]+", name))
+    return [(part.isdigit(), len(digits), digits, part) for part, digits in pieces]
 
 
 def _groups(source: str, names: str) -> str:

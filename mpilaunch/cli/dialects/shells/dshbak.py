@@ -11,7 +11,8 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
-from mpilaunch.errors import ExitCode, UsageError, reason_of
+from mpilaunch.cli.console import print_result
+from mpilaunch.errors import ExitCode, LaunchError, UsageError, reason_of
 
 USAGE = """\
 Usage: dshbak [OPTION]... [FILE]...
@@ -27,7 +28,7 @@ _LINE = re.compile(rb"\s*(\S+?)\s*: ?")
 
 
 def main(words: Sequence[str]) -> int:
-    """Gather the lines of the files, or of stdin; return the exit code; raises UsageError."""
+    """Gather the lines of the files, or of stdin; return the exit code; raises LaunchError."""
     try:
         pairs, paths = getopt.getopt(list(words), "chfd:")
     except getopt.GetoptError as error:
@@ -35,7 +36,7 @@ def main(words: Sequence[str]) -> int:
     options = dict(pairs)
     try:
         if "-h" in options:
-            print(USAGE, end="", flush=True)
+            print_result(USAGE)
         else:
             _check(options)
             texts = _gather(paths)
@@ -45,6 +46,9 @@ def main(words: Sequence[str]) -> int:
                 _print(texts, together="-c" in options)
     except BrokenPipeError:
         return _BROKEN_PIPE
+    except OSError as error:
+        message = f"cannot write to stdout: {reason_of(error)}"
+        raise LaunchError("output-lost", message, exit_code=ExitCode.OUTPUT_LOST) from error
     return ExitCode.OK
 
 
