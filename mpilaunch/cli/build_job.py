@@ -142,6 +142,9 @@ def _programs(
         for section, own in zip(sections, of_each, strict=True)
     )
     check_roles(apps)
+    if settings["skip-unreachable"] and any(app.role for app in apps):
+        hint = "leave one out: a role cannot do without its ranks"
+        raise UsageError("option-conflict", "--skip-unreachable and --role cannot be used together", hint=hint)
     if part is not None and any(app.role for app in apps):
         hint = "run mpilaunch once with --host or --hostfile, without --node-rank"
         raise UsageError("option-conflict", "--node-rank and --role cannot be used together", hint=hint)

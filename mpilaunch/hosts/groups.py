@@ -77,8 +77,13 @@ def read_groups(environ: Mapping[str, str], files: Files) -> Groups:
     return Groups(sources, default, frozenset(named - {_MAIN} - set(sources)))
 
 
-def expand_item(item: Span, groups: Groups, depth: int = 0) -> list[str]:
+def expand_item(item: Span, groups: Groups) -> list[str]:
     """Return the hosts of one item of a host list, in order, each once; raises UsageError."""
+    return _expand(item, groups, 0, {})
+
+
+def _expand(item: Span, groups: Groups, depth: int, done: dict[tuple[str, str], list[str]]) -> list[str]:
+    """Return the hosts of an item; `done` keeps those of each group, so that none is expanded twice."""
     if re.search("[&!^]", item.text):
         hint = "install the Python library ClusterShell, which knows &, ! and ^; or leave hosts out with -x of clush"
         raise item.error("group-unknown", f"'{item.text}' combines sets of hosts", hint)
@@ -86,6 +91,8 @@ def expand_item(item: Span, groups: Groups, depth: int = 0) -> list[str]:
         return expand(item)
     source, colon, name = item.text[1:].rpartition(":")
     source = source if colon else groups.default
+    if (source, name) in done:
+        return done[source, name]
     if source in groups.commands:
         hint = "install the Python library ClusterShell, which runs the commands of groups.conf"
         raise item.error("group-unknown", f"the groups of source '{source}' come from a command", hint)
@@ -107,12 +114,12 @@ def expand_item(item: Span, groups: Groups, depth: int = 0) -> list[str]:
             raise item.error("group-unknown", f"group '{name}' is nested too deeply", "a group cannot contain itself")
         for word in nodes.split():
             for piece in Span.of(word, f"@{source}:{name}").split():
-                hosts.update(dict.fromkeys(expand_item(piece, groups, depth + 1) if piece.text else ()))
+                hosts.update(dict.fromkeys(_expand(piece, groups, depth + 1, done) if piece.text else ()))
         if len(hosts) > MAX_ITEMS:
             raise item.error("nodeset-size", f"group '{name}' has more than {MAX_ITEMS:,} hosts")
     if not hosts:
         raise item.error("group-unknown", f"'{item.text}' names no host", "name a group that has hosts")
-    return list(hosts)
+    return done.setdefault((source, name), list(hosts))
 
 
 def _parse(config: ConfigParser, text: str, path: str) -> None:

@@ -183,3 +183,9 @@ def test_commands_of_another_users_file_are_not_run(folder: Path, tmp_path: Path
     assert done.returncode == 2 and "error[file-untrusted]" in done.stderr and not ran.exists()
     os.chmod(folder / "groups.conf", 0o600)
     assert names_of(run(folder, "--dry-run", "-H", "@a", "prog", library=own).stdout) == ["node01"] and ran.exists()
+
+
+def test_a_group_that_many_groups_name_is_expanded_once() -> None:
+    nested = {f"g{depth}": " ".join(f"@{group}{depth + 1}" for group in "gh") for depth in range(15)}
+    nested |= {f"h{depth}": words for depth, words in enumerate(nested.values())} | {"g15": "n1", "h15": "n2"}
+    assert expanded("@g0", groups.Groups({"local": nested}, "local", frozenset())) == ["n1", "n2"]
