@@ -71,7 +71,7 @@ run: $(VENV)/.project
 	$(BIN)/mpilaunch -H local:2,local:2 --display-map --tag rank examples/ring_allreduce.py
 
 test: $(VENV)/.test $(VENV)/.torch
-	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
+	$(call need,$(HOSTS_NEED) $(PEERS_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
@@ -100,7 +100,7 @@ test-chaos: $(VENV)/.test
 	$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(MPI_VENV)/%/made)
-	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
+	$(call need,$(HOSTS_NEED) $(PEERS_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest -m slow $(FLAGS)
 	$(ASYNCSSH_VENV)/bin/python -m pytest tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
