@@ -27,6 +27,7 @@ from mpilaunch.job.output.tags import parse_tag, tag_template
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
 from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_stdin_rank
+from mpilaunch.job.worlds import PORTS
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, cpus_of, placement_policies
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
@@ -148,9 +149,9 @@ def _programs(
     if part is not None and any(app.role for app in apps):
         hint = "run mpilaunch once with --host or --hostfile, without --node-rank"
         raise UsageError("option-conflict", "--node-rank and --role cannot be used together", hint=hint)
-    last = (settings["master-port"] or 0) + len({app.role for app in apps}) - 1
+    last = (settings["master-port"] or 0) + PORTS * (len({app.role for app in apps}) - 1)
     if last > MOST_PORT:
-        hint = "each role has a port of its own, the next above that of the role before it"
+        hint = f"each role has {PORTS} ports of its own, above those of the role before it"
         raise UsageError("option-value", f"--master-port: the last role would have port {last:,}", hint=hint)
     return apps
 

@@ -23,6 +23,8 @@ from mpilaunch.text import is_whole_number
 MAX_SPAWNED = 100_000
 """Most ranks in one MPI_Comm_spawn."""
 
+PORTS = 2
+"""Ports of each world on the node of its rank 0: MASTER_PORT, and a second one beside it."""
 _HOSTS = "the hosts of a job do not change; the key host selects among them"
 _SLOTS = "spawned ranks take free slots in the order of the hosts; the key host selects hosts"
 WITHOUT_EFFECT = {
@@ -63,6 +65,10 @@ class World(NamedTuple):
     @property
     def role(self) -> str:
         return self.apps[0].role
+
+    def master_port(self, first: int) -> int:
+        """Return MASTER_PORT, given that of the job's first world."""
+        return first + PORTS * self.number
 
 
 def first_worlds(job: JobSpec) -> list[World]:

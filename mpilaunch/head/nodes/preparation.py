@@ -36,7 +36,7 @@ from mpilaunch.job.environment.templates import (
     variables_of,
 )
 from mpilaunch.job.spec import App, Deadlines, JobSpec, Part
-from mpilaunch.job.worlds import World, first_worlds, neighbours
+from mpilaunch.job.worlds import PORTS, World, first_worlds, neighbours
 from mpilaunch.placement.binding import RankBinding
 from mpilaunch.placement.process_map import process_blocks
 from mpilaunch.wire.environment import decode, encode, rank_environment
@@ -116,7 +116,7 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
         roles |= role_fields(other.role, *map(str, master(job, other, facts)))
     first_ports: dict[int, int] = {}
     if contracts.need_endpoints(_profiles(job, world)):
-        masters = 2 * len(first_worlds(job))
+        masters = PORTS * len(first_worlds(job))
         first_ports = {index: (facts[index].free_port or FALLBACK_PORT) + masters for index in world.job_map.nodes}
     ports = str(port), str(second_port(port))
     known = WorldFacts(address, *ports, one_machine, frozenset(crowded), addresses, roles, first_ports)
@@ -300,8 +300,8 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     others = [facts[other] for other in neighbours(job, world).nodes if other != index]
     address = job.master_addr or choose_master_address(facts[index], others, node.agent == "local", node.name)
     port = facts[index].free_port or FALLBACK_PORT
-    port += 2 * (port == job.last_port)
-    return address, (job.master_port or port) + 2 * world.number
+    port += PORTS * (port == job.last_port)
+    return address, world.master_port(job.master_port or port)
 
 
 def second_port(port: int) -> int:

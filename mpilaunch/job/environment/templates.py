@@ -79,7 +79,7 @@ def variables_of(app: App, fields: Fields) -> dict[str, str]:
 
 def master_before_launch(job: JobSpec, world: World) -> tuple[str, str]:
     """Return MASTER_ADDR and MASTER_PORT of a world as far as they are known."""
-    return job.master_addr or AT_LAUNCH, AT_LAUNCH if job.master_port is None else str(job.master_port + 2 * world.number)
+    return job.master_addr or AT_LAUNCH, AT_LAUNCH if job.master_port is None else str(world.master_port(job.master_port))
 
 
 def roles_before_launch(job: JobSpec) -> dict[str, str]:
