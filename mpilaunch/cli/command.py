@@ -18,8 +18,8 @@ from mpilaunch.cli import config, verbs
 from mpilaunch.cli.console import Console, print_result
 from mpilaunch.cli.files import read_text
 from mpilaunch.cli.options import OPTIONS
-from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, OptionUses, read_command
-from mpilaunch.cli.types import VARIABLES, Option, Origin
+from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, read_command
+from mpilaunch.cli.types import VARIABLES, Option, OptionUses, Origin
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer, Section, Setting, Settings
 
@@ -38,14 +38,32 @@ class Surroundings(NamedTuple):
 def run(words: Sequence[str], surroundings: Surroundings) -> int:
     """Run a command line; return its exit code; raises LaunchError."""
     verb, words = split_verb(words, surroundings.name)
-    line = read_command(words, surroundings.name, read_text, surroundings.environ)
+    if command := verbs.command_of(verb):
+        return _run_command(command, verb, words, surroundings)
+    own = verbs.options_of(verb)
+    line = read_command(words, surroundings.name, read_text, surroundings.environ, own)
     if line.wants == "version":
         return print_result(_version(surroundings.name))
     if line.wants:
         from mpilaunch.cli import help
 
         return print_result(help.text(line.topic, verb))
-    return verbs.main_of(verb)(_request(line, surroundings))
+    return verbs.main_of(verb)(_request(line, surroundings, own))
+
+
+def _run_command(command: click.Command, verb: str, words: Sequence[str], surroundings: Surroundings) -> int:
+    """Run a verb that has a command line of its own; return its exit code; raises LaunchError."""
+    from mpilaunch.cli import help
+
+    if {"-h", "--help"}.intersection(words):
+        return print_result(help.text(verb))
+    try:
+        with command.make_context(f"mpilaunch {verb}", [*words], obj=surroundings) as ctx:
+            code: int = command.invoke(ctx)
+            return code
+    except click.UsageError as error:
+        message = f"mpilaunch {verb}: {error.format_message().rstrip('.')}"
+        raise UsageError("option-value", message, hint=f"usage: {verbs.module_of(verb).USAGE}") from None
 
 
 def _version(name: str) -> str:
@@ -77,14 +95,15 @@ def verbs_of(name: str) -> tuple[str, ...]:
     return verbs.NAMES
 
 
-def _request(line: CommandLine, surroundings: Surroundings) -> verbs.Request:
+def _request(line: CommandLine, surroundings: Surroundings, of_verb: tuple[Option, ...] = ()) -> verbs.Request:
     environ, console, _ = surroundings
     sections = tuple(
         Section(program.words, settings_of(program.own, dict.fromkeys(use.option for use in program.own)))
         for program in line.programs
     )
     file = line.job.last("config")
-    settings = Settings(settings_of(line.job, OPTIONS, config.defaults(file.value if file else None, environ, line.defaults)))
+    defaults = config.defaults(file.value if file else None, environ, line.defaults)
+    settings = Settings(settings_of(line.job, (*OPTIONS, *of_verb), defaults))
     console.quiet, console.verbose = settings["quiet"], settings["verbose"]
     console.show_secrets = settings["show-secrets"]
     for text, level in line.notes:
@@ -150,8 +169,12 @@ class Completer(click.Command):
         """Store where the word to complete is: the first word, an option, or an argument of a program."""
         self._first = not args
         with suppress(UsageError):
-            _, words = split_verb(args, str(self.name))
-            self._after_program = bool(read_command(words).programs[-1].words)
+            verb, words = split_verb(args, str(self.name))
+            if command := verbs.command_of(verb):
+                self.params[:-1] = command.params
+                return super().parse_args(ctx, [])
+            self.params[:0] = own = verbs.options_of(verb)
+            self._after_program = bool(read_command(words, of_verb=own).programs[-1].words)
         return super().parse_args(ctx, [])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

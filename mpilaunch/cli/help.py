@@ -95,6 +95,13 @@ def _verb(name: str) -> str:
             formatter.write_dl([(_spelling(option, brief=True), option.basic) for option in OPTIONS if option.basic])
     else:
         formatter.write(f"{module.USAGE}: {module.SUMMARY}\n")
+        command = verbs.command_of(name)
+        own = [option for option in (command.params if command else verbs.options_of(name)) if isinstance(option, Option)]
+        if own:
+            with formatter.section("Options"):
+                formatter.write_dl([(_spelling(option), _description(option)) for option in own])
+        if command:
+            return formatter.getvalue()
         for topic in module.TOPICS:
             _write_group(formatter, topic)
     formatter.write_paragraph()

@@ -6,6 +6,8 @@ implements an option. Options of other launchers with the same meaning are flags
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mpilaunch.cli import dialects
 from mpilaunch.cli.types import Number, OneOf, Option, Seconds, SomeOf, Text
 from mpilaunch.job.environment.contracts import PROFILES
@@ -211,4 +213,11 @@ OPTIONS = (
         "print the short help; --help all and --help TOPIC print more", configurable=False, basic="print this help"),
 )
 BY_NAME = {option.key: option for option in OPTIONS}
-BY_FLAG = {flag: option for option in OPTIONS for flag in (*option.opts, *option.secondary_opts)}
+
+
+def by_flag(options: Iterable[Option]) -> dict[str, Option]:
+    """Return the options by each of their flags."""
+    return {flag: option for option in options for flag in (*option.opts, *option.secondary_opts)}
+
+
+BY_FLAG = by_flag(OPTIONS)

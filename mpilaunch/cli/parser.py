@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.cli import dialects
 from mpilaunch.cli.files import app_lines
-from mpilaunch.cli.options import BY_FLAG, BY_NAME
-from mpilaunch.cli.types import Option, Origin
+from mpilaunch.cli.options import BY_FLAG, BY_NAME, by_flag
+from mpilaunch.cli.types import Option, OptionUse, OptionUses
 from mpilaunch.errors import UsageError
-from mpilaunch.job.settings import Layer
 
 if TYPE_CHECKING:
     from mpilaunch.cli.dialects.rows import Dialect, ReadFile, Translation
@@ -29,50 +28,6 @@ MCA = "mca"
 """Our option that `dialects` translates, because some of its parameters configure mpirun itself."""
 AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
 """Command names that every MPI implementation uses."""
-
-
-class OptionUse(NamedTuple):
-    """One use of an option: its value as text, its flag as written, and the program or line it is in, for errors."""
-
-    option: Option
-    value: str
-    flag: str
-    place: str = ""
-
-    @property
-    def origin(self) -> Origin:
-        """The source of the value: our long flag, or the flag of another launcher as written."""
-        source = self.option.flag if BY_FLAG.get(self.flag) is self.option else self.flag
-        return Origin(source, f"{self.place}: {self.flag}" if self.place else self.flag, Layer.COMMAND_LINE)
-
-    @property
-    def word(self) -> str:
-        """The word for click."""
-        if not self.option.is_flag:
-            return f"{self.option.flag}={self.value}"
-        return self.option.flag if self.option.type.convert(self.value, self.option, None) else self.option.secondary_opts[0]
-
-
-class OptionUses(list[OptionUse]):
-    """The options of a job or of one program, in order."""
-
-    def add(self, use: OptionUse) -> None:
-        """Append an option; merge an option that joins with its earlier use."""
-        earlier = self.last(use.option.key) if use.option.joins else None
-        if earlier is not None:
-            # Modifiers follow the policy, whichever comes first: mpirun also has them as separate options.
-            old, new = earlier.value, use.value
-            self.remove(earlier)
-            use = use._replace(value=old + new if new.startswith(":") else new + old if old.startswith(":") else new)
-        self.append(use)
-
-    def last(self, key: str) -> OptionUse | None:
-        return next((use for use in reversed(self) if use.option.key == key), None)
-
-    @property
-    def argv(self) -> list[str]:
-        """The words for click; raises click.BadParameter if a flag's value is neither yes nor no."""
-        return [use.word for use in self]
 
 
 class Program(NamedTuple):
@@ -108,6 +63,7 @@ def read_command(
     name: str = "mpilaunch",
     read_file: ReadFile | None = None,
     environ: Mapping[str, str] = MappingProxyType({}),
+    of_verb: Iterable[Option] = (),
 ) -> CommandLine:
     """Parse a command line; raises UsageError.
 
@@ -115,8 +71,9 @@ def read_command(
         name: the command name that mpilaunch was started under.
         read_file: reads files of more options; without it, options that name such a file are an error.
         environ: the head's variables; those of some launchers set options, if the command line is that launcher's.
+        of_verb: options that only the verb of the command line has.
     """
-    reader = _Reader(name, read_file, environ)
+    reader = _Reader(name, read_file, environ, {**BY_FLAG, **by_flag(of_verb)})
     rest = list(words)
     programs = [reader.program(rest)]
     while reader.goes_on:
@@ -169,7 +126,10 @@ def _programs_of_file(reader: _Reader, path: str, before: list[Program]) -> list
 class _Reader:
     """Parses one program after another; collects the options of the whole job in `job`."""
 
-    def __init__(self, name: str, read_file: ReadFile | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, read_file: ReadFile | None, environ: Mapping[str, str], flags: Mapping[str, Option]
+    ) -> None:
+        self._by_flag = flags
         self.job = OptionUses()
         self.notes: dict[str, int] = {}
         self.goes_on = False
@@ -267,8 +227,8 @@ class _Reader:
                 word, *rest[:0] = split_joined(self._separate, word)
             flag, equals, text = word.partition("=")
             values = [text] if equals else []
-            flag = flag if flag in BY_FLAG or (hyphens := flag.replace("_", "-")) not in BY_FLAG else hyphens
-            option = None if self._separate is not None and self._separate.has(flag) else BY_FLAG.get(flag)
+            flag = flag if flag in self._by_flag or (hyphens := flag.replace("_", "-")) not in self._by_flag else hyphens
+            option = None if self._separate is not None and self._separate.has(flag) else self._by_flag.get(flag)
             if option is None or option.key == MCA:
                 self._translate(flag, values, rest)
             elif option.key == "help":

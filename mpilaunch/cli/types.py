@@ -1,4 +1,4 @@
-"""The class of an option and the types of its value: a type parses a text, words the error and completes it in a shell.
+"""The class of an option, its uses, and the types of its value: a type parses a text, words the error and completes it.
 
 They extend click's option and types. A type never knows the source of a value: `command` adds it to the error.
 """
@@ -234,3 +234,48 @@ class Option(click.Option):
 def _spellings(flag: str) -> tuple[str, ...]:
     """Return a flag with two dashes and with one; `-np` is `--np`, but `-n` is never `--n`."""
     return (flag, flag[1:]) if flag.startswith("--") and len(flag) > 3 else (flag,)
+
+
+class OptionUse(NamedTuple):
+    """One use of an option: its value as text, its flag as written, and the program or line it is in, for errors."""
+
+    option: Option
+    value: str
+    flag: str
+    place: str = ""
+
+    @property
+    def origin(self) -> Origin:
+        """The source of the value: our long flag, or the flag of another launcher as written."""
+        own = self.flag in (*self.option.opts, *self.option.secondary_opts)
+        source = self.option.flag if own else self.flag
+        return Origin(source, f"{self.place}: {self.flag}" if self.place else self.flag, Layer.COMMAND_LINE)
+
+    @property
+    def word(self) -> str:
+        """The word for click."""
+        if not self.option.is_flag:
+            return f"{self.option.flag}={self.value}"
+        return self.option.flag if self.option.type.convert(self.value, self.option, None) else self.option.secondary_opts[0]
+
+
+class OptionUses(list[OptionUse]):
+    """The options of a job or of one program, in order."""
+
+    def add(self, use: OptionUse) -> None:
+        """Append an option; merge an option that joins with its earlier use."""
+        earlier = self.last(use.option.key) if use.option.joins else None
+        if earlier is not None:
+            # Modifiers follow the policy, whichever comes first: mpirun also has them as separate options.
+            old, new = earlier.value, use.value
+            self.remove(earlier)
+            use = use._replace(value=old + new if new.startswith(":") else new + old if old.startswith(":") else new)
+        self.append(use)
+
+    def last(self, key: str) -> OptionUse | None:
+        return next((use for use in reversed(self) if use.option.key == key), None)
+
+    @property
+    def argv(self) -> list[str]:
+        """The words for click; raises click.BadParameter if a flag's value is neither yes nor no."""
+        return [use.word for use in self]

@@ -1,7 +1,9 @@
 """The verbs: one module for each, with `SUMMARY`, `USAGE` and `TOPICS` for its help, and `main`, which runs it.
 
-A new verb is a new module and its name in `NAMES`; one that is also an option (`--up`) has a row in `cli.options`. Only the
-first word of a command line can be a verb; the default is `run`.
+A new verb is a new module and its name in `NAMES`; one that is also an option (`--up`) has a row in `cli.options`. A verb that
+contacts nodes takes the options of a launch, and `OPTIONS` of its own if it has any. One that does not has a `COMMAND`, a click
+command that declares all its options and returns the exit code; its context's `obj` is a `Surroundings`. Only the first word of
+a command line can be a verb; the default is `run`.
 """
 
 from __future__ import annotations
@@ -9,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.cli.console import Console
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Section, Settings
+
+if TYPE_CHECKING:
+    import click
+
+    from mpilaunch.cli.types import Option
 
 NAMES = ("run", "up", "down")
 
@@ -29,6 +36,16 @@ class Request(NamedTuple):
 
 def module_of(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}")
+
+
+def options_of(name: str) -> tuple[Option, ...]:
+    """Return the options that only this verb has."""
+    return getattr(module_of(name), "OPTIONS", ())
+
+
+def command_of(name: str) -> click.Command | None:
+    """Return the command of a verb that does not take the options of a launch."""
+    return getattr(module_of(name), "COMMAND", None)
 
 
 def main_of(name: str) -> Callable[[Request], int]:

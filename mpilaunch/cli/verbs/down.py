@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpilaunch.cli.options import OPTIONS
+from mpilaunch.cli import options
 from mpilaunch.cli.verbs import Request, refuse_program, spelling_of
 from mpilaunch.errors import ExitCode, UsageError
 from mpilaunch.job.settings import Layer
@@ -17,7 +17,7 @@ EFFECTIVE = ("down", "quiet", "verbose", "config", "dialect", "allow-run-as-root
 
 def main(request: Request) -> int:
     refuse_program(request, "down")
-    for option in OPTIONS:
+    for option in options.OPTIONS:
         if option.key not in EFFECTIVE and request.settings.layer(option.key) == Layer.COMMAND_LINE:
             message = f"{request.settings.source(option.key)} has no effect on {spelling_of(request, 'down')}"
             raise UsageError("option-conflict", message, hint="it ends all your standby daemons, on all nodes")
