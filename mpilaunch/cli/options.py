@@ -113,7 +113,7 @@ OPTIONS = (
         "exit code when ranks fail: of the first to fail, the largest (255 for a lost node), or zero",
         OneOf("first", "largest", "zero"), default="first"),
     Option(PROGRAM, "--bare", "",
-        "start independent programs: set no variables of frameworks, and connect no MPI"),
+        "start independent programs: set no variables of frameworks, connect no MPI, and end nothing that they leave running"),
     Option(PROGRAM, "--stdin", "RANK",
         "the rank that reads standard input, or all, or none; auto is rank 0, or none if it is a terminal",
         Text("auto", "all", "none"), default="auto", basic="the rank that reads stdin, or all, or none"),

@@ -3,9 +3,10 @@
 The kernel alone cannot tie ranks to the daemon (a parent-death signal is lost at the first fork of a rank), so the guard is a
 subreaper: the descendants of a dead daemon become its own, and it kills them. A daemon without a pulse was stopped (SIGSTOP)
 or is stuck in the kernel, and is killed with them; time in which the guard itself did not run is not counted, so a job
-survives a suspended machine. When the guard dies first, the daemon reads end of file on a pipe and ends its ranks. The guard
-holds neither the wire nor an output of a rank, so that the head sees the death of a daemon at once; with standby daemons it
-keeps the wire for the next one, until one fails. The loss of the head is the daemon's matter (`lifeline`, `loop`).
+survives a suspended machine. A daemon of independent commands asks the guard to leave what they have started. When the guard
+dies first, the daemon reads end of file on a pipe and ends its ranks. The guard holds neither the wire nor an output of a rank,
+so that the head sees the death of a daemon at once; with standby daemons it keeps the wire for the next one, until one fails.
+The loss of the head is the daemon's matter (`lifeline`, `loop`).
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ IGNORED = (
 """Signals that guard and daemon ignore: a batch system, or an agent that loses its connection, may send them to every process.
 The guard ignores SIGTERM too; for the daemon it is an event. `spawn` resets all of them for ranks."""
 _LIMIT = struct.Struct("d")
+_LEAVE = -1.0
+"""Sent in place of a limit: kill no descendant from now on."""
 
 
 class Pulse:
@@ -44,11 +47,18 @@ class Pulse:
 
     def beat(self, limit: float) -> float:
         """Show that the daemon lives and will again within `limit` seconds; return the seconds until the next call."""
+        self._send(limit)
+        return limit / BEATS
+
+    def leave(self) -> None:
+        """Ask the guard to kill no descendant: what independent commands leave running stays, as under ssh."""
+        self._send(_LEAVE)
+
+    def _send(self, number: float) -> None:
         try:
-            os.write(self._pipe, _LIMIT.pack(limit))
+            os.write(self._pipe, _LIMIT.pack(number))
         except OSError:
             pass  # the guard is stopped, or dead, which another pipe shows
-        return limit / BEATS
 
 
 def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool = False) -> tuple[int, Pulse] | int:
@@ -88,10 +98,14 @@ def stand_behind(wire: tuple[int, int], directory: PrivateDirectory, again: bool
 
 
 def _watch(daemon: int, pulse: int) -> int:
-    """Wait for the end of the daemon, kill its descendants, return its exit code."""
-    silent = _until_it_ends(pulse)
+    """Wait for the end of the daemon, kill its descendants unless it asked to leave them, return its exit code."""
+    silent, leaves = _until_it_ends(pulse)
     if silent:
-        _kill_descendants()
+        if leaves:
+            os.kill(daemon, signal.SIGKILL)
+            os.waitpid(daemon, 0)
+        else:
+            _kill_descendants()
         message = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
         try:
             os.write(2, message.encode())
@@ -99,7 +113,8 @@ def _watch(daemon: int, pulse: int) -> int:
             pass  # the head has given up this node long ago
         return 128 + signal.SIGKILL
     _, status = os.waitpid(daemon, 0)
-    _kill_descendants()
+    if not leaves:
+        _kill_descendants()
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
@@ -116,19 +131,28 @@ def _kill_descendants() -> None:
     segments.remove(memory)
 
 
-def _until_it_ends(pulse: int) -> float:
-    """Wait until the daemon has died or been silent for too long; return the seconds of silence, 0 when it died."""
-    limit, silent = START_LIMIT, 0.0
+def _until_it_ends(pulse: int) -> tuple[float, bool]:
+    """Wait until the daemon has died or been silent for too long.
+
+    Returns:
+        the seconds of silence, 0 when it died, and whether it asked to leave its descendants.
+    """
+    limit, silent, leaves = START_LIMIT, 0.0, False
     while silent < limit:
         step = min(limit / BEATS, LONGEST_STEP)
         began = time.monotonic()
         if select.select([pulse], [], [], step)[0]:
             beat = os.read(pulse, _LIMIT.size)  # writes of this size are not split
             if not beat:
-                return 0.0
-            (limit,), silent = _LIMIT.unpack(beat), 0.0
+                return 0.0, leaves
+            (number,), silent = _LIMIT.unpack(beat), 0.0
+            if number == _LEAVE:
+                leaves = True
+                reaper.become_subreaper(False)
+            else:
+                limit = number
             continue
         waited = time.monotonic() - began
         # If the wait was far too long, this process did not run either.
         silent = silent + waited if waited < 2 * step else 0.0
-    return silent
+    return silent, leaves

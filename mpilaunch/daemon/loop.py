@@ -127,6 +127,10 @@ class Daemon:
 
     def _prepare(self, message: dict[str, Any]) -> None:
         self._plan = message
+        if not message["sweep"]:
+            # Before any rank runs: orphans of independent commands go to init and not to daemon or guard.
+            reaper.become_subreaper(False)
+            self._pulse.leave()
         apps: dict[int, spawn.App] = {}
         self._limit(message)
         if message["attach"] is not None:
@@ -324,7 +328,8 @@ class Daemon:
             if self._lifeline.lost or self._processes.stopping:
                 self._sweep()
             elif "sweep" not in self._timers:
-                self._sweep_later()
+                if self._plan["sweep"]:  # else wait, as ssh does, for what holds the output open
+                    self._sweep_later()
                 self._check_finished()
 
     def _sweep_later(self) -> None:
@@ -353,9 +358,10 @@ class Daemon:
             self._finish()
 
     def _kill_descendants(self) -> None:
-        """Kill the processes that ended ranks have left behind."""
+        """Kill the processes that ended ranks have left behind, unless they are independent commands."""
         self._wireup.close()
-        self._swept += reaper.kill_descendants()
+        if self._plan.get("sweep", True):
+            self._swept += reaper.kill_descendants()
 
     def _finish(self) -> None:
         self._state = "finished"

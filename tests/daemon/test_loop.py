@@ -594,6 +594,50 @@ def test_the_guard_outlives_the_signals_of_an_agent(daemon: WireToDaemon, tmp_pa
     assert living(rank) and daemon.process.poll() is None
 
 
+# Independent commands, whose leftovers are nobody's to kill
+
+LEAVES = "sleep 60 > /dev/null 2>&1 & echo $!; setsid sleep 60 > /dev/null 2>&1 & echo $!"
+
+
+def test_what_an_independent_command_leaves_running_stays(daemon: WireToDaemon) -> None:
+    daemon.run("sh", "-c", LEAVES, sweep=False)
+    try:
+        assert daemon.until("finished")["swept"] == []
+        left = [int(pid) for pid in daemon.stdout_of(0).decode().split()]
+        daemon.send("release")
+        daemon.close_wire()
+        assert daemon.process.wait(10) == 0
+        assert len(left) == 2 and all(map(living, left))
+    finally:
+        end_all(daemon.stdout_of(0).decode())
+
+
+def test_the_output_of_what_an_independent_command_leaves_running_is_awaited(daemon: WireToDaemon) -> None:
+    daemon.run("sh", "-c", "(sleep 1; echo late) & echo $!", sweep=False, drain=0.1)
+    daemon.until("finished")
+    assert daemon.stdout_of(0).decode().split()[1:] == ["late"]
+
+
+@pytest.mark.parametrize("killed", ["daemon", "guard"])
+def test_a_sudden_end_leaves_independent_leftovers_alone(daemon: WireToDaemon, killed: str) -> None:
+    daemon.run("sh", "-c", LEAVES, sweep=False)
+    try:
+        daemon.until("finished")
+        (pid,) = children(daemon.process.pid)
+        os.kill(pid if killed == "daemon" else daemon.process.pid, signal.SIGKILL)
+        wait_until(lambda: not living(pid), "the daemon is gone", limit=5)
+        daemon.process.wait(5)
+        assert all(map(living, [int(left) for left in daemon.stdout_of(0).decode().split()]))
+    finally:
+        end_all(daemon.stdout_of(0).decode())
+
+
+def end_all(pids: str) -> None:
+    for pid in pids.split():
+        os.kill(int(pid), signal.SIGKILL)
+        wait_until(lambda pid=pid: not living(int(pid)), f"{pid} is gone", limit=5)
+
+
 # What cannot be killed
 
 

@@ -122,6 +122,22 @@ def test_hosts_of_files_stdin_and_wcoll_are_those_of_pdsh(hosts: Hosts, links: P
 
 
 @pytest.mark.testbed
+@pytest.mark.parametrize("start", ["nohup", "setsid"])
+@pytest.mark.parametrize("name", ["pdsh", "clush"])
+def test_what_a_command_leaves_running_stays_as_under_ssh(hosts: Hosts, links: Path, name: str, start: str) -> None:
+    line = f"{start} sleep 300 > /dev/null 2>&1 < /dev/null & echo $!"
+    done = hosts.run([str(links / name), "-w", W, line], env=PDSH)
+    left = dict(line.split(": ") for line in done.stdout.splitlines())
+    try:
+        assert done.returncode == 0 and sorted(left) == ["node01", "node02"], done
+        for host, pid in left.items():
+            assert hosts.on(host, ["ps", "-o", "args=", "-p", pid]).stdout == "sleep 300\n"
+    finally:
+        for host, pid in left.items():
+            hosts.on(host, ["kill", "-9", pid])
+
+
+@pytest.mark.testbed
 def test_stdin_reaches_all_hosts_of_clush_and_none_with_n(hosts: Hosts, links: Path) -> None:
     for line in (f"clush -w {W} cat", f"clush -n -w {W} cat"):
         real, ours = both(hosts, links, line, "hello\n")

@@ -303,6 +303,7 @@ class WireToDaemon:
             "node": 0,
             "ranks": specs,
             "number": 0,
+            "sweep": True,
             **members,
         }
         for rank in range(first, first + ranks):

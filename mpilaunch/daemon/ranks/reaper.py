@@ -22,12 +22,12 @@ PAUSE = 0.002
 """Seconds between two checks for remaining children."""
 
 
-def become_subreaper() -> bool:
-    """Make this process the parent of orphaned descendants; return whether kernel and ctypes support it."""
+def become_subreaper(on: bool = True) -> bool:
+    """Make this process the parent of orphaned descendants, or no longer; return whether kernel and ctypes support it."""
     try:
         import ctypes  # some builds of Python do not have it
 
-        return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+        return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
 

@@ -61,7 +61,7 @@ def file_pattern(flag: str, pattern: str) -> Translation:
 
 _LAUNCHERS = {"ssh": "ssh", "user": "ssh", "": "ssh", "rsh": "rsh", "fork": "fork"}
 _SCHEDULERS = {
-    **dict.fromkeys(("slurm", "srun"), "'srun --nodes=1 --ntasks=1 --nodelist={host} --overlap sh -c {command}'"),
+    **dict.fromkeys(("slurm", "srun"), "'srun --overlap -u --cpu-bind=none -N1 -n1 -w {host} sh -c \"exec {command}\"'"),
     **dict.fromkeys(("lsf", "blaunch"), "'blaunch {host} {command}'"),
     **dict.fromkeys(("sge", "qrsh"), "'qrsh -inherit {host} {command}'"),
 }
