@@ -134,7 +134,9 @@ def test_a_real_command_line_is_planned_as_before(
     known = json.loads(PLANS.read_text(encoding="utf-8")) if PLANS.exists() else {}
     if goldens.UPDATE:
         known = {other: plan if other == name else known[other] for other, _ in COMMANDS if other == name or other in known}
-        PLANS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        # A line for each command, so that a difference shows which commands changed.
+        lines = [json.dumps({other: one}, ensure_ascii=False)[1:-1] for other, one in known.items()]
+        PLANS.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     assert plan == known[name]
 
 
