@@ -19,7 +19,6 @@ from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.allocation import Allocation, resize
 from mpilaunch.hosts.nodeset import Span, parse_numbers
-from mpilaunch.job import checkpoints
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.environment.templates import check_templates, variable_templates
@@ -354,11 +353,15 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
         raise UsageError("option-conflict", "--checkpoint-interval needs --checkpoint-prefix", hint=hint)
     if prefix is None:
         return None
+    from mpilaunch.head import safe_files  # few launches have checkpoints, and this one imports the event loop
+    from mpilaunch.head.checkpoints import find_newest_set
+
     prefix = os.path.abspath(prefix)
     try:
-        restart = checkpoints.find_newest_set(prefix)
+        restart = find_newest_set(prefix)
     except OSError as error:
-        raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason_of(error)}") from error
+        message = f"--checkpoint-prefix {prefix}: {reason_of(error)}"
+        raise UsageError("checkpoint-prefix", message, hint=safe_files.hint_of(error)) from error
     return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])
 
 
