@@ -176,6 +176,14 @@ def test_output_goes_into_nothing_that_stands_in_its_way(mode: int, option: str,
         assert kind != "file" or path.read_text() == "theirs"
 
 
+@pytest.mark.parametrize("option", ["--output-file", "--error-file"])
+def test_no_host_name_leads_out_of_the_directory(option: str, tmp_path: Path) -> None:
+    (tmp_path / "d" / "a").mkdir(parents=True)
+    words = ("-np", "1", "-H", "a/../../x", "--agent", "{command}", option, f"{tmp_path}/d/{{host}}")
+    refused(launch(*words, "echo", "ran"), "output-directory", "its name is no part of a file's name", "{node_rank}")
+    assert not (tmp_path / "x").exists()
+
+
 def test_output_in_shared_memory_is_output_in_a_directory() -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(f"/dev/shm/mpilaunch-test-{os.getpid()}")
