@@ -1,9 +1,12 @@
-"""Text helpers that every layer shares: suggestions, plurals, numbers. Pure."""
+"""Text helpers that every layer shares: suggestions, plurals, numbers, and texts of others made printable. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+
+# Control characters, bytes that are not UTF-8 (as lone surrogates), and characters that reverse or hide text.
+_UNPRINTABLE = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -22,6 +25,20 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def escape_braces(text: str) -> str:
     """Return a template that stands for this text: one with its braces doubled."""
     return text.replace("{", "{{").replace("}", "}}")
+
+
+def printable(text: str | bytes) -> str:
+    r"""Return a text with all unprintable characters escaped, as in \x1b."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "surrogateescape")
+    return re.sub(_UNPRINTABLE, _escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def plural(count: int, noun: str) -> str:

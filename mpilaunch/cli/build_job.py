@@ -12,20 +12,19 @@ from functools import cache, partial
 
 from mpilaunch.agent import AgentOptions
 from mpilaunch.cli import dialects
-from mpilaunch.cli.files import read_text
+from mpilaunch.cli.files import read_trusted
 from mpilaunch.cli.options import OPTIONS, RESTARTS
 from mpilaunch.cli.select_nodes import add_listed_nodes, choose_nodes, operator_agent, own_values, rankfile_of
 from mpilaunch.errors import UsageError, reason_of
 from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.allocation import Allocation, resize
 from mpilaunch.hosts.nodeset import Span, parse_numbers
-from mpilaunch.job import checkpoints
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
 from mpilaunch.job.environment.templates import check_templates, variable_templates
 from mpilaunch.job.output.tags import parse_tag, tag_template
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
-from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
+from mpilaunch.job.settings import Layer, Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_stdin_rank
 from mpilaunch.job.worlds import PORTS
 from mpilaunch.placement.binding import GpuPolicy
@@ -282,13 +281,13 @@ def _environments(
     # If any program has its own --forward, the variables to forward are chosen for each program.
     apart = any("forward" in section.settings for section in sections)
     exports = [*_parameters(settings["mca"], settings.source("mca")), *settings["export"]]
-    files = _env_files(settings["env-file"])
+    files = _env_files(settings["env-file"], named=settings.layer("env-file") == Layer.COMMAND_LINE)
     forward = "none" if apart else settings["forward"]
     forwarded = forwarded_environment(environ, exports, files, forward=forward, facts=partial(facts, None))
     apps = []
     for number, (section, own) in enumerate(zip(sections, of_each, strict=True)):
         usual = forwarded_environment(environ, [], forward=own["forward"]) if apart else {}
-        files = _env_files(own_values(section, "env-file"))
+        files = _env_files(own_values(section, "env-file"), named=True)
         of_app = partial(facts, number)
         named = forwarded_environment(environ, own_values(section, "export"), files, forward="none", facts=of_app)
         variables = {**{name: value for name, value in usual.items() if name not in forwarded}, **named}
@@ -303,8 +302,8 @@ def _environments(
     return forwarded, tuple(apps)
 
 
-def _env_files(paths: Sequence[str]) -> list[tuple[str, str]]:
-    return [(path, read_text(path, "env file")) for path in paths]
+def _env_files(paths: Sequence[str], *, named: bool) -> list[tuple[str, str]]:
+    return [(path, read_trusted(path, "env file", named=named)) for path in paths]
 
 
 def _parameters(items: Sequence[str], source: str) -> list[str]:
@@ -354,11 +353,15 @@ def _checkpoints(settings: Settings) -> CheckpointPolicy | None:
         raise UsageError("option-conflict", "--checkpoint-interval needs --checkpoint-prefix", hint=hint)
     if prefix is None:
         return None
+    from mpilaunch.head import safe_files  # few launches have checkpoints, and this one imports the event loop
+    from mpilaunch.head.checkpoints import find_newest_set
+
     prefix = os.path.abspath(prefix)
     try:
-        restart = checkpoints.find_newest_set(prefix)
+        restart = find_newest_set(prefix)
     except OSError as error:
-        raise UsageError("checkpoint-prefix", f"--checkpoint-prefix {prefix}: {reason_of(error)}") from error
+        message = f"--checkpoint-prefix {prefix}: {reason_of(error)}"
+        raise UsageError("checkpoint-prefix", message, hint=safe_files.hint_of(error)) from error
     return CheckpointPolicy(prefix, restart, interval, settings["checkpoint-signal"])
 
 

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from mpilaunch import __version__
 from mpilaunch.cli import config, verbs
 from mpilaunch.cli.console import Console, print_result
-from mpilaunch.cli.files import read_text
+from mpilaunch.cli.files import read_named
 from mpilaunch.cli.options import OPTIONS
 from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, read_command
 from mpilaunch.cli.types import VARIABLES, Option, OptionUses, Origin
@@ -41,7 +41,7 @@ def run(words: Sequence[str], surroundings: Surroundings) -> int:
     if command := verbs.command_of(verb):
         return _run_command(command, verb, words, surroundings)
     own = verbs.options_of(verb)
-    line = read_command(words, surroundings.name, read_text, surroundings.environ, own)
+    line = read_command(words, surroundings.name, read_named, surroundings.environ, own)
     if line.wants == "version":
         return print_result(_version(surroundings.name))
     if line.wants:
@@ -77,7 +77,7 @@ def _version(name: str) -> str:
 
 def read(words: Sequence[str], surroundings: Surroundings) -> verbs.Request:
     """Return the request of a command line without a verb; raises UsageError."""
-    return _request(read_command(words, surroundings.name, read_text, surroundings.environ), surroundings)
+    return _request(read_command(words, surroundings.name, read_named, surroundings.environ), surroundings)
 
 
 def split_verb(words: Sequence[str], name: str) -> tuple[str, Sequence[str]]:

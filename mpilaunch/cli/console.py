@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import signal
 import sys
 import time
@@ -18,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
 from mpilaunch.errors import ExitCode, LaunchError
+from mpilaunch.text import printable
 
 if TYPE_CHECKING:
     import rich.console
@@ -34,23 +34,7 @@ PROGRESS_NAMES = 3
 BROKEN_PIPE = 128 + signal.SIGPIPE
 """Exit code of a job whose reader closed the pipe: not an error, as for any filter."""
 
-# Control characters, bytes that are not UTF-8 (as lone surrogates), and characters that reverse or hide text.
-_UNPRINTABLE = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 _STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold", "hint": "bold cyan"}
-
-
-def printable(text: str | bytes) -> str:
-    r"""Return a text with all unprintable characters escaped, as in \x1b."""
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "surrogateescape")
-    return re.sub(_UNPRINTABLE, _escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if 0xDC80 <= code <= 0xDCFF:
-        code -= 0xDC00
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MAX_BYTES = 1 << 20
 MAX_ITEMS = 100_000
 
+NAMES_COMMANDS = frozenset({"app file", "parameter file", "file of --multi-prog", "config file of Horovod", "config file"})
+"""Files of options, as errors call them, that can name a program or set any variable; the others name hosts."""
+
 Position = tuple[int, int]
 """Line and column, from 1."""
 Positions = Mapping[tuple[str | int, ...], Position]
@@ -46,6 +49,24 @@ def check_trusted(where: str, status: os.stat_result, *, named: bool) -> None:
 def read_text(path: str, purpose: str) -> str:
     """Return the text of a file that the user names; `purpose` is its name in errors. Raises UsageError "file-unreadable"."""
     return text_and_status(path, purpose)[0]
+
+
+def read_trusted(path: str, purpose: str, *, named: bool = True) -> str:
+    """As `read_text`, for a file that can name a program or set any variable; raises also UsageError "file-untrusted".
+
+    Args:
+        named: as for `check_trusted`. Only a file that the command line names may be a pipe that nobody has opened yet.
+    """
+    if not named:
+        return text_and_status(path, purpose, partial(check_trusted, path, named=False))[0]
+    text, status = text_and_status(path, purpose)
+    check_trusted(path, status, named=True)
+    return text
+
+
+def read_named(path: str, purpose: str) -> str:
+    """Return the text of a file that an option names, checked by what it can name; raises UsageError."""
+    return (read_trusted if purpose in NAMES_COMMANDS else read_text)(path, purpose)
 
 
 def text_and_status(

@@ -30,6 +30,8 @@ YOUNGEST_SWEPT = 60.0
 """Seconds since its last change before a sweep takes a directory: its maker has locked it by then."""
 MOST_SWEPT = 100
 """Directories that one sweep removes."""
+MOST_EXAMINED = 1000
+"""Directories that one sweep looks at, since other users can make any number. It begins anywhere, so that each has its turn."""
 MOST_LISTED = 20000
 """Names of one directory that are looked at in one go."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -106,16 +108,17 @@ class PrivateDirectory:
     def sweep(self) -> None:
         """Remove the directories beside this one that belong to dead jobs of this user."""
         deadline, swept = time.monotonic() + REMOVE_SECONDS, 0
-        for name in _names_at(self._parent):
+        names = [name for name in _names_at(self._parent) if _is_ours(name) and name != self._name]
+        begin = int.from_bytes(os.urandom(4), "big") % max(1, len(names))
+        for name in itertools.islice(itertools.chain(names[begin:], names[:begin]), MOST_EXAMINED):
             if swept == MOST_SWEPT or time.monotonic() > deadline:
                 return
-            if not _is_ours(name) or name == self._name:
-                continue
             try:
-                changed = os.stat(name, dir_fd=self._parent, follow_symlinks=False).st_mtime
+                status = os.stat(name, dir_fd=self._parent, follow_symlinks=False)
             except OSError:
                 continue
-            if time.time() - changed >= YOUNGEST_SWEPT and _take_over(self._parent, name, must_lock=True):
+            old = time.time() - status.st_mtime >= YOUNGEST_SWEPT
+            if old and status.st_uid == os.geteuid() and _take_over(self._parent, name, must_lock=True):
                 swept += 1
 
     def close(self) -> None:

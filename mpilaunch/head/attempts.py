@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
+from mpilaunch.head.checkpoints import find_newest_set
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.observe import Observer
@@ -25,7 +26,7 @@ from mpilaunch.head.signals import SignalRelay
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.job import checkpoints, restarts
+from mpilaunch.job import restarts
 from mpilaunch.job.restarts import Health, Layout
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 from mpilaunch.job.state import Verdict, signal_name
@@ -224,7 +225,7 @@ class Attempts:
 def _renewed(policy: CheckpointPolicy) -> CheckpointPolicy:
     """Return the policy with the newest complete set in its directory."""
     with suppress(OSError):
-        return policy._replace(restart=checkpoints.find_newest_set(policy.prefix))
+        return policy._replace(restart=find_newest_set(policy.prefix))
     return policy
 
 

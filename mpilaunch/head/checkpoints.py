@@ -3,6 +3,8 @@
 A rank reports that it has saved only by a mark file in the set's directory (`mpilaunch.job.checkpoints`). One request is under
 way at a time, since a second one would mix two states in one set. A set that is incomplete when the next is due is started
 again: the signal goes only to processes that handle it, and a rank may not have been ready.
+
+Loading a checkpoint can run code (a pickle is a program), so ranks are never given a set that another user may have planted.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 from mpilaunch.errors import reason_of
 from mpilaunch.head import safe_files
 from mpilaunch.hosts.nodeset import fold_numbers
-from mpilaunch.job import checkpoints
+from mpilaunch.job import checkpoints, trust
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 
 POLL_SECONDS = 0.25
@@ -158,3 +160,24 @@ def number_set(prefix: str, directory: str) -> str:
                 continue
             os.mkdir(unfinished, safe_files.DIRECTORY_MODE, dir_fd=folder)
             return os.path.join(prefix, name)
+
+
+def find_newest_set(prefix: str) -> str | None:
+    """Return the path of the newest complete set in the prefix, or None; raises OSError for one that cannot be trusted."""
+    try:
+        with safe_files.directory(prefix, parents=True) as folder:
+            name = checkpoints.newest(os.listdir(folder))
+    except FileNotFoundError:
+        return None
+    if name is None:
+        return None
+    path = os.path.join(prefix, name)
+    with safe_files.directory(path, parents=True) as directory:
+        status = os.fstat(directory)
+    # Whoever owns the directory wrote the set. The modes of the prefix do not tell: an access control list can admit others.
+    if trust.is_foreign(status):
+        hint = "remove it if it is not yours, or copy it to make it yours"
+        raise safe_files.UnsafePath(f"the set {name} belongs to {trust.owner_of(status)}", hint)
+    if trust.is_public(status):
+        raise safe_files.UnsafePath(f"every user may write into the set {name}", f"check the set, then: chmod o-w {path}")
+    return path

@@ -73,10 +73,14 @@ class Place:
         self.status = os.fstat(entry)
         return entry
 
-    def enter(self, directory: int) -> None:
-        """Continue from another directory."""
-        os.close(self.directory)
-        self.directory = directory
+    def enter(self, directory: int, *, check: bool = False) -> None:
+        """Continue from another directory; with `check`, raise UnsafePath when every user may exchange it."""
+        try:
+            if check:
+                self.check_directory()
+        finally:
+            os.close(self.directory)
+            self.directory = directory
 
     def check_directory(self) -> None:
         """Raise UnsafePath when every user may replace the files in the directory."""
@@ -118,8 +122,11 @@ class Place:
 
 
 @contextmanager
-def _find(path: str, *, make: bool = False, follow: bool = True) -> Iterator[Place]:
-    """Walk to the last component of a path, and make missing directories or follow a link there if asked; raises OSError."""
+def _find(path: str, *, make: bool = False, follow: bool = True, parents: bool = False) -> Iterator[Place]:
+    """Walk to the last component of a path, and make missing directories or follow a link there if asked; raises OSError.
+
+    With `parents`, every directory on the way is checked too.
+    """
     if not path or "\0" in path:
         raise _error(errno.ENOENT)
     place = Place(_root(path))
@@ -154,7 +161,7 @@ def _find(path: str, *, make: bool = False, follow: bool = True) -> Iterator[Pla
                     place.enter(_root(target))
                 parts.extendleft(reversed(target.split("/")))
             elif parts:
-                place.enter(entry)
+                place.enter(entry, check=parents)
             else:
                 os.close(entry)
         yield place
@@ -191,9 +198,14 @@ def _is_one_of(directory: int, *paths: str) -> bool:
 
 
 @contextmanager
-def directory(path: str, *, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of a directory for use as `dir_fd`, made where missing if asked; raises OSError when it is unsafe."""
-    with _find(path + "/.", make=make) as place:
+def directory(path: str, *, make: bool = False, parents: bool = False) -> Iterator[int]:
+    """Yield a descriptor of a directory for use as `dir_fd`; raises OSError when it is unsafe.
+
+    Args:
+        make: make what is missing.
+        parents: no directory on the way may be one where every user could exchange the next.
+    """
+    with _find(path + "/.", make=make, parents=parents) as place:
         place.check_directory()
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.directory)
     try:

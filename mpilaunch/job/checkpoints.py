@@ -1,20 +1,15 @@
-"""Checkpoint sets: the names of their directories, and the newest complete one. Pure, except `find_newest_set`.
+"""Checkpoint sets: the names of their directories, and the newest complete one. Pure.
 
 A launch saves into PREFIX/unfinished-JOB. A rank that has saved creates the empty file `rank-R.saved` there, its mark. When all
 marks exist, mpilaunch renames the directory to PREFIX/000001, 000002, ..., and creates a new unfinished-JOB for the next set.
 Renaming is atomic, so a numbered set is complete.
-
-Loading a checkpoint can run code (a pickle is a program), so a set that another user may have planted is never used.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterable
-
-from mpilaunch.job import trust
 
 _NUMBERED = re.compile("[0-9]{6,12}", re.ASCII)
 _MARK = re.compile(r"rank-([0-9]{1,9})\.saved", re.ASCII)
@@ -28,22 +23,6 @@ def unfinished(prefix: str, job_id: str) -> str:
 def newest(names: Iterable[str]) -> str | None:
     """Return the newest complete set among the names in the prefix, or None."""
     return max((name for name in names if _NUMBERED.fullmatch(name)), key=int, default=None)
-
-
-def find_newest_set(prefix: str) -> str | None:
-    """Return the path of the newest complete set in the prefix, or None; raises OSError."""
-    try:
-        last = newest(os.listdir(prefix))
-    except FileNotFoundError:
-        return None
-    if last is None:
-        return None
-    path = os.path.join(prefix, last)
-    status = os.lstat(path)
-    if trust.is_public(os.stat(prefix)) and trust.is_foreign(status):
-        message = f"the set {last} belongs to {trust.owner_of(status)}, and every user may write there"
-        raise PermissionError(errno.EPERM, message)
-    return path
 
 
 def next_name(names: Iterable[str]) -> str:

@@ -7,7 +7,6 @@ import errno
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -131,8 +130,10 @@ def test_a_closed_connector_that_lives_is_a_failure(monkeypatch: pytest.MonkeyPa
         agent = connectors_agent(1)
         try:
             (connector,) = agent._connectors
-            connector.address = b"\0nobody is here"
-            with pytest.raises(AgentFailure, match=r"connection-closed: a process that makes connections: .*refused"):
+            connector.control.close()
+            connector.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.close()
+            with pytest.raises(AgentFailure, match=r"connection-closed: a process that makes connections: .*Broken pipe"):
                 await agent.open(NODE, ["true"], Recorder())
         finally:
             await agent.close()
@@ -150,20 +151,42 @@ def test_a_stuck_connector_is_killed_at_the_end(monkeypatch: pytest.MonkeyPatch)
     assert not living(pid)
 
 
-def test_only_the_head_is_served() -> None:
-    agent = connectors_agent(1)
-    try:
-        (connector,) = agent._connectors
-        code = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({connector.address!r}); print(s.recv(1))"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=False)
-        assert done.stdout == "b''\n" or "ConnectionResetError" in done.stderr
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(0.2)
-            client.connect(connector.address)
-            with pytest.raises(TimeoutError):
-                client.recv(1)  # it waits for the head's request
-    finally:
-        asyncio.run(agent.close())
+def test_connectors_listen_on_no_socket() -> None:
+    def listening() -> set[str]:
+        """Return the Unix sockets of this network that somebody can connect to (proc_net(5): the flag __SO_ACCEPTCON)."""
+        lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+        return {line for line in lines if int(line.split()[3], 16) & 0x10000}
+
+    async def main() -> None:
+        agent = connectors_agent(2)
+        pids = connectors(agent)
+        try:
+            for _ in pids:
+                await run_echo(agent)
+            own = {os.readlink(path) for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()}
+            assert any(link.startswith("socket:") for link in own)
+            assert not [line for line in listening() if f"socket:[{line.split()[6]}]" in own]
+        finally:
+            await agent.close()
+
+    asyncio.run(main())
+
+
+def test_a_busy_connector_is_handed_its_connections_later() -> None:
+    async def main() -> None:
+        agent = connectors_agent(1)
+        (pid,) = connectors(agent)
+        try:
+            os.kill(pid, signal.SIGSTOP)
+            opening = [asyncio.ensure_future(run_echo(agent)) for _ in range(400)]  # more than wait in one socket
+            await asyncio.sleep(0.5)
+            assert not any(task.done() for task in opening)
+            os.kill(pid, signal.SIGCONT)
+            await asyncio.gather(*opening)
+        finally:
+            await agent.close()
+
+    asyncio.run(main())
 
 
 # On real hosts

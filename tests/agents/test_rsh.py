@@ -222,6 +222,15 @@ def test_the_error_is_that_of_the_last_complete_attempt(tmp_path: Path, local: s
     assert run(local, "h", "true", env={**os.environ, **settings}) == (1, "", f"mpilaunch-rsh: h: {missing}\n")
 
 
+def test_what_a_node_says_reaches_no_terminal_as_control_sequences(tmp_path: Path, local: str) -> None:
+    text = "#!/bin/sh\nprintf 'Permission denied \\033]0;title\\007 \\342\\200\\256 \\377' >&2\nexit 1\n"
+    agent = f"{script(tmp_path / 'agent', text)} {{host}} {{command}}"
+    code, out, err = run(local, "h", "true", env={**os.environ, "MPILAUNCH_AGENT": agent, "MPILAUNCH_START_TIMEOUT": "0.1"})
+    assert (code, out) == (1, "")
+    assert err.startswith("mpilaunch-rsh: h: Permission denied ") and "\\x1b]0;title\\x07" in err
+    assert not [character for character in err if not character.isprintable() and character != "\n"]
+
+
 def test_it_starts_with_few_modules(tmp_path: Path) -> None:
     """A launcher starts it once for each node: it takes some 15 ms longer than a bare interpreter, most of them for `re`."""
 

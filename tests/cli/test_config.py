@@ -286,6 +286,53 @@ def test_a_named_file_that_everybody_may_write_names_no_command(here: Path, key:
     assert settings("--config a.yaml", {})["np"] == 3
 
 
+@pytest.mark.parametrize("by", ["command line", "variable", "config file"])
+@pytest.mark.parametrize(("owner", "mode"), [(65534, 0o644), (0, 0o646)])
+def test_an_env_file_of_another_user_sets_no_variable(here: Path, by: str, owner: int, mode: int) -> None:
+    path = here / "variables"
+    path.write_text("LD_PRELOAD=/tmp/theirs.so\n")
+    (here / "config.yaml").write_text("env-file: [variables]\n")
+    os.chown(path, owner, owner)
+    path.chmod(mode)
+    words = {"command line": ["--env-file", "variables"], "config file": ["--config", "config.yaml"]}.get(by, [])
+    environ = {"MPILAUNCH_ENV_FILE": "variables"} if by == "variable" else None
+    done = launch(*words, "--dry-run", "true", env=environ, cwd=here)
+    if by == "command line" and owner:
+        assert done.code == 0, done.words  # the choice of the user who names it
+    else:
+        reason = "it belongs to nobody (uid 65534)" if owner else "every user may write it"
+        reason = reason if owner or by == "command line" else "others may write it"
+        assert (done.code, done.out) == (2, b"")
+        assert done.words.startswith("error[file-untrusted]: ") and done.words.splitlines()[0].endswith(
+            f"variables: the file is not trusted: {reason}"
+        )
+    os.chown(path, 0, 0)
+    path.chmod(0o600)
+    assert launch(*words, "--dry-run", "true", env=environ, cwd=here).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--app file", "-np 1 true\n"),
+        ("-np 1 true : -np 1 --env-file file true", "A=b\n"),
+        ("--dialect openmpi --tune file true", "-x A=b\n"),
+        ("--dialect horovodrun -np 1 --config-file file true", "autotune: {enabled: true}\n"),
+    ],
+)
+def test_a_file_that_everybody_may_write_names_no_program_and_no_variable(here: Path, words: str, text: str) -> None:
+    (here / "file").write_text(text)
+    assert launch("--dry-run", *words.split(), cwd=here).code == 0
+    (here / "file").chmod(0o666)
+    done = launch("--dry-run", *words.split(), cwd=here)
+    assert (done.code, done.out) == (2, b"")
+    assert done.words.startswith("error[file-untrusted]: file: the file is not trusted: every user may write it\nhint: make it")
+
+
+def test_devices_and_pipes_of_ours_are_files_of_options(here: Path) -> None:
+    assert launch("--env-file", "/dev/null", "--app", "/dev/stdin", "--dry-run", cwd=here, stdin=b"-np 1 true\n").code == 0
+
+
 @pytest.mark.parametrize("by", ["command line", "variable", "config file", "scheduler"])
 @pytest.mark.parametrize(("owner", "mode"), [(65534, 0o644), (0, 0o646)])
 def test_a_hostfile_of_another_user_names_no_command(here: Path, by: str, owner: int, mode: int) -> None:

@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from mpilaunch.cli import console as module
-from mpilaunch.cli.console import Console, printable, progress_text, verdict_error, wants_colour
+from mpilaunch.cli.console import Console, progress_text, verdict_error, wants_colour
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.job.state import RankEnd, Verdict
+from mpilaunch.text import printable
 from tests.support import goldens
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")

@@ -6,13 +6,16 @@ import contextlib
 import shlex
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpilaunch.cli.dialects.rows import InvalidArgument
-from mpilaunch.cli.dialects.shells import remote
+from mpilaunch.cli.dialects.shells import dshbak, remote
 from mpilaunch.cli.dialects.shells.dshbak import compressed
 from mpilaunch.errors import ExitCode, UsageError
 from mpilaunch.hosts.hostfile import parse_host_list
@@ -171,6 +174,39 @@ def test_hosts_in_headers_are_folded_as_dshbak_does() -> None:
     assert compressed(names[4:6]) == b"x-[1-2]-ib"
     assert compressed([names[6]]) == b"login"
     assert compressed([names[7]]) == names[7]
+
+
+WORST_HOSTS: dict[str, Callable[[int], bytes]] = {
+    "digits, a letter, digits": lambda size: b"1" * (size // 2) + b"a" + b"1" * (size // 2) + b": x\n",
+    "digits, letters": lambda size: b"1" * (size // 2) + b"a" * (size // 2) + b": x\n",
+    "digits": lambda size: b"1" * size + b": x\n",
+    "blanks": lambda size: b" " * size + b"\n",
+    "blanks before no colon": lambda size: b"a" + b" " * size + b"x\n",
+    "blanks on both sides": lambda size: b" " * (size // 2) + b"a" + b" " * (size // 2) + b"\n",
+    "no colon": lambda size: b"a" * size + b"\n",
+    "colons": lambda size: b":" * size + b"\n",
+    "many hosts": lambda size: b"".join(b"%dn%d: x\n" % (number, number) for number in range(size // 16)),
+    "one number": lambda size: b"".join(b"n%dn1: x\n" % number for number in range(size // 12)),
+}
+
+
+@pytest.mark.parametrize("options", [[], ["-c"]], ids=["plain", "together"])
+@pytest.mark.parametrize("name", WORST_HOSTS)
+def test_dshbak_takes_time_in_proportion_to_its_input(
+    name: str, options: list[str], tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def seconds(size: int) -> float:
+        path = tmp_path / str(size)
+        path.write_bytes(WORST_HOSTS[name](size))
+        times = []
+        for _ in range(3):
+            begin = time.process_time()
+            assert dshbak.main([*options, str(path)]) == 0
+            times.append(time.process_time() - begin)
+            capfdbinary.readouterr()
+        return min(times)
+
+    assert seconds(1 << 20) <= 64 * max(seconds(1 << 16), 0.001)  # 16 times the input
 
 
 @pytest.mark.parametrize("options", [[], ["-c"], ["-h"]])

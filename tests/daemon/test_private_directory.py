@@ -264,6 +264,31 @@ def test_a_sweep_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(place.iterdir())) == 1
 
 
+def test_directories_of_others_cost_a_sweep_little(place: Path) -> None:
+    old = time.time() - 2 * YOUNGEST_SWEPT
+    for number in range(19_000):
+        path = place / f"mpilaunch-{number:0{DIGITS}}"
+        path.mkdir(mode=0o700)
+        os.chown(path, NOBODY, NOBODY)
+        os.utime(path, (old, old))
+    times = []
+    for _ in range(3):
+        begin = time.process_time()
+        PrivateDirectory(str(place)).sweep()
+        times.append(time.process_time() - begin)
+    assert min(times) < 0.1
+
+
+def test_each_directory_has_its_turn_in_a_sweep(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_directory, "MOST_EXAMINED", 10)
+    for number in range(20):
+        (place / f"mpilaunch-{number:0{DIGITS}}").mkdir(mode=0o755)
+    dead = abandoned(place)
+    for _ in range(100):  # one in two finds it
+        PrivateDirectory(str(place)).sweep()
+    assert not dead.exists() and len(list(place.iterdir())) == 20
+
+
 def test_without_locks_nothing_is_swept_and_the_guard_still_removes(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(descriptor: int) -> None:
         raise OSError(37, "No locks available")

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.head import safe_files
-from mpilaunch.head.checkpoints import number_set
-from mpilaunch.job import checkpoints
+from mpilaunch.head.checkpoints import find_newest_set, number_set
 from tests.support.launching import Launched, launch, sh
 from tests.support.second_user import OTHER, USER, as_user, shared_directory
 from tests.support.system_calls import SystemCalls
@@ -175,6 +174,14 @@ def test_output_goes_into_nothing_that_stands_in_its_way(mode: int, option: str,
         refused(done, "output-directory", "rank-0000.out" if mode == STICKY else "")
         assert precious.read_text() == "ours"
         assert kind != "file" or path.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("option", ["--output-file", "--error-file"])
+def test_no_host_name_leads_out_of_the_directory(option: str, tmp_path: Path) -> None:
+    (tmp_path / "d" / "a").mkdir(parents=True)
+    words = ("-np", "1", "-H", "a/../../x", "--agent", "{command}", option, f"{tmp_path}/d/{{host}}")
+    refused(launch(*words, "echo", "ran"), "output-directory", "its name is no part of a file's name", "{node_rank}")
+    assert not (tmp_path / "x").exists()
 
 
 def test_output_in_shared_memory_is_output_in_a_directory() -> None:
@@ -366,11 +373,63 @@ def test_checkpoints_in_a_directory_of_everybody_are_refused(tmp_path: Path) -> 
 
 def test_ranks_are_given_no_set_of_another_user(sticky: Path) -> None:
     (sticky / "000001").mkdir()
-    assert checkpoints.find_newest_set(str(sticky)) == f"{sticky}/000001"
+    assert find_newest_set(str(sticky)) == f"{sticky}/000001"
     (sticky / "000002").mkdir()
     os.chown(sticky / "000002", USER, USER)
     done = launch("-np", "1", "--checkpoint-prefix", sticky, "echo", "ran")
     refused(done, "checkpoint-prefix", f"the set 000002 belongs to nobody (uid {USER})")
+
+
+def planted(prefix: Path) -> Path:
+    """Make a set of the second user, as closed as one of ours."""
+    (prefix / "000001").mkdir(parents=True)
+    os.chown(prefix / "000001", USER, USER)
+    (prefix / "000001").chmod(0o755)
+    return prefix
+
+
+def test_a_planted_set_is_refused_however_it_came_there(sticky: Path, tmp_path: Path) -> None:
+    below = planted(sticky / "below")
+    os.chown(below, USER, USER)
+    group = planted(tmp_path / "group")  # so does one look where an access control list admits the second user
+    group.chmod(0o775)
+    for prefix in (below, group):
+        done = launch("-np", "1", "--checkpoint-prefix", prefix, "echo", "ran")
+        refused(done, "checkpoint-prefix", f"the set 000001 belongs to nobody (uid {USER})", "hint: remove it if")
+
+
+def test_a_set_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "000001").mkdir()
+    (tmp_path / "000001").chmod(STICKY)
+    with pytest.raises(safe_files.UnsafePath, match="every user may write into the set 000001"):
+        find_newest_set(str(tmp_path))
+
+
+def test_no_link_of_another_user_and_no_open_parent_leads_to_a_set(sticky: Path, tmp_path: Path) -> None:
+    (tmp_path / "sets" / "000001").mkdir(parents=True)
+    (sticky / "sets").symlink_to(tmp_path / "sets")
+    assert find_newest_set(str(sticky / "sets")) == f"{sticky}/sets/000001"
+    os.lchown(sticky / "sets", USER, USER)
+    with pytest.raises(safe_files.UnsafePath, match="is a link that belongs to"):
+        find_newest_set(str(sticky / "sets"))
+    (tmp_path / "sets" / "000002").symlink_to(tmp_path / "sets" / "000001")
+    os.lchown(tmp_path / "sets" / "000002", USER, USER)
+    with pytest.raises(safe_files.UnsafePath, match="'000002' is a link that belongs to"):
+        find_newest_set(str(tmp_path / "sets"))
+    with shared_directory(OPEN) as shared:
+        (shared / "sets" / "000001").mkdir(parents=True)
+        with pytest.raises(safe_files.UnsafePath, match="no sticky bit"):
+            find_newest_set(str(shared / "sets"))
+
+
+def test_sets_below_the_directory_of_another_user_or_group_are_used(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    (scratch / "sets" / "000001").mkdir(parents=True)
+    for path in (scratch, scratch / "sets"):
+        os.chown(path, USER, OTHER)
+        path.chmod(0o2775)
+    assert find_newest_set(str(scratch / "sets")) == f"{scratch}/sets/000001"
+    assert find_newest_set(str(scratch / "none")) is None
 
 
 def test_marks_are_removed_and_sets_are_numbered_through_no_link(sticky: Path, tmp_path: Path) -> None:

@@ -495,6 +495,33 @@ def test_the_keeper_uses_another_directory_if_its_own_is_taken(place: Place, wro
     assert not [path for path in (cache / "mpilaunch-standby").rglob("*") if path.is_file() or path.is_socket()]
 
 
+@pytest.mark.parametrize("trap", ["link", "directory", "nothing", "home"])
+def test_up_makes_nothing_in_the_home_of_another_user(place: Place, tmp_path: Path, trap: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    aim = tmp_path / "etc"
+    aim.mkdir()
+    if trap == "link":
+        (home / ".cache").symlink_to(aim)
+    elif trap == "directory":
+        (home / ".cache").mkdir()
+    elif trap == "home":
+        (tmp_path / "link").symlink_to(home)
+        (home / ".cache").mkdir()
+    for path in (home, *home.iterdir()):
+        os.lchown(path, 65534, 65534)
+    if trap == "home":
+        os.chown(home / ".cache", 0, 0)
+        os.lchown(tmp_path / "link", 65534, 65534)
+    env = {**place.env, "XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": "", "HOME": str(tmp_path / "link" if trap == "home" else home)}
+    before = sorted(tmp_path.rglob("*"))
+    with launching("--up", *place.words, env=env) as job:
+        done = finish(job)
+    assert done.code == 2 and done.words.startswith("error[standby-place]: --up: no place for its socket: "), done.words
+    assert "belongs to nobody (uid 65534)" in done.words and "hint: set XDG_RUNTIME_DIR" in done.words
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_record_of_another_user_is_rejected(place: Place) -> None:
     folder = place.socket.parent
     folder.mkdir(0o700)

@@ -49,6 +49,32 @@ def test_prefixes(template: str, expected: bytes) -> None:
     assert prefix(template) == expected
 
 
+@pytest.mark.parametrize(
+    ("template", "host"),
+    [
+        ("d/{host}", "a/../../x"),
+        ("d/{host}", "a/b"),
+        ("d/{host}", ".."),
+        ("d/{host}", "."),
+        ("d/{host}/out", ""),
+        ("d/.{host}", "."),
+        ("d/{host}", "/"),
+        ("d/{host}", "a\0b"),
+        ("{host}d", "/"),
+    ],
+)
+def test_a_value_adds_no_component_to_the_path_of_a_file(template: str, host: str) -> None:
+    fields = {"rank": 3, "local_rank": 1, "node_rank": 2, "stream": "stdout", "job": "4f0a"}
+    with pytest.raises(UsageError, match="its name is no part of a file's name") as caught:
+        parse_tag(template, "--output-file").path(host=host, **fields)
+    assert caught.value.reference == "output-directory"
+
+
+def test_the_path_of_a_file_may_have_any_directories_of_its_own() -> None:
+    fields = {"rank": 3, "local_rank": 1, "node_rank": 2, "host": "n.1", "stream": "stdout", "job": "4f0a"}
+    assert parse_tag("../d//./{host}/{rank:02}..", "--output-file").path(**fields) == "../d//./n.1/03.."
+
+
 def test_a_host_name_that_is_not_utf8_is_kept_as_it_is() -> None:
     assert prefix("{host} ", host="n\udcff") == b"n\xff "
 

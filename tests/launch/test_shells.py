@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ import pytest
 
 from tests.support.hosts import Hosts
 from tests.support.launching import environment
+from tests.support.second_user import USER, shared_directory
 
 W = "node[01-02]"
 PDSH = {"PDSH_RCMD_TYPE": "ssh"}
@@ -228,6 +231,37 @@ def test_dshbak_writes_files_and_never_outside_of_their_directory(links: Path, t
     line = [links / "dshbak", "-d", tmp_path]
     done = subprocess.run(line, input=b"link: 1\n", capture_output=True, env=environment(), timeout=60, check=False)
     assert done.returncode == 2 and not (tmp_path / "aim").exists()
+
+
+def test_dshbak_writes_nothing_where_another_user_could_decide_what(links: Path, tmp_path: Path) -> None:
+    def write(folder: Path) -> str:
+        line = [links / "dshbak", "-f", "-d", folder]
+        done = subprocess.run(line, input=b"n1: 1\n", capture_output=True, env=environment(), timeout=60, check=False)
+        assert done.returncode in (0, 2) and not done.stdout
+        return done.stderr.decode()
+
+    for mode in (0o1777, 0o777):
+        with shared_directory(mode) as shared:
+            (shared / "link").symlink_to(tmp_path)
+            os.lchown(shared / "link", USER, USER)
+            assert "'link' is a link that belongs to" in write(shared / "link" / "new")
+            assert mode == 0o1777 or "no sticky bit" in write(shared)
+    with shared_directory(0o1777) as shared:
+        (shared / "n1").write_text("theirs")
+        os.chown(shared / "n1", USER, USER)
+        (shared / "n1").chmod(0o666)
+        assert f"the file belongs to nobody (uid {USER})\nhint: " in write(shared)
+        assert (shared / "n1").read_text() == "theirs"
+        (shared / "n1").unlink()
+        os.mkfifo(shared / "n1")
+        assert "it is not a regular file" in write(shared)
+    assert not list(tmp_path.iterdir())
+    old = os.umask(0)
+    try:
+        assert write(tmp_path / "out") == ""
+    finally:
+        os.umask(old)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out", tmp_path / "out" / "n1")] == [0o775, 0o644]
 
 
 @pytest.mark.parametrize("words", [["-c", "-d", "/x"], ["-d", "/no/such"], ["-f"], ["-z"], ["/no/such"], ["-d"]])

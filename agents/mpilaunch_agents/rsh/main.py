@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from mpilaunch.text import seconds_of
+from mpilaunch.text import printable, seconds_of
 from mpilaunch_agents.rsh.command_line import BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT, WATCH_SCRIPT, Remote, Signals, close_leaked, write
 from mpilaunch_agents.rsh.routes import Route, route_name, route_to
@@ -169,7 +169,8 @@ def _seconds(environ: Mapping[str, str], variable: str, default: float) -> float
 
 
 def _report(message: str) -> None:
-    write(2, f"mpilaunch-rsh: {message}\n".encode("utf-8", "replace"))
+    text = "\n".join(map(printable, message.splitlines()))  # it may quote a node or a server
+    write(2, f"mpilaunch-rsh: {text}\n".encode("utf-8", "replace"))
 
 
 def main() -> NoReturn:

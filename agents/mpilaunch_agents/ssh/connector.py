@@ -1,8 +1,13 @@
-"""A connector: a process that opens channels by an agent and relays them to the head. See `connectors`."""
+"""A connector: a process that opens channels by an agent and relays them to the head. See `connectors`.
+
+The head hands it one end of a new pair of sockets for each node, over the pair that it was started with. None of them has a
+name, so no other process can connect: not of another user, and not of another container with this network.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -20,26 +25,31 @@ OPENED, FAILED = 18, 19
 """The answers; FAILED carries cause and detail of an AgentFailure as JSON. All other frames are those of `mpilaunch.relay`."""
 CLOSE_SECONDS = 1.0
 """Time that the agent has to close after the head has gone."""
+FULL = (errno.EAGAIN, errno.ETOOMANYREFS)
+FULL_POLL_SECONDS = 0.01
+"""A connector that starts or is busy takes the ends later; the kernel limits how many wait."""
 
 
 class ConnectorLost(Exception):
     """A connector did not answer."""
 
 
-async def connect(address: bytes, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
-    """Have a connector open a channel, and return it; raises AgentFailure and ConnectorLost."""
+async def connect(control: socket.socket, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
+    """Have the connector at the other end of `control` open a channel; raises AgentFailure and ConnectorLost."""
     channel = RequestChannel(events, OPENED, "the process that made its connection has died")
-    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
     try:
-        await loop.create_unix_connection(lambda: channel, address)  # type: ignore[arg-type]  # a name may be bytes
-        # After a connector's death, any process may bind its name.
-        if channel.peer_credentials[1] != os.geteuid():
-            channel.abort()
-            raise ConnectorLost("another user's process answers")
+        with theirs:
+            await _hand_over(control, theirs)
+        await asyncio.get_running_loop().create_unix_connection(lambda: channel, sock=ours)
         # Agents do not use the slots of a node.
         kind, answer = await channel.request(OPEN, json.dumps([node._replace(slots=())._asdict(), list(command)]).encode())
     except OSError as error:
+        ours.close()
         raise ConnectorLost(str(error)) from error
+    except asyncio.CancelledError:
+        ours.close()
+        raise
     if kind == FAILED:
         raise AgentFailure(*json.loads(answer))
     if kind != OPENED:
@@ -47,8 +57,19 @@ async def connect(address: bytes, node: Node, command: Sequence[str], events: Ch
     return channel
 
 
+async def _hand_over(control: socket.socket, end: socket.socket) -> None:
+    while True:
+        try:
+            socket.send_fds(control, [b"\0"], [end.fileno()])
+            return
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        await asyncio.sleep(FULL_POLL_SECONDS)
+
+
 def main() -> None:
-    """Serve until stdin ends; its first line is the agent's name and options, and the head connects to descriptor 3."""
+    """Serve until stdin ends; its first line is the agent's name and options, and descriptor 3 is the socket of the head."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with open(0, "rb", buffering=0, closefd=False) as stdin:
@@ -58,15 +79,29 @@ def main() -> None:
         asyncio.run(_serve(load(name, AgentOptions(**options)), socket.socket(fileno=3)))
 
 
-async def _serve(agent: Agent, listener: socket.socket) -> None:
+async def _serve(agent: Agent, control: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     stdin_ended = asyncio.Event()
+    beginning: set[asyncio.Task[object]] = set()
+
+    def accept() -> None:
+        with suppress(BlockingIOError):
+            data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+            if not data:
+                loop.remove_reader(control)  # the head has gone, and stdin ends too
+            for descriptor in descriptors:  # none if this process has too many open: the head reads end of file
+                os.set_inheritable(descriptor, False)
+                connection = socket.socket(fileno=descriptor)
+                task = loop.create_task(loop.connect_accepted_socket(lambda: _Relay(agent), connection))
+                beginning.add(task)
+                task.add_done_callback(beginning.discard)
+
+    control.setblocking(False)
     loop.add_reader(0, stdin_ended.set)
-    head = os.getppid()
-    server = await loop.create_unix_server(lambda: _Relay(agent, head), sock=listener, backlog=socket.SOMAXCONN)
+    loop.add_reader(control, accept)
     await stdin_ended.wait()
     loop.remove_reader(0)
-    server.close()
+    loop.remove_reader(control)
     with suppress(asyncio.TimeoutError):
         await asyncio.wait_for(agent.close(), CLOSE_SECONDS)
 
@@ -74,18 +109,12 @@ async def _serve(agent: Agent, listener: socket.socket) -> None:
 class _Relay(FrameProtocol):
     """The head's connection for one node."""
 
-    def __init__(self, agent: Agent, head: int) -> None:
+    def __init__(self, agent: Agent) -> None:
         super().__init__()
-        self._agent, self._head = agent, head
+        self._agent = agent
         self._channel: Channel | None = None
         self._opening: asyncio.Task[None] | None = None
         self._answered = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept only the head."""
-        super().connection_made(transport)
-        if self.peer_credentials[0] != self._head:
-            self.transport.abort()
 
     def frame_received(self, kind: int, data: bytes) -> None:
         if self._opening is None:

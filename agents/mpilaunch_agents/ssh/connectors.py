@@ -1,8 +1,8 @@
 """Distributes the connections of an agent over several processes, the connectors, for more nodes than one core can serve.
 
-A connector knows nothing of jobs and relays bytes. The head connects to it once for each node, by a socket that accepts no
-other process. It ends with the head. If a connector dies, its connections are lost like any others, and the head uses the
-remaining connectors.
+A connector knows nothing of jobs and relays bytes. The head has a socket to it for each node, which has no name: no other
+process can connect. It ends with the head. If a connector dies, its connections are lost like any others, and the head uses
+the remaining connectors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ConnectorsAgent:
             connector = min(living, key=lambda connector: connector.node_count)
             connector.node_count += 1
             try:
-                return await connect(connector.address, node, command, events)
+                return await connect(connector.control, node, command, events)
             except ConnectorLost as lost:
                 if not await connector.has_died():
                     raise AgentFailure("connection-closed", f"a process that makes connections: {lost}") from None
@@ -64,21 +64,30 @@ class ConnectorsAgent:
 
     async def close(self) -> None:
         dismiss(connector.child for connector in self._connectors)
+        for connector in self._connectors:
+            connector.control.close()
         self._connectors.clear()
 
 
 class _Connector:
-    """The head's handle of a connector; `node_count` is the number of nodes it was asked to open."""
+    """The head's handle of a connector.
+
+    Attributes:
+        node_count: the number of nodes it was asked to open.
+        control: hands it the ends of connections.
+    """
 
     def __init__(self, name: str, options: AgentOptions) -> None:
         self.node_count = 0
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(b"")  # the kernel chooses the name (unix(7))
-            listener.listen(socket.SOMAXCONN)
-            self.address: bytes = listener.getsockname()
-            descriptor = fcntl.fcntl(listener.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.setblocking(False)
+        with theirs:
+            descriptor = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, 10)
         try:
             self.child = Child([sys.executable, "-c", START, *sys.path], descriptor_3=descriptor)
+        except OSError:
+            self.control.close()
+            raise
         finally:
             os.close(descriptor)
         # Its stdin is also its lifeline. The options must not show in a list of processes, and they fit into a pipe.

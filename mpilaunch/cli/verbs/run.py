@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpilaunch.cli import verbs
-from mpilaunch.cli.console import print_result, printable
+from mpilaunch.cli.console import print_result
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.text import numbered_ranks
+from mpilaunch.text import numbered_ranks, printable
 
 if TYPE_CHECKING:
     from mpilaunch.agent import PrestartedAgent

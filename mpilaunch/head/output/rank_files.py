@@ -80,7 +80,7 @@ def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
     paths, named = {}, set()
     for channel, kind, fields in streams_of(job, world) if tags or output.directory is not None else ():
         if kind in tags:
-            paths[channel] = os.fsdecode(tags[kind].bind(**fields).prefix(0.0))
+            paths[channel] = tags[kind].path(**fields)
             if not any(field for field, _ in tags[kind].pieces):
                 named.add(paths[channel])
         elif output.directory is not None:

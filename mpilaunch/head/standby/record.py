@@ -2,8 +2,9 @@
 
 The record is a file of mode 0600 in a private directory of the user, under XDG_RUNTIME_DIR or else in the user's cache. The
 socket is beside it; where the path would be too long, or machines may share the file system, it is in a new directory of /tmp
-with an unguessable name. A link, or a directory that belongs to or is open to other users, is never used: then the next
-candidate is. The file's name contains the kernel's boot id, since machines may share a home.
+with an unguessable name. A link of another user in the path, or a directory that belongs to or is open to other users, is never
+used, since root may have the HOME of another user: then the next candidate is. The file's name contains the kernel's boot id,
+since machines may share a home.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from mpilaunch.head import safe_files
+from mpilaunch.job import trust
 
 LONGEST_ADDRESS = 107
 """Bytes in the address of a socket (unix(7)), which here is its path."""
@@ -44,14 +46,31 @@ def _folders() -> list[tuple[str, bool]]:
 
 
 @contextmanager
-def _opened(folder: str) -> Iterator[int]:
-    """Yield a descriptor of a directory that is private to this user; raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _opened(folder: str, *, make: bool = False) -> Iterator[int]:
+    """Yield a descriptor of a directory that is private to this user and in none of another user; raises OSError.
+
+    Args:
+        make: make the directory and those above it where they are missing.
+    """
+    parent, name = os.path.split(folder)
+    if make and not os.path.isdir(parent):
+        _refuse_foreign(os.path.dirname(parent), os.stat(os.path.dirname(parent)))
+    with safe_files.directory(parent, make=make) as above:
+        _refuse_foreign(parent, os.fstat(above))
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=above)
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     try:
         safe_files.check_own(folder, os.fstat(descriptor), 0o077)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _refuse_foreign(path: str, status: os.stat_result) -> None:
+    if trust.is_foreign(status):
+        raise PermissionError(f"{path} belongs to {trust.owner_of(status)}")
 
 
 def _name() -> str:
@@ -88,12 +107,9 @@ def one_at_a_time() -> Iterator[str]:
     for folder, _ in _folders():
         with ExitStack() as stack:
             try:
-                os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-                with suppress(FileExistsError):
-                    os.mkdir(folder, 0o700)
-                directory = stack.enter_context(_opened(folder))
+                directory = stack.enter_context(_opened(folder, make=True))
             except OSError as reason:
-                error = reason
+                error = OSError(f"{folder}: {reason.strerror or reason}")
                 continue
             fcntl.flock(directory, fcntl.LOCK_EX)
             yield folder

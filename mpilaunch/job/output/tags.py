@@ -6,6 +6,7 @@ time is made once for each millisecond.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -51,6 +52,18 @@ class Tag(NamedTuple):
             else:
                 parts[-1] += format(fields[name], text) if name else text
         return BoundTag(tuple(part.encode("utf-8", "surrogateescape") for part in parts))
+
+    def path(self, **fields: int | str) -> str:
+        """Return the path of a stream's file, with the fields of `bind`; raises UsageError if a value adds a directory."""
+        bare = "".join("x" if name else text for name, text in self.pieces).split("/")
+        path = os.fsdecode(self.bind(**fields).prefix(0.0))
+        names = path.split("/")
+        # A host name comes from a file or a scheduler: it must not lead out of the directory that the user wrote.
+        moved = any(name != text and name in ("", ".", "..") for name, text in zip(names, bare, strict=False))
+        if "\0" in path or len(names) != len(bare) or moved:
+            message = f"{path}: the output of host '{fields['host']}' cannot go there: its name is no part of a file's name"
+            raise UsageError("output-directory", message, hint="use {node_rank} for {host}")
+        return path
 
     def fill(self, fields: Mapping[str, int | str]) -> str:
         """Return the template with these fields filled in, for str.format with the others."""

@@ -1,7 +1,7 @@
 """dshbak: gathers lines "HOST: TEXT" by host, for people; a command of its own, by its name alone.
 
-It reads all input before it prints, so its memory grows with the input; lines are bytes of any length. Never writes a file
-outside of the directory of -d.
+It reads all input before it prints, so its memory grows with the input; lines are bytes of any length, and its time grows with
+them only as far. Never writes a file outside of the directory of -d, or where another user could decide which.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import getopt
 import os
 import re
+import string
 from collections.abc import Iterable, Sequence
 
 from mpilaunch.cli.console import print_result
 from mpilaunch.errors import ExitCode, LaunchError, UsageError, reason_of
+from mpilaunch.head import safe_files
 
 USAGE = """\
 Usage: dshbak [OPTION]... [FILE]...
@@ -25,6 +27,10 @@ _BROKEN_PIPE = 141
 _RULE = b"-" * 16 + b"\n"
 _LINE = re.compile(rb"\s*(\S+?)\s*: ?")
 """What precedes the text of a line; other lines are left out."""
+_DIGITS = string.digits.encode()
+_OTHERS = bytes(set(range(256)) - set(_DIGITS))
+_LONGEST_NUMBER = 18
+"""Digits of a host's number that count."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,12 +66,12 @@ def _check(options: dict[str, str]) -> None:
     if "-c" in options:
         raise UsageError("option-conflict", "dshbak: -c and -d cannot be used together", hint="leave one out")
     try:
-        if "-f" in options:
-            os.makedirs(options["-d"], exist_ok=True)
-        os.listdir(options["-d"])
+        with safe_files.directory(options["-d"], make="-f" in options):
+            pass
     except OSError as error:
         message = f"dshbak: -d {options['-d']}: {reason_of(error)}"
-        raise UsageError("output-directory", message, hint="-f creates the directory") from error
+        hint = safe_files.hint_of(error) or "-f creates the directory"
+        raise UsageError("output-directory", message, hint=hint) from error
 
 
 def _gather(paths: Sequence[str]) -> dict[bytes, bytes]:
@@ -97,15 +103,15 @@ def _print(texts: dict[bytes, bytes], *, together: bool) -> None:
 
 def _write_files(texts: dict[bytes, bytes], directory: str) -> None:
     for host, text in texts.items():
-        path = os.path.join(os.fsencode(directory), host)
+        path = os.path.join(directory, os.fsdecode(host))
+        if b"/" in host or b"\0" in host or host in (b".", b".."):
+            raise UsageError("output-directory", f"dshbak: '{os.fsdecode(host)}' is not the name of a host")
         try:
-            if b"/" in host:
-                raise UsageError("output-directory", f"dshbak: '{os.fsdecode(host)}' is not the name of a host")
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666), "wb") as file:
-                file.write(text)
-        except (OSError, ValueError) as error:
-            reason = reason_of(error) if isinstance(error, OSError) else "invalid file name"
-            raise UsageError("output-directory", f"dshbak: cannot write {os.fsdecode(path)}: {reason}") from error
+            with open(safe_files.open_output(path, append=False, named=False), "wb", buffering=0) as file:
+                safe_files.write_all(file.fileno(), text)
+        except OSError as error:
+            message = f"dshbak: cannot write {path}: {reason_of(error)}"
+            raise UsageError("output-directory", message, hint=safe_files.hint_of(error)) from error
 
 
 # Lists of hosts, exactly as dshbak prints them: `nodeset.fold` folds other names, in another order.
@@ -115,8 +121,8 @@ def compressed(hosts: Iterable[bytes]) -> bytes:
     """Return names as ranges of the number that is last in them: n[1-3],n5-ib."""
     by_suffix: dict[bytes, list[bytes]] = {}
     for host in _by_number(sorted(hosts)):
-        head, suffix = re.findall(rb"\A(.*?[0-9]*)([^0-9]*)\Z", host, re.DOTALL)[0]
-        by_suffix.setdefault(suffix, []).append(head)
+        head = host.rstrip(_OTHERS)
+        by_suffix.setdefault(host[len(head) :], []).append(head)
     return b",".join(item + suffix for suffix, heads in by_suffix.items() for item in _ranges(heads))
 
 
@@ -125,7 +131,8 @@ def _by_number(hosts: Iterable[bytes]) -> list[bytes]:
 
 
 def _number(host: bytes) -> bytes:
-    return re.search(rb"[0-9]{0,18}\Z", host)[0]  # type: ignore[index]  # it matches the end at least
+    end = host[-_LONGEST_NUMBER:]
+    return end[len(end.rstrip(_DIGITS)) :]
 
 
 def _ranges(names: Iterable[bytes]) -> list[bytes]:
