@@ -23,9 +23,11 @@ class Row(NamedTuple):
 
     Attributes:
         name: stable, for tests and docs.
-        pattern: regular expression, searched in one line.
+        pattern: regular expression, searched in one line. A rank writes the line and may choose the worst one, so the time must
+            be linear: an unlimited repetition begins behind a text that it cannot match itself, and `then` stands for `.*`.
         hint: reason and remedy; {name} is replaced by that group of the pattern.
         source: the software that writes the message.
+        then: a text that must follow, anywhere behind the first match.
     """
 
     name: str
@@ -33,8 +35,10 @@ class Row(NamedTuple):
     hint: str
     source: str
     follow_on: bool = False
+    then: str = ""
 
 
+_MANY_PROCESSES = "the limit of processes is reached: raise it on that node (ulimit -u, pids.max), or set OMP_NUM_THREADS lower"
 ANOTHER_FAILED = "another rank had already ended: if it is not named here, look at its output"
 
 ROWS = (
@@ -71,8 +75,8 @@ ROWS = (
     ),
     Row(
         "nccl-peer",
-        r"ncclRemoteError|remote process exited or there was a network error|NCCL.*[Cc]onnection closed by remote peer"
-        r"|Net : Connection closed by remote peer|Watchdog caught collective operation timeout",
+        r"ncclRemoteError|remote process exited or there was a network error|[Cc]onnection closed by remote peer"
+        r"|Watchdog caught collective operation timeout",
         ANOTHER_FAILED,
         "ncclRemoteError (NCCL, src/include/nccl.h); torch ProcessGroupNCCL's watchdog",
         follow_on=True,
@@ -91,13 +95,14 @@ ROWS = (
     ),
     Row(
         "profile-lightning",
-        r"You set `devices=\d+` and `num_nodes=\d+` in Lightning, but the product .* does not match the world size",
+        r"You set `devices=\d+` and `num_nodes=\d+` in Lightning, but the product ",
         "leave devices and num_nodes out of the Trainer, and --profile lightning sets them to the job's",
         "lightning/fabric/plugins/environments/torchelastic.py",
+        then=" does not match the world size",
     ),
     Row(
         "library-missing",
-        r"(?P<library>\S+\.so\S*): cannot open shared object file",
+        r"(?<!\S)(?P<library>\S+): cannot open shared object file",
         "{library} is not found on that node: forward the path with -x LD_LIBRARY_PATH, or install it there",
         "glibc's ld.so (elf/dl-load.c); Python's ImportError of dlopen",
     ),
@@ -127,9 +132,10 @@ ROWS = (
     ),
     Row(
         "worker-memory",
-        r"DataLoader worker .*killed by signal: Killed",
+        r"DataLoader worker ",
         "a data loader was killed, most likely because the node's memory was full: use fewer workers or smaller batches",
         "torch/utils/data/_utils/signal_handling.py",
+        then="killed by signal: Killed",
     ),
     Row(
         "memory",
@@ -146,9 +152,16 @@ ROWS = (
     ),
     Row(
         "processes",
-        r"(fork|pthread_create|thread).*Resource temporarily unavailable|can't start new thread|Cannot fork",
-        "the limit of processes is reached: raise it on that node (ulimit -u, pids.max), or set OMP_NUM_THREADS lower",
-        "errno 11 of Linux from fork and pthread_create; CPython; libgomp",
+        r"can't start new thread|Cannot fork",
+        _MANY_PROCESSES,
+        "CPython; dash",
+    ),
+    Row(
+        "processes-errno",
+        r"fork|thread",
+        _MANY_PROCESSES,
+        "errno 11 of Linux from fork and pthread_create; libgomp",
+        then="Resource temporarily unavailable",
     ),
     Row(
         "thread-at-end",
@@ -228,7 +241,7 @@ def _findings(texts: Iterable[str]) -> list[Finding]:
     findings = []
     for text in texts:
         for row in ROWS:
-            if match := re.search(row.pattern, text):
+            if (match := re.search(row.pattern, text)) and text.find(row.then, match.end()) >= 0:
                 findings.append(Finding(row.hint.format(**match.groupdict()), row.follow_on))
                 break
     return findings

@@ -24,16 +24,17 @@ class LiveLine:
     def __init__(self, descriptor: int, draw: Callable[[bytes], None]) -> None:
         self._descriptor, self._draw = descriptor, draw
         self._owner: object = None
-        self._text, self._drawn = b"", False
+        self._prefix, self._drawn = b"", False
+        self._tail: bytes | bytearray = b""
         self._timer: asyncio.TimerHandle | None = None
 
-    def show(self, owner: object, prefix: bytes, tail: bytes) -> None:
-        """Show a stream's unfinished line; an empty `tail` removes the line if it is this stream's."""
+    def show(self, owner: object, prefix: bytes, tail: bytes | bytearray) -> None:
+        """Show a stream's unfinished line, as it is when it is drawn; an empty `tail` removes the line if it is this stream's."""
         if tail:
-            self._owner, self._text = owner, prefix + as_shown(tail)
+            self._owner, self._prefix, self._tail = owner, prefix, tail
         elif owner is self._owner:
-            self._owner, self._text = None, b""
-        if self._text or self._drawn:
+            self._owner, self._tail = None, b""
+        if self._tail or self._drawn:
             self._redraw_soon()
 
     def above(self, lines: bytes) -> bytes:
@@ -46,7 +47,7 @@ class LiveLine:
 
     def close(self) -> None:
         """Erase the line for good."""
-        self._text = b""
+        self._tail = b""
         self._redraw()
 
     def _redraw_soon(self) -> None:
@@ -57,11 +58,12 @@ class LiveLine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._text or self._drawn:
+        if self._tail or self._drawn:
             columns = 0
             with suppress(OSError):
                 columns = os.get_terminal_size(self._descriptor).columns
             # A line that wraps could not be erased, so it is cut to the terminal's width.
-            shown = self._text[: (columns or 80) - 1]
+            text = self._prefix + as_shown(bytes(self._tail)) if self._tail else b""
+            shown = text[: (columns or 80) - 1]
             self._draw(ERASE + shown + (RESET if b"\x1b" in shown else b""))
-            self._drawn = bool(self._text)
+            self._drawn = bool(text)

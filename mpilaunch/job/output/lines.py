@@ -13,8 +13,8 @@ RESET = b"\x1b[0m"
 
 _OPEN_COLOUR = re.compile(rb"(\x1b\[(?![0;]*m)[0-9;:]*m[^\n\x1b]*(?:\x1b(?!\[[0-9;:]*m)[^\n\x1b]*)*)\n")
 """The end of a line from its last SGR sequence on, where that sequence is not a reset."""
-_REDRAWN = re.compile(rb"\r+(?=[^\r\n])")
-"""Carriage returns after which the line is drawn over."""
+_REDRAWN = re.compile(rb"\r(?=[^\r\n])")
+"""The last of the carriage returns after which the line is drawn over."""
 
 LONGEST_LINE = 1 << 20
 """Bytes after which a line is broken."""
@@ -27,7 +27,7 @@ class LineJoiner:
 
     def __init__(self, longest: int = LONGEST_LINE) -> None:
         self._longest = longest
-        self.tail = b""
+        self.tail = bytearray()  # a rank may write its line byte by byte
 
     def feed(self, block: bytes) -> bytes:
         """Take a block; return the lines that are complete now, each with its newline."""
@@ -35,13 +35,14 @@ class LineJoiner:
         if not cut:
             self.tail += block
             return self.finish() if len(self.tail) > self._longest else b""
-        lines = self.tail + block[:cut]
-        self.tail = block[cut:]
+        lines = b"".join((self.tail, memoryview(block)[:cut]))
+        self.tail = bytearray(memoryview(block)[cut:])
         return lines
 
     def finish(self) -> bytes:
         """Return the last line at the end of the stream, with a newline."""
-        line, self.tail = self.tail, b""
+        line = bytes(self.tail)
+        self.tail.clear()
         return line + b"\n" if line else b""
 
 
