@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1 << 20
 MAX_ITEMS = 100_000
+LONGEST_NUMBER = 100
+"""Characters of a number in YAML: 1:59:59:... has base 60, and its value costs quadratic time."""
 
 NAMES_COMMANDS = frozenset({"app file", "parameter file", "file of --multi-prog", "config file of Horovod", "config file"})
 """Files of options, as errors call them, that can name a program or set any variable; the others name hosts."""
@@ -132,11 +134,18 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
 
     positions: dict[tuple[str | int, ...], Position] = {}
 
+    def check_number(node: yaml.ScalarNode) -> None:
+        if node.tag == "tag:yaml.org,2002:int" and len(node.value) > LONGEST_NUMBER:
+            line, column = _position(node)
+            raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a number of {len(node.value):,} characters")
+
     def note_positions(node: yaml.Node, trail: tuple[str | int, ...]) -> None:
         # Aliases can expand a small file to a huge one, so this counts the visited items.
         if len(positions) > MAX_ITEMS:
             raise UsageError("yaml-size", f"'{path}' has more than {MAX_ITEMS:,} items")
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.ScalarNode):
+            check_number(node)
+        elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 here = (*trail, index)
                 positions[here] = _position(item)
@@ -146,6 +155,7 @@ def parse_yaml(path: str, text: str) -> tuple[Any, Positions]:
                 line, column = _position(key)
                 if not isinstance(key, yaml.ScalarNode):
                     raise UsageError("yaml-syntax", f"{path}:{line}:{column}: a key must be a single word")
+                check_number(key)
                 here = (*trail, loader.construct_object(key))
                 if here in positions:
                     message = f"{path}:{line}:{column}: duplicate key '{key.value}'"

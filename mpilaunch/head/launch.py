@@ -26,7 +26,7 @@ from mpilaunch.head.observe import Observer, Timeline
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks, StartOrder
-from mpilaunch.head.signals import SignalRelay
+from mpilaunch.head.signals import SIGNALS_TO_QUIT, SignalRelay
 from mpilaunch.head.stop import Stop
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
@@ -37,8 +37,6 @@ from mpilaunch.placement.binding import describe_binding
 from mpilaunch.text import plural
 from mpilaunch.wire.frames import WireError, rank_of
 
-SIGNALS_TO_QUIT = 3
-"""Number of signals after which mpilaunch ends without waiting for any node."""
 MOST_SWEPT, LONGEST_NAME = 10_000, 64
 """How many orphaned processes the report lists, and how many characters of each name."""
 
@@ -307,7 +305,8 @@ class Launch:
             if times == 1:
                 self._preempt(detail)
         else:
-            first = [signal.SIGINT, signal.SIGTERM] if number == signal.SIGINT else [signal.SIGTERM]
+            from_keyboard = number in (signal.SIGINT, signal.SIGQUIT)
+            first = [signal.SIGINT, signal.SIGTERM] if from_keyboard else [signal.SIGTERM]
             if times == 1 and not leaving:
                 self._say(f"{detail}: the ranks have {self._job.deadlines.grace:g} s to end; once more kills them now")
             self._stop.ask(outcome, first if times == 1 else [], again=True)

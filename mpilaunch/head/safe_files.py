@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from mpilaunch.job import trust
 
 PATIENCE = 20.0
-"""Seconds in which the reader of a pipe must take something. The head serves no node meanwhile, so it is below --heartbeat."""
+"""Seconds in which the reader of a pipe must take something."""
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o775
 """Modes before the umask. Not 0777: with a umask of 0 that would make a directory in which we refuse to write."""

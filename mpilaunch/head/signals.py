@@ -1,6 +1,7 @@
 """Signals sent to mpilaunch: some end the job, others are forwarded to every rank.
 
-Each signal becomes an event of the loop. SIGTSTP (Ctrl-Z) stops the ranks first and then mpilaunch itself.
+Each signal becomes an event of the loop. The third one that asks for the end acts outside it too: where the loop does not take
+it in time, whatever holds the loop, the process ends. SIGTSTP (Ctrl-Z) stops the ranks first and then mpilaunch itself.
 """
 
 from __future__ import annotations
@@ -9,13 +10,17 @@ import asyncio
 import os
 import signal
 from collections.abc import Coroutine
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.job.state import signal_name
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SIGNALS_TO_QUIT = 3
+"""Number of signals after which mpilaunch ends without waiting for any node."""
+HELD_SECONDS = 2.0
+"""Seconds that the loop has to take such a signal."""
 FORWARDED = {
     signal.SIGUSR1: signal.SIGUSR1,
     signal.SIGUSR2: signal.SIGUSR2,
@@ -46,18 +51,22 @@ class SignalRelay:
         self._loop = loop
         self.receiver = receiver
         self._starting: asyncio.Task[None] | None = None
-        self._interrupts = self._cancelled_by = 0
+        self._interrupts = self._cancelled_by = self._overdue = 0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
         # A signal that was ignored when mpilaunch started stays ignored (nohup).
         ending = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.getsignal(number) for number in (*ending, *FORWARDED)}
-        for number in self._before:
-            self._loop.add_signal_handler(number, self._end if number in ending else self._forward, number)
+        self._before = {number: signal.getsignal(number) for number in (*ending, *FORWARDED, signal.SIGALRM)}
+        for number in FORWARDED:
+            self._loop.add_signal_handler(number, self._forward, number)
+        for number in ending:
+            signal.signal(number, self._received)
+        signal.signal(signal.SIGALRM, self._held)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             self._loop.remove_signal_handler(number)
             signal.signal(number, handler)
@@ -78,13 +87,27 @@ class SignalRelay:
         finally:
             self._starting = None
 
-    def _end(self, number: signal.Signals) -> None:
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        """Count a signal that asks for the end, between any two instructions of Python, and let the loop act on it."""
         self._interrupts += 1
+        if self._interrupts >= SIGNALS_TO_QUIT:
+            self._overdue = number
+            signal.setitimer(signal.ITIMER_REAL, HELD_SECONDS)
+        self._loop.call_soon_threadsafe(self._end, number, self._interrupts)
+
+    def _held(self, number: int, frame: FrameType | None) -> None:
+        """End the process: the daemons see the end of their connections, and end the ranks."""
+        text = f"mpilaunch: {signal_name(self._overdue)}: ended at once: the launch has not reacted for {HELD_SECONDS:g} s\n"
+        os.write(2, text.encode())
+        os._exit(128 + self._overdue)
+
+    def _end(self, number: int, times: int) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         self._cancelled_by = number
         if self._starting is not None:
             self._starting.cancel()
         elif self.receiver is not None:
-            self.receiver.interrupt(number, self._interrupts)
+            self.receiver.interrupt(number, times)
 
     def _forward(self, number: signal.Signals) -> None:
         if self._starting is None and self.receiver is not None:

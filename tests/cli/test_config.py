@@ -169,8 +169,10 @@ def test_positions_of_keys_and_items(here: Path) -> None:
         ("&a [*a]\n", "'a.yaml' is nested too deeply"),
         ("#" * (files.MAX_BYTES + 1), "'a.yaml' is larger than 1 MiB"),
         ("a: 9999-99-99\n", "month must be in 1..12"),
+        (f"a: 1{':59' * 100_000}\n", "a.yaml:1:4: a number of 300,001 characters"),
+        (f"1{':59' * 40}: b\n", "a.yaml:1:1: a number of 121 characters"),
     ],
-    ids=["python", "merge", "list-key", "two", "control", "deep", "loop", "big", "date"],
+    ids=["python", "merge", "list-key", "two", "control", "deep", "loop", "big", "date", "number", "number-key"],
 )
 def test_what_yaml_must_not_do(here: Path, text: str, expected: str) -> None:
     (here / "a.yaml").write_text(text)

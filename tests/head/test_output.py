@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pty
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -17,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
+from mpilaunch.head import safe_files
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
 from mpilaunch.job.output.lines import LONGEST_LINE
@@ -67,6 +70,51 @@ def forward(words: str, body: Callable[[OutputForwarder, NodeLink], Coroutine[An
 def printed(capfd: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
     captured = capfd.readouterr()
     return captured.out.splitlines(), captured.err.splitlines()
+
+
+# Pipes in place of files
+
+
+@pytest.mark.parametrize("words", ["-np 1 --output-file pipe", "-np 2 -H local:2 --tag rank --output-file pipe"])
+def test_a_slow_reader_of_a_pipe_slows_the_rank_and_holds_nobody_else(tmp_path: Path, monkeypatch, words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+    lines = b"x" * 63 + b"\n"
+
+    async def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        granted = cast(Link, link).granted
+        for _ in range(4):
+            forwarder.data(link, out(0), lines * (forwarder.window // 64 // 4))
+        began = time.monotonic()
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert time.monotonic() - began < 5, "the loop serves others"
+        assert granted[out(0)] < forwarder.window, "what nobody has read gives no credit"
+        forwarder.end(out(0))
+        left = forwarder.window
+        while left:
+            with contextlib.suppress(BlockingIOError):
+                left -= len(os.read(reader, 65536))
+            await asyncio.sleep(0)
+
+    link = forward(words, body)
+    assert link.granted[out(0)] > 0
+    os.close(reader)
+
+
+def test_a_pipe_that_nobody_reads_is_given_up(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(safe_files, "PATIENCE", 0.1)
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, out(0), b"x" * 200_000)
+
+    forward("-np 1 --output-file pipe", body)
+    assert "pipe: nobody has read it for 0.1 s: the files are incomplete from here on" in printed(capfd)[1][0]
+    os.close(reader)
 
 
 # Lines

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Coroutine
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ import pytest
 from mpilaunch.errors import LaunchError
 from mpilaunch.head import signals
 from mpilaunch.head.signals import ENDING, FORWARDED, SignalRelay
+from tests.support.launching import environment
 
 
 class Told:
@@ -84,6 +89,50 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+HELD = """
+import asyncio, os, signal, sys, time
+from mpilaunch.head import signals
+
+class Receiver:
+    def interrupt(self, number, times):
+        print("taken", flush=True)
+
+async def main():
+    with signals.SignalRelay(asyncio.get_running_loop(), Receiver()):
+        print("held", flush=True)
+        while True:
+            time.sleep(0.01)
+
+signals.HELD_SECONDS = 0.3
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+def test_the_third_signal_ends_a_process_whose_loop_is_held(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", HELD], env=environment(), stdout=PIPE, stderr=PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        for _ in range(2):
+            process.send_signal(number)
+            time.sleep(0.5)  # two signals at once would be one
+            assert process.poll() is None
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (128 + number, "")
+    assert f"{number.name}: ended at once" in err
+
+
+def test_the_third_signal_is_the_receivers_where_the_loop_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "HELD_SECONDS", 0.2)
+
+    async def body(relay: SignalRelay, told: Told) -> None:
+        for _ in range(4):
+            await raise_and_wait(told, signal.SIGINT)
+        await asyncio.sleep(0.4)
+
+    assert [times for _, _, times in with_relay(body).told] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)

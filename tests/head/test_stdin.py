@@ -12,7 +12,7 @@ import pytest
 
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.stdin import StdinForwarder
-from mpilaunch.wire.frames import STDIN, stream_channel
+from mpilaunch.wire.frames import STDIN, WireError, stream_channel
 
 
 class Link:
@@ -144,6 +144,19 @@ def test_the_offset_of_a_file_is_set_back_to_what_the_rank_has_read(tmp_path: Pa
 
     forward({0: link}, body)
     assert os.read(0, 100) == b"three\n"
+
+
+def test_no_node_moves_the_offset_beyond_what_its_rank_was_sent(tmp_path: Path) -> None:
+    stdin_is_a_file(tmp_path, b"one\ntwo\n")
+    os.lseek(0, 4, os.SEEK_SET)
+
+    async def body(forwarder: StdinForwarder) -> None:
+        await turns()
+        with pytest.raises(WireError, match="rank 0 has read 1000000000000000000000 bytes of stdin, of 4 sent"):
+            forwarder.rank_ended(0, 10**21)
+        assert os.lseek(0, 0, os.SEEK_CUR) == 8
+
+    forward({0: Link(1000)}, body)
 
 
 def test_a_rank_that_does_not_get_stdin_ends_without_a_trace(tmp_path: Path) -> None:

@@ -55,6 +55,19 @@ class Stream(LineJoiner):
         self.owed = 0
 
 
+def after_two(call: Callable[[], None]) -> Callable[[], None]:
+    """Return a function whose second call makes this one."""
+    called = False
+
+    def one() -> None:
+        nonlocal called
+        if called:
+            call()
+        called = True
+
+    return one
+
+
 class OutputForwarder:
     """All output of a job.
 
@@ -96,14 +109,14 @@ class OutputForwarder:
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         stream = self._streams[channel]
-        self._write_file(stream, data, shared=False)
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
         lines = data if stream.raw else stream.feed(data)
-        self._write_file(stream, lines, shared=True)
         if stream.printed and not stream.raw and self._folded is None and stream.kind in self._live:
             self._live[stream.kind].show(stream, self._prefix(stream), stream.tail)
-        owe = partial(self._owe, link, channel, stream, len(data))
+        owe: Callable[[], None] = partial(self._owe, link, channel, stream, len(data))
+        if stream.file is not None:
+            owe = self._write_file(stream, stream.file, lines if stream.file.shared else data, owe)
         if stream.printed and lines:
             self._print(stream, lines, owe)
         else:
@@ -113,10 +126,10 @@ class OutputForwarder:
         """End a rank's stream: print its last line if that has no newline, and release its file."""
         stream = self._streams[channel]
         rest = stream.finish()
-        self._write_file(stream, rest, shared=True)
         if rest and stream.printed:
             self._print(stream, rest, lambda: None)
         if stream.file is not None:
+            self._write_file(stream, stream.file, rest if stream.file.shared else b"", lambda: None)
             stream.file.release()
             stream.file = None
         stream.open = False
@@ -125,7 +138,7 @@ class OutputForwarder:
         """Add the streams of a world's ranks; raises UsageError when a file cannot be opened."""
         job = self._job
         tag = parse_tag(job.output.tag) if job.output.tag else None
-        files = open_files(job, world, self._files)
+        files = open_files(job, world, self._files, self._file_failed)
         raw = self._count == 1 and world.number == 0 and tag is None and not job.output.fold
         if not raw:
             for stream in self._streams.values():
@@ -161,7 +174,11 @@ class OutputForwarder:
         self._print_folded()
         for live in self._live.values():
             live.close()
-        writers = set(self._writers.values())
+        await self._drain({file.writer for file in self._files.values() if file.writer is not None})
+        await self._drain(set(self._writers.values()))  # the last, for what was said about the others
+
+    async def _drain(self, writers: set[Writer]) -> None:
+        """Return when these have written all, or after `abandon` when nobody reads."""
         left = {asyncio.ensure_future(writer.drain()) for writer in writers}
         while left and not self.unread:
             written = sum(writer.written for writer in writers)
@@ -216,15 +233,24 @@ class OutputForwarder:
         lines = {writer: LiveLine(kind, partial(writer.write, kind)) for kind, writer in self._writers.items()}
         return {kind: lines[self._writers[kind]] for kind in terminals}
 
-    def _write_file(self, stream: Stream, data: bytes, *, shared: bool) -> None:
-        """Write to a stream's file, if it has one that is shared or not."""
-        if not data or self._file_error is not None or stream.file is None or stream.file.shared != shared:
-            return
+    def _write_file(self, stream: Stream, file: RankFile, data: bytes, owe: Callable[[], None]) -> Callable[[], None]:
+        """Write to a stream's file; return what to call in place of `owe` once the data is printed."""
+        if not data or self._file_error is not None:
+            return owe
+        if file.writer is not None:
+            both = after_two(owe)
+            file.writer.write(file.descriptor, data, both)
+            return both
         try:
-            write_all(stream.file.descriptor, data)
+            write_all(file.descriptor, data)
         except OSError as error:
+            self._file_failed(f"the file of rank {stream.rank}", error)
+        return owe
+
+    def _file_failed(self, name: str, error: OSError) -> None:
+        if self._file_error is None:
             self._file_error = error
-            self._lose(f"the file of rank {stream.rank}: {error.strerror}: the files are incomplete from here on")
+            self._lose(f"{name}: {error.strerror}: the files are incomplete from here on")
 
     def _write_failed(self, error: OSError) -> None:
         if error.errno != errno.EPIPE:

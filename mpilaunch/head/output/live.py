@@ -29,7 +29,7 @@ class LiveLine:
         self._timer: asyncio.TimerHandle | None = None
 
     def show(self, owner: object, prefix: bytes, tail: bytes | bytearray) -> None:
-        """Show a stream's unfinished line, as it is when it is drawn; an empty `tail` removes the line if it is this stream's."""
+        """Show a stream's unfinished line, read when it is drawn; an empty `tail` removes the line if it is this stream's."""
         if tail:
             self._owner, self._prefix, self._tail = owner, prefix, tail
         elif owner is self._owner:

@@ -1,17 +1,21 @@
 """The files that ranks' output goes to (`--output-filename`, `--output-file`, `--error-file`): one open file per path.
 
-A file of one stream gets its bytes as they come; a file that several streams share gets whole lines.
+A file of one stream gets its bytes as they come; a file that several streams share gets whole lines. What can block, such as a
+pipe whose reader is slow, is written by a thread.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
+from mpilaunch.head.output.writer import Writer
 from mpilaunch.job.output.tags import parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
@@ -21,23 +25,40 @@ STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
 
 
 class RankFile:
-    """One open file: the number of streams that still write to it, and whether several do or did."""
+    """One open file.
 
-    def __init__(self, descriptor: int, users: int, shared: bool) -> None:
+    Attributes:
+        users: the number of streams that still write to it.
+        shared: whether several do or did.
+        writer: writes to a file that can block; None for a regular file.
+    """
+
+    def __init__(self, descriptor: int, users: int, shared: bool, broken: Callable[[OSError], None]) -> None:
         self.descriptor, self.users, self.shared = descriptor, users, shared
+        self.writer: Writer | None = None
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            self.writer = Writer(broken, safe_files.PATIENCE)
+            self.writer.begin()
 
     def release(self) -> None:
-        """Remove a user; the last one closes the file."""
+        """Remove a user; the last one closes the file, once all is written."""
         self.users -= 1
         if not self.users:
-            os.close(self.descriptor)
+            close = partial(os.close, self.descriptor)
+            if self.writer is None:
+                close()
+            else:
+                self.writer.write(-1, b"", close)
 
 
-def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[int, RankFile]:
-    """Open the files of a world's ranks; return the file of each stream, by its channel; raises UsageError.
+def open_files(
+    job: JobSpec, world: World, files: dict[str, RankFile], broken: Callable[[str, OSError], None]
+) -> dict[int, RankFile]:
+    """Open the files of a world's ranks; return the file of each stream, by its channel; raises LaunchError.
 
     Files of an earlier attempt are appended to, since they may hold the only message of its failure. Worlds may share `files`,
-    the job's files by path, to which new ones are added.
+    the job's files by path, to which new ones are added. `broken` is called with the path of a file that can block, once it
+    cannot be written.
     """
     paths, named = _paths(job, world)
     for path, count in Counter(paths.values()).items():
@@ -47,7 +68,8 @@ def open_files(job: JobSpec, world: World, files: dict[str, RankFile]) -> dict[i
             file.shared = True
         else:
             again = file is not None
-            files[path] = RankFile(_open(path, again or job.restart > 0, path in named), count, again or count > 1)
+            descriptor = _open(path, again or job.restart > 0, path in named)
+            files[path] = RankFile(descriptor, count, again or count > 1, partial(broken, path))
     return {channel: files[path] for channel, path in paths.items()}
 
 

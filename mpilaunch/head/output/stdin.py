@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.wire.frames import MAX_DATA, STDIN, stream_channel
+from mpilaunch.wire.frames import MAX_DATA, STDIN, WireError, stream_channel
 
 
 class StdinForwarder:
@@ -26,6 +26,7 @@ class StdinForwarder:
         self._loop = asyncio.get_running_loop()
         self._polled = self._ended = False
         self._start: int | None = None
+        self._sent = 0
         self._source = 0
         kind = os.fstat(0).st_mode if targets else 0
         if stat.S_ISREG(kind):
@@ -47,9 +48,14 @@ class StdinForwarder:
                 self._read()
 
     def rank_ended(self, rank: int, consumed: int | None) -> None:
-        """Remove a rank that has ended after reading `consumed` bytes; None when it was lost and the number is unknown."""
+        """Remove a rank that has ended after reading `consumed` bytes; None when it was lost and the number is unknown.
+
+        Raises WireError for more bytes than it was sent: a node must not move the offset of the user's file.
+        """
         if self._targets.pop(stream_channel(rank, STDIN), None) is None:
             return
+        if consumed is not None and consumed > self._sent:
+            raise WireError(f"rank {rank} has read {consumed} bytes of stdin, of {self._sent} sent")
         if self._start is not None and self._single and consumed is not None:
             os.lseek(0, self._start + consumed, os.SEEK_SET)
         if self._targets:
@@ -79,6 +85,7 @@ class StdinForwarder:
             return
         except OSError:
             data = b""
+        self._sent += len(data)
         for channel, node in self._targets.items():
             self._links[node].send_input(channel, data)
         if not data:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import errno
 import os
 import select
 import threading
@@ -31,9 +32,11 @@ class Writer:
 
     Args:
         broken: called once in the loop, with the error, when a write fails; later blocks are dropped and count as written.
+        patience: seconds in which the reader of a non-blocking descriptor must take something; None for any time.
     """
 
-    def __init__(self, broken: Callable[[OSError], None]) -> None:
+    def __init__(self, broken: Callable[[OSError], None], patience: float | None = None) -> None:
+        self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._broken = broken
         self._queue: collections.deque[tuple[int, bytes, Written | None]] = collections.deque()
@@ -90,11 +93,15 @@ class Writer:
                 view = view[size:]
                 self.written += size
             except BlockingIOError:
-                # Another process made the descriptor non-blocking; this thread may wait.
-                select.select([], [descriptor], [])
+                # This thread may wait. Standard output is here too, where another process has made it non-blocking.
+                if not select.select([], [descriptor], [], self._patience)[1]:
+                    self._fail(TimeoutError(errno.ETIMEDOUT, f"nobody has read it for {self._patience:g} s"))
             except OSError as error:
-                self._error = error
-                self._call(self._broken, error)
+                self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self._error = error
+        self._call(self._broken, error)
 
     def _call(self, function: Callable[[Any], None], value: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed: mpilaunch is ending
