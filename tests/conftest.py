@@ -12,8 +12,9 @@ import pytest
 from tests.support.hosts import Hosts
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Pod
+from tests.support.mpi.programs import debian_compiler
 from tests.support.processes import everything, left_behind, mark_environment
-from tests.support.requirements import hand_down_no_ignored_signal
+from tests.support.requirements import BY_FIXTURE, check_needs, hand_down_no_ignored_signal
 
 NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "frameworks", "slurm"))
 """Tests that need what takes minutes to build or install: `make test-cluster`, `test-frameworks` and `test-slurm` name them."""
@@ -27,6 +28,31 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     paths = [config.invocation_params.dir / word.partition("::")[0] for word in config.args]
     named = any(path == collection_path or collection_path in path.parents for path in paths)
     return True if collection_path in NAMED_ONLY and not named else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by what its fixtures need, before -m chooses."""
+    for item in items:
+        for name in BY_FIXTURE.keys() & getattr(item, "fixturenames", ()):
+            item.add_marker(BY_FIXTURE[name])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test whose needs are missing: no skip hides them."""
+    check_needs(item)
+
+
+@pytest.fixture(scope="session")
+def openmpi() -> str:
+    """Give the compiler of Debian's Open MPI."""
+    return debian_compiler("openmpi")
+
+
+@pytest.fixture(scope="session")
+def mpich() -> str:
+    """Give the compiler of Debian's MPICH."""
+    return debian_compiler("mpich")
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ def test_child_has_three_descriptors_a_session_and_our_environment(monkeypatch: 
         os.set_inheritable(inherited, True)
         _close_inherited.cache_clear()
         # `ls` itself holds one more: the directory it reads.
-        script = "ls /proc/self/fd | tr '\\n' ' '; echo $SOMETHING; ps -o sid= -p $$; echo $$"
+        script = "ls /proc/self/fd | tr '\\n' ' '; echo $SOMETHING; cut -d ' ' -f 6 /proc/$$/stat; echo $$"
         recorder = await complete(agent, ["sh", "-c", script])
         os.close(inherited)
         _close_inherited.cache_clear()

@@ -227,6 +227,7 @@ def test_yaml_is_imported_for_a_file_only(here: Path, monkeypatch) -> None:
 TEMPLATE = "agent: 'touch ran; exit 1; {host} {command}'\n"
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("variable", ["HOME", "XDG_CONFIG_HOME", "MPILAUNCH_CONFIG"])
 @pytest.mark.parametrize(
     ("owner", "mode", "reason"),
@@ -252,6 +253,7 @@ def test_a_file_that_the_environment_leads_to_must_be_ours(
     assert settings("", {variable: value})["agent"].startswith("touch ran")
 
 
+@pytest.mark.testbed
 def test_a_pipe_of_another_user_is_not_awaited(here: Path) -> None:
     os.mkfifo(here / "pipe")
     os.chown(here / "pipe", 65534, 65534)
@@ -272,6 +274,7 @@ def test_a_pipe_of_ours_is_read(here: Path) -> None:
 VALUES = {"ssh-option": "[User=a]", "export": "[A=b]", "env-file": "[a]", "prepend-env": "[A=b]", "append-env": "[A=b]"}
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("key", config.COMMANDS)
 def test_a_named_file_that_everybody_may_write_names_no_command(here: Path, key: str) -> None:
     path = here / "a.yaml"
@@ -288,6 +291,7 @@ def test_a_named_file_that_everybody_may_write_names_no_command(here: Path, key:
     assert settings("--config a.yaml", {})["np"] == 3
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("by", ["command line", "variable", "config file"])
 @pytest.mark.parametrize(("owner", "mode"), [(65534, 0o644), (0, 0o646)])
 def test_an_env_file_of_another_user_sets_no_variable(here: Path, by: str, owner: int, mode: int) -> None:
@@ -335,6 +339,7 @@ def test_devices_and_pipes_of_ours_are_files_of_options(here: Path) -> None:
     assert launch("--env-file", "/dev/null", "--app", "/dev/stdin", "--dry-run", cwd=here, stdin=b"-np 1 true\n").code == 0
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("by", ["command line", "variable", "config file", "scheduler"])
 @pytest.mark.parametrize(("owner", "mode"), [(65534, 0o644), (0, 0o646)])
 def test_a_hostfile_of_another_user_names_no_command(here: Path, by: str, owner: int, mode: int) -> None:

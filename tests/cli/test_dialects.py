@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import re
 import shlex
 import subprocess
@@ -58,6 +59,8 @@ COMMANDS = commands()
 UNSAID = ("NCCL_DEBUG", "HOROVOD_CYCLE_TIME")
 """Variables of the table that are forwarded without a word, in nearly every line."""
 KEYS = ("wdir", "environment", "edits", "role", "after")
+ROOT_USER = pwd.getpwuid(0)
+"""Who types the lines, whoever runs the tests."""
 KEPT = ("PYTEST", "TESTS_OF_")
 """What marks the tests' own processes."""
 
@@ -76,6 +79,7 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(TABLE["cpus"])))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: ROOT_USER)
     name, *words = shlex.split(entry["run"])
     monkeypatch.setattr(sys, "argv", [name])
     code = main(["--dry-run", "--json", *words])

@@ -211,7 +211,7 @@ def test_dshbak_takes_time_in_proportion_to_its_input(
 
 @pytest.mark.parametrize("options", [[], ["-c"], ["-h"]])
 def test_dshbak_reports_that_stdout_cannot_be_written(options: list[str]) -> None:
-    code = f"import sys; sys.argv = {['dshbak', *options]!r}; from mpilaunch.cli.main import main; sys.exit(main())"
+    code = f"import sys; sys.argv = {['dshbak', *options]!r}; from mpilaunch.__main__ import entry; entry()"
     with open("/dev/full", "wb") as full:
         done = subprocess.run([sys.executable, "-c", code], input=b"a: b\n", stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == ExitCode.OUTPUT_LOST

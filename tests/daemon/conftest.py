@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.mpi.programs import compile_programs, debian_compiler
+from tests.support.mpi.programs import compile_programs
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(openmpi: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the directory of the programs, compiled with Open MPI."""
-    return compile_programs(debian_compiler("openmpi"), tmp_path_factory.mktemp("openmpi"))
+    return compile_programs(openmpi, tmp_path_factory.mktemp("openmpi"))
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ MAIN = "int main(void) { return 0; }"
 # The format
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize("style", ["gnu", "sysv", "both"])
 def test_a_program_and_what_it_needs(tmp_path: Path, style: str) -> None:
     made = library(tmp_path / "libs", "libx.so.1")
@@ -58,11 +59,13 @@ def test_a_program_and_what_it_needs(tmp_path: Path, style: str) -> None:
     assert read_elf(os.fsencode(tmp_path / "program")).imports == frozenset()
 
 
+@pytest.mark.needs("gcc")
 def test_a_library_and_an_old_rpath(tmp_path: Path) -> None:
     elf = read_elf(os.fsencode(library(tmp_path, "liby.so.2", "-Wl,-rpath,/z", "-Wl,--disable-new-dtags")))
     assert (elf.is_program, elf.rpath, elf.runpath) == (False, [b"/z"], [b""])
 
 
+@pytest.mark.needs("gcc")
 def test_a_static_program_needs_nothing(tmp_path: Path) -> None:
     elf = read_elf(compile_c(tmp_path / "static", MAIN, "-static"), with_imports=True)
     assert (elf.is_program, elf.needed, elf.imports) == (False, [], frozenset())
@@ -103,6 +106,7 @@ def by_hand(order: str, bits: int) -> bytes:
     return front + names + bytes(len(symbol)) + symbol + hash_table + table
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -165,6 +169,7 @@ def test_what_runs_or_loads_others_can(name: str) -> None:
     assert not cannot_use_mpi(os.fsencode(path))
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize(
     "call",
     ["system(0)", "dlopen(0, 0)", "fork()", "vfork()", "execl(0, 0)", "execvpe(0, 0, 0)", "popen(0, 0)", "syscall(1)"]
@@ -177,6 +182,7 @@ def test_one_call_is_enough(tmp_path: Path, call: str) -> None:
     )
 
 
+@pytest.mark.needs("gcc")
 def test_a_library_of_others_static_scripts_and_nothing_can(tmp_path: Path) -> None:
     foreign = compile_c(tmp_path / "foreign", MAIN, library(tmp_path, "libother.so.1"))
     assert not cannot_use_mpi(foreign)
@@ -216,6 +222,7 @@ def search(program: Path, *arguments: str, directory: Path | None = None, **envi
     return found[:-1]
 
 
+@pytest.mark.needs("gcc")
 def test_linked_by_a_library_of_its_libmpi(tmp_path: Path) -> None:
     pmix = library(tmp_path / "lib/openmpi", LIBPMIX)
     pal = library(tmp_path / "lib", "libopen-pal.so.80", pmix, "-Wl,-rpath,$ORIGIN/openmpi")
@@ -225,6 +232,7 @@ def test_linked_by_a_library_of_its_libmpi(tmp_path: Path) -> None:
     assert search(tmp_path / "bin/x") == [str(pmix)]
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize("place", ["lib", "lib/openmpi"])
 def test_beside_its_libmpi_which_is_found_by_ld_library_path(tmp_path: Path, place: str) -> None:
     mpi = library(tmp_path / "lib", "libmpi.so.40")
@@ -234,6 +242,7 @@ def test_beside_its_libmpi_which_is_found_by_ld_library_path(tmp_path: Path, pla
     assert search(tmp_path / "else/where/x", LD_LIBRARY_PATH=f"/nowhere:{tmp_path}/lib") == [str(pmix)]
 
 
+@pytest.mark.needs("gcc")
 def test_beside_its_libmpi_which_is_a_link_found_by_the_cache(tmp_path: Path) -> None:
     mpi = library(tmp_path / "real", "libmpi.so.40")
     pmix = library(tmp_path / "real", LIBPMIX)
@@ -245,6 +254,7 @@ def test_beside_its_libmpi_which_is_a_link_found_by_the_cache(tmp_path: Path) ->
     assert search(tmp_path / "else/where/x") == [str(pmix)]
 
 
+@pytest.mark.needs("gcc")
 def test_an_rpath_serves_the_libraries_of_a_library_and_a_runpath_does_not(tmp_path: Path) -> None:
     mpi = library(tmp_path / "lib", "libmpi.so.40")
     pmix = library(tmp_path / "lib", LIBPMIX)
@@ -255,6 +265,7 @@ def test_an_rpath_serves_the_libraries_of_a_library_and_a_runpath_does_not(tmp_p
         assert search(tmp_path / "else/where/x") == found
 
 
+@pytest.mark.needs("gcc")
 def test_libraries_of_another_machine_are_passed_over(tmp_path: Path) -> None:
     mpi = library(tmp_path / "right", "libmpi.so.40")
     pmix = library(tmp_path / "right", LIBPMIX)
@@ -272,6 +283,7 @@ def venv(place: Path) -> Path:
     return place / "bin/python3"
 
 
+@pytest.mark.needs("gcc")
 def test_inside_the_virtual_environment_of_an_interpreter_and_of_its_scripts(tmp_path: Path) -> None:
     python = venv(tmp_path / "venv")
     pmix = [str(tmp_path / "venv/lib/openmpi" / LIBPMIX)]
@@ -292,6 +304,7 @@ def test_inside_the_virtual_environment_of_an_interpreter_and_of_its_scripts(tmp
     assert search(Path("/usr/bin/nice"), "./python3", directory=python.parent) == pmix
 
 
+@pytest.mark.needs("gcc")
 def test_the_nearest_first_each_once_and_a_users_choice_before_all(tmp_path: Path) -> None:
     python = venv(tmp_path / "venv")
     own = str(tmp_path / "venv/lib/openmpi" / LIBPMIX)
@@ -306,6 +319,7 @@ def test_the_nearest_first_each_once_and_a_users_choice_before_all(tmp_path: Pat
     assert Program(path, [path], {}).pmix_libraries() == [own]
 
 
+@pytest.mark.needs("gcc")
 @pytest.mark.parametrize(
     ("inside", "file"),
     [
@@ -334,6 +348,7 @@ def test_a_pmix_3_that_came_with_open_mpi_has_its_format_spoken(tmp_path: Path, 
         assert rank.libpmix("/x/y").settings == ({"PMIX_MCA_bfrops": "v3"} if found else {})
 
 
+@pytest.mark.needs("gcc")
 def test_a_program_that_names_itself_or_a_circle_ends(tmp_path: Path) -> None:
     library(tmp_path, "liba.so")
     library(tmp_path, "libb.so", tmp_path / "liba.so")

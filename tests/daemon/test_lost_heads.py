@@ -76,7 +76,8 @@ def finished(daemon: WireToDaemon, folder: Path) -> None:
     daemon.until("finished")
 
 
-PHASES = (fresh, refused, prepared, prepared_with_pmix, running, reconnecting, stopping, releasing, finished)
+WITH_PMIX = pytest.param(prepared_with_pmix, marks=pytest.mark.needs("libpmix.so.2"))
+PHASES = (fresh, refused, prepared, WITH_PMIX, running, reconnecting, stopping, releasing, finished)
 
 
 @pytest.mark.parametrize("how", ["vanishes", "is silent"])

@@ -97,6 +97,7 @@ def test_a_rank_is_served_once_by_its_id(served: Served) -> None:
     assert served.notes == [] and served.answer(first_line(served.port.expect(3))) != b""
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("uid", [0, NOBODY])
 def test_a_connection_that_was_closed_before_it_was_accepted_is_nobodys(served: Served, uid: int) -> None:
     # The kernel reports uid 0 for it: with a daemon of root another user's connection counted as root's.
@@ -115,6 +116,7 @@ def test_the_owner_of_a_connection_is_known_only_while_it_is_open() -> None:
             assert live_owner(accepted) is None
 
 
+@pytest.mark.testbed
 def test_a_live_connection_of_another_user_is_refused_with_the_right_id(served: Served) -> None:
     number = served.port.expect(0)
     read, write = os.pipe()

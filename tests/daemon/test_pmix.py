@@ -27,6 +27,8 @@ from tests.support.launching import children, guard_and_daemon, launch, launchin
 from tests.support.mpi.pmix_nodes import Nodes, served
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.needs("libpmix.so.2")
+
 HERE = os.uname().nodename
 LIMIT = 60
 WORLD_OF_ONE = {
@@ -132,6 +134,7 @@ ENDS: dict[str, tuple[list[str], int]] = {
 }
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("how", ENDS)
 def test_a_rank_that_leaves_the_world(tmp_path: Path, programs: Path, nodes: int, how: str) -> None:

@@ -19,6 +19,8 @@ from mpilaunch.daemon.pmix.search import LIBPMIX
 from tests.support.launching import LIMIT, children, guard_and_daemon, launch, launching, living, wait_until
 from tests.support.paths import PROGRAMS, ROOT
 
+pytestmark = [pytest.mark.testbed, pytest.mark.needs("gcc", "libpmix.so.2")]
+
 STRANGER = PROGRAMS / "pmix_stranger.py"
 PRETEND = """
 #include <stdlib.h>

@@ -107,6 +107,7 @@ def test_a_name_that_somebody_else_has_taken_is_left_alone(place: Path, what: st
     assert by == "guard" or list((place / "aside").iterdir()) == []
 
 
+@pytest.mark.testbed
 def test_what_belongs_to_another_user_is_left_alone(place: Path) -> None:
     directory = PrivateDirectory(str(place))
     path = Path(directory.path)
@@ -201,6 +202,7 @@ def test_a_directory_whose_removal_was_broken_off_is_swept(place: Path) -> None:
     assert not dead.exists()
 
 
+@pytest.mark.testbed
 def test_a_sweep_leaves_what_is_in_use_and_what_is_not_ours(place: Path) -> None:
     living = made(place)
     old = time.time() - 2 * YOUNGEST_SWEPT
@@ -264,6 +266,7 @@ def test_a_sweep_is_bounded(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(list(place.iterdir())) == 1
 
 
+@pytest.mark.testbed
 def test_directories_of_others_cost_a_sweep_little(place: Path) -> None:
     old = time.time() - 2 * YOUNGEST_SWEPT
     for number in range(19_000):
@@ -305,6 +308,7 @@ def test_without_locks_nothing_is_swept_and_the_guard_still_removes(place: Path,
 # Where it stands
 
 
+@pytest.mark.testbed
 def test_it_stands_in_a_private_runtime_directory_else_where_temporary_files_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

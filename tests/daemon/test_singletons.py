@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.daemon.mpi.singletons import CHECKS, EARLY_CHECKS, MPICH, OPEN_MPI, SingletonWatch
-from tests.support.mpi.programs import compile_programs, debian_compiler
+from tests.support.mpi.programs import compile_programs
 
 RANK = """
 import mmap, os, sys
@@ -129,9 +129,9 @@ def test_a_rank_that_ends_after_its_mpi_is_reported(start: Callable[..., Rank]) 
 
 @pytest.mark.parametrize("lacks", [False, True])
 def test_a_linked_program_that_ends_before_the_first_check(
-    start: Callable[..., Rank], tmp_path: Path, lacks: bool
+    start: Callable[..., Rank], tmp_path: Path, openmpi: str, lacks: bool
 ) -> None:
-    program = compile_programs(debian_compiler("openmpi"), tmp_path) / "ring"
+    program = compile_programs(openmpi, tmp_path) / "ring"
     rank = start(lacks=lacks, program=bytes(program))
     assert rank.timers[0][0] == EARLY_CHECKS[0]
     rank.watch.ended(3)

@@ -334,7 +334,10 @@ def finish_unharmed(daemon: WireToDaemon, tmp_path: Path) -> None:
     assert daemon.stdout_of(0).split() == [b"%d" % number for number in range(20)]
 
 
-@pytest.mark.parametrize("wrong", ["user", "secret", "words", "one descriptor", "no pipe", "frame", "count", "end"])
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param("user", marks=pytest.mark.testbed), "secret", "words", "one descriptor", "no pipe", "frame", "count", "end"],
+)
 def test_an_impostor_of_the_head_changes_nothing(daemon: WireToDaemon, tmp_path: Path, wrong: str) -> None:
     daemon.run(*count_to(10, tmp_path), attach=attach(30.0))
     wait_for_files(tmp_path / "up")

@@ -50,6 +50,7 @@ def refused(done: Launched, reference: str, *words: str) -> None:
 # The report
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("mode", [STICKY, OPEN])
 def test_a_report_takes_over_no_file_of_another_user(mode: int) -> None:
     with shared_directory(mode) as shared:
@@ -63,6 +64,7 @@ def test_a_report_takes_over_no_file_of_another_user(mode: int) -> None:
         assert [path.name for path in shared.iterdir()] == ["report.json"]
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("mode", [STICKY, OPEN])
 def test_a_report_follows_no_link_of_another_user(mode: int, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
@@ -91,7 +93,7 @@ def test_a_report_in_a_sticky_directory_is_ours_and_of_plain_mode(sticky: Path) 
     for _ in range(2):
         assert launch("-np", "1", "--report", path, "true").code == 0
         status = path.stat()
-        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o644)
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), 0o644)
         assert json.loads(path.read_text())["verdict"]["cause"] == "ok"
         path.chmod(0o4777)  # not even of our own file is more than reading and writing kept
         path.chmod(0o644)
@@ -100,6 +102,7 @@ def test_a_report_in_a_sticky_directory_is_ours_and_of_plain_mode(sticky: Path) 
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
+@pytest.mark.testbed
 def test_a_link_that_appears_while_the_job_runs_is_not_followed(sticky: Path, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("ours")
@@ -149,6 +152,7 @@ def test_a_reader_who_stops_reading_is_not_awaited_for_ever(monkeypatch: pytest.
 # The ranks' output
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("mode", [STICKY, OPEN])
 @pytest.mark.parametrize("option", ["--output-filename", "--output-file", "--error-file"])
 @pytest.mark.parametrize("kind", ["file", "link", "pipe", "own pipe", "socket", "directory"])
@@ -292,6 +296,7 @@ def results_of_exchanges(write: Callable[[str], None], sticky: Path) -> tuple[se
     return results, sorted(path.name for path in victim.iterdir())
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("write", [write_output, write_report])
 def test_a_directory_exchanged_for_a_link_at_any_system_call_leads_nowhere(
     sticky: Path, write: Callable[[str], None]
@@ -300,11 +305,13 @@ def test_a_directory_exchanged_for_a_link_at_any_system_call_leads_nowhere(
     assert {"written", "UnsafePath"} <= results and not reached
 
 
+@pytest.mark.testbed
 def test_a_check_apart_from_its_use_is_caught_by_the_exchange(sticky: Path) -> None:
     results, reached = results_of_exchanges(check_then_write, sticky)
     assert "PermissionError" in results and reached == ["rank-0000.out"]
 
 
+@pytest.mark.testbed
 def test_another_user_than_root_is_protected_alike(sticky: Path) -> None:
     def attempt() -> str:
         results = []
@@ -332,6 +339,7 @@ def test_another_user_than_root_is_protected_alike(sticky: Path) -> None:
     assert mine == "written" and (sticky / "mine").stat().st_uid == USER
 
 
+@pytest.mark.testbed
 def test_a_user_namespace_without_root_has_its_stdout_still() -> None:
     # As in a rootless container: what is root's seems to be the overflow user's, /dev/stdout among it.
     read, write = os.pipe()
@@ -360,6 +368,7 @@ def test_a_user_namespace_without_root_has_its_stdout_still() -> None:
 # Checkpoints
 
 
+@pytest.mark.testbed
 def test_checkpoints_in_a_directory_of_everybody_are_refused(tmp_path: Path) -> None:
     with shared_directory(OPEN) as shared:
         refused(launch("-np", "1", "--checkpoint-prefix", shared, "echo", "ran"), "checkpoint-prefix", "no sticky bit")
@@ -371,6 +380,7 @@ def test_checkpoints_in_a_directory_of_everybody_are_refused(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.testbed
 def test_ranks_are_given_no_set_of_another_user(sticky: Path) -> None:
     (sticky / "000001").mkdir()
     assert find_newest_set(str(sticky)) == f"{sticky}/000001"
@@ -388,6 +398,7 @@ def planted(prefix: Path) -> Path:
     return prefix
 
 
+@pytest.mark.testbed
 def test_a_planted_set_is_refused_however_it_came_there(sticky: Path, tmp_path: Path) -> None:
     below = planted(sticky / "below")
     os.chown(below, USER, USER)
@@ -405,6 +416,7 @@ def test_a_set_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
         find_newest_set(str(tmp_path))
 
 
+@pytest.mark.testbed
 def test_no_link_of_another_user_and_no_open_parent_leads_to_a_set(sticky: Path, tmp_path: Path) -> None:
     (tmp_path / "sets" / "000001").mkdir(parents=True)
     (sticky / "sets").symlink_to(tmp_path / "sets")
@@ -422,6 +434,7 @@ def test_no_link_of_another_user_and_no_open_parent_leads_to_a_set(sticky: Path,
             find_newest_set(str(shared / "sets"))
 
 
+@pytest.mark.testbed
 def test_sets_below_the_directory_of_another_user_or_group_are_used(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     (scratch / "sets" / "000001").mkdir(parents=True)
@@ -432,6 +445,7 @@ def test_sets_below_the_directory_of_another_user_or_group_are_used(tmp_path: Pa
     assert find_newest_set(str(scratch / "none")) is None
 
 
+@pytest.mark.testbed
 def test_marks_are_removed_and_sets_are_numbered_through_no_link(sticky: Path, tmp_path: Path) -> None:
     theirs = sticky / "theirs"
     (theirs / "unfinished-1").mkdir(parents=True)

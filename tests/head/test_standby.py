@@ -462,6 +462,7 @@ def test_socket_and_record_are_private(place: Place) -> None:
     assert place.socket.parent.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("wrong", ["open to others", "another user's", "a link", "a file", "too deep"])
 def test_the_keeper_uses_another_directory_if_its_own_is_taken(place: Place, wrong: str) -> None:
     cache = place.folder / "cache"
@@ -495,6 +496,7 @@ def test_the_keeper_uses_another_directory_if_its_own_is_taken(place: Place, wro
     assert not [path for path in (cache / "mpilaunch-standby").rglob("*") if path.is_file() or path.is_socket()]
 
 
+@pytest.mark.testbed
 @pytest.mark.parametrize("trap", ["link", "directory", "nothing", "home"])
 def test_up_makes_nothing_in_the_home_of_another_user(place: Place, tmp_path: Path, trap: str) -> None:
     home = tmp_path / "home"
@@ -522,6 +524,7 @@ def test_up_makes_nothing_in_the_home_of_another_user(place: Place, tmp_path: Pa
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.testbed
 def test_a_record_of_another_user_is_rejected(place: Place) -> None:
     folder = place.socket.parent
     folder.mkdir(0o700)

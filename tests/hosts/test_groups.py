@@ -72,6 +72,7 @@ def names_of(plan: str) -> list[str]:
     return [row.split()[1] for row in rows if row[:1].isdigit()]
 
 
+@pytest.mark.needs("nodeset")
 @pytest.mark.parametrize(
     "text", ["@gpu", "@login", "@both", "@list", "@far", "@roles:gpu", "@rack:left", "@rack:right", "@rack:*", "@*"]
 )

@@ -161,6 +161,7 @@ def test_a_module_that_is_missing() -> None:
     assert "has no module 'no_such_module'" in hint_of(*python("import no_such_module.part"))
 
 
+@pytest.mark.needs("gcc")
 @proves(
     "library", REASONS, "a shared library is missing", finder="its last lines",
     says="`hint: libmpi.so.40 is not found on that node`", code="127", within=10,
@@ -174,6 +175,7 @@ def test_a_library_that_is_missing(tmp_path: Path) -> None:
     assert hint_of(*sh(f"{STAY}exec ./main"), folder=tmp_path).startswith("./libsolve.so.1 is not found on that node")
 
 
+@pytest.mark.needs("gcc")
 def test_an_instruction_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "main.c").write_text("int main(void) { __builtin_trap(); }\n")
     subprocess.run(["gcc", "-o", "main", "main.c"], cwd=tmp_path, check=True)
@@ -245,6 +247,7 @@ def small_group() -> Iterator[Path]:
 EAT = f"{sys.executable} -c 'x = bytearray(300 << 20)'"
 
 
+@pytest.mark.testbed
 @proves(
     "memory", REASONS, "the kernel kills a rank for memory",
     finder="its daemon: the kernel's log, else the counter of the control group",
@@ -258,6 +261,7 @@ def test_a_rank_that_the_kernel_kills_for_memory(small_group: Path) -> None:
     assert hint.startswith((by_log, "the memory of the node or container was used up"))
 
 
+@pytest.mark.testbed
 def test_the_group_of_the_node_tells_where_the_log_does_not(small_group: Path) -> None:
     # As in a container: all of the job is in the group, and process ids are the container's own.
     own_space = f"exec unshare --pid --fork --mount-proc {sys.executable}"

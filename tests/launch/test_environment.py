@@ -55,6 +55,7 @@ def of_rank(text: bytes) -> dict[str, str]:
     return {name: value for name, _, value in (item.partition("=") for item in items if item)}
 
 
+@pytest.mark.needs("libpmix.so.2")
 @pytest.mark.parametrize("case", OPTIONS)
 def test_show_env_prints_what_the_rank_gets(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -49,6 +49,7 @@ def test_a_rank_that_raises() -> None:
     assert "    | ValueError: loss is nan\n" in report and "    ranks 0,2 stopped after it\n" in report
 
 
+@pytest.mark.needs("gcc")
 @proves(
     "rank-exits-at-once", RANKS, "a rank ends in its first millisecond", finder=AT_ONCE,
     says="`rank 1 on localhost exited with code 5`", code="5", within=20,

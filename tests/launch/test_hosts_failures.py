@@ -100,6 +100,7 @@ def test_stopped_sshd(hosts: Hosts, agent: str) -> None:
     assert hint.startswith("hint: is sshd running there?")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "host-silent", START, "a host accepts TCP and says nothing", finder="the head, after `--start-timeout`",
@@ -121,6 +122,7 @@ def test_listener_that_says_nothing(hosts: Hosts, agent: str) -> None:
     assert seconds < 3 + SLACK
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "link-down-start", START, "a host's link is down", finder="the head, after `--start-timeout`",
@@ -385,6 +387,7 @@ def test_guard_is_killed(hosts: Hosts, agent: str) -> None:
         assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "daemon-frozen", NODES, "a daemon is frozen (SIGSTOP), `--heartbeat 0.8`",
@@ -466,6 +469,7 @@ def test_program_under_a_shell_has_its_time_to_end(hosts: Hosts) -> None:
     assert "left behind" not in errors
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "link-down", NODES, "a node's link goes down, `--heartbeat 0.6 --reconnect-timeout 1`",
@@ -480,6 +484,7 @@ def test_link_goes_down_in_the_middle(hosts: Hosts, agent: str) -> None:
         assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "host-frozen", NODES, "a whole host freezes, `--heartbeat 0.6 --reconnect-timeout 1`",
@@ -496,6 +501,7 @@ def test_host_freezes_in_the_middle(hosts: Hosts, agent: str) -> None:
 # What is only almost a failure
 
 
+@pytest.mark.alone
 @proves(
     "earlier-named", RANKS, "ranks fail on two nodes, and the later one is heard first",
     finder="the nodes' clocks, mapped to the head's", says="`rank 1 on node02 exited with code 4`",
@@ -578,6 +584,7 @@ def test_link_that_comes_back_in_time(hosts: Hosts, agent: str) -> None:
     assert job.returncode == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "link-back-late", NODES, "a link goes down, and comes back later than `--heartbeat` allows, within `--reconnect-timeout`",
@@ -632,6 +639,7 @@ def test_login_banner_that_is_as_long_as_can_be(hosts: Hosts, agent: str) -> Non
     assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["node01", "node02"], "")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "name-server-silent", START, "the name server does not answer", finder="the head, after `--start-timeout`",
@@ -669,6 +677,7 @@ def test_another_job_on_the_same_node_lives_on(hosts: Hosts, agent: str) -> None
         assert host_is_empty(hosts, "node01") and host_is_empty(hosts, "node02")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("agent", AGENTS)
 @proves(
     "maxstartups", START, "64 logins at once, more than sshd's MaxStartups", finder="the head: it tries again, with jitter",

@@ -35,7 +35,7 @@ from tests.support.launching import (
     wait_for_files,
     wait_until,
 )
-from tests.support.mpi.programs import compile_programs, debian_compiler
+from tests.support.mpi.programs import compile_programs
 from tests.support.paths import PROGRAMS
 
 OVER_TCP = ("-x", "UCX_TLS=tcp,self")
@@ -43,21 +43,21 @@ RING_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(mpich: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the directory of the programs, compiled with MPICH."""
-    return compile_programs(debian_compiler("mpich"), tmp_path_factory.mktemp("mpich"))
+    return compile_programs(mpich, tmp_path_factory.mktemp("mpich"))
 
 
 @pytest.fixture(scope="session")
-def open_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def open_programs(openmpi: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the directory of the programs, compiled with Open MPI."""
-    return compile_programs(debian_compiler("openmpi"), tmp_path_factory.mktemp("openmpi"))
+    return compile_programs(openmpi, tmp_path_factory.mktemp("openmpi"))
 
 
-@pytest.fixture(params=["programs", "open_programs"], ids=["mpich", "openmpi"])
-def family_programs(request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(params=["mpich", "openmpi"])
+def family_programs(request: pytest.FixtureRequest, programs: Path, open_programs: Path) -> Path:
     """Give both, one after the other."""
-    return Path(request.getfixturevalue(request.param))
+    return programs if request.param == "mpich" else open_programs
 
 
 @pytest.fixture(scope="session")
@@ -347,6 +347,7 @@ def test_ranks_that_do_not_find_each_other_are_warned_of_once(
     assert told in warning
 
 
+@pytest.mark.needs("mpicc.mpich", "mpicc.openmpi", "libpmix.so.2")
 @pytest.mark.parametrize(
     ("library", "family", "mpi"), [("libmpi.so.40", "Open MPI", "pmi1"), ("libmpich.so.12", "MPICH", "pmix")]
 )
@@ -636,6 +637,7 @@ print(say(ours))  # and it is good for one connection
 """
 
 
+@pytest.mark.testbed
 def test_the_port_serves_nobody_else(tmp_path: Path) -> None:
     done = launch("--pmi-port", "-np", "1", script(tmp_path / "program.py", STRANGERS))
     assert done.code == 0

@@ -14,6 +14,8 @@ import pytest
 from tests.support.hosts import CHECKOUT
 from tests.support.launching import MPILAUNCH, environment, script, wait_until
 
+pytestmark = pytest.mark.testbed
+
 USER = 61_234
 """A user whose processes are only those of these tests: the limit counts all processes of a user, and not at all for root."""
 SEE_OUR_FILES = "+dac_override,+dac_read_search"

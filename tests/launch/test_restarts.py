@@ -87,6 +87,7 @@ def test_a_rank_that_fails_once(hosts: Hosts, shared: Path) -> None:
     assert all(host_is_empty(hosts, name) for name in hosts.names)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.testbed
 def test_a_host_whose_link_goes_down_is_replaced_by_a_spare(hosts: Hosts, shared: Path) -> None:
@@ -213,6 +214,7 @@ def test_preemption_leaves_the_ranks_the_whole_grace_time(hosts: Hosts, shared: 
     assert sorted(path.name for path in Path.cwd().glob("saved-*")) == ["saved-0", "saved-1"]
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.testbed
 def test_an_interrupt_during_a_later_start_ends_the_job(hosts: Hosts, shared: Path) -> None:

@@ -187,6 +187,7 @@ def test_a_job_whose_server_fails_is_started_again(here: Path, port: int) -> Non
 # Worlds
 
 
+@pytest.mark.needs("torch")
 def test_two_torch_roles_reduce_in_worlds_of_their_own() -> None:
     reduce = (torch_python(), str(ALLREDUCE))
     done = launch("--role", "a", "-np", "2", *reduce, ":", "--role", "b", "-np", "3", *reduce, limit=300)

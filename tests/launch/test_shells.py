@@ -233,6 +233,7 @@ def test_dshbak_writes_files_and_never_outside_of_their_directory(links: Path, t
     assert done.returncode == 2 and not (tmp_path / "aim").exists()
 
 
+@pytest.mark.testbed
 def test_dshbak_writes_nothing_where_another_user_could_decide_what(links: Path, tmp_path: Path) -> None:
     def write(folder: Path) -> str:
         line = [links / "dshbak", "-f", "-d", folder]

@@ -170,6 +170,7 @@ def test_an_agent_that_fails_is_shown_as_a_command_to_run_by_hand(tmp_path: Path
     assert "--password=hunter2" not in said
 
 
+@pytest.mark.needs("ssh")
 @pytest.mark.parametrize("words", [["--connectors", "1"], ["--connectors", "2"], ["--call-back", "always"]])
 def test_the_agent_ssh_is_shown_as_a_command_of_openssh(tmp_path: Path, words: list[str]) -> None:
     said = start(tmp_path, *words, "--agent", "ssh", "--ssh-option", "KexAlgorithms=none", "-H", "u@node1,u@node2", *RUN)

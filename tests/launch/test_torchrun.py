@@ -74,6 +74,7 @@ def free_port() -> str:
         return str(listener.getsockname()[1])
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize(
@@ -91,6 +92,7 @@ def test_a_line_gives_ranks_what_torchrun_gives(link: Path, options: str, more: 
     assert json.loads(ours[0])[1] == ["--lr", "1 : 2"]
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
 def test_two_parts_started_by_hand_are_one_world_as_with_torchrun(link: Path) -> None:
@@ -103,6 +105,7 @@ def test_two_parts_started_by_hand_are_one_world_as_with_torchrun(link: Path) ->
     assert len(ours) == 4 and ours == shown(link.parent, *lines(torch_python(), *REAL))
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
 def test_parts_reduce_together_with_the_variables_of_a_trainer_pod(link: Path) -> None:
@@ -117,6 +120,7 @@ def test_parts_reduce_together_with_the_variables_of_a_trainer_pod(link: Path) -
     assert "note: as node 1 of 2, this machine starts rank 1 of the job's 2; messages count from 0" in other
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
 def test_torch_reduces_under_the_name_torchrun_and_alone_it_does_not(link: Path) -> None:

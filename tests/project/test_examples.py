@@ -185,6 +185,7 @@ def test_torch_learns_on_two_hosts(shared: Path, hosts: Hosts) -> None:
     check_learned(done.stdout.splitlines())
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("torch_ddp.py",), ("torch_resume.py", "one.pt")], ids=lambda words: words[0])
 def test_no_thread_of_gloo_is_left_when_python_ends(words: tuple[str, ...], tmp_path: Path) -> None:
