@@ -101,8 +101,10 @@ class ScriptedNode:
 
     abort = write_eof
 
-    def pause_writing(self) -> None:
+    def pause_reading(self) -> None:
         """Never needed."""
+
+    resume_reading = pause_reading
 
     # What a daemon does
 

@@ -98,6 +98,12 @@ class Channel(Protocol):
     def write_eof(self) -> None:
         """Close the command's stdin."""
 
+    def pause_reading(self) -> None:
+        """Let the command's stdout wait, since its reader is behind; what has been read may still be passed on. Idempotent."""
+
+    def resume_reading(self) -> None:
+        """Read the command's stdout again. Idempotent."""
+
     def abort(self) -> None:
         """End the channel at once and release what it holds on the head; `closed` still follows. Idempotent."""
 

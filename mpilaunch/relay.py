@@ -98,6 +98,12 @@ class RelayedChannel(FrameProtocol):
         self._eof_sent = True
         self.send_frame(STDIN)
 
+    def pause_reading(self) -> None:
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.transport.resume_reading()
+
     def abort(self) -> None:
         """Cut the connection; the other side then ends the daemon."""
         self.transport.abort()

@@ -45,6 +45,10 @@ ARGUMENTS = [
     "größe-日本",
 ]
 ECHO = "import shutil, sys; shutil.copyfileobj(sys.stdin.buffer, sys.stdout.buffer)"
+FLOOD = "import os\nwhile True: os.write(1, b'x' * 65536)"
+MOST_ON_ITS_WAY = 64 << 20
+"""Bytes that pipes, sockets and windows between a node and the head may hold."""
+STILL_SECONDS = 0.3
 SHOW_ARGUMENTS = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
 
@@ -181,6 +185,23 @@ class AgentConformance:
         assert bytes(recorder.stdout) == data
         pauses = [event for event in recorder.events if event in ("pause", "resume")]
         assert pauses and pauses == ["pause", "resume"] * (len(pauses) // 2)
+
+    @with_agent
+    async def test_paused_reading_holds_the_command_back(self, agent: Agent) -> None:
+        """After pause_reading only what was on its way arrives; after resume_reading the rest."""
+        channel, recorder = await self._start(agent, FLOOD)
+        await recorder.until(lambda: len(recorder.stdout) > 0, "the first output")
+        channel.pause_reading()
+        channel.pause_reading()
+        before = -1
+        while before != len(recorder.stdout):
+            before = len(recorder.stdout)
+            assert before < MOST_ON_ITS_WAY, recorder
+            await asyncio.sleep(STILL_SECONDS)
+        channel.resume_reading()
+        await recorder.until(lambda: len(recorder.stdout) > before, "more output")
+        channel.abort()
+        await recorder.ended()
 
     @with_agent
     async def test_exit_code_arrives(self, agent: Agent) -> None:

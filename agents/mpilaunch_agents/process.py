@@ -167,6 +167,13 @@ class ProcessChannel:
         if not self._unwritten:
             self._close_stdin()
 
+    def pause_reading(self) -> None:
+        self._loop.remove_reader(self._process.stdout)
+
+    def resume_reading(self) -> None:
+        if self._process.stdout in self._readers and not self.ended.is_set():
+            self._loop.add_reader(self._process.stdout, self._readable, self._process.stdout)
+
     def abort(self) -> None:
         """Kill the process and all of its descendants; `closed` follows when the process has exited."""
         if self.ended.is_set() or self._aborted:

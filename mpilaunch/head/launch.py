@@ -57,6 +57,7 @@ class Launch:
         self._swept: list[tuple[str, int, str]] = []
         self._running = self._preempted = False
         self._error: BaseException | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
@@ -67,7 +68,7 @@ class Launch:
         self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, self._stopping, self._node_done)
         self._order = StartOrder(job, self._daemons, self.ranks, self._state, self._stop.begin)
         self._mpi = MpiServices(
-            job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self._crashed
+            job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self.crashed
         )
         self._checkpoints = Checkpoints(job, self._send_all, self._say)
         readers = {place.rank: place.node for place in job.job_map.placements if job.gets_stdin(place.rank)}
@@ -79,6 +80,8 @@ class Launch:
         try:
             await signals.until_interrupted(self._start())
             await self._run_ranks()
+        except asyncio.CancelledError as cancelled:
+            raise self._error or cancelled from None
         finally:
             self._stop.leaving = True
             self._mpi.close()
@@ -105,6 +108,7 @@ class Launch:
 
     async def _start(self) -> None:
         """Start the daemons, check everything, then start the ranks."""
+        self._starting = asyncio.current_task()
         self._output.begin()
         self._timeline.begin("launch-daemons")
         try:
@@ -123,6 +127,7 @@ class Launch:
         self._timeline.begin("start-ranks")
         self._order.launch()
         self._running = True
+        self._starting = None
 
     def _skip(self, error: LaunchError) -> None:
         """Go on without the nodes that did not start, as if they were lost later; raises the error if that is not wanted."""
@@ -205,7 +210,7 @@ class Launch:
         for rank, _pid, clock in message["ranks"]:
             self._check_rank(link, rank, started=False)
             self._timeline.rank_starts[rank] = link.head_clock(clock)
-            self._state.apply(rank, "started")
+            self._apply(rank, "started")
         self._stdin.more_credit()
         for rank, number, clock in message["failed"]:
             self._check_rank(link, rank, started=False)
@@ -248,6 +253,13 @@ class Launch:
         link.state = "finished"
         self._check_done()
 
+    def _apply(self, rank: int, event: str, end: RankEnd | None = None) -> None:
+        """Apply what a node has reported; raises WireError when the rank's state does not allow it."""
+        try:
+            self._state.apply(rank, event, end)
+        except ValueError as error:
+            raise WireError(str(error)) from None
+
     def _check_rank(self, link: NodeLink, rank: int, *, started: bool) -> None:
         self.ranks.check_rank(rank, link.node.index)
         if (self._state.states[rank] != "waiting") != started:
@@ -261,7 +273,7 @@ class Launch:
         self._output.end(channel)
         rank = rank_of(channel)
         if self._output.drained(rank):
-            self._state.apply(rank, "drained")
+            self._apply(rank, "drained")
             self._check_done()
 
     def credit(self) -> None:
@@ -332,7 +344,7 @@ class Launch:
     # The end of ranks, and of the job
 
     def _exited(self, end: RankEnd) -> None:
-        self._state.apply(end.rank, "exited", end)
+        self._apply(end.rank, "exited", end)
         self._mpi.rank_ended(end)
         # With --continue-on-error too, other ranks may wait in MPI for ever for one that fails between init and finalize.
         if end.failed and not (self._job.continue_on_error and end.mpi in ("absent", "finalized")):
@@ -345,18 +357,21 @@ class Launch:
         """Stop the job when ranks wait in MPI for one that has ended: they would wait for ever."""
         if self._stop.begun:
             return
-        missed = self._mpi.missed()
-        if missed:
-            self._state.mark_missed(missed)
+        if self._mpi.missed:
+            self._state.mark_missed(self._mpi.missed)
             self._stop.begin(None)
 
     def _stopping(self) -> None:
         self._mpi.close()
         self._order.close()
 
-    def _crashed(self, error: BaseException) -> None:
-        self._error = error
-        self._stop.begin(None)
+    def crashed(self, error: BaseException) -> None:
+        """End the job for a fault of our own, the first of which is raised at the end."""
+        self._error = self._error or error
+        if self._starting is not None:
+            self._starting.cancel()
+        else:
+            self._stop.begin(None)
 
     def _check_done(self) -> None:
         if self._running and self._state.ended and all(map(self._node_done, self._daemons.links)):

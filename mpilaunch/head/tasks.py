@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+TURN_SECONDS = 0.01
+"""Seconds of one turn of the loop that the work of one node may take."""
 CANCEL_AGAIN = 1.0
 """Seconds after which a task that has not ended is cancelled again."""
 
@@ -30,6 +33,34 @@ def start(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], faile
     task = asyncio.ensure_future(work)
     tasks.add(task)
     task.add_done_callback(ended)
+
+
+class Slices:
+    """Work of any length, done in slices of the loop's time: other events come between them.
+
+    Args:
+        step: does the next piece, far shorter than TURN_SECONDS; returns whether there was one.
+        after: called at the end of each slice, with whether more may be left.
+    """
+
+    def __init__(self, step: Callable[[], bool], after: Callable[[bool], None] = lambda left: None) -> None:
+        self._step, self._after = step, after
+        self.busy = False
+        self._loop = asyncio.get_running_loop()
+
+    def run(self) -> None:
+        """Begin, unless the work is under way."""
+        if not self.busy:
+            self.busy = True
+            self._slice()
+
+    def _slice(self) -> None:
+        ends = time.monotonic() + TURN_SECONDS
+        while self.busy and time.monotonic() < ends:
+            self.busy = self._step()
+        if self.busy:
+            self._loop.call_soon(self._slice)
+        self._after(self.busy)
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

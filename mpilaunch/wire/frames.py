@@ -57,7 +57,7 @@ class FrameReader:
         self._limits[CONTROL] = (2, max_control)
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
+    def feed(self, data: bytes | memoryview) -> list[tuple[int, int, bytes]]:
         """Take bytes; return the frames that are complete now, as (kind, channel, payload); raises WireError."""
         buffer = self._buffer
         buffer += data

@@ -134,7 +134,7 @@ class Session:
             raise WireError("nothing was kept that could be sent again")
         return self._unacknowledged.after(count)
 
-    def receive_data(self, data: bytes, clock: float) -> list[tuple[int, int, Any]]:
+    def receive_data(self, data: bytes | memoryview, clock: float) -> list[tuple[int, int, Any]]:
         """Take bytes that were read at this side's monotonic time `clock`; return their events.
 
         Returns:

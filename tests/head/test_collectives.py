@@ -22,7 +22,8 @@ class Sized:
 
     def enter(self, node: int, one: dict[str, Any]) -> Any:
         size = sum(self._sizes[name] if rank < 0 else 1 for name, rank in one["members"])
-        return self._collectives.enter(node, one, size)
+        entered = self._collectives.enter(node, one, size)
+        return entered if entered.complete else None
 
     def waiting(self) -> Any:
         return self._collectives.waiting()
@@ -81,14 +82,14 @@ def test_a_node_with_ended_ranks_never_completes_one() -> None:
 
 def test_waiting_collectives_are_limited_in_number_and_bytes() -> None:
     job = Collectives(max_waiting=2, max_bytes=1000)
-    assert job.enter(0, message(1, "x" * 500), 2) is None
+    assert not job.enter(0, message(1, "x" * 500), 2).complete
     with pytest.raises(LimitExceeded, match="more than 1,000 bytes"):
         job.enter(0, message(1, "x" * 500), 2)
-    assert job.enter(0, message(1, kind="a"), 2) is None
+    assert not job.enter(0, message(1, kind="a"), 2).complete
     with pytest.raises(LimitExceeded, match="more than 2 collectives"):
         job.enter(0, message(1, kind="b"), 2)
-    assert job.enter(1, message(1, "x"), 2) is not None
-    assert job.enter(0, message(1, "x" * 500), 2) is None, "what is complete holds nothing"
+    assert job.enter(1, message(1, "x"), 2).complete
+    assert not job.enter(0, message(1, "x" * 500), 2).complete, "what is complete holds nothing"
     assert len(list(job.waiting())) == 2
 
 

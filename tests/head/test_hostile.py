@@ -161,6 +161,12 @@ class Deaf:
     def write_eof(self) -> None:
         pass
 
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
     def abort(self) -> None:
         self._link.closed(ChannelEnd(137))
 

@@ -14,6 +14,12 @@ def looked_up(names: PublishedNames, space: str, *wanted: str, wait: bool = Fals
     return found
 
 
+def examine(names: PublishedNames) -> None:
+    """Answer the look-ups that are due, as a slice of the loop does."""
+    while names.examine_next():
+        pass
+
+
 def test_a_name_is_found_until_it_is_unpublished() -> None:
     names = PublishedNames()
     assert looked_up(names, "pmi", "s") == [{}]
@@ -38,8 +44,10 @@ def test_a_look_up_waits_until_all_names_are_published() -> None:
     found = looked_up(names, "pmix", "a", "b", wait=True)
     names.publish(0, "pmix", {"a": 1})
     names.publish(0, "pmi", {"b": 0})
+    examine(names)
     assert found == []
     names.publish(0, "pmix", {"b": 2})
+    examine(names)
     assert found == [{"a": 1, "b": 2}]
 
 
@@ -67,3 +75,28 @@ def test_names_and_look_ups_are_limited_in_bytes() -> None:
     assert len(errors) == 1 and "more than 1,000 bytes" in names.publish(0, "pmi", {"b": "x" * 600})
     names.forget(1)
     assert names.publish(0, "pmi", {"b": "x" * 600}) == ""
+
+
+def test_a_look_up_waits_again_for_what_is_unpublished_meanwhile() -> None:
+    names = PublishedNames()
+    found = looked_up(names, "pmi", "a", "b", wait=True)
+    names.publish(0, "pmi", {"a": "1"})
+    examine(names)
+    names.unpublish(0, "pmi", ["a"])
+    names.publish(0, "pmi", {"b": "2"})
+    examine(names)
+    assert found == []
+    names.publish(0, "pmi", {"a": "3"})
+    names.forget(1)
+    examine(names)
+    assert found == [{"a": "3", "b": "2"}]
+
+
+def test_a_lost_node_is_not_answered() -> None:
+    names = PublishedNames()
+    waiting, due = looked_up(names, "pmi", "a", wait=True), looked_up(names, "pmi", "b", wait=True)
+    names.publish(1, "pmi", {"b": ""})
+    names.forget(0)
+    names.publish(1, "pmi", {"a": ""})
+    examine(names)
+    assert waiting == due == []

@@ -128,12 +128,12 @@ def test_several_programs_are_one_world(programs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "mpich", "openmpi"), [((), -1, 4), (("-usize", "17"), 17, 17)], ids=["by-default", "by-request"]
+    ("words", "of_mpich", "of_openmpi"), [((), -1, 4), (("-usize", "17"), 17, 17)], ids=["by-default", "by-request"]
 )
 def test_the_size_of_the_universe_is_that_of_the_librarys_own_launcher(
-    programs: Path, open_programs: Path, words: tuple[str, ...], mpich: int, openmpi: int
+    programs: Path, open_programs: Path, words: tuple[str, ...], of_mpich: int, of_openmpi: int
 ) -> None:
-    for place, size in ((programs, mpich), (open_programs, openmpi)):
+    for place, size in ((programs, of_mpich), (open_programs, of_openmpi)):
         done = launch("-H", "local:4", "-np", "2", *words, place / "facts")
         assert (done.code, done.err) == (0, b"")
         assert done.lines == [f"{rank} of 2, app 0, universe of {size}" for rank in range(2)]

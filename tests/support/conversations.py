@@ -6,13 +6,15 @@
 A node answers as a daemon does, until its mutations begin: messages are dropped, repeated, put in another order, given wrong
 ids, types and sizes, or made up; a node falls silent or closes its channel. One node at least is honest. A conversation passes
 when the job ends within its deadline, by a verdict or an error that docs/errors.md lists; nothing but the hostile nodes is
-blamed; and nothing that a node sent reaches the terminal as a control sequence.
+blamed; nothing that a node sent reaches the terminal as a control sequence; and no callback of the loop takes longer than
+MOST_HELD seconds of CPU time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import re
 import resource
@@ -40,6 +42,7 @@ Message = dict[str, Any]
 
 DEADLINE = 40.0
 """Seconds of one conversation: its limits below, OVERDUE, twice ENDING of the daemons, and a busy machine."""
+MOST_HELD = 0.05
 AT_ONCE = 60
 MEMORY = 2 << 30
 """Bytes of address space for all conversations that run at once."""
@@ -143,7 +146,11 @@ class ScriptedNode:
         self.sent: list[Message] = []
 
     def write(self, data: bytes) -> None:
-        """Take what the head sends: the bundle, then frames."""
+        """Take what the head sends, in a callback of its own."""
+        asyncio.get_running_loop().call_soon(self._read, data)
+
+    def _read(self, data: bytes) -> None:
+        """Read the bundle, then frames."""
         part = min(self._left, len(data))
         self._left -= part
         if part and not self._left:
@@ -176,10 +183,10 @@ class ScriptedNode:
             self._closed = True
             asyncio.get_running_loop().call_soon(self._events.closed, ChannelEnd(0))
 
-    def pause_writing(self) -> None:
-        """Never needed."""
+    def pause_reading(self) -> None:
+        """Do nothing: a hostile node does not care."""
 
-    resume_writing = pause_writing
+    resume_reading = pause_reading
 
     def _send(self, messages: Sequence[Message], before: bytes = b"") -> None:
         if self._closed:
@@ -463,19 +470,39 @@ async def try_seed(seed: int, known: set[str], show: bool = False) -> list[str]:
 
 
 async def try_seeds(first: int, count: int) -> int:
-    """Hold conversations, AT_ONCE at a time; print what went wrong, and return how many did."""
+    """Hold conversations at the same time; print what went wrong, and return how many did."""
     loop, known, failed, stray = asyncio.get_running_loop(), references(), 0, []
     loop.set_exception_handler(lambda loop, context: stray.append(repr(context)))
-    for start in range(first, first + count, AT_ONCE):
-        seeds = range(start, min(start + AT_ONCE, first + count))
-        results = await asyncio.gather(*(try_seed(seed, known) for seed in seeds))
-        for seed, wrong in zip(seeds, results, strict=True):
-            failed += bool(wrong)
-            for text in wrong:
-                print(f"seed {seed}: {text[:2000]}", flush=True)
+    seeds = range(first, first + count)
+    results = await asyncio.gather(*(try_seed(seed, known) for seed in seeds))
+    for seed, wrong in zip(seeds, results, strict=True):
+        failed += bool(wrong)
+        for text in wrong:
+            print(f"seed {seed}: {text[:2000]}", flush=True)
     for text in stray:
         print(f"seeds {first} to {first + count - 1}: {text[:2000]}", flush=True)
     return failed + len(stray)
+
+
+class MeasuredLoop(asyncio.SelectorEventLoop):
+    """An event loop that measures its callbacks, but for those of the scripts; `held` has those that took too long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[str] = []
+
+    def call_soon(self, callback: Callable[..., object], *arguments: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        """Call it soon, and measure it."""
+        return super().call_soon(self._measure, callback, arguments, context=context)
+
+    def _measure(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        began = time.thread_time()
+        try:
+            callback(*arguments)
+        finally:
+            took = time.thread_time() - began
+            if took > MOST_HELD and getattr(callback, "__func__", None) is not ScriptedNode._read:
+                self.held.append(f"{took:.3f} s in {callback!r} {str(arguments)[:200]}")
 
 
 def main() -> int:
@@ -487,7 +514,14 @@ def main() -> int:
         wrong = asyncio.run(try_seed(int(sys.argv[2]), references(), show=True))
         print(*wrong, sep="\n")
         return len(wrong)
-    return min(1, asyncio.run(try_seeds(int(sys.argv[1]), int(sys.argv[2]))))
+    gc.disable()  # it would be counted for whoever runs meanwhile
+    loop, failed = MeasuredLoop(), 0
+    first, count = map(int, sys.argv[1:])
+    for start in range(first, first + count, AT_ONCE):
+        failed += loop.run_until_complete(try_seeds(start, min(AT_ONCE, first + count - start)))
+        gc.collect()
+    print(*loop.held, sep="\n")
+    return min(1, failed + len(loop.held))
 
 
 if __name__ == "__main__":

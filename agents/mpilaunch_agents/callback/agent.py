@@ -36,6 +36,8 @@ from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET
 
 MAX_ADDRESSES = 8
 """Maximum number of the head's addresses that a node tries."""
+MAX_FROM_NODE = 1 << 20
+"""Maximum bytes of data in a frame from a node, which sends what one read of a pipe gives."""
 GREETING = HEADER.pack(SECRET, 64)
 """The first bytes of a connection from a node."""
 
@@ -111,6 +113,8 @@ class CallbackAgent:
 
 class _NodeConnection(RelayedChannel):
     """A connection from a node; `expected` has the channels of the nodes that have not connected yet, by secret."""
+
+    max_data = MAX_FROM_NODE
 
     def __init__(self, expected: dict[str, _CallbackChannel], connections: set[_NodeConnection]) -> None:
         super().__init__(None, "its connection back to the head was lost")
@@ -203,6 +207,14 @@ class _CallbackChannel:
             self._unsent.append(data)
         else:
             self._connection.send_frame(STDIN, data)
+
+    def pause_reading(self) -> None:
+        if self._connection is not None:
+            self._connection.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._connection is not None:
+            self._connection.resume_reading()
 
     def abort(self) -> None:
         for channel in (self._connection, self._inner):

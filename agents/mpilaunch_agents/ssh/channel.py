@@ -49,6 +49,14 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
             with suppress(OSError):
                 self._channel.write_eof()
 
+    def pause_reading(self) -> None:
+        if self._live:
+            self._channel.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._live:
+            self._channel.resume_reading()
+
     def abort(self) -> None:
         if self._live:
             self._connection.abort()

@@ -141,6 +141,15 @@ class _Relay(FrameProtocol):
             self._answered = True
             self.send_frame(OPENED)
 
+    def pause_writing(self) -> None:
+        """Let the node wait until the head has read more."""
+        if self._channel is not None:
+            self._channel.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._channel is not None:
+            self._channel.resume_reading()
+
     def connection_lost(self, error: Exception | None) -> None:
         """End the channel or the attempt to open it."""
         if self._channel is not None:

@@ -11,6 +11,8 @@ from typing import Any
 
 MAX_WAITING, MAX_BYTES = 10_000, 64 << 20
 """How many collectives of a job may be incomplete at a time, and their bytes: a message with more could not be sent."""
+MAX_MEMBERS = 100_000
+"""Pairs that their members may be together, since the end of each rank looks for it among them."""
 ITEM = 100
 """Bytes counted for an item of a list or an object, besides its text."""
 
@@ -41,6 +43,11 @@ class Collective:
         self.nodes: dict[int, int] = {}
         self.parts: list[Any] = []
 
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks have entered."""
+        return sum(self.nodes.values()) >= self.size
+
     def answer(self) -> dict[str, Any]:
         """Return the members of the message that answers every node."""
         return {"kind": self.kind, "members": self.members, "number": self.number, "parts": self.parts}
@@ -51,11 +58,11 @@ class Collectives:
 
     def __init__(self, max_waiting: int = MAX_WAITING, max_bytes: int = MAX_BYTES) -> None:
         self._max_waiting, self._max_bytes = max_waiting, max_bytes
-        self._open = self._bytes = self._count = 0
+        self._open = self._bytes = self._count = self._members = 0
         self._waiting: dict[str, list[Collective]] = {}
 
-    def enter(self, node: int, message: dict[str, Any], size: int) -> Collective | None:
-        """Enter a node's message of a collective of `size` ranks; return it if that completes it; raises LimitExceeded."""
+    def enter(self, node: int, message: dict[str, Any], size: int) -> Collective:
+        """Enter a node's message of a collective of `size` ranks, which may be `complete` then; raises LimitExceeded."""
         key = json.dumps([message["kind"], message["members"]])
         queue = self._waiting.get(key, [])
         # A node may enter the next collective of the same members while other nodes still enter this one.
@@ -65,21 +72,25 @@ class Collectives:
             added += len(key)
             if self._open >= self._max_waiting:
                 raise LimitExceeded(f"more than {self._max_waiting:,} collectives of MPI wait")
+            if self._members + len(message["members"]) > MAX_MEMBERS:
+                raise LimitExceeded(f"collectives of MPI that wait have more than {MAX_MEMBERS:,} members")
         if self._bytes + added > self._max_bytes:
             raise LimitExceeded(f"collectives of MPI that wait hold more than {self._max_bytes:,} bytes")
         if one is None:
             self._count += 1
             self._open += 1
+            self._members += len(message["members"])
             one = Collective(message, size, self._count)
             self._waiting.setdefault(key, queue).append(one)
         self._bytes += added
         one.bytes += added
         one.nodes[node] = message["ranks"]
         one.parts.append(message["data"])
-        if sum(one.nodes.values()) < one.size:
-            return None
+        if not one.complete:
+            return one
         queue.remove(one)
         self._open -= 1
+        self._members -= len(one.members)
         self._bytes -= one.bytes
         if not queue:
             del self._waiting[key]

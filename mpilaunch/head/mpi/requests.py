@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import Any
 
 from mpilaunch.errors import ExitCode, LaunchError
-from mpilaunch.head.mpi.collectives import Collectives, LimitExceeded
+from mpilaunch.head.mpi.collectives import Collective, Collectives, LimitExceeded
 from mpilaunch.head.mpi.names import PublishedNames
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
-from mpilaunch.head.tasks import start
+from mpilaunch.head.tasks import Slices, start
 from mpilaunch.hosts.nodeset import fold, name_ranks
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
@@ -35,7 +35,11 @@ MAX_REQUESTS = 10_000
 
 
 class MpiServices:
-    """The MPI services of one job, which may end it; the public handlers are named in `DAEMON_MESSAGES`."""
+    """The MPI services of one job, which may end it; the public handlers are named in `DAEMON_MESSAGES`.
+
+    Attributes:
+        missed: the ranks that have ended or are lost and that other ranks wait for.
+    """
 
     def __init__(
         self,
@@ -55,11 +59,13 @@ class MpiServices:
         self._loop = asyncio.get_running_loop()
         self._collectives = Collectives()
         self._names = PublishedNames()
+        self._examining = Slices(self._names.examine_next)
         self._modex: dict[int, tuple[NodeLink, dict[str, Any], int]] = {}
         self._last_modex = 0
         self._joined: dict[str, set[int]] = {}
         self._ended: set[int] = set()
         self._outside: set[int] = set()
+        self.missed: set[int] = set()
         self._began: dict[str, float] = {}
         self._noted: set[str] = set()
         self._absent: dict[tuple[str, int], list[int]] = {}
@@ -102,15 +108,17 @@ class MpiServices:
         if not 1 <= message["ranks"] <= here:
             raise WireError(f"a collective of {message['ranks']} ranks, of which this node has {here}")
         try:
-            complete = self._collectives.enter(link.node.index, message, size)
+            collective = self._collectives.enter(link.node.index, message, size)
         except LimitExceeded as error:
             host = link.node.name
             self._end(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=host, detail=f"{host}: {error}"))
             return
-        if complete is not None:
-            answer = encode_shared(complete.answer())
-            for index in complete.nodes:
+        if collective.complete:
+            answer = encode_shared(collective.answer())
+            for index in collective.nodes:
                 self._daemons.links[index].send({"type": "collective"}, answer)
+        elif self._ended:
+            self.missed |= {rank for rank in self._ended if self._is_member(rank, collective)}
 
     def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
         kind = ask["request"][:LONGEST_NOTE]
@@ -130,6 +138,7 @@ class MpiServices:
             if pmix:
                 self._ranks.own_rank(value[0], value[1], link.node.index)
         _answer(link, ask, error=self._names.publish(link.node.index, ask["space"], ask["values"]))
+        self._examining.run()
 
     def _unpublish(self, link: NodeLink, ask: dict[str, Any]) -> None:
         _answer(link, ask, error=self._names.unpublish(link.node.index, ask["space"], ask["names"]))
@@ -192,7 +201,8 @@ class MpiServices:
                 await ranks.prepare(world)
                 ranks.add(world)
             except LaunchError as error:
-                self._say(f"MPI_Comm_spawn failed: {error}")
+                if link.may_note():
+                    self._say(f"MPI_Comm_spawn failed: {error}"[:LONGEST_NOTE])
                 _answer(link, ask, error=str(error))
                 return
             ranks.launch([world])
@@ -223,25 +233,27 @@ class MpiServices:
         )
 
     def rank_ended(self, end: RankEnd) -> None:
-        self._ended.add(end.rank)
-        if end.mpi == "absent":
-            self._outside.add(end.rank)
+        self._end_rank(end.rank, outside=end.mpi == "absent")
 
     def rank_lost(self, rank: int) -> None:
-        self._ended.add(rank)
-        self._outside.add(rank)
+        self._end_rank(rank, outside=True)
 
-    def missed(self) -> set[int]:
-        """Return the ranks that have ended or are lost and that other ranks wait for."""
-        if not self._ended:
-            return set()
-        joined = [self._ranks.of_world(name) for name in self._joined]
-        missed = {rank for rank in self._outside if any(rank in world for world in joined)} if joined else set()
-        for collective in self._collectives.waiting():
-            for name, number in collective.members:
-                world = self._ranks.of_world(name)
-                missed |= self._ended & (set(world) if number < 0 else {world.start + number})
-        return missed
+    def _end_rank(self, rank: int, *, outside: bool) -> None:
+        """Record the end of a rank; one that is `outside` has never called MPI_Init."""
+        self._ended.add(rank)
+        if outside:
+            self._outside.add(rank)
+            if any(rank in self._ranks.of_world(name) for name in self._joined):
+                self.missed.add(rank)
+        if any(self._is_member(rank, collective) for collective in self._collectives.waiting()):
+            self.missed.add(rank)
+
+    def _is_member(self, rank: int, collective: Collective) -> bool:
+        for name, number in collective.members:
+            world = self._ranks.of_world(name)
+            if rank in world and number in (-1, rank - world.start):
+                return True
+        return False
 
     def join(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Record that the first rank of a world on this node has called MPI_Init."""
@@ -249,6 +261,7 @@ class MpiServices:
         self._ranks.check_world(name, link.node.index)
         if name not in self._joined:
             self._joined[name] = set()
+            self.missed |= self._outside.intersection(self._ranks.of_world(name))
             self._began[name] = self._loop.time()
             for seconds in (mpi_init_notice(self._job.deadlines), self._job.deadlines.mpi_init):
                 self._timers.append(self._loop.call_later(seconds, self._check_waiting, name))

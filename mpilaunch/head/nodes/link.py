@@ -1,7 +1,8 @@
 """The link to one node's daemon: a channel below, a wire session, and events for the launch above.
 
 A link knows nothing of mapping or output. It reports exactly once that the node is gone. A channel that is lost while ranks
-run may be replaced (`head.nodes.reconnect`): the session continues where it stopped, and the launch does not notice.
+run may be replaced (`head.nodes.reconnect`): the session continues where it stopped, and the launch does not notice. What a
+node sends is taken in slices, and its channel is not read meanwhile: no node holds the loop, and none fills the memory.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from math import isfinite
 from typing import Any, Protocol
 
 from mpilaunch.agent import Channel, ChannelEnd
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
-from mpilaunch.head.tasks import settle
+from mpilaunch.head.tasks import Slices, settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, GO, MARKER, PONG, WireError
@@ -31,8 +33,11 @@ LAST_OUTPUT = 4096
 """Bytes of the banner and of stderr that are kept to explain a failure."""
 MOST_NOTES, LONGEST_NOTE = 200, 1000
 """Notes accepted from one node, and characters of each text from it; flow control does not bound these."""
-MOST_VALUES = 1 << 20
-"""Values in one control message from a node."""
+MOST_VALUES, MAX_CONTROL, MAX_OF_RANK = 1 << 17, 6 << 20, 256 << 10
+"""Values in one control message from a node, and its bytes, or the bytes for each slot of the node where that is more: a node
+sends what its ranks put (docs/mpi.md) in one message, and the head handles a message in one turn of its loop."""
+PIECE = 64 << 10
+"""Bytes that are made into frames in one go."""
 MOST_UNREAD = 192 << 20
 """Bytes queued for a node that does not read or acknowledge: three control messages of the greatest length."""
 BROKE = "broke the protocol"
@@ -55,6 +60,9 @@ class LinkEvents(Protocol):
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """Handle the end of the link, for any reason; called once."""
+
+    def crashed(self, error: BaseException) -> None:
+        """Handle a fault of our own in what handles a node's data."""
 
 
 class NodeLink:
@@ -107,8 +115,13 @@ class NodeLink:
         self.ended: asyncio.Future[None] = loop.create_future()
         self.stderr = self.banner = b""
         self._events = events
-        self.session = Session(max_values=MOST_VALUES)
+        self.session = Session(max(MAX_CONTROL, MAX_OF_RANK * len(node.slots)), MOST_VALUES)
         self._channel: Channel | None = None
+        self._unread_pieces: deque[memoryview] = deque()
+        self._untaken: deque[tuple[int, int, Any]] = deque()
+        self._slices = Slices(self._take_next, self._after_slice)
+        self._reading = True
+        self._waiting_end: ChannelEnd | None = None
         self._notes = 0
         self._round_trip, self._offset = float("inf"), 0.0
 
@@ -163,7 +176,7 @@ class NodeLink:
         unacknowledged = self.session.resend(count)
         self._resumed_at = self.session.received
         self._stood_by = False  # the keeper does not own the new channel
-        self._channel, self.end, self._unread = channel, None, None
+        self._channel, self.end, self._unread, self._reading = channel, None, None, True
         self.ended = asyncio.get_running_loop().create_future()
         self.last_heard = time.monotonic()
         if unacknowledged:
@@ -232,7 +245,7 @@ class NodeLink:
 
     def data_received(self, data: bytes) -> None:
         """Decode bytes from the daemon; everything before the marker is the login banner."""
-        now = self.last_heard = time.monotonic()
+        self.last_heard = time.monotonic()
         if not self._in_frames:
             self.banner += data
             start = self.banner.find(MARKER)
@@ -241,27 +254,62 @@ class NodeLink:
                 return
             self._in_frames = True
             data, self.banner = self.banner[start + len(MARKER) :], self.banner[:start][-LAST_OUTPUT:]
+        self._unread_pieces.extend(memoryview(data)[place : place + PIECE] for place in range(0, len(data), PIECE))
+        self._slices.run()
+
+    def _take_next(self) -> bool:
+        """Handle the next event of what has been received; return whether there was anything."""
         try:
-            for kind, channel, value in self.session.receive_data(data, now):
-                if kind == DATA:
-                    self._events.data(self, channel, value)
-                elif kind in (CONTROL, END):
-                    try:
-                        if kind == CONTROL:
-                            self._take_message(value)
-                        else:
-                            self._events.end_of_stream(channel)
-                    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-                        subject = repr(value["type"]) if kind == CONTROL else f"the end of channel {channel}"
-                        raise WireError(f"{subject} does not fit: {str(error)[:LONGEST_NOTE]}") from error
-                elif kind == CREDIT:
-                    self._events.credit()
-                elif kind == PONG:
-                    self._map_clock(*value)
+            if self.given_up:
+                self._unread_pieces.clear()
+                self._untaken.clear()
+                return False
+            if self._untaken:
+                self._take(*self._untaken.popleft())
+            elif self._unread_pieces:
+                self.last_heard = time.monotonic()
+                self._untaken.extend(self.session.receive_data(self._unread_pieces.popleft(), self.last_heard))
+            else:
+                return False
         except WireError as error:
             self.broke = self.broke or f"{BROKE}: {error}"
             self.give_up(self.broke)
+        except Exception as error:
+            self._events.crashed(error)
+        return True
+
+    def _after_slice(self, left: bool) -> None:
+        """Send what is to be sent, read no more than is taken, and close what has ended once all is taken."""
         self.flush()
+        if left:
+            self.pause_reading()
+        else:
+            self.resume_reading()
+            end, self._waiting_end = self._waiting_end, None
+            if end is not None:
+                self.closed(end)
+
+    def _take(self, kind: int, channel: int, value: Any) -> None:
+        if kind == DATA:
+            self._events.data(self, channel, value)
+        elif kind == CONTROL:
+            self._take_message(value)
+        elif kind == END:
+            self._events.end_of_stream(channel)
+        elif kind == CREDIT:
+            self._events.credit()
+        elif kind == PONG:
+            self._map_clock(*value)
+
+    def pause_reading(self) -> None:
+        if self._reading and self._channel is not None and self.end is None:
+            self._reading = False
+            self._channel.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._reading and self._channel is not None and self.end is None:
+            self._reading = True
+            self._channel.resume_reading()
 
     def stderr_received(self, data: bytes) -> None:
         self.stderr = (self.stderr + data)[-LAST_OUTPUT:]
@@ -277,6 +325,9 @@ class NodeLink:
         """Replace the channel, or report the node as gone."""
         if self.end is not None:
             return
+        if self._slices.busy:  # after all data
+            self._waiting_end = end
+            return
         self.end = end
         settle(self.ended, None)
         reason, self._loss_reason = self._loss_reason or end.error, ""
@@ -290,17 +341,24 @@ class NodeLink:
     def _take_message(self, message: dict[str, Any]) -> None:
         handler = handler_of(message, DAEMON_MESSAGES, self.state, strict=True)
         if message["type"] == "note":
-            self._notes += 1
             message["text"] = message["text"][:LONGEST_NOTE]
-            if self._notes > MOST_NOTES:
+            if not self.may_note():
                 return
         if message["type"] in ("hello", "listening"):
             getattr(self, handler)(message)
         elif handler:
             self._events.message(self, message)
 
+    def may_note(self) -> bool:
+        """Count a note about this node, and return whether it may be shown."""
+        self._notes += 1
+        return self._notes <= MOST_NOTES
+
     def _take_hello(self, message: dict[str, Any]) -> None:
-        self.facts = NodeFacts.from_message(message["facts"])
+        try:
+            self.facts = NodeFacts.from_message(message["facts"])
+        except ValueError as error:
+            raise WireError(f"'hello' does not fit: {str(error)[:LONGEST_NOTE]}") from None
         self.state = "reported"
         # Too large by the time the message took; the answer to the ping corrects it.
         self._offset = self.last_heard - message["clock"]

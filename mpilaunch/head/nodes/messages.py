@@ -30,6 +30,16 @@ def either(*checks: Check) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
+def perhaps(**checks: Check) -> Check:
+    """An object whose members of these names, where there are any, pass the checks."""
+    return lambda value: type(value) is dict and all(check(value[name]) for name, check in checks.items() if name in value)
+
+
+def both(first: Check, second: Check) -> Check:
+    """A value that both checks accept."""
+    return lambda value: first(value) and second(value)
+
+
 def one_of(*values: str) -> Check:
     """One of these strings."""
     return lambda value: type(value) is str and value in values
@@ -39,11 +49,15 @@ unit = place
 """The number of a core, socket, NUMA node or GPU, -1 for none."""
 scalar = of(str, int, float, bool)
 _members = listed(row(text, place))
-_facts = having(
-    hostname=path, python=path, executable=path, cpus=listed(row(short, unit, unit, unit)), addresses=listed(path),
-    free_port=short, ssh_connection=maybe(row(path, scalar, path, scalar)),
-    gpus=listed(having(vendor=path, index=unit, uuid=path, bus_id=path, name=path, numa=unit)),
+_facts = both(
+    perhaps(caches=perhaps(**dict.fromkeys("123", either(one_of("core", "socket"), listed(path)))), notes=listed(text)),
+    having(
+        hostname=path, python=path, executable=path, cpus=listed(row(short, unit, unit, unit)), addresses=listed(path),
+        free_port=short, ssh_connection=maybe(row(path, scalar, path, scalar)),
+        gpus=listed(having(vendor=path, index=unit, uuid=path, bus_id=path, name=path, numa=unit)),
+    ),
 )  # fmt: skip
+_evidence = perhaps(out_of_memory=text, memory_kills=whole, shm_free=whole, shm_size=whole)
 _problem = having(
     cause=one_of(
         "program-missing", "program-not-executable", "interpreter-missing", "directory-missing", "pmix-missing", "file-limit",
@@ -67,7 +81,7 @@ DAEMON_MESSAGES: Table = {
         "running",
         having(
             rank=whole, code=maybe(messages.code), signal=maybe(messages.signal), core=flag, clock=seconds, stopped=flag,
-            stdin_read=whole, mpi=one_of("absent", "connected", "finalized", "aborted"), evidence=having(),
+            stdin_read=whole, mpi=one_of("absent", "connected", "finalized", "aborted"), evidence=_evidence,
         ),
         "_rank_exited",
     ),
@@ -90,7 +104,9 @@ DAEMON_MESSAGES: Table = {
 """Message -> states of the sending node, schema, handler. A node is `contacted`, `reported` after its hello, `preparing` from
 the first `prepare` to the first `launch`, `running`, or `finished`. In any other state the message breaks the protocol."""
 
-_spawned = having(program=listed(text), count=of(int), environment=named(text), info=named(maybe(text)))
+_spawned = having(
+    program=listed(messages.without_nul), count=of(int), environment=named(messages.without_nul), info=named(maybe(text))
+)
 _pmix_value = row(text, place, row(whole, scalar))
 DAEMON_REQUESTS: Table = {
     "publish": ("pmi pmix", having(space=text, values=named(either(text, _pmix_value))), "_publish"),

@@ -75,4 +75,8 @@ class IgnoreEvents:
     def _ignore(self, *values: Any) -> None:
         pass
 
+    def crashed(self, error: BaseException) -> None:
+        """Let the loop report it."""
+        raise error
+
     message = data = end_of_stream = credit = _ignore

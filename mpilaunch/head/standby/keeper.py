@@ -369,6 +369,15 @@ class StandbyClient(FrameProtocol):
         self.send_frame(NO)
         self.transport.close()
 
+    def pause_writing(self) -> None:
+        """Let the daemon wait until the client has read more."""
+        if self._link is not None:
+            self._link.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._link is not None:
+            self._link.resume_reading()
+
     def connection_lost(self, error: Exception | None) -> None:
         """End the daemon of a client that has gone."""
         self._decided()

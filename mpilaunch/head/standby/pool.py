@@ -63,6 +63,15 @@ class StandbyLink(NodeLink):
         else:
             super().stderr_received(data)
 
+    def pause_writing(self) -> None:
+        """Let the client wait until the daemon has read more."""
+        if self.client is not None:
+            self.client.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self.client is not None:
+            self.client.transport.resume_reading()
+
     def closed(self, end: ChannelEnd) -> None:
         """Report the end of the channel to the client and the keeper."""
         if self.client is not None:
@@ -81,6 +90,7 @@ class StandbyLink(NodeLink):
             self._channel.write(data)
         elif not data and self.client is not None:
             client, self.client, self.leaving = self.client, None, True
+            self.resume_reading()
             self._overdue = asyncio.get_running_loop().call_later(ENDING, self.give_up, "its daemon did not end")
             client.send_end(ChannelEnd(0))
             self._released()
