@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
+from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.link import LAST_OUTPUT, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.observe import Observer
+from mpilaunch.head.ranks import StartOrder
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.state import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
@@ -183,6 +185,8 @@ class Silent(Observer):
     def note(self, text: str) -> str:
         return ""
 
+    warned = note
+
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
 @given(st.booleans(), st.lists(message(FROM_DAEMON), max_size=6), st.binary(max_size=40))
@@ -190,8 +194,8 @@ def test_the_head_survives_any_message_of_a_daemon(running: bool, messages: Sequ
     hear(running, [frame(CONTROL, 0, json.dumps(one).encode()) for one in messages] + [rest])
 
 
-def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
-    """Pass data of one of two nodes to a launch; return the launch."""
+def hear(running: bool, pieces: Sequence[bytes], fault: type[Exception] | None = None) -> Launch:
+    """Pass data of one of two nodes to a launch; return the launch, which has had this fault of its own."""
 
     async def main() -> Launch:
         launch = Launch(job("-H local:1,local:1"), {}, Silent())
@@ -210,6 +214,7 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
         for piece in pieces:
             if links[0].end is None:
                 links[0].data_received(piece)
+        assert type(launch._error) is (fault or type(None)), "no content of a message is a fault of ours"
         # What was taken can be told: no number or text of it breaks the verdict.
         verdict = verdict_of_ranks(launch._state)
         assert verdict.first is None or (verdict.first.description and isinstance(verdict.first.exit_code, int))
@@ -221,6 +226,24 @@ def hear(running: bool, pieces: Sequence[bytes]) -> Launch:
         return launch
 
     return asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", sorted(DAEMON_MESSAGES))
+def test_a_fault_in_a_handler_is_ours_and_not_the_nodes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    *way, name = DAEMON_MESSAGES[kind][2].split(".")
+    owner = {"_mpi": MpiServices, "_order": StartOrder}[way[0]] if way else Launch if hasattr(Launch, name) else NodeLink
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    running = "running" in DAEMON_MESSAGES[kind][0].split()
+    with monkeypatch.context() as patched:
+        if kind != "hello":  # the other node says hello first
+            patched.setattr(owner, name, broken)
+        else:
+            patched.setattr(NodeFacts, "from_message", broken)
+        launch = hear(running, [frame(CONTROL, 0, json.dumps({"type": kind, **FROM_DAEMON[kind]}).encode())], ZeroDivisionError)
+    assert not any(link.given_up for link in launch._daemons.links.values())
 
 
 def test_a_node_cannot_report_about_the_ranks_of_another() -> None:
