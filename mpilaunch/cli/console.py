@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import rich.console
     import rich.live
 
-    from mpilaunch.job.state import Verdict
+    from mpilaunch.job.verdict import Verdict
 
 PROGRESS_AFTER = 0.5
 """Seconds of a start after which a progress line appears."""
@@ -155,7 +155,7 @@ class Console:
     def _masked(self, text: str) -> str:
         if self.show_secrets:
             return text
-        from mpilaunch.job.masking import mask_message  # most launches end without a message
+        from mpilaunch.job.output.masking import mask_message  # most launches end without a message
 
         return mask_message(text)
 
@@ -249,8 +249,14 @@ def verdict_error(verdict: Verdict) -> LaunchError:
     context = verdict.detail.splitlines()[1:]
     if verdict.last_lines:
         context += ["its last lines on stderr:", *(f"| {printable(line)}" for line in verdict.last_lines)]
+    hint = verdict.hint
+    if verdict.likely is not None:
+        end, host, lines, its_hint = verdict.likely
+        hint = f"likely cause: rank {end.rank} on {host}, which {end.description}" + (f": {its_hint}" if its_hint else "")
+        if lines:
+            context += [f"the last lines of rank {end.rank} on stderr:", *(f"| {printable(line)}" for line in lines)]
     context += [*_other_ranks(verdict), *verdict.earlier]
-    return LaunchError(verdict.cause, verdict.headline, context=context, hint=verdict.hint, exit_code=verdict.exit_code)
+    return LaunchError(verdict.cause, verdict.headline, context=context, hint=hint, exit_code=verdict.exit_code)
 
 
 def _other_ranks(verdict: Verdict) -> list[str]:

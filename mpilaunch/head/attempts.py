@@ -29,7 +29,8 @@ from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job import restarts
 from mpilaunch.job.restarts import Health, Layout
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec
-from mpilaunch.job.state import Verdict, signal_name
+from mpilaunch.job.state import signal_name
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.text import plural
 
 DISCOVERY_SECONDS = 30.0
@@ -98,7 +99,8 @@ class Attempts:
         self._ran = self._launch
         lost = failed = self._numbers(self._launch.lost_nodes)
         if not lost and verdict.first is not None:
-            failed = self._numbers([self._launch.ranks.place(verdict.first.rank).node])
+            cause = verdict.first if verdict.likely is None else verdict.likely.end
+            failed = self._numbers([self._launch.ranks.place(cause.rank).node])
         self._health = self._health._replace(lost=lost, unusable=frozenset()).with_failures(failed)
         self._ended.append(Attempt(self._job, self._layout, verdict))
         return verdict

@@ -18,7 +18,7 @@ from mpilaunch.head.output.destinations import prepare_destinations
 if TYPE_CHECKING:
     from mpilaunch.head.observe import Observer
     from mpilaunch.job.spec import JobSpec
-    from mpilaunch.job.state import Verdict
+    from mpilaunch.job.verdict import Verdict
 
 
 @contextmanager

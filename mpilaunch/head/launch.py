@@ -1,7 +1,7 @@
 """One launch from start to verdict: start the daemons, prepare and start the ranks, wait for their end.
 
 Each step leads to the next or raises one LaunchError; in every case no daemon and no rank is left. Events of the nodes and
-signals to mpilaunch arrive here. When a node is lost, `Launch.gone` decides whether the other ranks end, and `head.stop` ends
+signals to mpilaunch arrive here. When a node is lost, `Launch.gone` decides whether the other ranks end, and `head.ending` ends
 them.
 """
 
@@ -17,24 +17,25 @@ from typing import Any
 from mpilaunch.agent import Agent
 from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.checkpoints import Checkpoints
+from mpilaunch.head.ending.stop import Stop
+from mpilaunch.head.ending.suspects import Suspects
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.nodes.preparation import master
-from mpilaunch.head.observe import Observer, Timeline
+from mpilaunch.head.observe import Observer, Timeline, node_notes
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks, StartOrder
 from mpilaunch.head.signals import SIGNALS_TO_QUIT, SignalRelay
-from mpilaunch.head.stop import Stop
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.state import JobState, RankEnd, Verdict, signal_name, verdict_of_ranks
+from mpilaunch.job.state import JobState, RankEnd, signal_name
+from mpilaunch.job.verdict import Verdict, verdict_of_ranks
 from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.binding import describe_binding
-from mpilaunch.text import plural
 from mpilaunch.wire.frames import WireError, rank_of
 
 MOST_SWEPT, LONGEST_NAME = 10_000, 64
@@ -66,6 +67,7 @@ class Launch:
         for world in first_worlds(job):
             self.ranks.add(world)
         self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, self._stopping, self._node_done)
+        self._suspects = Suspects(job, self._daemons, self.ranks, self._state, self._say, self._node_done)
         self._order = StartOrder(job, self._daemons, self.ranks, self._state, self._stop.begin)
         self._mpi = MpiServices(
             job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self.crashed
@@ -90,6 +92,7 @@ class Launch:
             self._checkpoints.close()
             await self._output.drain()
             self._stop.close()
+            self._suspects.close()
             signals.receiver = None
         return self._conclude()
 
@@ -116,7 +119,8 @@ class Launch:
         except LaunchError as error:
             self._skip(error)
         self._timeline.begin("prepare")
-        self._note_nodes()
+        for note in node_notes(self._job, self._facts(), self._timeline.phases()["launch-daemons"]):
+            self._say(note)
         await self.ranks.prepare_job()
         self._observer.started()
         if self._job.report_bindings:
@@ -150,17 +154,6 @@ class Launch:
             self._stdin.rank_ended(rank, None)
             self._mpi.rank_lost(rank)
 
-    def _note_nodes(self) -> None:
-        if self._job.output.verbose >= 1:
-            seconds = self._timeline.phases()["launch-daemons"]
-            self._say(f"{plural(len(self._daemons.links), 'node')} reported after {seconds:.1f} s")
-        if self._job.output.verbose >= 2:
-            for index, facts in self._facts().items():
-                size = f"{plural(len(facts.cpus), 'CPU')}, {plural(len(facts.gpus), 'GPU')}"
-                python = f"python {facts.python} ({facts.executable})"
-                name = self._daemons.links[index].node.name
-                self._say(f"{name}: {facts.hostname}, {size}, {python}, {', '.join(facts.addresses)}")
-
     async def _run_ranks(self) -> None:
         """Wait until every rank has ended and every node has swept up, within the time limits."""
         self._timeline.begin("run")
@@ -177,11 +170,11 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = explain(self._state, verdict.first, self._output.last_lines, self.ranks)
+            verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             failed, stopped, finished = self._state.other_ranks(None)
             verdict = self._stop.outcome._replace(stopped=stopped, finished=finished)
-            if self._job.continue_on_error:
+            if self._job.continue_on_error or verdict.cause == "node-lost":
                 hosts = tuple(self.ranks.node_name(end.rank) for end in failed)
                 verdict = verdict._replace(failed_after=failed, hosts=hosts)
         elif verdict.first is None and self._output.lost:
@@ -297,6 +290,8 @@ class Launch:
             self._check_missed()
         elif self._stop.begun:
             self._say(f"{name}: lost: {reason}")
+            if self._stop.outcome is None and self._suspects.is_to_blame(link):
+                self._stop.outcome = outcome
         else:
             self._stop.begin(outcome)
         for rank in self.ranks.of_node(index):
@@ -348,6 +343,8 @@ class Launch:
         self._mpi.rank_ended(end)
         # With --continue-on-error too, other ranks may wait in MPI for ever for one that fails between init and finalize.
         if end.failed and not (self._job.continue_on_error and end.mpi in ("absent", "finalized")):
+            if not self._stop.begun:
+                self._suspects.ask()
             self._stop.begin(None)
         self._order.rank_ended(end.rank, failed=end.failed)
         self._check_missed()

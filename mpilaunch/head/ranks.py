@@ -22,7 +22,8 @@ from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.environment.forward import explain_size
 from mpilaunch.job.roles import conditions, served, world_of
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.state import JobState, Verdict
+from mpilaunch.job.state import JobState
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.job.worlds import World, neighbours
 from mpilaunch.placement.binding import RankBinding, bind_ranks
 from mpilaunch.placement.mapping import JobMap, Placement

@@ -213,13 +213,13 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
     return None
 
 
-def decisive_failure(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[int], Sequence[bytes]]) -> RankEnd:
-    """Return the failure to report: the first, unless it was a consequence of that of another rank, one of `others`."""
+def likely_cause(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[int], Sequence[bytes]]) -> RankEnd | None:
+    """Return the failure, one of `others`, that the first one was a consequence of, None if that is unknown."""
     for end in (first, *sorted(others, key=lambda end: (end.clock, end.rank))):
         finding = find_hint(end, lines_of(end.rank))
         if finding is None or not finding.follow_on:
-            return end
-    return first
+            return None if end == first else end
+    return None
 
 
 def find_exception(ranks: Sequence[int], lines_of: Callable[[int], Sequence[bytes]]) -> tuple[int, str] | None:

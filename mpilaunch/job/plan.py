@@ -11,7 +11,7 @@ from typing import Any
 
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.job.environment.templates import programs_before_launch
-from mpilaunch.job.masking import mask_argv, mask_command, mask_pair, mask_variables
+from mpilaunch.job.output.masking import mask_argv, mask_command, mask_pair, mask_variables
 from mpilaunch.job.settings import Setting, Settings, Value
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.text import plural

@@ -16,7 +16,7 @@ from mpilaunch.hosts.allocation import Allocation, Node
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.settings import Settings
 from mpilaunch.job.spec import RestartPolicy
-from mpilaunch.job.state import Verdict
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from mpilaunch.text import plural
 

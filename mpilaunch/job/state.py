@@ -1,4 +1,4 @@
-"""The state of a job's ranks, and the verdict when all have ended.
+"""The state of a job's ranks, and how each ended. `job.verdict` judges the job by it.
 
 Pure tables: `{state: {event: state}}`. A finished rank has exited *and* its output has drained; finished ranks are a set, never
 a counter. Times are seconds of the head's monotonic clock, mapped there from each node's own.
@@ -13,13 +13,8 @@ from collections.abc import Iterable, Mapping
 from sys import intern
 from typing import Any, NamedTuple
 
-from mpilaunch.errors import ExitCode
-
 LONGEST_EVIDENCE = 500
 """Most characters kept of the kernel's log line about a rank."""
-
-LOST_CODE = 255
-"""Exit code of a node that is lost or cannot be reached among those of which --exit-code takes the largest, as with ssh."""
 
 RANK_STATES: dict[str, dict[str, str]] = {
     "waiting": {"started": "running", "exited": "exited", "lost": "lost"},
@@ -132,50 +127,6 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class Verdict(NamedTuple):
-    """How a job ended.
-
-    Attributes:
-        exit_code: exit code of mpilaunch.
-        cause: "ok", "rank-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or "output-lost"; or the
-            reason why the last attempt did not start.
-        first, host: for cause "rank-failed", the rank that failed first, and the name of its node.
-        detail: for the other causes, a description ("node07: no sign of life for 30 s").
-        last_lines, hint: the last lines of `first`'s stderr, unmodified, and the likely reason, if known.
-        failed_after, hosts: ends of the other ranks that failed by themselves, in rank order, and the names of their nodes.
-        stopped, finished: ranks that mpilaunch ended because of the failure, and ranks that had ended without failure.
-        swept: orphaned descendants of ranks that were ended: (node name, process id, command name).
-        seconds: from the start of the first rank to the first failure, or to the end of the last rank.
-        earlier: how the earlier attempts ended, and why there is no further one; a line each.
-        unread: output was dropped because its reader did not take it before a requested stop.
-    """
-
-    exit_code: int
-    cause: str
-    first: RankEnd | None = None
-    host: str = ""
-    detail: str = ""
-    last_lines: tuple[bytes, ...] = ()
-    hint: str | None = None
-    failed_after: tuple[RankEnd, ...] = ()
-    hosts: tuple[str, ...] = ()
-    stopped: tuple[int, ...] = ()
-    finished: tuple[int, ...] = ()
-    swept: tuple[tuple[str, int, str], ...] = ()
-    seconds: float = 0.0
-    earlier: tuple[str, ...] = ()
-    unread: bool = False
-
-    @property
-    def headline(self) -> str:
-        """The end in one line: "rank 3 on node02 exited with code 1 after 2.0 s"."""
-        if self.detail:
-            return self.detail.splitlines()[0]
-        if self.first is not None:
-            return f"rank {self.first.rank} on {self.host} {self.first.description} after {self.seconds:.1f} s"
-        return ""
-
-
 class JobState:
     """Every rank's state and end."""
 
@@ -237,22 +188,3 @@ class JobState:
             else:
                 finished.append(rank)
         return tuple(failed_after), tuple(stopped), tuple(finished)
-
-
-def exit_code_of(verdict: Verdict, policy: str) -> int:
-    """Return the exit code of --exit-code: of the "first" failure, the "largest" (255 for a lost node), or "zero"."""
-    if policy == "first" or verdict.cause not in ("rank-failed", "node-lost", "timeout"):
-        return verdict.exit_code
-    if policy == "zero":
-        return ExitCode.OK
-    ends = verdict.failed_after if verdict.first is None else (verdict.first, *verdict.failed_after)
-    return max([*(end.exit_code for end in ends), 0 if verdict.cause == "rank-failed" else LOST_CODE])
-
-
-def verdict_of_ranks(state: JobState, first: RankEnd | None = None) -> Verdict:
-    """Return the verdict of a job whose ranks all ended; `first` is the failure to report, by default the earliest."""
-    first = first or state.first_failure()
-    failed_after, stopped, finished = state.other_ranks(first)
-    if first is None:
-        return Verdict(ExitCode.OK, "ok", finished=finished)
-    return Verdict(first.exit_code, "rank-failed", first, failed_after=failed_after, stopped=stopped, finished=finished)

@@ -26,7 +26,8 @@ from mpilaunch.cli.parser import read_command
 from mpilaunch.cli.verbs.hints import for_missing_program
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.job.settings import Layer
-from mpilaunch.job.state import RankEnd, Verdict
+from mpilaunch.job.state import RankEnd
+from mpilaunch.job.verdict import Verdict
 from tests.support import goldens
 from tests.support.command_line import request
 from tests.support.paths import ROOT

@@ -12,7 +12,8 @@ import pytest
 from mpilaunch.cli import console as module
 from mpilaunch.cli.console import Console, progress_text, verdict_error, wants_colour
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.job.state import RankEnd, Verdict
+from mpilaunch.job.state import RankEnd
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.text import printable
 from tests.support import goldens
 

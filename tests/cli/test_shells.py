@@ -19,7 +19,8 @@ from mpilaunch.cli.dialects.shells import dshbak, remote
 from mpilaunch.cli.dialects.shells.dshbak import compressed
 from mpilaunch.errors import ExitCode, UsageError
 from mpilaunch.hosts.hostfile import parse_host_list
-from mpilaunch.job.state import RankEnd, Verdict, exit_code_of
+from mpilaunch.job.state import RankEnd
+from mpilaunch.job.verdict import Verdict, exit_code_of
 from tests.support.command_line import request
 
 FIELDS = {"%%": "=%", "%h": "host", "%n": "number", "%u": "=joe"}

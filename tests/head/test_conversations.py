@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.head import stop
+from mpilaunch.head.ending import stop
 from mpilaunch.head.nodes import link
-from mpilaunch.job.state import Verdict
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.wire.frames import CONTROL, frame
 from tests.support.conversations import (
     ESCAPES,

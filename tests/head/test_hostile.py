@@ -22,7 +22,7 @@ from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
 from mpilaunch.head.observe import Observer
 from mpilaunch.head.ranks import StartOrder
 from mpilaunch.hosts.node_facts import NodeFacts
-from mpilaunch.job.state import verdict_of_ranks
+from mpilaunch.job.verdict import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
 from mpilaunch.wire.messages import HEAD_SENDS, check
 from tests.support.command_line import job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.job.hints import ROWS, Finding, decisive_failure, find_exception, find_hint
+from mpilaunch.job.hints import ROWS, Finding, find_exception, find_hint, likely_cause
 from mpilaunch.job.state import Evidence, RankEnd
 from tests.support import goldens
 from tests.support.failures import REASONS, proves
@@ -114,9 +115,9 @@ def test_a_follow_on_never_hides_the_failure_that_it_followed_from() -> None:
     said = {0: lines(SAID["peer-gone.python"]), 1: lines(SAID["nccl-peer.torch"]), 2: [], 3: lines(SAID["disk-full.python"])}
     first, again = RankEnd(0, code=1, clock=1.0), RankEnd(1, code=1, clock=1.1)
     for cause in (RankEnd(2, signal=11, clock=1.2), RankEnd(3, code=1, clock=1.2)):
-        assert decisive_failure(first, (again, cause), said.__getitem__) == cause
-    assert decisive_failure(first, (again,), said.__getitem__) == first
-    assert decisive_failure(RankEnd(2, code=1), (first, again), said.__getitem__) == RankEnd(2, code=1)
+        assert likely_cause(first, (again, cause), said.__getitem__) == cause
+    assert likely_cause(first, (again,), said.__getitem__) is None
+    assert likely_cause(RankEnd(2, code=1), (first, again), said.__getitem__) is None
 
 
 def test_a_rank_that_hangs_behind_its_exception_is_found() -> None:
@@ -225,6 +226,25 @@ def test_a_rank_that_lost_its_peer_does_not_hide_it() -> None:
     done = launch("-np", "2", sys.executable, "-c", textwrap.dedent(program))
     assert "rank 0 on localhost exited with code 1" in done.words
     assert "hint: this followed from rank 1 on localhost, which had not ended yet but had said: KeyError: 'loss'" in done.words
+
+
+def test_what_ranks_say_changes_neither_the_first_failure_nor_the_code(tmp_path: Path) -> None:
+    program = """
+        import os, sys, time
+        if os.environ["RANK"] == "1":
+            print("ncclRemoteError: A call failed possibly due to a network error", file=sys.stderr)
+            sys.exit(7)
+        time.sleep(0.5)
+        print("OSError: [Errno 28] No space left on device", file=sys.stderr)
+        sys.exit(9)
+    """
+    words = ("-np", "2", "--continue-on-error", "--report", "report.json", sys.executable, "-c", textwrap.dedent(program))
+    done = launch(*words, cwd=tmp_path)
+    assert done.code == 7 and "error[rank-failed]: rank 1 on localhost exited with code 7" in done.words
+    assert "hint: likely cause: rank 0 on localhost, which exited with code 9: a disk of that node is full" in done.words
+    assert "    the last lines of rank 0 on stderr:\n    | OSError: [Errno 28] No space left on device\n" in done.words
+    verdict = json.loads((tmp_path / "report.json").read_text())["verdict"]
+    assert (verdict["first_rank"], verdict["exit_code"], verdict["likely_cause"]["rank"]) == (1, 7, 0)
 
 
 # Killed by the kernel for memory

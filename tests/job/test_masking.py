@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpilaunch.job.masking import (
+from mpilaunch.job.output.masking import (
     MASKED,
     is_secret_name,
     mask_argv,

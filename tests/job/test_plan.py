@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
-from mpilaunch.job.masking import MASKED
+from mpilaunch.job.output.masking import MASKED
 from mpilaunch.job.plan import (
     map_as_text,
     plan_as_json,

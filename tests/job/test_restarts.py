@@ -24,7 +24,8 @@ from mpilaunch.job.restarts import (
 )
 from mpilaunch.job.settings import Setting, Settings
 from mpilaunch.job.spec import RestartPolicy
-from mpilaunch.job.state import RankEnd, Verdict
+from mpilaunch.job.state import RankEnd
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import ExitCode
-from mpilaunch.job.state import RANK_STATES, JobState, RankEnd, signal_name, verdict_of_ranks
+from mpilaunch.job.state import RANK_STATES, JobState, RankEnd, signal_name
+from mpilaunch.job.verdict import verdict_of_ranks
 
 EVENTS = ("started", "exited", "drained", "lost")
 CELLS = {

@@ -10,8 +10,8 @@ import pytest
 from mpilaunch.cli.dialects.shells import dshbak
 from mpilaunch.head.nodes.link import LONGEST_NOTE
 from mpilaunch.job.hints import ROWS, find_hint
-from mpilaunch.job.masking import mask_message
 from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_lines
+from mpilaunch.job.output.masking import mask_message
 from mpilaunch.job.state import RankEnd
 from mpilaunch.text import printable
 

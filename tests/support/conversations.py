@@ -31,7 +31,7 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes import bundle
 from mpilaunch.hosts.allocation import Node
-from mpilaunch.job.state import Verdict
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.wire.frames import CONTROL, MARKER, STDERR, STDIN, STDOUT, stream_channel
 from mpilaunch.wire.session import Session
 from mpilaunch_agents.fake import FakeAgent

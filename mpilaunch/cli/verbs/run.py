@@ -107,7 +107,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     console.verdict(verdict)
     if settings["exit-code"] == "first":
         return verdict.exit_code
-    from mpilaunch.job.state import exit_code_of
+    from mpilaunch.job.verdict import exit_code_of
 
     return exit_code_of(verdict, settings["exit-code"])
 
@@ -119,7 +119,7 @@ def show_plan(job: JobSpec, settings: Settings) -> int:
     rank, size = settings["show-env"], len(job.job_map.placements)
     if rank is not None:
         from mpilaunch.head.nodes.preparation import environment_before_launch
-        from mpilaunch.job.masking import mask_variables
+        from mpilaunch.job.output.masking import mask_variables
 
         if job.pending:
             hint = "--display-map prints the map once the nodes have reported their topology, then starts the job"

@@ -24,7 +24,8 @@ from mpilaunch.head.tasks import Slices, start
 from mpilaunch.hosts.nodeset import fold, name_ranks
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.state import JobState, RankEnd, Verdict
+from mpilaunch.job.state import JobState, RankEnd
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.job.worlds import WITHOUT_EFFECT, spawned_world
 from mpilaunch.wire.frames import WireError
 from mpilaunch.wire.messages import handler_of

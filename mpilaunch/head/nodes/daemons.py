@@ -244,7 +244,7 @@ class Daemons:
         node = self.links[index].node
         agent, command = self._agents[node.agent], ""
         if cause == "agent-failed" and isinstance(agent, CommandLineAgent):
-            from mpilaunch.job.masking import mask_argv  # only this failure needs it
+            from mpilaunch.job.output.masking import mask_argv  # only this failure needs it
 
             with suppress(UsageError):  # the agent has failed for the same reason
                 argv = agent.argv(node, [self._python, "--version"])

@@ -7,8 +7,12 @@ are monotonic, and mapped to wall-clock time by a single offset, so that they ke
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
+
+from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.job.spec import JobSpec
+from mpilaunch.text import plural
 
 
 class Observer(Protocol):
@@ -55,3 +59,13 @@ class Timeline:
     def wall(self, clock: float | None) -> float | None:
         """Map a monotonic time to seconds since 1970; None for None."""
         return None if clock is None else round(clock + self._wall, 6)
+
+
+def node_notes(job: JobSpec, facts: Mapping[int, NodeFacts], seconds: float) -> Iterator[str]:
+    """Yield what -v and -vv tell of the nodes that have reported, `seconds` after the first was contacted."""
+    if job.output.verbose >= 1:
+        yield f"{plural(len(facts), 'node')} reported after {seconds:.1f} s"
+    for index, one in facts.items() if job.output.verbose >= 2 else ():
+        size = f"{plural(len(one.cpus), 'CPU')}, {plural(len(one.gpus), 'GPU')}"
+        python = f"python {one.python} ({one.executable})"
+        yield f"{job.allocation.nodes[index].name}: {one.hostname}, {size}, {python}, {', '.join(one.addresses)}"

@@ -19,7 +19,8 @@ from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.plan import plan_as_json
 from mpilaunch.job.restarts import Layout
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.state import JobState, Verdict
+from mpilaunch.job.state import JobState
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.placement.binding import RankBinding
 
 SCHEMA = "mpilaunch.report/1"
@@ -47,6 +48,13 @@ def report(
             **_summary(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
             "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
             "hint": verdict.hint,
+            "likely_cause": verdict.likely and {
+                "rank": verdict.likely.end.rank,
+                "host": verdict.likely.host,
+                "detail": verdict.likely.end.description,
+                "last_lines": [line.decode("utf-8", "replace") for line in verdict.likely.last_lines],
+                "hint": verdict.likely.hint,
+            },
             "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
         },
         "nodes": [_node(job, index, facts.get(index)) for index in job.job_map.nodes],

@@ -17,7 +17,8 @@ from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.state import JobState, Verdict
+from mpilaunch.job.state import JobState
+from mpilaunch.job.verdict import Verdict
 
 OVERDUE = 5.0
 """Seconds after the grace time in which a node must finish; then its link is cut and it counts as lost."""

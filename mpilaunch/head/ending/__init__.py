@@ -1,0 +1,1 @@
+"""The end of a job: stopping its ranks, and finding out whether a node died first."""
