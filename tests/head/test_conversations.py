@@ -80,6 +80,15 @@ class Waits(Script):
         return messages[:1]
 
 
+class Joins(Waits):
+    """The same, in MPI_Init."""
+
+    def take_launch(self, message: Message) -> list[Message]:
+        messages = Script.take_launch(self, message)
+        self.living = list(self.ranks)
+        return messages[:2]
+
+
 def lost(ended: Conversation) -> str:
     """Check that only node `b` was lost; return the reason."""
     assert isinstance(ended.outcome, Verdict) and (ended.reference, ended.outcome.host) == ("node-lost", "b"), ended.words
@@ -166,6 +175,17 @@ def test_a_rank_may_ask_for_data_of_a_rank_that_is_not_there() -> None:
     ended = talk(instead_of_collective(*asks))
     assert ended.reference == "ok"
     assert [one["error"] for one in ended.nodes["b"].taken if one["type"] == "answer"] == ["not-found"] * 2
+
+
+def test_a_node_of_a_job_without_mpi_runs_nothing_on_the_others() -> None:
+    """MPI_Init is collective, so a world whose other nodes never call it has no rank that could spawn."""
+    app = {"program": ["true"], "count": 1, "environment": {}, "info": {"host": "a"}}
+    joined: Message = {"type": "joined", "world": "WORLD"}
+    ended = talk(instead_of_collective(joined, {**spawn(2), "apps": [app]}), script=Waits)
+    (answer,) = (one for one in ended.nodes["b"].taken if one["type"] == "answer")
+    assert answer["error"] == "its world has not passed MPI_Init on every node"
+    for node in ended.nodes.values():
+        assert sum(one["type"] == "prepare" for one in node.taken) == 1
 
 
 def test_no_rank_spawns_others_before_it_has_been_launched() -> None:
@@ -276,8 +296,12 @@ def test_nothing_after_a_broken_message_is_handled() -> None:
 
 def test_failed_spawns_are_told_a_limited_number_of_times(capfd: pytest.CaptureFixture[str]) -> None:
     app = {"program": ["x" * 2_000], "count": 1, "environment": {}, "info": {"host": "nowhere" * 300}}
-    many = [{**spawn(2), "apps": [app]} for _ in range(400)]
-    talk(instead_of_collective(*many), script=Waits)
+
+    def change(node: Script, message: Message, answer: list[Message]) -> list[Message]:
+        many = [{**spawn(2, node.world), "apps": [app]} for _ in range(400)]
+        return [*answer[:2], *many, *answer[2:]] if message["type"] == "launch" else answer
+
+    talk(change, script=Joins)
     told = [line for line in capfd.readouterr().err.splitlines() if "MPI_Comm_spawn failed" in line]
     assert 0 < len(told) <= link.MOST_NOTES and max(map(len, told)) <= link.LONGEST_NOTE + 100
 

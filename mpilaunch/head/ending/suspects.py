@@ -62,7 +62,9 @@ class Suspects:
         own = self._daemons.links.get(self._ranks.place(first.rank).node)
         if own is None or own is link or not own.living:
             return False
-        broke = link.lost_at if link.lost_at >= link.last_heard else time.monotonic()
+        broke = None  # the head cuts it off, for whatever reason
+        if link.end is not None:
+            broke = link.lost_at if link.lost_at >= link.last_heard else time.monotonic()
         return is_suspect(first.clock, link.last_heard, broke)
 
     def _silent(self) -> list[NodeLink]:

@@ -178,12 +178,20 @@ class MpiServices:
         _answer(asker, ask, error=answer["error"][:LONGEST_NOTE], data=data)
 
     def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
-        alive = self._state.is_alive(self._ranks.own_rank(ask["world"], ask["rank"], link.node.index))
-        if not alive or self._closed or len(self._tasks) >= MAX_REQUESTS:
-            error = "the rank has ended" if not alive else "the job ends" if self._closed else "too many spawns wait"
+        error = ""
+        if not self._state.is_alive(self._ranks.own_rank(ask["world"], ask["rank"], link.node.index)):
+            error = "the rank has ended"
+        elif self._closed:
+            error = "the job ends"
+        elif len(self._tasks) >= MAX_REQUESTS:
+            error = "too many spawns wait"
+        elif not self._has_joined(ask["world"]):
+            # MPI_Init is collective. In a job without MPI, a node could otherwise run commands on the others.
+            error = "its world has not passed MPI_Init on every node"
+        if error:
             _answer(link, ask, error=error)
-            return
-        start(self._tasks, self._spawn_world(link, ask), self._crashed)
+        else:
+            start(self._tasks, self._spawn_world(link, ask), self._crashed)
 
     async def _spawn_world(self, link: NodeLink, ask: dict[str, Any]) -> None:
         """Start a world and answer the rank that asked for it; a failure is reported to that rank and does not end the job."""
@@ -267,6 +275,10 @@ class MpiServices:
             for seconds in (mpi_init_notice(self._job.deadlines), self._job.deadlines.mpi_init):
                 self._timers.append(self._loop.call_later(seconds, self._check_waiting, name))
         self._joined[name].add(link.node.index)
+
+    def _has_joined(self, name: str) -> bool:
+        """Return whether every node of a world has reported that a rank called MPI_Init there."""
+        return self._joined.get(name, set()) >= {self._ranks.place(rank).node for rank in self._ranks.of_world(name)}
 
     def take_absent(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Record which ranks of a node have not called MPI_Init."""
