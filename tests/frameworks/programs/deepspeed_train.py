@@ -18,6 +18,8 @@ for _ in range(3):
     engine.step()
 total = sum(float(weights.detach().double().sum()) for weights in model.parameters())
 place = f"rank {os.environ['RANK']} of {deepspeed.comm.get_world_size()} local {os.environ['LOCAL_RANK']}"
-print(f"{place} argument {sys.argv[1:2]} weights {total:.6f}", flush=True)
+# In one piece: under PYTHONUNBUFFERED print writes the newline by itself, and DeepSpeed's ranks share a pipe.
+sys.stdout.write(f"{place} argument {sys.argv[1:2]} weights {total:.6f}\n")
+sys.stdout.flush()
 # Threads of Gloo that outlive Python abort the process, sometimes even where the program has torn all down.
 os._exit(0)
