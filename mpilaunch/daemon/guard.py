@@ -106,7 +106,8 @@ def _watch(daemon: int, pulse: int) -> int:
             os.waitpid(daemon, 0)
         else:
             _kill_descendants()
-        message = "mpilaunch: the daemon did not move for %.0f s, and was killed with its ranks: was it stopped?\n" % silent
+        what = "was killed, and its commands run on" if leaves else "was killed with its ranks"
+        message = "mpilaunch: the daemon did not move for %.0f s, and %s: was it stopped?\n" % (silent, what)
         try:
             os.write(2, message.encode())
         except OSError:

@@ -131,6 +131,7 @@ class Daemon:
             # Before any rank runs: orphans of independent commands go to init and not to daemon or guard.
             reaper.become_subreaper(False)
             self._pulse.leave()
+            self._processes.independent = True
         apps: dict[int, spawn.App] = {}
         self._limit(message)
         if message["attach"] is not None:

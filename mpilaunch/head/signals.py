@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 from collections.abc import Coroutine
 from types import FrameType, TracebackType
@@ -92,14 +93,18 @@ class SignalRelay:
         self._interrupts += 1
         if self._interrupts >= SIGNALS_TO_QUIT:
             self._overdue = number
-            signal.setitimer(signal.ITIMER_REAL, HELD_SECONDS)
+            if not signal.getitimer(signal.ITIMER_REAL)[0]:  # further signals postpone nothing
+                signal.setitimer(signal.ITIMER_REAL, HELD_SECONDS)
         self._loop.call_soon_threadsafe(self._end, number, self._interrupts)
 
     def _held(self, number: int, frame: FrameType | None) -> None:
         """End the process: the daemons see the end of their connections, and end the ranks."""
         text = f"mpilaunch: {signal_name(self._overdue)}: ended at once: the launch has not reacted for {HELD_SECONDS:g} s\n"
-        os.write(2, text.encode())
-        os._exit(128 + self._overdue)
+        try:
+            if select.select([], [2], [], 0)[1]:
+                os.write(2, text.encode())
+        finally:
+            os._exit(128 + self._overdue)
 
     def _end(self, number: int, times: int) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -56,11 +56,15 @@ class Slices:
 
     def _slice(self) -> None:
         ends = time.monotonic() + TURN_SECONDS
-        while self.busy and time.monotonic() < ends:
-            self.busy = self._step()
-        if self.busy:
-            self._loop.call_soon(self._slice)
-        self._after(self.busy)
+        left = True
+        try:
+            while left and time.monotonic() < ends:
+                left = self._step()
+        finally:  # a fault in one piece does not hold the others back
+            self.busy = left
+            if left:
+                self._loop.call_soon(self._slice)
+        self._after(left)
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -632,6 +632,15 @@ def test_a_sudden_end_leaves_independent_leftovers_alone(daemon: WireToDaemon, k
         end_all(daemon.stdout_of(0).decode())
 
 
+def test_a_stop_ends_what_outlives_the_leader_of_an_independent_command(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run("sh", "-c", "(trap '' TERM; echo up; while :; do sleep 0.1; done) & echo $!; wait", sweep=False)
+    daemon.take_until(lambda: b"up" in daemon.stdout_of(0), "the command is up")
+    (deaf,) = (int(word) for word in daemon.stdout_of(0).split() if word.isdigit())
+    daemon.send("stop", steps=[[signal.SIGTERM, 0.3]])
+    daemon.until("finished")
+    wait_until(lambda: not living(deaf), "it is gone", limit=5)
+
+
 def end_all(pids: str) -> None:
     for pid in pids.split():
         os.kill(int(pid), signal.SIGKILL)

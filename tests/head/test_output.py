@@ -117,6 +117,23 @@ def test_a_pipe_that_nobody_reads_is_given_up(tmp_path: Path, monkeypatch, capfd
     os.close(reader)
 
 
+def test_a_pipe_that_nobody_reads_keeps_no_output_from_the_terminal(tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
+
+    def body(forwarder: OutputForwarder, link: NodeLink) -> None:
+        forwarder.data(link, err(0), b"said\n")
+        forwarder.data(link, out(0), b"x" * 200_000)
+        assert forwarder.held_up
+        forwarder.abandon()
+        forwarder.say("at the end\n")
+
+    forward("-np 1 --tag rank --output-file pipe", body)
+    assert [line.removeprefix("[0] ") for line in printed(capfd)[1]] == ["said", "at the end"]
+    os.close(reader)
+
+
 # Lines
 
 

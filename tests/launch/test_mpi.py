@@ -400,6 +400,12 @@ def spawning(*children: tuple[int, list[str]], **info: str) -> str:
 
 
 SAY = ["python3", str(PROGRAMS / "pmi_say.py")]
+STAY_IN_MPI = (
+    'import os, socket, time; said = socket.socket(fileno=int(os.environ["PMI_FD"]));'
+    ' said.sendall(b"cmd=init pmi_version=1 pmi_subversion=1\\n"); said.recv(99);'
+    ' print("in", file=open("in", "w")); time.sleep(99)'
+)
+"""Calls MPI_Init, as far as its daemon sees it, and stays."""
 CHILD = list(sh('echo "child $PMI_RANK of $PMI_SIZE, spawned $PMI_SPAWNED, app $APP, slot on $MPILAUNCH_NODE_RANK"'))
 
 
@@ -464,7 +470,8 @@ def test_info_keys_of_a_spawn_with_open_mpi(open_programs: Path, tmp_path: Path)
 
 
 def test_what_cannot_be_spawned_is_told_and_the_job_goes_on() -> None:
-    done = launch("-H", "local:1,local:1", *SAY, f"0:{spawning((2, ['no-such-program']))}", f"0:{spawning((2, CHILD))}")
+    words = ("cmd=barrier_in", f"0:{spawning((2, ['no-such-program']))}", f"0:{spawning((2, CHILD))}")
+    done = launch("-H", "local:1,local:1", *SAY, *words)
     assert done.code == 0
     assert "note: MPI_Comm_spawn failed: 2 of 2 nodes: local" in done.words and "no-such-program: not found" in done.words
     assert "0 cmd=spawn_result rc=-1 msg=could_not_spawn errcodes=1" in done.lines
@@ -491,17 +498,20 @@ def test_files_that_cannot_be_opened_for_spawned_ranks_are_told_and_the_job_goes
 
 
 def test_a_spawn_that_is_cut_off_holds_up_no_end(tmp_path: Path) -> None:
-    text = "echo $PPID > daemon-$RANK; echo $$ > pid-$RANK; until [ -e go ]; do :; done; [ $RANK = 0 ] || exec sleep 99"
+    text = f"echo $PPID > daemon-$RANK; echo $$ > pid-$RANK; [ $RANK = 0 ] || exec python3 -c '{STAY_IN_MPI}'"
+    text += "; until [ -e go ]; do :; done"
     program = [*sh(f'{text}; exec "$@"'), "sh", *SAY, spawning((2, ["no-such-program"]))]
     nodes = ("-H", "local:2,local:2", "--map-by", "node", "-np", "2")
     with launching("--heartbeat", "1", *nodes, *program, cwd=tmp_path) as process:
-        rank, _, frozen = wait_for_files(*(tmp_path / name for name in ("pid-0", "pid-1", "daemon-1")))
+        rank, frozen, _ = wait_for_files(*(tmp_path / name for name in ("pid-0", "daemon-1", "in")))
+        time.sleep(0.3)  # its daemon has said so
         os.kill(int(frozen), signal.SIGSTOP)
         (tmp_path / "go").touch()
         time.sleep(0.5)  # the first node refuses the program meanwhile, and the second says nothing
         os.kill(int(rank), signal.SIGKILL)
         done = finish(process)
-    assert done.code == 137, done.words
+    # The second node has been silent since before the rank was killed, and stays so.
+    assert done.code == 125 and "    rank 0 on local failed too: killed by SIGKILL" in done.words
 
 
 def test_a_spawn_that_is_cut_off_on_a_node_whose_ranks_have_ended_holds_up_no_end(tmp_path: Path) -> None:

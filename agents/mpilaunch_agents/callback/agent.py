@@ -209,11 +209,11 @@ class _CallbackChannel:
             self._connection.send_frame(STDIN, data)
 
     def pause_reading(self) -> None:
-        if self._connection is not None:
+        if self._connection is not None and not self._ended:
             self._connection.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._connection is not None:
+        if self._connection is not None and not self._ended:
             self._connection.resume_reading()
 
     def abort(self) -> None:

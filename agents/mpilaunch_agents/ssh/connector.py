@@ -37,7 +37,10 @@ class ConnectorLost(Exception):
 async def connect(control: socket.socket, node: Node, command: Sequence[str], events: ChannelEvents) -> Channel:
     """Have the connector at the other end of `control` open a channel; raises AgentFailure and ConnectorLost."""
     channel = RequestChannel(events, OPENED, "the process that made its connection has died")
-    ours, theirs = socket.socketpair()
+    try:
+        ours, theirs = socket.socketpair()
+    except OSError as error:
+        raise ConnectorLost(str(error)) from error
     try:
         with theirs:
             await _hand_over(control, theirs)

@@ -26,6 +26,7 @@ class Processes:
 
     Attributes:
         ranks: process id -> rank, of those that have not exited.
+        independent: what ended ranks have left behind is not touched, and goes to init and not to this process.
         got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
 
     Args:
@@ -36,7 +37,7 @@ class Processes:
 
     def __init__(self, timers: Timers, note_memory: Callable[[list[int]], None], all_sent: Callable[[], None]) -> None:
         self.ranks: dict[int, int] = {}
-        self.stopping = self.got_sigterm = False
+        self.stopping = self.got_sigterm = self.independent = False
         self._timers, self._note_memory, self._all_sent = timers, note_memory, all_sent
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
@@ -64,6 +65,8 @@ class Processes:
 
         If another process may be sending the first signal to the ranks too (`shared`), wait a moment to see it.
         """
+        if self.independent and not self.stopping:
+            self._groups = set(self.ranks)
         self.stopping = True
         self._steps = [*steps, [signal.SIGKILL, 0.0]]
         if shared and not self.got_sigterm:
@@ -76,7 +79,7 @@ class Processes:
         # A process that a signal ends does not remove the shared memory of its MPI library.
         self._note_memory(reaper.descendants())
         # A rank that was a shell may have exited while its children run on in its group.
-        for pid in self.ranks.keys() | reaper.living_groups(self._groups):
+        for pid in self.ranks.keys() | self._living_groups():
             if number != signal.SIGTERM or not self.got_sigterm:
                 reaper.signal_group(pid, int(number))
             if number != signal.SIGKILL:
@@ -87,10 +90,17 @@ class Processes:
         else:
             self._all_sent()
 
+    def _living_groups(self) -> set[int]:
+        """Return the groups that have members; one of an independent command that has none is not looked at again."""
+        if not self.independent:
+            return reaper.living_groups(self._groups)
+        self._groups = {group for group in self._groups if reaper.group_lives(group)}
+        return self._groups
+
     @property
     def ending(self) -> bool:
         """Whether a stop has begun and processes remain; the rank itself may have exited."""
-        return self.stopping and bool(reaper.living_groups(self._groups))
+        return self.stopping and bool(self._living_groups())
 
     @property
     def signals_left(self) -> bool:

@@ -88,6 +88,17 @@ def living_groups(groups: set[int]) -> set[int]:
     return living & groups
 
 
+def group_lives(group: int) -> bool:
+    """Return whether a process group has a member, which need not be a descendant."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def kill_descendants() -> list[tuple[int, str]]:
     """Kill all descendants and wait for their end; return (process id, command name) of those that were killed."""
     killed: dict[int, str] = {}

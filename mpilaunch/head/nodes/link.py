@@ -283,11 +283,11 @@ class NodeLink:
         self.flush()
         if left:
             self.pause_reading()
+        elif self._waiting_end is not None:
+            end, self._waiting_end = self._waiting_end, None
+            self.closed(end)
         else:
             self.resume_reading()
-            end, self._waiting_end = self._waiting_end, None
-            if end is not None:
-                self.closed(end)
 
     def _take(self, kind: int, channel: int, value: Any) -> None:
         if kind == DATA:

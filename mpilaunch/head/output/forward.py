@@ -174,23 +174,28 @@ class OutputForwarder:
         self._print_folded()
         for live in self._live.values():
             live.close()
-        await self._drain({file.writer for file in self._files.values() if file.writer is not None})
+        await self._drain(self._file_writers())
         await self._drain(set(self._writers.values()))  # the last, for what was said about the others
 
     async def _drain(self, writers: set[Writer]) -> None:
         """Return when these have written all, or after `abandon` when nobody reads."""
         left = {asyncio.ensure_future(writer.drain()) for writer in writers}
-        while left and not self.unread:
+        unread = False
+        while left and not unread:
             written = sum(writer.written for writer in writers)
             _, left = await asyncio.wait(left, timeout=LAST_WRITES)
-            self.unread = self._abandoned and bool(left) and written == sum(writer.written for writer in writers)
+            unread = self._abandoned and bool(left) and written == sum(writer.written for writer in writers)
+        self.unread |= unread
         for task in left:
             task.cancel()
 
     @property
     def held_up(self) -> bool:
-        """Whether output is queued that the reader of stdout or stderr has not taken."""
-        return any(writer.queued for writer in self._writers.values())
+        """Whether output is queued that the reader of stdout, of stderr or of a pipe has not taken."""
+        return any(writer.queued for writer in {*self._writers.values(), *self._file_writers()})
+
+    def _file_writers(self) -> set[Writer]:
+        return {file.writer for file in self._files.values() if file.writer is not None}
 
     def abandon(self) -> None:
         """Stop waiting for a reader that does not read."""

@@ -33,10 +33,11 @@ class RankFile:
         writer: writes to a file that can block; None for a regular file.
     """
 
-    def __init__(self, descriptor: int, users: int, shared: bool, broken: Callable[[OSError], None]) -> None:
-        self.descriptor, self.users, self.shared = descriptor, users, shared
-        self.writer: Writer | None = None
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    def __init__(
+        self, descriptor: int, users: int, shared: bool, broken: Callable[[OSError], None], writer: Writer | None = None
+    ) -> None:
+        self.descriptor, self.users, self.shared, self.writer = descriptor, users, shared, writer
+        if writer is None and not stat.S_ISREG(os.fstat(descriptor).st_mode):
             self.writer = Writer(broken, safe_files.PATIENCE)
             self.writer.begin()
 
@@ -69,7 +70,7 @@ def open_files(
         else:
             again = file is not None
             descriptor = _open(path, again or job.restart > 0, path in named)
-            files[path] = RankFile(descriptor, count, again or count > 1, partial(broken, path))
+            files[path] = RankFile(descriptor, count, again or count > 1, partial(broken, path), file.writer if file else None)
     return {channel: files[path] for channel, path in paths.items()}
 
 

@@ -32,7 +32,7 @@ class Writer:
 
     Args:
         broken: called once in the loop, with the error, when a write fails; later blocks are dropped and count as written.
-        patience: seconds in which the reader of a non-blocking descriptor must take something; None for any time.
+        patience: seconds in which the reader of a pipe must take something; None for any time.
     """
 
     def __init__(self, broken: Callable[[OSError], None], patience: float | None = None) -> None:
@@ -87,17 +87,26 @@ class Writer:
 
     def _write_all(self, descriptor: int, data: bytes) -> None:
         view = memoryview(data)
+        # A pipe that poll reports as writable takes PIPE_BUF bytes at once, also where its descriptor is blocking.
+        most = len(view) if self._patience is None else select.PIPE_BUF
         while view and self._error is None:
             try:
-                size = os.write(descriptor, view)
+                if self._patience is not None:
+                    self._await_room(descriptor)
+                size = os.write(descriptor, view[:most])
                 view = view[size:]
                 self.written += size
             except BlockingIOError:
-                # This thread may wait. Standard output is here too, where another process has made it non-blocking.
-                if not select.select([], [descriptor], [], self._patience)[1]:
-                    self._fail(TimeoutError(errno.ETIMEDOUT, f"nobody has read it for {self._patience:g} s"))
+                self._await_room(descriptor)  # another process has made standard output non-blocking; this thread may wait
             except OSError as error:
                 self._fail(error)
+
+    def _await_room(self, descriptor: int) -> None:
+        """Wait until a descriptor is writable; raises TimeoutError."""
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        if not poll.poll(None if self._patience is None else self._patience * 1000):
+            raise TimeoutError(errno.ETIMEDOUT, f"nobody has read it for {self._patience:g} s")
 
     def _fail(self, error: OSError) -> None:
         self._error = error

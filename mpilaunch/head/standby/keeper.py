@@ -371,11 +371,11 @@ class StandbyClient(FrameProtocol):
 
     def pause_writing(self) -> None:
         """Let the daemon wait until the client has read more."""
-        if self._link is not None:
+        if self._link is not None and self._link.client is self:
             self._link.pause_reading()
 
     def resume_writing(self) -> None:
-        if self._link is not None:
+        if self._link is not None and self._link.client is self:
             self._link.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:

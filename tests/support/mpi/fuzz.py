@@ -62,12 +62,12 @@ class Head:
         kind = message["type"]
         if kind == "collective":
             size = sum(SIZE if number < 0 else 1 for _, number in message["members"])
-            complete = self.collectives.enter(index, message, size)
-            if complete is not None:
-                answer = {"type": "collective", **complete.answer()}
+            collective = self.collectives.enter(index, message, size)
+            if collective.complete:
+                answer = {"type": "collective", **collective.answer()}
                 if self.passes_on and self.hostile and self.random.random() < 0.2:
                     answer["parts"] = [*answer["parts"], self.random.choice(WRONG_PAIRS)]
-                for node in complete.nodes:
+                for node in collective.nodes:
                     self.due.append(lambda node=node: self.nodes[node].take(dict(answer)))  # type: ignore[misc]
         elif kind == "ask":
             check({**message, "type": message["request"]}, DAEMON_REQUESTS)
@@ -82,7 +82,10 @@ class Head:
 
     def _answer(self, index: int, ask: dict[str, Any]) -> dict[str, Any]:
         if ask["request"] == "publish":
-            return {"error": self.names.publish(index, ask["space"], ask["values"])}
+            error = self.names.publish(index, ask["space"], ask["values"])
+            while self.names.examine_next():
+                pass
+            return {"error": error}
         if ask["request"] == "unpublish":
             return {"error": self.names.unpublish(index, ask["space"], ask["names"])}
         if ask["request"] == "lookup":
