@@ -329,7 +329,7 @@ class Daemon:
             if self._lifeline.lost or self._processes.stopping:
                 self._sweep()
             elif "sweep" not in self._timers:
-                if self._plan["sweep"]:  # else wait, as ssh does, for what holds the output open
+                if not self._processes.independent:  # else wait, as ssh does, for what holds the output open
                     self._sweep_later()
                 self._check_finished()
 
@@ -361,7 +361,7 @@ class Daemon:
     def _kill_descendants(self) -> None:
         """Kill the processes that ended ranks have left behind, unless they are independent commands."""
         self._wireup.close()
-        if self._plan.get("sweep", True):
+        if not self._processes.independent:
             self._swept += reaper.kill_descendants()
 
     def _finish(self) -> None:

@@ -47,12 +47,19 @@ def talk(
     script: Callable[[str], Script] = Script,
 ) -> Conversation:
     """Hold a conversation in which node `b` sends what `change` makes of (its script, the head's message, its answer)."""
+    return asyncio.run(converse([*LIMITS, *words], with_change(change, script), signals))
+
+
+def with_change(
+    change: Callable[[Script, Message, list[Message]], list[Message]], script: Callable[[str], Script]
+) -> Callable[[str], Script]:
+    """Return the scripts by name, with node `b` changed as for `talk`."""
 
     class Changed(Script):
         def take(self, message: Message) -> list[Message]:
             return change(self, message, super().take(message))
 
-    return asyncio.run(converse([*LIMITS, *words], lambda name: Changed(name) if name == "b" else script(name), signals))
+    return lambda name: Changed(name) if name == "b" else script(name)
 
 
 def instead_of_collective(*messages: Message) -> Callable[[Script, Message, list[Message]], list[Message]]:
@@ -246,17 +253,11 @@ def test_published_names_and_look_ups_are_limited_for_a_job() -> None:
 
 def held(*messages: Message) -> list[str]:
     """Let node b send these messages; return the callbacks of the loop that took too long."""
-    change = instead_of_collective(*messages)
-
-    class Changed(Script):
-        def take(self, message: Message) -> list[Message]:
-            return change(self, message, super().take(message))
-
     loop = MeasuredLoop()
     gc.disable()  # it would be counted for whoever runs meanwhile
     try:
-        made = converse([*LIMITS, "--timeout", "6"], lambda name: Changed(name) if name == "b" else Waits(name))
-        loop.run_until_complete(made)
+        scripts = with_change(instead_of_collective(*messages), Waits)
+        loop.run_until_complete(converse([*LIMITS, "--timeout", "6"], scripts))
     finally:
         gc.enable()
         loop.close()
