@@ -81,6 +81,7 @@ def pods(made_pods: Pods) -> Iterator[Pods]:
     """Give the pods, with a server that does no more than its duty; what a test asks of it ends with the test."""
     made_pods.server.reset()
     yield made_pods
+    made_pods.server.end_sessions()
     made_pods.server.reset()
 
 

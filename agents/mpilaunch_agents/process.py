@@ -2,8 +2,8 @@
 
 The process has a session of its own. It is reaped only when the channel ends, so killing its group never hits another process;
 no process of the group outlives the channel. A channel ends when the process has exited and its output is drained, at most
-STRAY_GRACE seconds later. Only an abort blocks, briefly: it also kills descendants that left the group, because a frozen daemon
-would survive a guard that is killed alone. Without pidfd_open (Linux 5.3), a thread waits for the process.
+STRAY_GRACE seconds later. An abort also kills descendants that left the group, because a frozen daemon would survive a guard
+that is killed alone. Without pidfd_open (Linux 5.3), a thread waits for the process.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import fcntl
 import os
 import signal
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,16 +29,15 @@ if TYPE_CHECKING:
 
     from mpilaunch.hosts.allocation import Node
 
-GUARD_SECONDS = 0.3
-"""Time in which the guard of a node ends the orphans of its daemon, before they are killed from here."""
-ABORT_SECONDS = 0.5
-"""Limit on the search for descendants during an abort; killed processes exit at once unless they are in a system call."""
+GUARD_SECONDS = 2.0
+"""Time in which the guard of a node ends the orphans of its daemon, before they are killed from here: it removes what they
+would leave behind, and on a busy machine it comes late."""
 CLOSE_SECONDS = 5.0
 """Limit on the wait for aborted processes: those of another user, or blocked in the kernel, cannot be killed."""
 CLEANUP_SECONDS = 2.0
-"""Seconds that an aborted process and its group have to exit by themselves after its descendants are dead: a guard, which need
-not be the leader, removes the files of its daemon then."""
-CLEANUP_POLL_SECONDS = 0.02
+"""Seconds that an aborted process and its group then have to exit by themselves: a guard, which need not be the leader, removes
+the files of its daemon."""
+POLL_SECONDS = 0.02
 STRAY_GRACE = 0.5
 """Seconds for which output is still read after the process has exited while another process holds its pipes open."""
 
@@ -130,6 +128,7 @@ class ProcessChannel:
         self._exited = False
         self._aborted = False
         self._cleanup_ends = 0.0
+        self._strays: set[psutil.Process] = set()
         self._stderr_tail = b""
         self._pidfd: int | None = None
         self._stray_timer: asyncio.TimerHandle | None = None
@@ -179,11 +178,14 @@ class ProcessChannel:
         if self.ended.is_set() or self._aborted:
             return
         self._aborted = True
-        if not self._exited and _kill_strays(self.pid):
-            self._cleanup_ends = self._loop.time() + CLEANUP_SECONDS
-            self._loop.call_at(self._cleanup_ends, self._kill_with_strays)
-        else:
+        if self._exited or not self._find_strays():
             self._kill_group()
+        else:
+            # A frozen daemon too: its orphans become children of its guard, which ends them with what they would leave behind.
+            parents = {stray: _parent(stray) for stray in self._strays}
+            _kill(stray for stray in parents if stray.pid in parents.values() and _group(parents[stray]) == self.pid)
+            self._cleanup_ends = self._loop.time() + GUARD_SECONDS + CLEANUP_SECONDS
+            self._await_end()
         self._close_stdin()
         if self._stray_timer is not None:
             self._stray_timer.cancel()
@@ -270,8 +272,8 @@ class ProcessChannel:
         """End the channel: the process has exited, and its output is drained or STRAY_GRACE is over."""
         if self.ended.is_set():
             return
-        if self._loop.time() < self._cleanup_ends and _has_members(self.pid):
-            self._stray_timer = self._loop.call_later(CLEANUP_POLL_SECONDS, self._finish)
+        if self._loop.time() < self._cleanup_ends and (self._strays or _has_members(self.pid)):
+            self._stray_timer = self._loop.call_later(POLL_SECONDS, self._finish)
             return
         self.ended.set()
         if self._stray_timer is not None:
@@ -295,9 +297,25 @@ class ProcessChannel:
                 stderr = self._stderr_tail.decode("utf-8", "replace")
                 self._events.closed(self._agent.explain(code if code >= 0 else 128 - code, stderr))
 
-    def _kill_with_strays(self) -> None:
-        if not self.ended.is_set():
-            _kill_strays(self.pid)
+    def _find_strays(self) -> set[psutil.Process]:
+        """Find the living descendants that left the group, and those found before that have lost their parents since."""
+        import psutil
+
+        with suppress(psutil.NoSuchProcess):
+            self._strays.update(psutil.Process(self.pid).children(recursive=True))
+        self._strays = {stray for stray in self._strays if _living_group(stray) not in (self.pid, None)}
+        return self._strays
+
+    def _await_end(self) -> None:
+        """Kill the descendants that left the group after GUARD_SECONDS, and the group CLEANUP_SECONDS later."""
+        if self.ended.is_set():
+            return
+        left, strays = self._cleanup_ends - self._loop.time(), self._find_strays()
+        if left < CLEANUP_SECONDS:
+            _kill(strays)
+        if left > 0:
+            self._loop.call_later(POLL_SECONDS, self._await_end)
+        else:
             self._kill_group()
 
     def _kill_group(self) -> None:
@@ -305,35 +323,21 @@ class ProcessChannel:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def _kill_strays(pid: int) -> bool:
-    """Kill the descendants of a group leader that left its group, until none is left; return whether there were any.
-
-    The leader stays alive meanwhile: if it is the guard of a node, orphaned descendants become its children, and it ends them
-    itself, with what they would leave behind.
-    """
+def _kill(processes: Iterable[psutil.Process]) -> None:
     import psutil
 
-    began = time.monotonic()
-    killed_any = False
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        children = process.children()
-        strays: set[psutil.Process] = set()
-        while time.monotonic() < began + ABORT_SECONDS:
-            strays = {stray for stray in {*strays, *process.children(recursive=True)} if _has_left(stray, pid)}
-            if not strays:
-                break
-            for stray in strays.intersection(children) if time.monotonic() < began + GUARD_SECONDS else strays:
-                with suppress(psutil.Error, ProcessLookupError):
-                    stray.kill()
-            killed_any = True
-            time.sleep(0.002)
-    return killed_any
+    for process in processes:
+        with suppress(psutil.Error, ProcessLookupError):
+            process.kill()
 
 
-def _has_left(process: psutil.Process, group: int) -> bool:
-    """Return whether a process is alive and not in this process group."""
-    return _living_group(process) not in (group, None)
+def _parent(process: psutil.Process) -> int:
+    """Return the process id of the parent, 0 if the process is gone."""
+    import psutil
+
+    with suppress(psutil.Error):
+        return process.ppid()
+    return 0
 
 
 def _has_members(group: int) -> bool:
@@ -347,10 +351,15 @@ def _living_group(process: psutil.Process) -> int | None:
     """Return the group of a process, None if it is dead."""
     import psutil
 
-    try:
-        return os.getpgid(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
-    except (psutil.Error, ProcessLookupError):
-        return None
+    with suppress(psutil.Error):
+        return _group(process.pid) if process.status() != psutil.STATUS_ZOMBIE else None
+    return None
+
+
+def _group(pid: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getpgid(pid)
+    return None
 
 
 def _drain(descriptor: int) -> list[bytes]:

@@ -202,20 +202,20 @@ class Launch:
     def _ranks_started(self, link: NodeLink, message: dict[str, Any]) -> None:
         for rank, _pid, clock in message["ranks"]:
             self._check_rank(link, rank, started=False)
-            self._timeline.rank_starts[rank] = link.head_clock(clock)
+            self._timeline.rank_starts[rank] = link.clock.read(clock)
             self._apply(rank, "started")
         self._stdin.more_credit()
         for rank, number, clock in message["failed"]:
             self._check_rank(link, rank, started=False)
             self._stdin.rank_ended(rank, 0)
-            self._exited(RankEnd(rank, errno=number, clock=link.head_clock(clock)))
+            self._exited(RankEnd(rank, errno=number, clock=link.clock.read(clock)))
 
     def _rank_exited(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._check_rank(link, message["rank"], started=True)
         if (message["code"] is None) == (message["signal"] is None):
             raise WireError("'exited' with a code and a signal, or neither")
         self._stdin.rank_ended(message["rank"], message["stdin_read"])
-        self._exited(RankEnd.from_message(message, link.head_clock(message["clock"])))
+        self._exited(RankEnd.from_message(message, link.clock.read(message["clock"])))
 
     def _pmix_broken(self, link: NodeLink, message: dict[str, Any]) -> None:
         self._mpi.check_offered("broken", "pmix")

@@ -11,7 +11,7 @@ import json
 import struct
 
 from mpilaunch.wire.frames import WireError
-from mpilaunch.wire.messages import code, exactly, flag, having, listed, maybe, named, row, text, whole, without_nul
+from mpilaunch.wire.messages import anything, code, exactly, flag, having, listed, maybe, named, row, text, whole, without_nul
 from mpilaunch.wire.session import decode_message
 
 TYPE_CHECKING = False
@@ -105,6 +105,7 @@ DAEMON_SENDS: Table = {
     "register": (SERVING, having(world=having(name=text, node=maybe(whole))), "_register"),
     "answer": (SERVING, having(token=whole, error=text), "_answer"),
     "modex_request": (SERVING, having(world=text, rank=integer, token=whole), "_request_modex"),
+    "end": (SERVING, anything, "_end"),
 }
 """Messages of the daemon. The handlers are methods of `server.Helper`."""
 

@@ -57,7 +57,6 @@ class PmixServer:
         folder = directory.reserve(FILES)
         ours, theirs = socket.socketpair()
         self._output, output = os.pipe()
-        parent = os.getpid()
         try:
             os.mkdir(folder, 0o700)
             self.pid = os.fork()
@@ -67,7 +66,7 @@ class PmixServer:
             directory.release(FILES)
             raise
         if self.pid == 0:
-            _be_helper(theirs, output, parent, libpmix, hostname, folder, directory.descriptors)
+            _be_helper(theirs, output, libpmix, hostname, folder, directory.descriptors)
         theirs.close()
         os.close(output)
         os.set_blocking(self._output, False)
@@ -109,7 +108,8 @@ class PmixServer:
         if not self.pid:
             return
         self._closing = True
-        self._channel.close()  # the helper reads end of file, cleans up and exits
+        self._channel.send({"type": "end"})  # the helper cleans up and exits
+        self._channel.close()
         poll = select.poll()
         if self._output >= 0:
             poll.register(self._output, select.POLLIN)

@@ -1,7 +1,8 @@
 """The PMIx helper: a process that runs libpmix and a loop, so that a crash of libpmix does not end the daemon.
 
-The daemon forks it, and it never returns from `run`. It closes the daemon's other descriptors, dies with the daemon, and keeps
-all files of libpmix and of the MPI libraries in one private directory.
+The daemon forks it, and it never returns from `run`. It closes the daemon's other descriptors, and keeps all files of libpmix
+and of the MPI libraries in one private directory. When the daemon has died, the guard kills helper and ranks together: a rank
+whose server is gone exits by itself, before the guard has seen which shared memory it leaves.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.pmix.upcalls import Answer
 
-PR_SET_PDEATHSIG = 1
+GUARD_SECONDS = 5.0
+"""How long the helper outlives a dead daemon at most, if no guard kills it."""
 MOST_WAITING = 1 << 16
 """Upcalls that may wait for an answer; more are refused."""
 LONGEST_REQUEST = 1 << 20
@@ -47,29 +49,25 @@ STATUSES = {
 
 
 def run(
-    connection: socket.socket, output: int, parent: int, libpmix: Libpmix, hostname: str, folder: str, locks: tuple[int, ...]
+    connection: socket.socket, output: int, libpmix: Libpmix, hostname: str, folder: str, locks: tuple[int, ...]
 ) -> None:
-    """Run the helper until the daemon closes its end.
+    """Run the helper until the daemon ends it.
 
     Args:
         output: the descriptor for this process's stdout and stderr.
-        parent: process id of the daemon.
         libpmix: the libraries to try; settings in the environment win over `libpmix.settings`.
         folder: for the files of libpmix and the MPI libraries; the daemon removes it.
         locks: descriptors that stay open, so that the private directory stays locked while this process lives.
     """
-    _leave_daemon([connection.fileno(), *locks], output, parent)
+    _leave_daemon([connection.fileno(), *locks], output)
     for name, value in libpmix.settings.items():
         os.environ.setdefault(name, value)
     folders = [folder for folder in libpmix.library_path.split(":") if os.path.isabs(folder)]
     Helper(connection, Poller(), folder).run(libpmix.libraries, folders, hostname)
 
 
-def _leave_daemon(keep: list[int], output: int, parent: int) -> None:
-    """Close all descriptors but `keep`, reset signals, and die when the daemon does."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)  # the daemon died before the call
+def _leave_daemon(keep: list[int], output: int) -> None:
+    """Close all descriptors but `keep`, and reset signals."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # A write to a rank that has gone must fail, and not end this process.
@@ -96,7 +94,7 @@ class Helper:
     def __init__(self, connection: socket.socket, poller: Poller, directory: str) -> None:
         self._poller = poller
         self._directory = directory
-        self._running = True
+        self._running = self._daemon_lives = True
         self._channel = Channel(connection, poller, self._receive, self._daemon_gone)
         self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
         self._waiting: dict[int, tuple[Answer, float]] = {}
@@ -110,7 +108,7 @@ class Helper:
         self._library: Any = None
 
     def run(self, libraries: list[str], folders: list[str], hostname: str) -> None:
-        """Serve until the daemon has closed its end."""
+        """Serve until the daemon ends it, or has died."""
         self._start(libraries, folders, hostname)
         look = time.monotonic() + LOOK_SECONDS
         while self._running:
@@ -121,6 +119,8 @@ class Helper:
             if now >= look:
                 self._port.drop_silent()
                 look = now + LOOK_SECONDS
+        if not self._daemon_lives:
+            time.sleep(GUARD_SECONDS)
         self._forget_worlds()
 
     def _start(self, libraries: list[str], folders: list[str], hostname: str) -> None:
@@ -198,7 +198,11 @@ class Helper:
                 answer(pmix.TIMEOUT, {}, b"")
 
     def _daemon_gone(self, reason: str) -> None:
+        self._running = self._daemon_lives = False
+
+    def _end(self, message: dict[str, Any], data: bytes) -> None:
         self._running = False
+        self._channel.close()
 
     def _receive(self, message: dict[str, Any], data: bytes) -> None:
         getattr(self, handler_of(message, DAEMON_SENDS, SERVING))(message, data)

@@ -12,11 +12,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from math import isfinite
 from typing import Any, Protocol
 
 from mpilaunch.agent import Channel, ChannelEnd
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
+from mpilaunch.head.observe.clock import NodeClock
 from mpilaunch.head.tasks import Slices, settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -123,7 +123,7 @@ class NodeLink:
         self._reading = True
         self._waiting_end: ChannelEnd | None = None
         self._notes = 0
-        self._round_trip, self._offset = float("inf"), 0.0
+        self.clock = NodeClock()
 
     def opened(self, channel: Channel, first: bytes) -> None:
         """Take over an open channel and send its first bytes: the daemon's bundle, or GO for a standby daemon."""
@@ -182,10 +182,6 @@ class NodeLink:
         if unacknowledged:
             channel.write(unacknowledged)
         self.ping()
-
-    def head_clock(self, node_clock: float) -> float:
-        """Map a time of the node's monotonic clock to the head's, accurate to half the fastest round trip."""
-        return node_clock + self._offset
 
     def release(self) -> None:
         """Let the daemon end, by the end of its stdin; one that may wait for a new channel or stood by gets a message too.
@@ -299,7 +295,8 @@ class NodeLink:
         elif kind == CREDIT:
             self._events.credit()
         elif kind == PONG:
-            self._map_clock(*value)
+            sent, node = value
+            self.clock.answered(sent, self.last_heard, node)
 
     def pause_reading(self) -> None:
         if self._reading and self._channel is not None and self.end is None:
@@ -360,19 +357,12 @@ class NodeLink:
         except ValueError as error:
             raise WireError(f"'hello' does not fit: {str(error)[:LONGEST_NOTE]}") from None
         self.state = "reported"
-        # Too large by the time the message took; the answer to the ping corrects it.
-        self._offset = self.last_heard - message["clock"]
+        self.clock.greeted(self.last_heard, message["clock"])
         self.ping()
         settle(self.first_news, None)
 
     def _take_listening(self, message: dict[str, Any]) -> None:
         self.attach_path, self.attach_error = message["path"], message["error"][:LONGEST_NOTE]
-
-    def _map_clock(self, sent: float, node_clock: float) -> None:
-        now = self.last_heard
-        if 0 <= now - sent < self._round_trip and isfinite(node_clock):
-            self._round_trip = now - sent
-            self._offset = (sent + now) / 2 - node_clock
 
     def _go(self, reason: str) -> None:
         if not self.given_up:

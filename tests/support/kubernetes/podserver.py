@@ -142,11 +142,18 @@ class PodServer:
     def _call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
-    async def _stop(self) -> None:
-        self._server.close()
+    def end_sessions(self) -> None:
+        """Begin nothing more for a client that has gone or will: a busy server comes late to what it was asked for."""
+        self._call(self._end_sessions())
+
+    async def _end_sessions(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _stop(self) -> None:
+        self._server.close()
+        await self._end_sessions()
         await asyncio.sleep(0.05)  # For the transports to close.
 
     # Requests
@@ -289,22 +296,24 @@ class _Session:
         )
         readers = [asyncio.StreamReader(), asyncio.StreamReader()]
         pipes: list[Any] = []
-        for reader, pipe in zip(readers, (process.stdout, process.stderr), strict=True):
-            pipes.append((await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe))[0])
-        stdin = None
-        if process.stdin is not None:
-            transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, process.stdin)
-            stdin = asyncio.StreamWriter(transport, protocol, None, loop)
-        reading = asyncio.ensure_future(self._read(stdin))
-        writing = asyncio.ensure_future(self._write(process, readers))
+        copies: list[asyncio.Future[None]] = []
+        stdin: asyncio.StreamWriter | None = None
         try:
-            await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)
+            for reader, pipe in zip(readers, (process.stdout, process.stderr), strict=True):
+                pipes.append((await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe))[0])
+            if process.stdin is not None:
+                transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, process.stdin)
+                stdin = asyncio.StreamWriter(transport, protocol, None, loop)
+            copies = [asyncio.ensure_future(self._read(stdin)), asyncio.ensure_future(self._write(process, readers))]
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (reading, writing):
+            for task in copies:
                 task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            await asyncio.gather(*copies, return_exceptions=True)
             if stdin is not None and not stdin.is_closing():
                 stdin.transport.abort()
+            elif stdin is None and process.stdin is not None:
+                process.stdin.close()
             self._leave(process, pipes)
 
     def _leave(self, process: subprocess.Popen[bytes], pipes: Sequence[Any]) -> None:

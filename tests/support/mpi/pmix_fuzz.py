@@ -48,9 +48,9 @@ DESCRIPTION: dict[str, Any] = {
 }  # fmt: skip
 
 
-def hand_over(connection: socket.socket, output: int, parent: int, *arguments: Any) -> None:
+def hand_over(connection: socket.socket, output: int, *arguments: Any) -> None:
     """Take the place of `server.run` in the helper's process: give its channel to this program, and wait to be killed."""
-    server._leave_daemon([connection.fileno(), THERE.fileno(), *arguments[-1]], output, parent)
+    server._leave_daemon([connection.fileno(), THERE.fileno(), *arguments[-1]], output)
     socket.send_fds(THERE, [b"x"], [connection.fileno()])
     connection.close()
     signal.pause()
