@@ -155,7 +155,11 @@ NO_DAEMON = ("pdsh", "clush")
 
 CASES = (
     Case("rank-exits", "a rank exits with 3, the others would go on", "[ $R = 1 ] && exit 3\nexec sleep 600", 3),
-    Case("two-codes", "the ranks exit with 3 and 4", "exit $((3 + R))", 3),
+    Case(
+        # Deaf, so that the second also exits by itself; later, so that it is the second also under load.
+        "two-codes", "a rank exits with 3, the other with 4 after it",
+        "[ $R = 1 ] || exit 3\ntrap '' INT TERM HUP\nsleep 0.5\nexit 4", 3,
+    ),
     Case("rank-signal", "a rank dies of SIGSEGV", "ulimit -c 0\n[ $R = 1 ] && kill -SEGV $$\nexec sleep 600", 139),
     Case("rank-killed", "a rank dies of SIGKILL", "[ $R = 1 ] && kill -KILL $$\nexec sleep 600", 137),
     Case("program-missing", "the program is missing", "", 1, missing=True),
