@@ -60,6 +60,18 @@ class LaunchError(Exception):
         self.nodes = tuple(nodes)
 
 
+class DaemonFault(Exception):
+    """A bug of mpilaunch in the daemon of a node; the cause shows the lines of its traceback there."""
+
+    def __init__(self, host: str, traceback: Sequence[str]) -> None:
+        super().__init__(f"in the daemon on {host}: {traceback[-1] if traceback else 'unknown'}")
+        self.__cause__ = DaemonTraceback("\n".join(traceback))
+
+
+class DaemonTraceback(Exception):
+    """The traceback of a daemon; shown as the text that it is."""
+
+
 class UsageError(LaunchError):
     """Bad input, reported before anything is started."""
 

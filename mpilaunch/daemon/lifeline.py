@@ -27,6 +27,8 @@ READ_SIZE = 256 << 10
 WRITE_SIZE = 1 << 20
 START_SILENCE = 60.0
 """Limit of the head's silence in seconds, until its message `limits` sets another."""
+DRAIN_PAUSE = 0.01
+"""Seconds between two attempts to write the rest."""
 SILENT_STEPS = 4
 """Steps in which silence is counted."""
 
@@ -116,6 +118,14 @@ class Lifeline:
             self._lose_channel()
             return
         self._poller.watch_writing(self._wire_out, lambda: None, bool(self._outgoing))
+
+    def drain(self, seconds: float) -> None:
+        """Wait until the channel has accepted everything, for at most this time."""
+        ends = time.monotonic() + seconds
+        self.flush()
+        while self._outgoing and time.monotonic() < ends:
+            time.sleep(DRAIN_PAUSE)
+            self.flush()
 
     def lose(self) -> None:
         if self.lost:

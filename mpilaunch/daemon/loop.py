@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 4 << 20
 """Bytes queued for the wire above which no output of ranks is read."""
+FAULT_SECONDS = 1.0
+"""Seconds in which the head must take the report of a fault of our own."""
 LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """Signals and waits before SIGKILL, when the head is lost."""
 
@@ -78,6 +80,14 @@ class Daemon:
             self._flush()
         return self._released
 
+    def report_fault(self, error: Exception) -> None:
+        """Tell the head of a fault of our own, as far as its channel takes it; nothing else may be called after this."""
+        from traceback import format_exception  # no launch without a fault needs it
+
+        _report("internal error: %s: %s" % (type(error).__name__, error))
+        self._session.send({"type": "fault", "text": "".join(format_exception(type(error), error, error.__traceback__))})
+        self._lifeline.drain(FAULT_SECONDS)
+
     # The wire
 
     def _wire_ready(self) -> None:
@@ -98,10 +108,7 @@ class Daemon:
     def _take_message(self, message: Any) -> None:
         handler = handler_of(message, HEAD_SENDS, self._state)
         if handler:
-            try:
-                getattr(self, handler)(message)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise WireError("%r does not fit: %r" % (message["type"], error)) from error
+            getattr(self, handler)(message)
 
     def _flush(self) -> None:
         """Write what the wire takes now; above the high-water mark, let the ranks wait."""

@@ -27,6 +27,8 @@ LONGEST_PULSE = 4 * STANDBY_SILENCE
 """Pulse limit of a standby daemon, in seconds."""
 NOT_CALLED = 3
 """Exit code of a standby daemon that was never used."""
+FAULT = 70
+"""Exit code of a daemon after a fault of our own, as mpilaunch's own."""
 
 
 def main() -> None:
@@ -56,7 +58,14 @@ def main() -> None:
 
     hardware = _stand_by(wire_in, wire_out, *guarded) if standby else None
     gc.enable()
-    released = Daemon(wire_in, wire_out, *guarded, directory).run(hardware)
+    daemon = Daemon(wire_in, wire_out, *guarded, directory)
+    try:
+        released = daemon.run(hardware)
+    except Exception as error:
+        try:
+            daemon.report_fault(error)
+        finally:
+            os._exit(FAULT)  # the guard ends the ranks and removes the directory
     directory.remove()
     # A forked child must not run the exit handlers of the guard. The wire cannot be used again after a lost head.
     os._exit(1 if standby and not released else 0)

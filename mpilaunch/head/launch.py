@@ -17,6 +17,7 @@ from typing import Any
 from mpilaunch.agent import Agent
 from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.checkpoints import Checkpoints
+from mpilaunch.head.ending.faults import Faults
 from mpilaunch.head.ending.stop import Stop
 from mpilaunch.head.ending.suspects import Suspects
 from mpilaunch.head.mpi.requests import MpiServices
@@ -57,8 +58,6 @@ class Launch:
         self.lost_nodes: set[int] = set()
         self._swept: list[tuple[str, int, str]] = []
         self._running = self._preempted = False
-        self._error: BaseException | None = None
-        self._starting: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
         nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
         self._daemons = Daemons(job, nodes, agents, self, say=self._say)
@@ -67,6 +66,8 @@ class Launch:
         for world in first_worlds(job):
             self.ranks.add(world)
         self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, self._stopping, self._node_done)
+        self._faults = Faults(self._stop.begin)
+        self.crashed = self._faults.take
         self._suspects = Suspects(job, self._daemons, self.ranks, self._state, self._say, self._node_done)
         self._order = StartOrder(job, self._daemons, self.ranks, self._state, self._stop.begin)
         self._mpi = MpiServices(
@@ -79,11 +80,13 @@ class Launch:
     async def run(self, signals: SignalRelay) -> Verdict:
         """Run the job and return its verdict; signals go to this launch until it returns."""
         signals.receiver = self
+        asyncio.get_running_loop().set_exception_handler(self._faults.take_callback)
         try:
             await signals.until_interrupted(self._start())
             await self._run_ranks()
-        except asyncio.CancelledError as cancelled:
-            raise self._error or cancelled from None
+        except (asyncio.CancelledError, LaunchError):
+            if self._faults.first is None:
+                raise
         finally:
             self._stop.leaving = True
             self._mpi.close()
@@ -94,6 +97,8 @@ class Launch:
             self._stop.close()
             self._suspects.close()
             signals.receiver = None
+        if self._faults.first is not None:
+            raise self._faults.first
         return self._conclude()
 
     # Results, valid after `run`
@@ -111,7 +116,7 @@ class Launch:
 
     async def _start(self) -> None:
         """Start the daemons, check everything, then start the ranks."""
-        self._starting = asyncio.current_task()
+        self._faults.starting = asyncio.current_task()
         self._output.begin()
         self._timeline.begin("launch-daemons")
         try:
@@ -131,7 +136,7 @@ class Launch:
         self._timeline.begin("start-ranks")
         self._order.launch()
         self._running = True
-        self._starting = None
+        self._faults.starting = None
 
     def _skip(self, error: LaunchError) -> None:
         """Go on without the nodes that did not start, as if they were lost later; raises the error if that is not wanted."""
@@ -161,8 +166,6 @@ class Launch:
         self._checkpoints.begin()
         self._stop.limit_time()
         await self._done.wait()
-        if self._error is not None:
-            raise self._error
         self._timeline.begin("end")
 
     def _conclude(self) -> Verdict:
@@ -361,14 +364,6 @@ class Launch:
     def _stopping(self) -> None:
         self._mpi.close()
         self._order.close()
-
-    def crashed(self, error: BaseException) -> None:
-        """End the job for a fault of our own, the first of which is raised at the end."""
-        self._error = self._error or error
-        if self._starting is not None:
-            self._starting.cancel()
-        else:
-            self._stop.begin(None)
 
     def _check_done(self) -> None:
         if self._running and self._state.ended and all(map(self._node_done, self._daemons.links)):

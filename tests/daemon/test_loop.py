@@ -301,6 +301,26 @@ def test_bytes_from_an_enemy_end_the_daemon_and_its_ranks(daemon: WireToDaemon, 
     assert code == 0
 
 
+@pytest.mark.parametrize(
+    "broken", ["loop.Daemon._signal", "loop.Daemon._stop", "ranks.processes.Processes.signal", "mpi.wireup.WireUp.close_rank"]
+)
+def test_a_fault_of_the_daemon_is_reported_with_its_traceback_and_leaves_no_rank(broken: str, tmp_path: Path) -> None:
+    owner, name = broken.rsplit(".", 1)
+    module = owner.rsplit(".", 1)[0]
+    break_it = f"import mpilaunch.daemon.{module} as m;m.{owner.rsplit('.')[-1]}.{name}=lambda *all, **more:1/0"
+    with WireToDaemon(settings=break_it) as daemon:
+        daemon.run(*stay(tmp_path))
+        (rank,) = rank_pids(tmp_path)
+        daemon.send("signal", signal=signal.SIGCONT)
+        daemon.send("stop", steps=[])
+        fault = daemon.until("fault")["text"]
+        code, words = daemon.end()
+    what = "ZeroDivisionError: division by zero\n"
+    assert fault.startswith("Traceback (most recent call last):\n") and fault.endswith(f"\n{what}")
+    assert (code, words) == (70, f"mpilaunch daemon: internal error: {what}")
+    assert not living(rank)
+
+
 @pytest.mark.parametrize("message", [b'{"type":"prepare"}', b'{"type":"prepare","silence":"x"}'])
 def test_a_prepare_that_does_not_fit_is_a_broken_protocol(daemon: WireToDaemon, message: bytes) -> None:
     daemon.write(frame(CONTROL, 0, message))

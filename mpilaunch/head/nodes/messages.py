@@ -1,7 +1,7 @@
 """The control messages that the head accepts from daemons, one row each: states, schema with limits, handler.
 
 The messages to a daemon are in `wire.messages`. No I/O, and no message is acted on here. A handler is a method of `NodeLink`
-(`_take_hello`, `_take_listening`), of `Launch`, or, written `_mpi.NAME`, of its `MpiServices`.
+(`_take_hello`, `_take_listening`), of `Launch`, or, written `_mpi.NAME`, of a part of it like its `MpiServices`.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ DAEMON_MESSAGES: Table = {
         "_mpi.warn_of_singleton",
     ),
     "broken": ("preparing running finished", having(text=text), "_pmix_broken"),
+    "fault": ("contacted reported preparing running finished", having(text=text), "_faults.take_daemon"),
     "note": ("reported preparing running finished", having(text=text), "_noted"),
     "finished": ("preparing running finished", having(worlds=whole, swept=listed(row(whole, text))), "_node_finished"),
 }  # fmt: skip
