@@ -27,6 +27,7 @@ sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "agents")]
 from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402  (the checkout must be on the path first)
 from mpilaunch.cli import build_job, command  # noqa: E402
 from mpilaunch.cli.console import Console  # noqa: E402
+from mpilaunch.cli.verbs.error_report import ErrorReport  # noqa: E402
 from mpilaunch.head.begin import Agents  # noqa: E402
 from mpilaunch.head.launch import Launch  # noqa: E402
 from mpilaunch.head.nodes import bundle  # noqa: E402
@@ -160,7 +161,7 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     words += ["--heartbeat", "3600", "--start-timeout", "3600"]
     words += ["true"] if nature == DAEMONS else ["--fanout", str(nodes), "true"]
     bundle.load()
-    surroundings = command.Surroundings(os.environ, Console())
+    surroundings = command.Surroundings(os.environ, Console(), ErrorReport())
     command.read(["true"], surroundings)
     gc.collect()
     before, begun, began = resident(), time.process_time(), time.monotonic()

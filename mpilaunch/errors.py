@@ -7,7 +7,8 @@ references. Every exit code of mpilaunch itself is declared here.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 
 class ExitCode(enum.IntEnum):
@@ -36,7 +37,7 @@ class LaunchError(Exception):
         message: what happened and where (host, rank or file:line:column), one sentence without a full stop.
         context: lines shown verbatim under the message (the line of the file, the slots per node).
         hint: what to do, one sentence without a full stop.
-        nodes: indices of the nodes that did not start, if any.
+        nodes: the nodes that did not start, if any: index in the allocation -> name.
     """
 
     DEFAULT_CODE = ExitCode.START_FAILED
@@ -49,7 +50,7 @@ class LaunchError(Exception):
         context: Sequence[str] = (),
         hint: str | None = None,
         exit_code: int | None = None,
-        nodes: Sequence[int] = (),
+        nodes: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(message)
         self.reference = reference
@@ -57,7 +58,7 @@ class LaunchError(Exception):
         self.context = tuple(context)
         self.hint = hint
         self.exit_code = int(self.DEFAULT_CODE if exit_code is None else exit_code)
-        self.nodes = tuple(nodes)
+        self.nodes = nodes
 
 
 class DaemonFault(Exception):

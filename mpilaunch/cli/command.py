@@ -17,9 +17,10 @@ from mpilaunch import __version__
 from mpilaunch.cli import config, verbs
 from mpilaunch.cli.console import Console, print_result
 from mpilaunch.cli.files import read_named
-from mpilaunch.cli.options import OPTIONS
+from mpilaunch.cli.options import BY_NAME, OPTIONS
 from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, read_command
 from mpilaunch.cli.types import VARIABLES, Option, OptionUses, Origin
+from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer, Section, Setting, Settings
 
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
 
 
 class Surroundings(NamedTuple):
-    """The environment of a command, the user's console, and the command name that mpilaunch was started under."""
+    """The environment of a command, the user's console, the place for an error, and mpilaunch's command name."""
 
     environ: Mapping[str, str]
     console: Console
+    report: ErrorReport
     name: str = "mpilaunch"
 
 
@@ -41,7 +43,13 @@ def run(words: Sequence[str], surroundings: Surroundings) -> int:
     if command := verbs.command_of(verb):
         return _run_command(command, verb, words, surroundings)
     own = verbs.options_of(verb)
-    line = read_command(words, surroundings.name, read_named, surroundings.environ, own)
+    given = OptionUses()
+    surroundings.report.path = surroundings.environ.get(BY_NAME["report"].variable) or None
+    try:
+        line = read_command(words, surroundings.name, read_named, surroundings.environ, own, given)
+    finally:
+        if use := given.last("report"):
+            surroundings.report.path = use.value
     if line.wants == "version":
         return print_result(_version(surroundings.name))
     if line.wants:
@@ -96,7 +104,7 @@ def verbs_of(name: str) -> tuple[str, ...]:
 
 
 def _request(line: CommandLine, surroundings: Surroundings, of_verb: tuple[Option, ...] = ()) -> verbs.Request:
-    environ, console, _ = surroundings
+    environ, console, report, _ = surroundings
     sections = tuple(
         Section(program.words, settings_of(program.own, dict.fromkeys(use.option for use in program.own)))
         for program in line.programs
@@ -108,7 +116,9 @@ def _request(line: CommandLine, surroundings: Surroundings, of_verb: tuple[Optio
     console.show_secrets = settings["show-secrets"]
     for text, level in line.notes:
         console.remark(text, level=level)
-    return verbs.Request(settings, sections, environ, console)
+    only_shows = settings["dry-run"] or settings["show-config"] or settings["show-env"] is not None
+    report.path = None if only_shows else settings["report"]
+    return verbs.Request(settings, sections, environ, console, report)
 
 
 # Values and their sources

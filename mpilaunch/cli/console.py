@@ -86,7 +86,7 @@ class Console:
         self.show_secrets = False
 
     def error(self, error: LaunchError) -> None:
-        context = [self._masked(line) for line in error.context]
+        context = [self.masked(line) for line in error.context]
         self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
 
     def warning(self, text: str, context: Sequence[str] = ()) -> None:
@@ -146,13 +146,14 @@ class Console:
             self._progress = None
 
     def _message(self, kind: str, text: str, context: Sequence[str] = (), hint: str | None = None) -> None:
-        lines = [(kind, kind + printable(self._masked(text))), *(("", "    " + printable(line)) for line in context)]
+        lines = [(kind, kind + printable(self.masked(text))), *(("", "    " + printable(line)) for line in context)]
         if hint:
-            lines.append(("hint", "hint: " + printable(self._masked(hint))))
+            lines.append(("hint", "hint: " + printable(self.masked(hint))))
         self.end_progress()
         self._write(lines)
 
-    def _masked(self, text: str) -> str:
+    def masked(self, text: str) -> str:
+        """Return the text of a message without likely secrets, unless they are to be shown."""
         if self.show_secrets:
             return text
         from mpilaunch.job.output.masking import mask_message  # most launches end without a message

@@ -8,37 +8,48 @@ from collections.abc import Sequence
 
 from mpilaunch.cli import command
 from mpilaunch.cli.console import Console
+from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import ExitCode, LaunchError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
-    console = Console()
+    console, report = Console(), ErrorReport()
     try:
         name = os.path.basename(sys.argv[0])
         name = "mpilaunch" if name == "__main__.py" else name
-        return run(sys.argv[1:] if arguments is None else list(arguments), console, name)
+        return run(sys.argv[1:] if arguments is None else list(arguments), console, report, name)
     except LaunchError as error:
-        console.error(error)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
+        return _failed(error, console, report)
+    except KeyboardInterrupt:  # while no launch handles signals
+        return _failed(LaunchError("interrupted", "SIGINT to mpilaunch", exit_code=130), console, report)
     except Exception as error:
         if os.environ.get("MPILAUNCH_DEBUG"):
             import traceback
 
             traceback.print_exc()
         hint = "this is a bug in mpilaunch; run it again with MPILAUNCH_DEBUG=1 for a traceback"
-        console.error(LaunchError("internal", f"internal error: {type(error).__name__}: {error}", hint=hint))
-        return ExitCode.INTERNAL
+        message = f"internal error: {type(error).__name__}: {error}"
+        return _failed(LaunchError("internal", message, hint=hint, exit_code=ExitCode.INTERNAL), console, report)
     finally:
         console.end_progress()
 
 
-def run(words: list[str], console: Console, name: str) -> int:
+def _failed(error: LaunchError, console: Console, report: ErrorReport) -> int:
+    """Tell and report an error; return the exit code."""
+    console.error(error)
+    try:
+        report.write(error, console.masked)
+    except LaunchError as second:
+        console.error(second)
+    return error.exit_code
+
+
+def run(words: list[str], console: Console, report: ErrorReport, name: str) -> int:
     """Run a command line, complete a word for a shell, or print the short help if there are no words; return the exit code.
 
     Args:
+        report: where an error is to be reported, once that is known.
         name: the command name that mpilaunch was started under.
     """
     if name == "dshbak":
@@ -53,4 +64,4 @@ def run(words: list[str], console: Console, name: str) -> int:
 
         console.lines(help.short().splitlines())
         return ExitCode.USAGE
-    return command.run(words, command.Surroundings(os.environ, console, name))
+    return command.run(words, command.Surroundings(os.environ, console, report, name))

@@ -64,6 +64,7 @@ def read_command(
     read_file: ReadFile | None = None,
     environ: Mapping[str, str] = MappingProxyType({}),
     of_verb: Iterable[Option] = (),
+    given: OptionUses | None = None,
 ) -> CommandLine:
     """Parse a command line; raises UsageError.
 
@@ -72,8 +73,9 @@ def read_command(
         read_file: reads files of more options; without it, options that name such a file are an error.
         environ: the head's variables; those of some launchers set options, if the command line is that launcher's.
         of_verb: options that only the verb of the command line has.
+        given: collects the options for the whole job, also those before an error.
     """
-    reader = _Reader(name, read_file, environ, {**BY_FLAG, **by_flag(of_verb)})
+    reader = _Reader(name, read_file, environ, {**BY_FLAG, **by_flag(of_verb)}, OptionUses() if given is None else given)
     rest = list(words)
     programs = [reader.program(rest)]
     while reader.goes_on:
@@ -127,10 +129,15 @@ class _Reader:
     """Parses one program after another; collects the options of the whole job in `job`."""
 
     def __init__(
-        self, name: str, read_file: ReadFile | None, environ: Mapping[str, str], flags: Mapping[str, Option]
+        self,
+        name: str,
+        read_file: ReadFile | None,
+        environ: Mapping[str, str],
+        flags: Mapping[str, Option],
+        job: OptionUses,
     ) -> None:
         self._by_flag = flags
-        self.job = OptionUses()
+        self.job = job
         self.notes: dict[str, int] = {}
         self.goes_on = False
         self.wants = ""

@@ -126,7 +126,7 @@ class Attempts:
         layout = self._next_layout()
         if layout is None:
             return False
-        names = fold(self._layout.allocation.nodes[index].name for index in error.nodes)
+        names = fold(error.nodes.values())
         message = error.message if names in error.message else f"{error.message} ({names})"
         self._observer.remark(f"{message}; goes on with {restarts.describe_changes(self._layout, layout)}")
         self._adopt(layout)

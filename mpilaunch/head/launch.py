@@ -145,7 +145,7 @@ class Launch:
         for index in error.nodes:
             self._daemons.links.pop(index).give_up("it did not start")
             self._lose(index)
-        names = fold(self._job.allocation.nodes[index].name for index in error.nodes)
+        names = fold(error.nodes.values())
         message = error.message if names in error.message else f"{error.message}: {names}"
         detail = "\n".join((message, *error.context[:-1]))  # the last line is about ranks that did not start
         self._stop.outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=names, detail=detail, hint=error.hint)

@@ -290,8 +290,8 @@ def read_own(directory: int, name: str, forbidden: int, most: int = -1) -> bytes
 
 
 def check_file(path: str) -> None:
-    """Raise OSError when `write_file` could not write a file; changes nothing."""
-    with _find(path) as place:
+    """Make the missing directories of a file, and raise OSError when `write_file` could not write it."""
+    with _find(path, make=True) as place:
         if place.own is not None:
             return
         if place.status is not None:
@@ -304,8 +304,11 @@ def check_file(path: str) -> None:
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Write a file by replacing it with its permissions, or write to a device or a pipe; raises OSError."""
-    with _find(path) as place:
+    """Write a file by replacing it with its permissions, or write to a device or a pipe; raises OSError.
+
+    Missing directories are made.
+    """
+    with _find(path, make=True) as place:
         if place.own is not None:
             descriptor = os.dup(place.own)
         elif _is_replaceable(place) and place.may_create():

@@ -448,7 +448,7 @@ def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, ca
     ("raised", "code", "said"),
     [
         (LaunchError("start-failed", "1 of 1 node"), 1, "error[start-failed]: 1 of 1 node\n"),
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "error[interrupted]: SIGINT to mpilaunch\n"),
         (
             ZeroDivisionError("oops"),
             70,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import mpilaunch
-from tests.support.launching import finish, launch, launching, script, sh
+from tests.support.launching import finish, launch, launching, script, sh, wait_for_files
 from tests.support.paths import DOCS
 
 PAGE = (DOCS / "report.md").read_text(encoding="utf-8")
@@ -76,15 +79,64 @@ def test_every_member_is_documented_and_every_documented_member_is_there(tmp_pat
     assert {name for name in found ^ documented if "gpus[]" not in name} == set()
 
 
-def test_a_job_that_does_not_start_writes_no_report(tmp_path: Path) -> None:
-    assert launch("-np", "1", "--report", "report.json", "no-such-program", cwd=tmp_path).code == 1
+@pytest.mark.parametrize(
+    ("words", "code", "cause", "detail", "host", "nodes"),
+    [
+        ("-H nod3,local true", 1, "start-host-unknown", "1 of 2 nodes: nod3: host name unknown", "nod3", ["nod3", "local"]),
+        ("-H local,local ./nope", 1, "start-program-missing", "2 of 2 nodes: local", "local", ["local", "local"]),
+        ("-H local:1 -np 2 true", 2, "not-enough-slots", "2 ranks", None, []),
+        ("-np 0 true", 2, "option-value", "--np: 0 is out of range", None, []),
+        ("--no-such true", 2, "option-unknown", "unknown option --no-such", None, []),
+        ("-np 2", 2, "no-program", "no program to run", None, []),
+        ("-H local -x TOKEN=hf_aaaaaaaaaaaaaaaaaaaaaaaa= --app=hf_aaaaaaaaaaaaaaaaaaaaaaaa", 2, "", "<masked>", None, []),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_report_of_a_job_that_does_not_start(
+    words: str, code: int, cause: str, detail: str, host: str | None, nodes: list[str], tmp_path: Path
+) -> None:
+    report = report_of(tmp_path, *words.split(), code=code)
+    verdict = report["verdict"]
+    assert (verdict["exit_code"], verdict["host"]) == (code, host)
+    assert cause in verdict["cause"] and detail in verdict["detail"] and "hf_" not in json.dumps(report)
+    assert [node["name"] for node in report["nodes"]] == nodes
+    assert (report["plan"] is None, report["job_id"] is None) == (not nodes, not nodes)
+    assert (report["ranks"], report["attempts"], verdict["swept"]) == ([], [], [])
+    if cause.startswith("start-"):
+        assert verdict["context"][-1] == "no rank was started anywhere" and verdict["hint"]
+
+
+def test_the_report_of_a_signal_that_comes_before_the_ranks(tmp_path: Path) -> None:
+    agent = "sh -c 'echo x >waits; exec sleep 100'"
+    with launching("--report", "report.json", "--agent", agent, "-H", "n1", "true", cwd=tmp_path) as process:
+        wait_for_files(tmp_path / "waits")
+        process.send_signal(signal.SIGINT)
+        done = finish(process)
+    assert done.code == 130 and "SIGINT during the start" in done.words
+    assert json.loads((tmp_path / "report.json").read_text())["verdict"]["cause"] == "interrupted"
+
+
+def test_a_report_makes_its_directories_and_is_written_by_the_variable_too(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "1" / "report.json"
+    assert launch("-np", "1", "true", env={"MPILAUNCH_REPORT": str(path)}).code == 0
+    assert json.loads(path.read_text())["verdict"]["cause"] == "ok"
+    assert launch("--frob", "true", env={"MPILAUNCH_REPORT": str(path)}).code == 2
+    assert json.loads(path.read_text())["verdict"]["cause"] == "option-unknown"
+
+
+def test_what_only_shows_a_plan_writes_no_report(tmp_path: Path) -> None:
+    for option in ("--dry-run", "--show-config", "--show-env=0"):
+        assert launch("--report", "report.json", option, "true", cwd=tmp_path).code == 0
+        assert launch("--report", "report.json", option, "-H", "local:1", "-np", "2", "true", cwd=tmp_path).code in (0, 2)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
-    done = launch("-np", "1", "--report", "no/such/report.json", *sh("touch ran"), cwd=tmp_path)
-    assert (done.code, list(tmp_path.iterdir())) == (2, [])
-    assert done.words.startswith("error[report-file]: --report no/such/report.json: ")
+    (tmp_path / "file").touch()
+    done = launch("-np", "1", "--report", "file/report.json", *sh("touch ran"), cwd=tmp_path)
+    assert (done.code, list(tmp_path.iterdir())) == (2, [tmp_path / "file"])
+    assert done.words.startswith("error[report-file]: --report file/report.json: ")
+    assert launch("--report", "file/report.json", "--frob", cwd=tmp_path).words.count("error[") == 2
 
 
 def test_an_old_report_is_replaced(tmp_path: Path) -> None:

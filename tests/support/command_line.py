@@ -10,6 +10,7 @@ from unittest import mock
 from mpilaunch.cli import build_job, command
 from mpilaunch.cli.console import Console
 from mpilaunch.cli.verbs import Request
+from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.job.settings import Settings
 from mpilaunch.job.spec import JobSpec
 
@@ -18,7 +19,7 @@ def request(words: Sequence[str], environ: Mapping[str, str] | None = None, name
     """Return what a command line asks for; raises UsageError."""
     environ = {"HOME": "/nowhere"} if environ is None else environ
     with mock.patch.dict(os.environ, environ, clear=True):
-        return command.read(words, command.Surroundings(environ, Console(io.StringIO(), environ), name))
+        return command.read(words, command.Surroundings(environ, Console(io.StringIO(), environ), ErrorReport(), name))
 
 
 def settings(words: str = "", environ: Mapping[str, str] | None = None) -> Settings:

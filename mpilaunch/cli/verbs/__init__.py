@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.cli.console import Console
+from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Section, Settings
 
@@ -26,12 +27,13 @@ NAMES = ("run", "up", "down")
 
 
 class Request(NamedTuple):
-    """A parsed command line, with the environment and the user's console."""
+    """A parsed command line, with the environment, the user's console and the place for an error."""
 
     settings: Settings
     sections: tuple[Section, ...]
     environ: Mapping[str, str]
     console: Console
+    report: ErrorReport
 
 
 def module_of(name: str) -> ModuleType:

@@ -58,7 +58,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     from mpilaunch.head import begin
 
     settings, console = request.settings, request.console
-    job = make_job(settings, request.sections, request.environ)
+    request.report.job = job = make_job(settings, request.sections, request.environ)
     if settings["display-allocation"]:
         from mpilaunch.job.plan import allocation_as_text
 
@@ -66,7 +66,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     if job.pending:
         from mpilaunch.head.nodes.survey import map_by_topology
 
-        job = map_by_topology(job, console)
+        request.report.job = job = map_by_topology(job, console)
     if settings["display-map"]:
         from mpilaunch.job.plan import map_as_text
 

@@ -106,14 +106,14 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
         lines.append(f"{fold([member.name for member in members])}: {WORDS[cause]}{description}")
         details += _details(members) if not shown else []
     details.append("no rank was started anywhere")
-    indexes = list(dict.fromkeys(failure.node for failure in failures))
+    failed_nodes = {failure.node: failure.name for failure in failures}
     failed = len({(failure.name, failure.node) for failure in failures})
     hint = "; ".join(dict.fromkeys(_hint(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN]))
     if len(lines) == 1:
         message = f"{failed} of {nodes} nodes: {lines[0]}" if nodes > 1 else lines[0]
-        return LaunchError(f"start-{ordered[0][0][0]}", message, context=details, hint=hint, nodes=indexes)
+        return LaunchError(f"start-{ordered[0][0][0]}", message, context=details, hint=hint, nodes=failed_nodes)
     message = f"{failed} of {plural(nodes, 'node')} did not start"
-    return LaunchError("start-failed", message, context=[*lines, *details], hint=hint, nodes=indexes)
+    return LaunchError("start-failed", message, context=[*lines, *details], hint=hint, nodes=failed_nodes)
 
 
 def _hint(cause: str, failures: Sequence[NodeFailure]) -> str:

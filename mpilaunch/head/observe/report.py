@@ -7,7 +7,7 @@ such as /dev/null is written to directly.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mpilaunch
@@ -16,6 +16,7 @@ from mpilaunch.head import safe_files
 from mpilaunch.head.observe import Timeline
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.plan import plan_as_json
 from mpilaunch.job.restarts import Layout
 from mpilaunch.job.spec import JobSpec
@@ -39,26 +40,54 @@ def report(
 ) -> dict[str, Any]:
     """Return the report as data; docs/report.md describes every member."""
     return {
-        "schema": SCHEMA,
-        "mpilaunch": mpilaunch.__version__,
-        "job_id": job.job_id,
-        "plan": plan_as_json(job),
+        **_head(job),
         "phases": timeline.phases(),
-        "verdict": {
-            **_summary(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
-            "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
-            "hint": verdict.hint,
-            "likely_cause": verdict.likely and {
-                "rank": verdict.likely.end.rank,
-                "host": verdict.likely.host,
-                "detail": verdict.likely.end.description,
-                "last_lines": [line.decode("utf-8", "replace") for line in verdict.likely.last_lines],
-                "hint": verdict.likely.hint,
-            },
-            "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
-        },
+        "verdict": _verdict(verdict),
         "nodes": [_node(job, index, facts.get(index)) for index in job.job_map.nodes],
         "ranks": [_rank(rank, ranks, state, timeline) for rank in state.states],
+    }
+
+
+def report_of_error(error: LaunchError, mask: Callable[[str], str], job: JobSpec | None) -> dict[str, Any]:
+    """Return the report of a job that did not start, with the same members.
+
+    Args:
+        mask: hides the secrets in a text.
+        job: None when the error was found before it was built.
+    """
+    hint = error.hint and mask(error.hint)
+    host = fold(error.nodes.values())
+    verdict = Verdict(error.exit_code, error.reference, host=host, detail=mask(error.message), hint=hint)
+    return {
+        **_head(job),
+        "phases": {},
+        "verdict": {**_verdict(verdict), "context": list(map(mask, error.context))},
+        "nodes": [] if job is None else [_node(job, index, None) for index in job.job_map.nodes],
+        "ranks": [],
+        "attempts": [],
+    }
+
+
+def _head(job: JobSpec | None) -> dict[str, Any]:
+    """Return the members that tell what was to be done."""
+    plan = None if job is None else plan_as_json(job)
+    return {"schema": SCHEMA, "mpilaunch": mpilaunch.__version__, "job_id": job and job.job_id, "plan": plan}
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        **_summary(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
+        "context": [],
+        "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
+        "hint": verdict.hint,
+        "likely_cause": verdict.likely and {
+            "rank": verdict.likely.end.rank,
+            "host": verdict.likely.host,
+            "detail": verdict.likely.end.description,
+            "last_lines": [line.decode("utf-8", "replace") for line in verdict.likely.last_lines],
+            "hint": verdict.likely.hint,
+        },
+        "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
     }
 
 

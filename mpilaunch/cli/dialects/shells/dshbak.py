@@ -23,7 +23,7 @@ Usage: dshbak [OPTION]... [FILE]...
  -d DIR   Send output to files in DIR, one file per host
  -f       With -d, force creation of DIR
 """
-_BROKEN_PIPE = 141
+_BROKEN_PIPE, _INTERRUPTED = 141, 130
 _RULE = b"-" * 16 + b"\n"
 _LINE = re.compile(rb"\s*(\S+?)\s*: ?")
 """What precedes the text of a line; other lines are left out."""
@@ -52,6 +52,8 @@ def main(words: Sequence[str]) -> int:
                 _print(texts, together="-c" in options)
     except BrokenPipeError:
         return _BROKEN_PIPE
+    except KeyboardInterrupt:  # as the end of the program before it in the pipe
+        return _INTERRUPTED
     except OSError as error:
         message = f"cannot write to stdout: {reason_of(error)}"
         raise LaunchError("output-lost", message, exit_code=ExitCode.OUTPUT_LOST) from error
