@@ -21,6 +21,7 @@ from mpilaunch.cli.options import BY_NAME, OPTIONS
 from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, read_command
 from mpilaunch.cli.types import VARIABLES, Option, OptionUses, Origin
 from mpilaunch.cli.verbs.error_report import ErrorReport
+from mpilaunch.cli.verbs.mistakes import overridden
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Layer, Section, Setting, Settings
 
@@ -114,7 +115,7 @@ def _request(line: CommandLine, surroundings: Surroundings, of_verb: tuple[Optio
     settings = Settings(settings_of(line.job, (*OPTIONS, *of_verb), defaults))
     console.quiet, console.verbose = settings["quiet"], settings["verbose"]
     console.show_secrets = settings["show-secrets"]
-    for text, level in line.notes:
+    for text, level in (*line.notes, *((note, 0) for note in overridden(line.job))):
         console.remark(text, level=level)
     only_shows = settings["dry-run"] or settings["show-config"] or settings["show-env"] is not None
     report.path = None if only_shows else settings["report"]

@@ -84,13 +84,23 @@ class Text(click.types.StringParamType):
         return [CompletionItem(word) for word in self.words if word.startswith(incomplete)]
 
 
+OTHER_NAMES = {"tensorflow": "tf", "keras": "tf", "pytorch-lightning": "lightning", "slurm": "srun"}
+"""Words that users write for one that is not similar."""
+
+
 class OneOf(Text):
     """One of a few words."""
 
     def parse(self, text: str) -> str:
         if text not in self.words:
-            raise ValueError(f"'{text}' is not one of {', '.join(self.words)}{did_you_mean(text, self.words)}")
+            raise ValueError(f"'{text}' is not one of {', '.join(self.words)}{_meant(text, self.words)}")
         return text
+
+
+def _meant(text: str, words: Sequence[str]) -> str:
+    """Return "; did you mean WORD?", or ""."""
+    other = OTHER_NAMES.get(text.lower())
+    return f"; did you mean {other}?" if other in words else did_you_mean(text, words)
 
 
 class SomeOf(Text):

@@ -21,7 +21,7 @@ from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.mapping import MappingPolicy
 from mpilaunch.placement.topology import OBJECTS
-from mpilaunch.text import did_you_mean, is_whole_number
+from mpilaunch.text import closest, did_you_mean, is_whole_number
 
 _HINTS = {
     "map-by": "--map-by is slot, node, an object like core, numa or socket, ppr:N:OBJECT, seq or rankfile; see docs/mapping.md",
@@ -312,5 +312,6 @@ def _object(word: str, option: str, text: str) -> str:
         return word
     if word in _INSTEAD:
         raise UsageError(option, f"--{option}: '{word}' is not supported", hint=_INSTEAD[word])
-    guess = did_you_mean(word, (*OBJECTS, *(("none", "cpu-list", "user") if option == "bind-to" else ("slot", "node"))))
-    raise UsageError(option, f"--{option}: unknown policy '{text}'{guess}", hint=_HINTS[option])
+    guess = closest(word, (*OBJECTS, *(("none", "cpu-list", "user") if option == "bind-to" else ("slot", "node"))))
+    end = f"; did you mean {text.replace(word, guess)}?" if guess else ""
+    raise UsageError(option, f"--{option}: unknown policy '{text}'{end}", hint=_HINTS[option])

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -440,6 +441,7 @@ def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, ca
 
     verdict = Verdict(7, "rank-failed", first=RankEnd(1, code=7), host="local")
     monkeypatch.setattr(module, "launch", lambda job, observer, local: verdict)
+    capsys.readouterr()
     assert main(["prog"]) == 7
     assert capsys.readouterr().err == "error[rank-failed]: rank 1 on local exited with code 7 after 0.0 s\n"
 
@@ -576,25 +578,114 @@ def test_a_missing_program_named_like_a_verb_gets_a_hint(here: Path, words: list
 
 @pytest.mark.parametrize("program", ["no-such-program", "./uup"])
 def test_any_other_missing_program_gets_the_usual_hint(here: Path, program: str) -> None:
-    assert for_missing_program([[program]]) is None
+    assert for_missing_program([[program]], ["node01"]) is None
+    assert for_missing_program([[program]]) == "give its path, or --wdir DIR, or -x PATH", "on this machine"
 
 
 def test_a_program_of_this_machine_is_not_taken_for_a_verb(here: Path, monkeypatch) -> None:
-    assert for_missing_program([["uup"]])
+    assert for_missing_program([["uup"]], ["node01"])
     (here / "uup").touch(mode=0o755)
-    assert for_missing_program([["uup"]]) is None
+    assert for_missing_program([["uup"]], ["node01"]) is None
     (here / "uup").rename(here / "uq")
     (here / "bin").mkdir()
     (here / "bin/uup").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(here / "bin"))
-    assert for_missing_program([["uup"]]) is None
+    assert for_missing_program([["uup"]], ["node01"]) is None
+
+
+@pytest.mark.parametrize(
+    ("program", "hint"),
+    [
+        (["\u2014np", "2", "x"], "'\u2014' is not a hyphen, though it looks like one: write -np"),
+        (["cd", "/tmp"], "cd is a command of the shell: mpilaunch sh -c 'cd /tmp && ...'; --wdir DIR sets the directory"),
+        (["node02", "true"], "is node02 a host? hosts are separated by commas: -H node01,node02"),
+        (["train.pyy"], "did you mean train.py?"),
+        (["sub/evil.py"], "did you mean sub/eval.py?"),
+    ],
+)
+def test_a_missing_program_that_is_something_else_gets_a_hint(here: Path, program: list[str], hint: str) -> None:
+    (here / "sub").mkdir()
+    (here / "sub" / "eval.py").touch()
+    (here / "train.py").touch()
+    assert (for_missing_program([program], ["node01"]) or "").startswith(hint)
+
+
+def test_a_program_that_cannot_be_executed_gets_a_hint(here: Path) -> None:
+    (here / "crlf.sh").write_bytes(b"#!/bin/sh\r\ntrue\r\n")
+    (here / "plain").write_bytes(b"true\n")
+    for name in ("crlf.sh", "plain"):
+        (here / name).chmod(0o755)
+    (here / "folder").mkdir()
+    for name, code, hint in (
+        ("./folder", 1, "a program is a file in it: add its name"),
+        ("./crlf.sh", 1, "the file has the line ends of Windows: sed -i 's/\\r$//' FILE"),
+        ("./plain", 126, "no program for this machine; a script needs a first line like #!/bin/sh (or: mpilaunch sh FILE)"),
+    ):
+        done = run_python("-m", "mpilaunch", "-np", "1", name, agents=True)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (code, f"hint: {hint}")
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("train.py -np 2", "train.py gets -np as its argument: options of mpilaunch must precede the program"),
+        ("sh x --hostfile=h", "sh gets --hostfile as its argument: options of mpilaunch must precede the program"),
+        ("-np 1 -- a : -np 1 b -np 3", "b gets -np as its argument: options of mpilaunch must precede the program"),
+        ("-H node01:2222 true", "node01:2222 means 2222 slots; a port is set in a hostfile: node01 port=2222"),
+        ("echo {rank}", "echo gets {rank} as it stands: --template fills it in"),
+        ("train.py --out=runs/{host}.{local_rank}", "train.py gets {host} as it stands: --template fills it in"),
+        ("-N 8 --pernode true", "--pernode overrides -N 8: both set --npernode"),
+    ],
+)
+def test_a_command_line_that_is_hardly_meant_gets_a_note(words: str, note: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = words.replace("-- a :", "a :")
+    assert main(["--dry-run", *words.split()]) == 0
+    assert capsys.readouterr().err == f"note: {note}\n"
+    assert main(["-q", "--dry-run", *words.split()]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("grep", "-n", "-N", "8"),
+        ("mpirun", "-np", "4", "prog"),
+        ("/opt/bin/mpiexec.hydra", "-np", "4", "prog"),
+        ("ssh", "node01", "horovodrun", "-np", "2"),
+        ("sh", "-c", "prog -np 2"),
+        ("-H", "node01:1023", "true"),
+        ("python", "-c", "print(f'{rank}')"),
+        ("awk", "{rank = $1}"),
+        ("jq", '{"host": .host}'),
+        ("sh", "-c", "echo ${rank}"),
+        ("echo", "{other}"),
+        ("--template", "echo", "{rank}"),
+        ("-np", "2", "-np", "3", "true"),
+        ("-np", "2", "--n", "2", "true"),
+        ("-x", "A=1", "--export", "B=1", "true"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_line_that_may_be_meant_gets_none(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--dry-run", *words]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_variable_that_is_no_options_gets_a_note(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("NUMPROCS", "RANK", "JOB_ID", "RESTART_COUNT"):  # but for the first, of ranks, where mpilaunch may run
+        monkeypatch.setenv(f"MPILAUNCH_{name}", "3")
+    assert main(["--dry-run", "true"]) == 0
+    said = "note: the variable MPILAUNCH_NUMPROCS has no effect: no option has this name (mpilaunch --help all)\n"
+    assert capsys.readouterr().err == said
 
 
 def test_options_behind_a_program_that_fails_get_a_hint() -> None:
     done = run_python("-m", "mpilaunch", "-np", "1", "ls", "-np", "4", agents=True)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "hint: ls received -np as its argument; options of mpilaunch must precede the program"
+        "hint: ls gets -np as its argument: options of mpilaunch must precede the program"
     )
 
 

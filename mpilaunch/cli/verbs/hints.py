@@ -10,17 +10,19 @@ import os
 import re
 import shlex
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from mpilaunch.cli.verbs import NAMES
 from mpilaunch.text import closest
 
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+"""What word processors and web pages put in the place of hyphens."""
+BUILTINS = frozenset({".", "alias", "cd", "declare", "eval", "exec", "export", "set", "source", "ulimit", "umask", "unset"})
+"""Commands of shells that are no programs."""
+MOST_FILES = 10_000
+"""Entries of a directory among which a similar name is looked for."""
 NOT_VERBS = ("help", "version")
 """Options that users may write as if they were verbs."""
-MISPLACED = frozenset(
-    {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
-)
-"""Our options that few programs have: among the arguments of a program that fails, they are likely misplaced."""
 READERS = frozenset(
     {"python", "ipython", "pypy", "perl", "ruby", "lua", "node", "julia", "R", "octave", "tclsh", "bc", "gdb", "cat"}
     | {"sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh"}
@@ -60,9 +62,20 @@ def stdin_reader(programs: Sequence[Sequence[str]]) -> str | None:
     return None
 
 
-def for_missing_program(programs: Sequence[Sequence[str]]) -> str | None:
-    """Return a hint if a missing program is probably a command line, a variable or a misspelled verb, else None."""
+def for_missing_program(programs: Sequence[Sequence[str]], hosts: Sequence[str] = ()) -> str | None:
+    """Return a hint on what a missing program probably is, or where it may be; None if nothing is known.
+
+    Args:
+        hosts: names of the job's nodes that are not this machine.
+    """
     for program in programs:
+        if program[0][0] in DASHES:
+            return f"'{program[0][0]}' is not a hyphen, though it looks like one: write -{program[0].strip(DASHES)}"
+        if program[0] in BUILTINS:
+            line = shlex.quote(f"{shlex.join(program)} && ...")
+            return f"{program[0]} is a command of the shell: mpilaunch sh -c {line}; --wdir DIR sets the directory of the ranks"
+        if len(program) > 1 and any(_without_digits(program[0]) == _without_digits(host) for host in hosts):
+            return f"is {program[0]} a host? hosts are separated by commas: -H {hosts[-1]},{program[0]}"
         if (hint := _for_variables(program)) is not None:
             return hint
     for name in (program[0] for program in programs):
@@ -76,6 +89,32 @@ def for_missing_program(programs: Sequence[Sequence[str]]) -> str | None:
     name = programs[0][0]
     if not shutil.which(name) and not os.path.exists(name) and (guess := closest(name, (*NAMES, *NOT_VERBS))):
         return f"did you mean: mpilaunch {'--' if guess in NOT_VERBS else ''}{guess}"
+    if (similar := _similar_file(name)) is not None:
+        return f"did you mean {similar}?"
+    return None if hosts else "give its path, or --wdir DIR, or -x PATH"
+
+
+def _similar_file(path: str) -> str | None:
+    """Return the path of a file whose name is similar to that of one that is not there."""
+    folder, slash, name = path.rpartition("/")
+    try:
+        names = list(islice((entry.name for entry in os.scandir((folder or slash) if slash else ".")), MOST_FILES))
+    except OSError:
+        return None
+    guess = None if name in names else closest(name, names)
+    return guess and f"{folder}{slash}{guess}"
+
+
+def _without_digits(name: str) -> str:
+    return name.rstrip("0123456789") if name[-1:].isdigit() else ""
+
+
+def for_unusable_program(message: str) -> str | None:
+    """Return a hint if the program is a directory or was written on Windows, by the text of its error; else None."""
+    if "is a directory" in message:
+        return "a program is a file in it: add its name"
+    if "\\r'" in message or "\r'" in message:
+        return "the file has the line ends of Windows: sed -i 's/\\r$//' FILE"
     return None
 
 
@@ -91,12 +130,3 @@ def _for_variables(program: Sequence[str]) -> str | None:
     exports = [word for variable in variables for word in ("-x", variable)]
     rest = program[len(variables) : len(variables) + 1]
     return f"variables of the ranks are set with -x: {shlex.join(['mpilaunch', *exports, *rest])}"
-
-
-def for_misplaced_options(programs: Sequence[Sequence[str]]) -> str | None:
-    """Return a hint if the arguments of a failed program probably include options meant for mpilaunch, else None."""
-    for program in programs:
-        for flag in (argument.partition("=")[0] for argument in program[1:]):
-            if flag in MISPLACED:
-                return f"{program[0]} received {flag} as its argument; options of mpilaunch must precede the program"
-    return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mpilaunch.cli import verbs
 from mpilaunch.cli.console import print_result
-from mpilaunch.cli.verbs import Request
+from mpilaunch.cli.verbs import Request, mistakes
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.text import numbered_ranks, printable
 
@@ -42,7 +43,9 @@ def main(request: Request) -> int:
     if settings["show-env"] is not None or settings["dry-run"]:
         from mpilaunch.cli.build_job import make_job
 
-        return show_plan(make_job(settings, request.sections, request.environ), settings)
+        job = make_job(settings, request.sections, request.environ)
+        _note_mistakes(request, job)
+        return show_plan(job, settings)
     from mpilaunch.head.begin import local_agent
 
     named = {name for section in request.sections for name in section.settings}
@@ -59,6 +62,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
     settings, console = request.settings, request.console
     request.report.job = job = make_job(settings, request.sections, request.environ)
+    _note_mistakes(request, job)
     if settings["display-allocation"]:
         from mpilaunch.job.plan import allocation_as_text
 
@@ -97,19 +101,36 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     except LaunchError as error:
         if error.reference == "start-program-missing":
             from mpilaunch.cli.verbs import hints
+            from mpilaunch.head.nodes.bundle import LOCAL
 
-            error.hint = hints.for_missing_program(programs) or error.hint
+            started_on = (job.allocation.nodes[index] for index in job.job_map.nodes)
+            away = [node.name for node in started_on if node.agent != LOCAL]
+            error.hint = hints.for_missing_program(programs, away) or error.hint
+        elif error.reference in ("start-program-not-executable", "start-interpreter-missing"):
+            from mpilaunch.cli.verbs import hints
+
+            error.hint = hints.for_unusable_program(error.message) or error.hint
         raise
     if verdict.cause == "rank-failed" and verdict.hint is None:
-        from mpilaunch.cli.verbs import hints
-
-        verdict = verdict._replace(hint=hints.for_misplaced_options(programs))
+        verdict = verdict._replace(hint=next(mistakes.misplaced_options(programs), None))
     console.verdict(verdict)
     if settings["exit-code"] == "first":
         return verdict.exit_code
     from mpilaunch.job.verdict import exit_code_of
 
     return exit_code_of(verdict, settings["exit-code"])
+
+
+def _note_mistakes(request: Request, job: JobSpec) -> None:
+    programs = [section.program for section in request.sections]
+    notes = (
+        mistakes.misplaced_options(programs),
+        mistakes.forgotten_template(request.sections, request.settings["template"]),
+        mistakes.ports_as_slots(job.allocation.nodes),
+        mistakes.unknown_variables(request.environ),
+    )
+    for note in chain.from_iterable(notes):
+        request.console.remark(note)
 
 
 def show_plan(job: JobSpec, settings: Settings) -> int:

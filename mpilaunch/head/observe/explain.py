@@ -21,6 +21,8 @@ def explain(verdict: Verdict, first: RankEnd, lines_of: Callable[[int], Sequence
     hint = None if finding is None else finding.hint
     if first.errno == errno.E2BIG:
         hint = ranks.explain_size(first.rank)
+    elif first.errno == errno.ENOEXEC:
+        hint = "no program for this machine; a script needs a first line like #!/bin/sh (or: mpilaunch sh FILE)"
     cause = likely_cause(first, verdict.failed_after, lines_of)
     likely = None
     if cause is not None:

@@ -1,0 +1,86 @@
+"""Notes on a valid command line that most likely does not mean what its user wants. Pure.
+
+A note is said whatever comes of the job, and never with -q, so it is for words that can hardly be meant. `hints` has the hints
+for a job that failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from mpilaunch.cli.config import NOT_OPTIONS
+from mpilaunch.cli.options import OPTIONS
+from mpilaunch.cli.types import VARIABLES, OptionUses
+from mpilaunch.hosts.allocation import Node
+from mpilaunch.job.environment.templates import FIELDS
+from mpilaunch.job.settings import Section
+
+MISPLACED = frozenset(
+    {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
+)
+"""Our options that few programs have."""
+LAUNCHERS = frozenset(
+    {"mpilaunch", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich", "orterun", "prterun", "prun", "srun"}
+    | {"aprun", "jsrun", "flux", "horovodrun", "torchrun", "deepspeed", "accelerate", "ssh", "sudo", "env", "docker", "podman"}
+)
+"""Programs to whose arguments such options may belong, or those of a program that they start."""
+LEAST_PORT = 1024
+"""Slots of a node in --host from which the number was rather meant as a port."""
+_FIELD = re.compile(r"\{(?:" + "|".join(FIELDS) + r")\}")
+_PLAIN = re.compile(r"[\w./:=,@%+{}-]*", re.ASCII)
+"""Words that are no code of another language."""
+
+
+def misplaced_options(programs: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield a note for each program whose arguments are likely to include an option meant for mpilaunch."""
+    for program in programs:
+        for place, word in enumerate(program):
+            if LAUNCHERS.intersection((word, word.rpartition("/")[2])):
+                break
+            flag = word.partition("=")[0]
+            if place and flag in MISPLACED:
+                yield f"{program[0]} gets {flag} as its argument: options of mpilaunch must precede the program"
+                break
+
+
+def forgotten_template(sections: Iterable[Section], template: bool) -> Iterator[str]:
+    """Yield a note for each program with a field of a template among its arguments, without --template."""
+    for section in sections:
+        own = section.settings.get("template")
+        if template or (own is not None and own.value):
+            continue
+        for word in section.program[1:]:
+            if (found := _FIELD.search(word)) and _PLAIN.fullmatch(word):
+                yield f"{section.program[0]} gets {found[0]} as it stands: --template fills it in"
+                break
+
+
+def ports_as_slots(nodes: Iterable[Node]) -> Iterator[str]:
+    """Yield a note for the first node whose number of slots looks like a port."""
+    for node in nodes:
+        if node.origin == "--host" and len(node.slots) >= LEAST_PORT:
+            count = len(node.slots)
+            yield f"{node.name}:{count} means {count} slots; a port is set in a hostfile: {node.name} port={count}"
+            return
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield a note for each variable that begins like that of an option and belongs to none; `config` refuses similar names."""
+    prefix = f"{VARIABLES}_"
+    known = {option.variable for option in OPTIONS}.union(prefix + word for word in NOT_OPTIONS)
+    for name in environ:
+        if name.startswith(prefix) and name not in known:
+            yield f"the variable {name} has no effect: no option has this name (mpilaunch --help all)"
+
+
+def overridden(uses: OptionUses) -> Iterator[str]:
+    """Yield a note for each option that is given twice by different flags, with different values."""
+    last = {use.option.key: use for use in uses}
+    for use in uses:
+        other = last[use.option.key]
+        if use.option.multiple or use.option.joins or not (use.flag.startswith("-") and other.flag.startswith("-")):
+            continue
+        if use.flag != other.flag and use.value != other.value and use.place == other.place:
+            value = "" if use.option.is_flag else f" {use.value}"
+            yield f"{other.flag} overrides {use.flag}{value}: both set --{use.option.key}"
