@@ -116,8 +116,8 @@ def test_parts_reduce_together_with_the_variables_of_a_trainer_pod(link: Path) -
     ):
         (out, err), (_, other) = (parts[0].communicate(timeout=SECONDS) for parts in (first, second))
     assert out == "2 ranks agree\n", err
-    assert "note: as node 0 of 2, this machine starts rank 0 of the job's 2; messages count from 0" in err
-    assert "note: as node 1 of 2, this machine starts rank 1 of the job's 2; messages count from 0" in other
+    assert "note: as node 0 of 2, this machine starts rank 0 of the job's 2\n" in err
+    assert "note: as node 1 of 2, this machine starts rank 1 of the job's 2\n" in other
 
 
 @pytest.mark.needs("torch")

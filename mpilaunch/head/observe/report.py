@@ -57,7 +57,10 @@ def report(
             },
             "swept": [{"host": host, "pid": pid, "name": name} for host, pid, name in verdict.swept],
         },
-        "nodes": [_node(job, index, facts.get(index)) for index in job.job_map.nodes],
+        "nodes": [
+            _node(job, index, node_rank, facts.get(index))
+            for node_rank, index in enumerate(job.job_map.nodes, start=job.first_node_rank)
+        ],
         "ranks": [_rank(rank, ranks, state, timeline) for rank in state.states],
     }
 
@@ -80,8 +83,8 @@ def _summary(verdict: Verdict, detail: str) -> dict[str, Any]:
     }
 
 
-def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"index": index, "name": job.allocation.nodes[index].name}
+def _node(job: JobSpec, index: int, node_rank: int, facts: NodeFacts | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"index": index, "node_rank": node_rank, "name": job.allocation.nodes[index].name}
     if facts is not None:
         data |= {
             "hostname": facts.hostname,

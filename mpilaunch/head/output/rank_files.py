@@ -86,7 +86,7 @@ def is_printed(job: JobSpec, kind: int, local_rank: int) -> bool:
 
 def streams_of(job: JobSpec, world: World) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yield channel, kind (STDOUT or STDERR) and tag fields of each stream of a world's ranks."""
-    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
+    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes, start=job.first_node_rank)}
     for place in world.job_map.placements:
         rank, host = world.first + place.rank, job.allocation.nodes[place.node].name
         fields = {"rank": rank, "local_rank": place.local_rank, "node_rank": node_ranks[place.node], "host": host}
@@ -97,7 +97,7 @@ def streams_of(job: JobSpec, world: World) -> Iterator[tuple[int, int, dict[str,
 def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
     """Return the path of each stream that goes to a file, by channel, and the paths that the user named without any field."""
     output = job.output
-    width = max(4, len(str(len(job.job_map.placements) - 1)))
+    width = max(4, len(str(job.size - 1)))
     templates = {STDOUT: output.stdout_file, STDERR: output.stderr_file}
     tags = {kind: parse_tag(text, "--output-file") for kind, text in templates.items() if text is not None}
     paths, named = {}, set()
