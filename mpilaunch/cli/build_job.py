@@ -339,7 +339,7 @@ def _file_template(settings: Settings, name: str) -> str | None:
     text: str | None = settings[name]
     if text is not None and any(field in ("time", "stream") for field, _ in parse_tag(text, f"--{name}").pieces):
         message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
-        raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
+        raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host}, {job}, {run} or {restart}")
     return text
 
 

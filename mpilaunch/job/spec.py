@@ -45,6 +45,11 @@ class OutputPolicy(NamedTuple):
     quiet: bool = False
     verbose: int = 0
 
+    @property
+    def has_files(self) -> bool:
+        """Whether output of the ranks goes to files."""
+        return (self.directory, self.stdout_file, self.stderr_file) != (None, None, None)
+
 
 class Deadlines(NamedTuple):
     """Time limits of a job, in seconds.
