@@ -25,7 +25,7 @@ from mpilaunch.job.environment.templates import check_templates, variable_templa
 from mpilaunch.job.output.tags import parse_tag, tag_template
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
 from mpilaunch.job.settings import Layer, Section, Setting, Settings, Value, merge_program_settings
-from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_stdin_rank
+from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_ranks
 from mpilaunch.job.worlds import PORTS
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, cpus_of, placement_policies
@@ -48,6 +48,8 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     agent = operator_agent(settings, environ)
     nodes, own_slots = choose_nodes(settings, sections, mapping, lines, environ, agent)
     mapping, cpu = add_listed_nodes(mapping, cpu, lines, settings, nodes)
+    if part is not None:  # whoever reads the messages and files of all parts sees where each comes from
+        nodes = nodes._replace(nodes=tuple(node._replace(name=os.uname().nodename) for node in nodes.nodes))
     shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
     if len(sections) > 1:
         policies = [placement_policies(placement_options(own))[0] for own in of_each]
@@ -87,7 +89,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         pending=pending,
         slots_by=slots_by,
         part=part,
-        stdin=_stdin(settings, None if pending else len(job_map.placements)),
+        stdin=_stdin(settings, part),
         gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"]),
         cpu=cpu,
         output=OutputPolicy(
@@ -125,6 +127,10 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         mpi="none" if settings["bare"] else settings["mpi"],
         profiles=settings["profile"] or (),
     )
+    if not pending:
+        check_ranks(job)
+    if cpu.chosen:  # by the number of the rank
+        job = job._replace(cpu=cpu._replace(chosen=((),) * job.first_rank + cpu.chosen))
     forwarded, apps = _environments(settings, sections, of_each, environ, job)
     check_templates(apps)
     return job._replace(environment=forwarded, apps=apps)
@@ -234,18 +240,18 @@ def _share(number: int, section: Section, policy: MappingPolicy, slots: dict[int
     return Share(name, policy, slots)
 
 
-def _stdin(settings: Settings, ranks: int | None) -> str:
-    """Return the rank that reads stdin, "all" or "none"; `ranks` is None if their number is not known yet."""
+def _stdin(settings: Settings, part: Part | None) -> str:
+    """Return which rank reads stdin, as in `JobSpec.stdin`."""
     target: str = settings["stdin"]
     if target == "auto":
-        return "none" if os.isatty(0) else "0"  # a background job would stop at its first read of the terminal
+        if os.isatty(0):
+            return "none"  # a background job would stop at its first read of the terminal
+        return "0" if part is None else "first"
     if target in ("all", "none"):
         return target
     if not is_whole_number(target, 9):
         guess = did_you_mean(target, ("auto", "all", "none"))
         raise UsageError("stdin", f"--stdin: '{target}' is not a rank, all or none{guess}")
-    if ranks is not None:
-        check_stdin_rank(target, ranks)
     return str(int(target))
 
 
@@ -256,13 +262,13 @@ def _facts(job: JobSpec) -> Callable[[int | None, str], Mapping[str, int]]:
     """Return a function of a program, None for all, and a variable's name: its values, each with the first of the ranks."""
 
     @cache
-    def variables() -> list[dict[str, str]]:
+    def variables() -> dict[int, dict[str, str]]:
         from mpilaunch.head.nodes.preparation import variables_before_launch
 
         return variables_before_launch(job)
 
     def facts(app: int | None, name: str) -> Mapping[str, int]:
-        ranks = [place.rank for place in job.job_map.placements if app in (None, place.app)]
+        ranks = [place.rank for place in job.global_map.placements if app in (None, place.app)]
         known = all(name in variables()[rank] for rank in ranks)
         return {variables()[rank][name]: rank for rank in reversed(ranks)} if known else {}
 
@@ -333,7 +339,7 @@ def _file_template(settings: Settings, name: str) -> str | None:
     text: str | None = settings[name]
     if text is not None and any(field in ("time", "stream") for field, _ in parse_tag(text, f"--{name}").pieces):
         message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
-        raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host} or {job}")
+        raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host}, {job}, {run} or {restart}")
     return text
 
 

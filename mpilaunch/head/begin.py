@@ -47,6 +47,11 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
     else:
         local.dismiss()
 
+    if job.output.has_files:
+        from mpilaunch.head.output.earlier_runs import notes_on_earlier_runs  # few launches write files
+
+        for note in notes_on_earlier_runs(job):
+            observer.remark(note)
     from mpilaunch.head.tasks import run  # asyncio is imported while the daemons load
 
     return run(_launch(job, agents, observer))

@@ -36,7 +36,7 @@ class Checkpoints:
     def __init__(self, job: JobSpec, send: Callable[[dict[str, Any]], None], say: Callable[[str], None]) -> None:
         self._policy = job.checkpoints or CheckpointPolicy("")
         self._directory = job.checkpoint_directory or ""
-        self._size = len(job.job_map.placements)
+        self._ranks = [place.rank for place in job.global_map.placements]
         self._grace = job.deadlines.grace
         self._signal: int = getattr(signal, f"SIG{self._policy.signal}")
         self._send, self._say = send, say
@@ -109,7 +109,7 @@ class Checkpoints:
         self._send({"type": "signal", "signal": self._signal, "caught": True})
 
     def _remove_marks(self) -> None:
-        saved = set(range(self._size)) - set(self._missing())
+        saved = set(self._ranks) - set(self._missing())
         with suppress(OSError), safe_files.directory(self._directory) as directory:
             for rank in saved:
                 with suppress(OSError):
@@ -140,9 +140,9 @@ class Checkpoints:
     def _missing(self) -> list[int]:
         try:
             with safe_files.directory(self._directory) as directory:
-                return checkpoints.missing_ranks(os.listdir(directory), self._size)
+                return checkpoints.missing_ranks(os.listdir(directory), self._ranks)
         except OSError:
-            return list(range(self._size))
+            return self._ranks
 
 
 def number_set(prefix: str, directory: str) -> str:

@@ -74,7 +74,7 @@ class Launch:
             job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self.crashed
         )
         self._checkpoints = Checkpoints(job, self._send_all, self._say)
-        readers = {place.rank: place.node for place in job.job_map.placements if job.gets_stdin(place.rank)}
+        readers = {place.rank: place.node for place in job.global_map.placements if job.gets_stdin(place.rank)}
         self._stdin = StdinForwarder(readers, self._daemons.links)
 
     async def run(self, signals: SignalRelay) -> Verdict:

@@ -47,7 +47,7 @@ class Ranks:
         self.bindings: dict[int, RankBinding] = {}
         self.worlds_sent: Counter[int] = Counter()
         self._job, self._daemons, self._output, self._state, self._say = job, daemons, output, state, say
-        self._places: list[Placement] = []
+        self._places: dict[int, Placement] = {}
         self._worlds: dict[str, World] = {}
         self._on: defaultdict[int, list[int]] = defaultdict(list)
         self._counts: Counter[tuple[str, int]] = Counter()
@@ -68,7 +68,7 @@ class Ranks:
 
     def is_on(self, rank: int, index: int) -> bool:
         """Return whether the rank exists and is on this node."""
-        return rank < len(self._places) and self._places[rank].node == index
+        return rank in self._places and self._places[rank].node == index
 
     def check_rank(self, rank: int, index: int) -> None:
         """Raise WireError unless the rank exists and is on this node."""
@@ -213,8 +213,8 @@ class Ranks:
             raise
         self.worlds.append(world)
         self._worlds[world.name] = world
-        self._places += world.job_map.placements
         for place in world.job_map.placements:
+            self._places[world.first + place.rank] = place
             self._on[place.node].append(world.first + place.rank)
             self._counts[world.name, place.node] += 1
         self._state.add(range(world.first, world.first + world.size))

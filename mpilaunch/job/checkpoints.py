@@ -36,7 +36,7 @@ def mark_name(rank: int) -> str:
     return f"rank-{rank}.saved"
 
 
-def missing_ranks(names: Iterable[str], size: int) -> list[int]:
-    """Return the ranks of a job of `size` ranks whose mark is not among the names in their directory."""
+def missing_ranks(names: Iterable[str], ranks: Iterable[int]) -> list[int]:
+    """Return those of a job's ranks whose mark is not among the names in their directory."""
     marks = {int(match[1]) for name in names if (match := _MARK.fullmatch(name))}
-    return [rank for rank in range(size) if rank not in marks]
+    return [rank for rank in ranks if rank not in marks]

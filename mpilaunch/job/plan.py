@@ -22,10 +22,11 @@ _NODE_MEMBERS = ("index", "name", "origin", "agent", "user", "port", "namespace"
 
 def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, Any]:
     """Return the plan as data for json.dumps; `settings` adds every option with its provenance."""
-    places_of = job.job_map.by_node()
+    places_of = job.global_map.by_node()
     filled = _filled(job)
     plan = {
         "schema": SCHEMA,
+        **({} if job.part is None else {"part": job.part._asdict()}),
         "apps": [
             {
                 "program": _masked(job, app.program),
@@ -50,7 +51,7 @@ def plan_as_json(job: JobSpec, settings: Settings | None = None) -> dict[str, An
         "pending": bool(job.pending),
         "ranks": [
             {**place._asdict(), **({"program": _masked(job, filled[place.rank])} if filled else {})}
-            for place in job.job_map.placements
+            for place in job.global_map.placements
         ],
         "gpus": job.gpu._asdict(),
         "cpus": job.cpu._asdict(),
@@ -70,7 +71,7 @@ def plan_as_text(job: JobSpec) -> str:
     filled = _filled(job)
     for number, app in enumerate(job.apps):
         texts: dict[tuple[str, ...], list[int]] = {} if filled else {app.program: []}
-        for place in job.job_map.placements:
+        for place in job.global_map.placements:
             if place.app == number:
                 texts.setdefault(tuple(filled.get(place.rank, app.program)), []).append(place.rank)
         role = f", role {app.role}" * bool(app.role) + "".join(f", after {name}:{port}" for name, port in app.after)
@@ -86,7 +87,7 @@ def map_as_text(job: JobSpec) -> str:
     """Return the nodes with their ranks, and the slots that name GPUs or CPUs."""
     if job.pending:
         return "\n".join([f"the map depends on the topology of the nodes: {_mapping_rule(job)}", "", allocation_as_text(job)])
-    places_of = job.job_map.by_node()
+    places_of = job.global_map.by_node()
     size, used = len(job.job_map.placements), len(job.job_map.nodes)
     summary = f"{plural(size, 'rank')} on {plural(used, 'node')}, hosts from {job.allocation.source}"
     lines = [summary + (f", agent from {job.allocation.agent_source}" if job.allocation.agent_source else ""), ""]
@@ -97,11 +98,11 @@ def map_as_text(job: JobSpec) -> str:
         slots = len(pool[node.index].slots)
         ranks = fold_numbers(place.rank for place in places_of.get(node.index, ()))
         ranks = ranks or ("idle" if slots and not node.slots else "none")
-        nodes.append((str(node.index), node.name, _agent(job, node.agent), str(slots), ranks))
+        nodes.append((str(job.first_node_rank + node.index), node.name, _agent(job, node.agent), str(slots), ranks))
     lines += _table(("node", "host", "agent", "slots", "ranks"), nodes)
     rows = [
         (str(place.rank), job.allocation.nodes[place.node].name, str(place.slot), *_devices(job, place.node, place.slot))
-        for place in job.job_map.placements
+        for place in job.global_map.placements
     ]
     if any(gpus or cpus for *_, gpus, cpus in rows):
         lines += ["", *_table(("rank", "host", "slot", "GPUs", "CPUs"), rows)]

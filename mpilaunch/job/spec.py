@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mpilaunch.agent import AgentOptions
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
 from mpilaunch.job import checkpoints
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.cpu_binding import CpuPolicy
@@ -44,6 +44,11 @@ class OutputPolicy(NamedTuple):
     local_ranks: frozenset[int] | None = None
     quiet: bool = False
     verbose: int = 0
+
+    @property
+    def has_files(self) -> bool:
+        """Whether output of the ranks goes to files."""
+        return (self.directory, self.stdout_file, self.stderr_file) != (None, None, None)
 
 
 class Deadlines(NamedTuple):
@@ -159,6 +164,7 @@ class JobSpec(NamedTuple):
     Attributes:
         job_id: 16 lower-case hexadecimal digits, new for each launch, and `-N` for the N-th restart; marks the job's processes.
         apps: the programs, at least one; each placement names the program of its rank.
+        job_map: the ranks that this command starts, numbered from 0; `global_map` has the numbers that users are told.
         environment: variables forwarded to every rank: from the head's environment, `-x` and `--env-file`.
         python: interpreter for scripts that are not executable; None: the head's `python3` where a node has that path, else
             the node's own `python3`.
@@ -166,7 +172,7 @@ class JobSpec(NamedTuple):
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         skip_unreachable: nodes that do not start are lost nodes, and the ranks of the others start.
         bare: the ranks get no variables of frameworks, and no MPI.
-        stdin: which ranks get the head's stdin: "all", "none" or a rank number as text.
+        stdin: which ranks get the head's stdin: "all", "none", "first" of this command's, or a rank number as text.
         master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
         fanout, patient: nodes contacted at a time; unreachable ones are retried until `Deadlines.start`.
         mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
@@ -223,6 +229,31 @@ class JobSpec(NamedTuple):
     time_spent: float = 0.0
     last_port: int | None = None
 
+    # A command that starts one machine's part of a job knows only its own ranks. These, and `World.first`, are all that turns
+    # their numbers into those of the whole job, which messages, files and variables have.
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of the whole job."""
+        return len(self.job_map.placements) * (1 if self.part is None else self.part.nodes)
+
+    @property
+    def first_node_rank(self) -> int:
+        """The node rank of the first node of `job_map`."""
+        return 0 if self.part is None else self.part.node_rank
+
+    @property
+    def first_rank(self) -> int:
+        """The number in the whole job of rank 0 of `job_map`."""
+        return len(self.job_map.placements) * self.first_node_rank
+
+    @property
+    def global_map(self) -> JobMap:
+        """`job_map` with the ranks' numbers in the whole job."""
+        if not (first := self.first_rank):
+            return self.job_map
+        return self.job_map._replace(placements=tuple(one._replace(rank=first + one.rank) for one in self.job_map.placements))
+
     @property
     def run_id(self) -> str:
         """The id shared by all attempts of a job."""
@@ -247,10 +278,13 @@ class JobSpec(NamedTuple):
         return {"MPILAUNCH_CHECKPOINT_DIR": self.checkpoint_directory, **restart}
 
     def gets_stdin(self, rank: int) -> bool:
-        return self.stdin == "all" or self.stdin == str(rank)
+        """Return whether a rank of the whole job gets the head's stdin."""
+        return self.stdin in ("all", str(rank)) or (self.stdin == "first" and rank == self.first_rank)
 
 
-def check_stdin_rank(rank: str, ranks: int) -> None:
-    """Raise UsageError unless a job of `ranks` ranks has the rank that receives stdin."""
-    if int(rank) >= ranks:
-        raise UsageError("stdin", f"--stdin: there is no rank {rank}: the job has {numbered_ranks(ranks)}")
+def check_ranks(job: JobSpec) -> None:
+    """Raise UsageError unless the whole job, whose map is made, has the rank that gets stdin, and not too many ranks."""
+    if job.size > MAX_SLOTS:
+        raise UsageError("rank-count", f"{job.size:,} ranks asked for", hint=f"a job has {MAX_SLOTS:,} ranks at most")
+    if job.stdin.isdecimal() and int(job.stdin) >= job.size:
+        raise UsageError("stdin", f"--stdin: there is no rank {job.stdin}: the job has {numbered_ranks(job.size)}")

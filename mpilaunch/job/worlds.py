@@ -42,7 +42,7 @@ class World(NamedTuple):
     Attributes:
         number: its index among the worlds of the job, the initial ones first.
         name: unique in the job; also names its key-value space in PMI; not secret.
-        first: the number in the job of its rank 0.
+        first: the number of its rank 0 in the whole job.
         apps, job_map: its programs and the placement of its ranks; placements use rank numbers of this world.
         namespace: its name in PMIx. libpmix accepts any process that knows it as a rank of the world, so only daemons and ranks
             receive it, and it never appears in a file name, an argument or a message to the user.
@@ -74,7 +74,7 @@ class World(NamedTuple):
 def first_worlds(job: JobSpec) -> list[World]:
     """Return the worlds that a job begins with: one for each role, whose programs follow each other."""
     worlds: list[World] = []
-    start = first = 0
+    start, first = 0, job.first_rank
     for _, group in groupby(job.apps, key=lambda app: app.role):
         apps = tuple(group)
         job_map = job.job_map if len(apps) == len(job.apps) else _part(job.job_map, range(start, start + len(apps)))
@@ -97,9 +97,10 @@ def _part(job_map: JobMap, apps: range) -> JobMap:
 
 
 def neighbours(job: JobSpec, world: World) -> JobMap:
-    """Return the map of the ranks that start with a world and share its nodes: with roles all of the job's."""
+    """Return the map of the ranks that start with a world and share its nodes: with roles all of the job's, by their
+    numbers in the job, also for the only world of one machine's part of a job."""
     roles = any(app.role for app in job.apps)
-    return job.job_map if roles and not world.parent else world.job_map
+    return job.global_map if job.part is not None or (roles and not world.parent) else world.job_map
 
 
 def spawned_world(job: JobSpec, worlds: Sequence[World], request: Mapping[str, Any], living: Iterable[Placement]) -> World:

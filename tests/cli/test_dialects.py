@@ -80,6 +80,7 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(TABLE["cpus"])))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: ROOT_USER)
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "here", "6", "", "x86_64")))
     name, *words = shlex.split(entry["run"])
     monkeypatch.setattr(sys, "argv", [name])
     code = main(["--dry-run", "--json", *words])

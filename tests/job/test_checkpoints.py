@@ -31,9 +31,9 @@ def test_the_newest_set_is_the_one_with_the_highest_number() -> None:
 
 
 def test_a_rank_without_its_mark_is_missing() -> None:
-    assert missing_ranks([], 2) == [0, 1]
-    assert missing_ranks(["rank-0.saved", "rank-1.saved.part", "state-1", "rank-2.saved"], 3) == [1]
-    assert missing_ranks(["rank-0.saved", "rank-1.saved", "rank-17.saved"], 2) == []
+    assert missing_ranks([], range(2)) == [0, 1]
+    assert missing_ranks(["rank-0.saved", "rank-1.saved.part", "state-1", "rank-2.saved"], range(3)) == [1]
+    assert missing_ranks(["rank-0.saved", "rank-1.saved", "rank-17.saved"], range(2)) == []
 
 
 def test_a_number_that_another_launch_takes_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,8 @@ def utc(monkeypatch):
 
 
 def prefix(template: str, now: float = NOW, **fields) -> bytes:
-    known = {"rank": 3, "local_rank": 1, "node_rank": 2, "host": "node07", "stream": "stdout", "job": "4f0a"}
+    known = {"rank": 3, "local_rank": 1, "node_rank": 2, "host": "node07", "stream": "stdout"}
+    known |= {"job": "4f0a-1", "run": "4f0a", "restart": 1}
     return parse_tag(template).bind(**{**known, **fields}).prefix(now)
 
 
@@ -40,7 +41,8 @@ def prefix(template: str, now: float = NOW, **fields) -> bytes:
         ("{host:<10}{local_rank:>3} ", b"node07      1 "),
         ("{{{rank}}} ", b"{3} "),
         ("{time} {rank} {time}", b"2023-11-14T22:13:20.123 3 2023-11-14T22:13:20.123"),
-        ("{node_rank}/{job}/{stream}> ", b"2/4f0a/stdout> "),
+        ("{node_rank}/{job}/{stream}> ", b"2/4f0a-1/stdout> "),
+        ("{run}.{restart} ", b"4f0a.1 "),
         ("→{rank} ", "→3 ".encode()),
         ("", b""),
     ],

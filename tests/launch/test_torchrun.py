@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -29,6 +30,16 @@ NAMES = (
 SHOW = """import json, os, sys
 given = {name: os.environ.get(name) for name in sys.argv[1].split()}
 os.write(1, json.dumps([given, sys.argv[2:]]).encode() + b"\\n")  # at once: torchrun does not keep lines whole
+"""
+FAIL_ONCE = """import os, sys, time
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(rank, attempt)
+said = sys.argv[1] + attempt
+if rank == "1":
+    open(said, "w")
+while not os.path.exists(said):
+    time.sleep(0.01)
+sys.exit(attempt == "0")
 """
 ALLREDUCE = ROOT / "tests" / "programs" / "torch_allreduce.py"
 REAL = ("-m", "torch.distributed.run")
@@ -116,8 +127,8 @@ def test_parts_reduce_together_with_the_variables_of_a_trainer_pod(link: Path) -
     ):
         (out, err), (_, other) = (parts[0].communicate(timeout=SECONDS) for parts in (first, second))
     assert out == "2 ranks agree\n", err
-    assert "note: as node 0 of 2, this machine starts rank 0 of the job's 2; messages count from 0" in err
-    assert "note: as node 1 of 2, this machine starts rank 1 of the job's 2; messages count from 0" in other
+    assert "note: as node 0 of 2, this machine starts rank 0 of the job's 2\n" in err
+    assert "note: as node 1 of 2, this machine starts rank 1 of the job's 2\n" in other
 
 
 @pytest.mark.needs("torch")
@@ -187,11 +198,50 @@ def test_only_some_local_ranks_are_printed_and_files_have_all(tmp_path: Path) ->
     words = ("--nproc-per-node", "3", "--tee", "3", "--role", "r", "--local-ranks-filter", "0,2", "--log-dir", "logs")
     done = launch(*OPTIONS, *words, "sh", "-c", "echo $RANK; echo e >&2", cwd=tmp_path)
     assert (done.lines, sorted(done.words.splitlines())) == (["[r0]:0", "[r2]:2"], ["[r0]:e", "[r2]:e"])
-    files = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
-    assert files == {f"rank-{rank:04}.{kind}": f"{text}\n" for rank in range(3) for kind, text in (("out", rank), ("err", "e"))}
+    streams = [(rank, *stream) for rank in range(3) for stream in (("stdout", rank), ("stderr", "e"))]
+    assert logs(tmp_path) == {f"none_*/attempt_0/{rank}/{name}.log": f"{text}\n" for rank, name, text in streams}
 
 
 def test_redirected_streams_go_only_to_files(tmp_path: Path) -> None:
     done = launch(*OPTIONS, "-r", "1", "--log_dir", "logs", "sh", "-c", "echo $RANK; echo e >&2", cwd=tmp_path)
     assert (done.lines, done.words) == ([], "e\n")
-    assert [(path.name, path.read_text()) for path in (tmp_path / "logs").iterdir()] == [("rank-0.out", "0\n")]
+    assert logs(tmp_path) == {"none_*/attempt_0/0/stdout.log": "0\n"}
+    done = launch(*OPTIONS, "-t", "2", "--log_dir", "other", "sh", "-c", "echo $RANK; echo e >&2", cwd=tmp_path)
+    assert (done.lines, done.words) == (["[default0]:0"], "[default0]:e\n")
+    assert logs(tmp_path, "other") == {"none_*/attempt_0/0/stderr.log": "e\n"}
+
+
+def logs(folder: Path, name: str = "logs") -> dict[str, str]:
+    """Return what the files of --log-dir hold, by paths without the random part of a run's name."""
+    paths = [path for path in (folder / name).rglob("*.log") if path.stat().st_size]
+    return {re.sub("_[^/]*", "_*", str(path.relative_to(folder / name)), count=1): path.read_text() for path in paths}
+
+
+def test_each_run_and_each_node_has_a_directory_of_its_own_with_the_attempts(tmp_path: Path) -> None:
+    words = ("-r", "3", "--log-dir", "logs", "--max-restarts", "1", "--rdzv-id", "7")
+    fails = ("sh", "-c", "echo $RANK $MPILAUNCH_RESTART_COUNT; exit $((1 - MPILAUNCH_RESTART_COUNT))")
+    for ranks in ("2", "1"):
+        assert launch(*OPTIONS, "--nproc-per-node", ranks, *words, *fails, cwd=tmp_path).code == 0
+    runs = sorted((tmp_path / "logs").iterdir(), key=lambda path: path.stat().st_mtime)
+    assert [re.fullmatch("7_[0-9a-f]{16}_0", run.name) is not None for run in runs] == [True, True]
+    found = [sorted(str(path.relative_to(run)) for path in run.rglob("stdout.log")) for run in runs]
+    assert found == [[f"attempt_{n}/{rank}/stdout.log" for n in (0, 1) for rank in range(ranks)] for ranks in (2, 1)]
+    assert (runs[1] / "attempt_1/0/stdout.log").read_text() == "0 1\n"
+    nodes = ("-H", "local,local", "--nnodes", "2", "-r", "1", "--log-dir", "two", "sh", "-c", "echo $RANK")
+    assert launch(*OPTIONS, *nodes, cwd=tmp_path).code == 0
+    assert sorted(path.name.rpartition("_")[2] for path in (tmp_path / "two").iterdir()) == ["0", "1"]
+    done = launch(*OPTIONS, "-r", "1", "--log-dir", "two", "--rdzv-id", "a/b", "true", cwd=tmp_path)
+    assert done.code == 2 and "--rdzv-id a/b" in done.words
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.slow
+@pytest.mark.timeout(2 * SECONDS)
+def test_the_log_files_are_those_of_torchrun(link: Path) -> None:
+    (link.parent / "fails.py").write_text(FAIL_ONCE, encoding="utf-8")
+    words = ["--nproc_per_node=2", "--max_restarts=1", "-r", "1", "--rdzv_id=7"]
+    real = {"cwd": link.parent, "env": environment(), "timeout": SECONDS, "check": True}
+    for name, command in (("ours", [link]), ("theirs", [torch_python(), *REAL])):
+        subprocess.run([*command, *words, f"--master_port={free_port()}", "--log-dir", name, "fails.py", name + "-"], **real)  # type: ignore[call-overload]
+    ours, theirs = logs(link.parent, "ours"), logs(link.parent, "theirs")
+    assert ours == theirs and set(ours) == {f"7_*/attempt_{n}/{rank}/stdout.log" for n in (0, 1) for rank in (0, 1)}

@@ -76,12 +76,10 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
         console.lines(map_as_text(job).splitlines())
     if job.part is not None:
-        from mpilaunch.hosts.nodeset import fold_numbers
+        from mpilaunch.hosts.nodeset import name_ranks
 
-        rank, nodes = job.part
-        own = len(job.job_map.placements)
-        ranks = f"rank{'s' * (own > 1)} {fold_numbers(range(rank * own, (rank + 1) * own))} of the job's {nodes * own}"
-        console.remark(f"as node {rank} of {nodes}, this machine starts {ranks}; messages count from 0")
+        own = name_ranks([place.rank for place in job.global_map.placements])
+        console.remark(f"as node {job.part.node_rank} of {job.part.nodes}, this machine starts {own} of the job's {job.size}")
     if job.agent.insecure_host_keys:
         console.warning("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
@@ -137,16 +135,19 @@ def show_plan(job: JobSpec, settings: Settings) -> int:
     """Print the plan or the environment of a job without starting it; return the exit code."""
     from mpilaunch.job import plan
 
-    rank, size = settings["show-env"], len(job.job_map.placements)
+    rank = settings["show-env"]
     if rank is not None:
         from mpilaunch.head.nodes.preparation import environment_before_launch
+        from mpilaunch.hosts.nodeset import name_ranks
         from mpilaunch.job.output.masking import mask_variables
 
         if job.pending:
             hint = "--display-map prints the map once the nodes have reported their topology, then starts the job"
             raise UsageError("option-value", "--show-env: the map of this job depends on the topology of its nodes", hint=hint)
-        if rank >= size:
-            raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has {numbered_ranks(size)}")
+        if rank >= job.size:
+            raise UsageError("option-value", f"--show-env: there is no rank {rank}: the job has {numbered_ranks(job.size)}")
+        if rank not in (ranks := [place.rank for place in job.global_map.placements]):
+            raise UsageError("option-value", f"--show-env: this machine does not start rank {rank}, but {name_ranks(ranks)}")
         variables = environment_before_launch(job, rank)
         shown = variables if settings["show-secrets"] else mask_variables(variables)
         return print_result("\n".join(f"{name}={printable(value)}" for name, value in shown.items()))

@@ -8,15 +8,14 @@ Each archive is compressed as a whole: modules have much in common, and Python i
 from __future__ import annotations
 
 import ast
-import importlib.util
 import io
-import marshal
+import os
+import py_compile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
-UNCHECKED = (0b01).to_bytes(4, "little")
-"""The flags of a `.pyc` file that is used whatever has become of the source."""
 Position = tuple[int, int]
 """A line number, from 1, and a byte offset in the line."""
 
@@ -39,12 +38,17 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 
 def compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the `.pyc` files of modules; Python uses them without looking for the source (PEP 552, unchecked hash)."""
+    """Return the `.pyc` files of modules; Python uses them without looking for the source (PEP 552)."""
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     files = {}
-    for name, source in sources.items():
-        code = compile(source, name, "exec", dont_inherit=True)
-        head = importlib.util.MAGIC_NUMBER + UNCHECKED + importlib.util.source_hash(source)
-        files[name + "c"] = head + marshal.dumps(code)
+    with tempfile.TemporaryDirectory(prefix="mpilaunch-") as folder:
+        path = os.path.join(folder, "module.py")
+        for name, source in sources.items():
+            with open(path, "wb") as file:
+                file.write(source)
+            py_compile.compile(path, path + "c", dfile=name, doraise=True, invalidation_mode=mode)
+            with open(path + "c", "rb") as file:
+                files[name + "c"] = file.read()
     return files
 
 

@@ -148,7 +148,6 @@ def preparations(
     """Yield the index of each node of a world and its `prepare` message without the common part; binds ranks as given."""
     job_map = world.job_map
     part = job.part or Part(0, 1)
-    first = part.node_rank * world.size
     job_facts = JobFacts(
         job_id=job.job_id,
         run_id=job.run_id,
@@ -174,13 +173,13 @@ def preparations(
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
     templated = any(app.template or app.variables for app in world.apps)
     fields = fields_of_ranks(job, world) if templated else {}
-    for node_rank, (index, places) in enumerate(job_map.by_node().items(), start=part.node_rank):
+    for node_rank, (index, places) in enumerate(job_map.by_node().items(), start=job.first_node_rank):
         node = NodePlace(node_rank, len(places), index in known.crowded, known.addresses.get(index, ""))
         ranks = []
         for place in places:
             binding = bindings.get(place.rank, UNBOUND)
             gpus = 0 if binding.together else len(binding.gpus)
-            rank_place = RankPlace(first + place.rank, place.local_rank, *crosses[place.rank], gpus)
+            rank_place = RankPlace(job.first_rank + place.rank, place.local_rank, *crosses[place.rank], gpus)
             variables = contracts.rank_environment(job_facts, node, rank_place)
             app = world.apps[place.app]
             # What the user sets precedes all but the facts of the map.
@@ -212,14 +211,14 @@ def preparations(
         )
 
 
-def variables_before_launch(job: JobSpec) -> list[dict[str, str]]:
-    """Return the variables that mpilaunch sets for each rank; values that only a launch decides are AT_LAUNCH."""
+def variables_before_launch(job: JobSpec) -> dict[int, dict[str, str]]:
+    """Return the variables that mpilaunch sets, by rank; values that only a launch decides are AT_LAUNCH."""
     variables: dict[int, dict[str, str]] = {}
     shown = job._replace(job_id=AT_LAUNCH)
     for world in first_worlds(job):
         for _, message in preparations(shown, world, _facts_before_launch(job, world), {}):
             variables |= {spec["rank"]: {**message["environment"], **spec["environment"]} for spec in message["ranks"]}
-    return [variables[place.rank] for place in job.job_map.placements]
+    return variables
 
 
 def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
@@ -230,9 +229,9 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
     """
     world = next(world for world in reversed(first_worlds(job)) if world.first <= rank)
     known = _facts_before_launch(job, world)
-    place = job.job_map.placements[rank]
+    place = world.job_map.placements[rank - world.first]
     shown = job._replace(job_id=AT_LAUNCH)
-    app = job.apps[place.app]
+    app = world.apps[place.app]
     extended = {name for verb, name, _, _ in app.edits if verb != "unset"}
     own = {encode(name): encode(OF_THE_NODE) for name in extended}
     message = dict(preparations(shown, world, known, {}))[place.node]

@@ -19,7 +19,7 @@ from mpilaunch.head.tasks import run
 from mpilaunch.head.threads import use_daemon_threads
 from mpilaunch.hosts.allocation import Node, Slot
 from mpilaunch.hosts.node_facts import NodeFacts
-from mpilaunch.job.spec import JobSpec, check_stdin_rank
+from mpilaunch.job.spec import JobSpec, check_ranks
 from mpilaunch.placement.program_shares import map_apps
 
 
@@ -33,9 +33,9 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
         restarts = job.restarts if job.restarts.pool is None else job.restarts._replace(pool=allocation)
         job = job._replace(allocation=allocation, restarts=restarts, slots_by=None)
     job_map = map_apps(job.allocation, job.pending, {index: node.cpus for index, node in facts.items()})
-    if job.stdin.isdecimal():
-        check_stdin_rank(job.stdin, len(job_map.placements))
-    return job._replace(job_map=job_map, pending=())
+    job = job._replace(job_map=job_map, pending=())
+    check_ranks(job)
+    return job
 
 
 def _with_devices(node: Node, facts: NodeFacts | None, kind: str) -> Node:

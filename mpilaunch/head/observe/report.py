@@ -43,7 +43,7 @@ def report(
         **_head(job),
         "phases": timeline.phases(),
         "verdict": _verdict(verdict),
-        "nodes": [_node(job, index, facts.get(index)) for index in job.job_map.nodes],
+        "nodes": _nodes(job, facts),
         "ranks": [_rank(rank, ranks, state, timeline) for rank in state.states],
     }
 
@@ -62,7 +62,7 @@ def report_of_error(error: LaunchError, mask: Callable[[str], str], job: JobSpec
         **_head(job),
         "phases": {},
         "verdict": {**_verdict(verdict), "context": list(map(mask, error.context))},
-        "nodes": [] if job is None else [_node(job, index, None) for index in job.job_map.nodes],
+        "nodes": [] if job is None else _nodes(job, {}),
         "ranks": [],
         "attempts": [],
     }
@@ -109,8 +109,13 @@ def _summary(verdict: Verdict, detail: str) -> dict[str, Any]:
     }
 
 
-def _node(job: JobSpec, index: int, facts: NodeFacts | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"index": index, "name": job.allocation.nodes[index].name}
+def _nodes(job: JobSpec, facts: Mapping[int, NodeFacts]) -> list[dict[str, Any]]:
+    numbered = enumerate(job.job_map.nodes, start=job.first_node_rank)
+    return [_node(job, index, node_rank, facts.get(index)) for node_rank, index in numbered]
+
+
+def _node(job: JobSpec, index: int, node_rank: int, facts: NodeFacts | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"index": index, "node_rank": node_rank, "name": job.allocation.nodes[index].name}
     if facts is not None:
         data |= {
             "hostname": facts.hostname,

@@ -97,7 +97,7 @@ class OutputForwarder:
         self._folded_bytes = 0
         self._file_error: OSError | None = None
         self._streams: dict[int, Stream] = {}
-        self._nodes: list[int] = []
+        self._nodes: dict[int, int] = {}
         self._files: dict[str, RankFile] = {}
 
     def begin(self) -> None:
@@ -143,7 +143,7 @@ class OutputForwarder:
         if not raw:
             for stream in self._streams.values():
                 stream.raw = False  # the job no longer has a single rank
-        self._nodes += [place.node for place in world.job_map.placements]
+        self._nodes |= {world.first + place.rank: place.node for place in world.job_map.placements}
         for channel, kind, fields in streams_of(job, world):
             bound = tag.bind(**fields) if tag else None
             printed = is_printed(job, kind, fields["local_rank"])
@@ -280,7 +280,7 @@ class OutputForwarder:
         groups: dict[tuple[int, bytes, int], list[int]] = {}
         for (kind, rank), whole in sorted((self._folded or {}).items()):
             groups.setdefault((kind, bytes(whole), rank if form == "hosts" else 0), []).append(rank)
-        one_each = len(self._nodes) == len(set(self._nodes))
+        one_each = len(self._nodes) == len(set(self._nodes.values()))
         if form == "blocks":
             groups = dict(sorted(groups.items(), key=lambda group: -len(group[1])))
         for (kind, text, _), ranks in groups.items():

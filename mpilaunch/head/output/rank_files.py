@@ -16,7 +16,7 @@ from typing import Any
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
 from mpilaunch.head.output.writer import Writer
-from mpilaunch.job.output.tags import parse_tag
+from mpilaunch.job.output.files import templates_of
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
@@ -57,11 +57,13 @@ def open_files(
 ) -> dict[int, RankFile]:
     """Open the files of a world's ranks; return the file of each stream, by its channel; raises LaunchError.
 
-    Files of an earlier attempt are appended to, since they may hold the only message of its failure. Worlds may share `files`,
+    Files that attempts share are appended to, since they may hold the only message of a failure. Worlds may share `files`,
     the job's files by path, to which new ones are added. `broken` is called with the path of a file that can block, once it
     cannot be written.
     """
-    paths, named = _paths(job, world)
+    paths = paths_of(job, world)
+    tags = templates_of(job).values()
+    named = {"".join(text for _, text in tag.pieces) for tag in tags if not any(field for field, _ in tag.pieces)}
     for path, count in Counter(paths.values()).items():
         file = files.get(path)
         if file is not None and file.users:
@@ -69,7 +71,9 @@ def open_files(
             file.shared = True
         else:
             again = file is not None
-            descriptor = _open(path, again or job.restart > 0, path in named)
+            # The directory of an attempt may have files of an earlier run.
+            shared = job.restart > 0 and os.path.dirname(path) != job.output.directory
+            descriptor = _open(path, again or shared, path in named)
             files[path] = RankFile(descriptor, count, again or count > 1, partial(broken, path), file.writer if file else None)
     return {channel: files[path] for channel, path in paths.items()}
 
@@ -86,29 +90,20 @@ def is_printed(job: JobSpec, kind: int, local_rank: int) -> bool:
 
 def streams_of(job: JobSpec, world: World) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yield channel, kind (STDOUT or STDERR) and tag fields of each stream of a world's ranks."""
-    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes)}
+    of_run = {"job": job.job_id, "run": job.run_id, "restart": job.restart}
+    node_ranks = {node: node_rank for node_rank, node in enumerate(world.job_map.nodes, start=job.first_node_rank)}
     for place in world.job_map.placements:
         rank, host = world.first + place.rank, job.allocation.nodes[place.node].name
         fields = {"rank": rank, "local_rank": place.local_rank, "node_rank": node_ranks[place.node], "host": host}
         for kind in (STDOUT,) if job.output.merge_stderr else (STDOUT, STDERR):
-            yield stream_channel(rank, kind), kind, {**fields, "stream": STREAMS[kind], "job": job.job_id}
+            yield stream_channel(rank, kind), kind, {**fields, "stream": STREAMS[kind], **of_run}
 
 
-def _paths(job: JobSpec, world: World) -> tuple[Mapping[int, str], set[str]]:
-    """Return the path of each stream that goes to a file, by channel, and the paths that the user named without any field."""
-    output = job.output
-    width = max(4, len(str(len(job.job_map.placements) - 1)))
-    templates = {STDOUT: output.stdout_file, STDERR: output.stderr_file}
-    tags = {kind: parse_tag(text, "--output-file") for kind, text in templates.items() if text is not None}
-    paths, named = {}, set()
-    for channel, kind, fields in streams_of(job, world) if tags or output.directory is not None else ():
-        if kind in tags:
-            paths[channel] = tags[kind].path(**fields)
-            if not any(field for field, _ in tags[kind].pieces):
-                named.add(paths[channel])
-        elif output.directory is not None:
-            paths[channel] = os.path.join(output.directory, f"rank-{fields['rank']:0{width}}.{STREAMS[kind][3:]}")
-    return paths, named
+def paths_of(job: JobSpec, world: World) -> Mapping[int, str]:
+    """Return the path of each stream of a world's ranks that goes to a file, by channel."""
+    tags = templates_of(job)
+    streams = streams_of(job, world) if tags else ()
+    return {channel: tags[STREAMS[kind]].path(**fields) for channel, kind, fields in streams if STREAMS[kind] in tags}
 
 
 def _open(path: str, append: bool, named: bool) -> int:

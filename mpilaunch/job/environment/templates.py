@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mpilaunch.job.output.tags import parse_template
-from mpilaunch.job.spec import App, JobSpec, Part
+from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.job.worlds import World, first_worlds
 
 AT_LAUNCH = "<chosen at launch>"
@@ -42,7 +42,7 @@ def variable_templates(exports: Sequence[str]) -> dict[str, str]:
 
 def fields_of_world(job: JobSpec, world: World, app: App, master: tuple[str, str], roles: Fields) -> dict[str, int | str]:
     """Return the fields that all ranks of a program share; `master` is the world's MASTER_ADDR and MASTER_PORT."""
-    nodes = (job.part or Part(0, 1)).nodes
+    nodes = 1 if job.part is None else job.part.nodes
     given = {**job.environment, **app.environment}
     address, port = (given.get(name.upper(), value) for name, value in zip(MASTER, master, strict=True))
     sizes = {"world_size": nodes * world.size, "nnodes": nodes * len(world.job_map.nodes)}
@@ -51,13 +51,11 @@ def fields_of_world(job: JobSpec, world: World, app: App, master: tuple[str, str
 
 def fields_of_ranks(job: JobSpec, world: World) -> dict[int, dict[str, int | str]]:
     """Return the fields of each rank of a world."""
-    node_rank = job.part.node_rank if job.part else 0
-    first = node_rank * world.size
     ranks: dict[int, dict[str, int | str]] = {}
-    for number, (index, places) in enumerate(world.job_map.by_node().items(), start=node_rank):
+    for number, (index, places) in enumerate(world.job_map.by_node().items(), start=job.first_node_rank):
         host = job.allocation.nodes[index].name
         for place in places:
-            values = (first + place.rank, place.local_rank, number, host)
+            values = (job.first_rank + place.rank, place.local_rank, number, host)
             ranks[place.rank] = dict(zip(OF_RANK, values, strict=True))
     return ranks
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from mpilaunch.errors import UsageError
 from mpilaunch.text import did_you_mean
 
-FIELDS = ("rank", "local_rank", "node_rank", "host", "stream", "time", "job")
+FIELDS = ("rank", "local_rank", "node_rank", "host", "stream", "time", "job", "run", "restart")
 PRESETS = {
     "rank": "[{rank}] ",
     "host": "{host}: ",

@@ -260,7 +260,7 @@ _ROWS = (
     acts("role", "NAME", torchrun.role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
     # Output
     part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log_dir also writes files"),
-    part("log_dir", "DIR", "`--output-filename DIR` for the streams of --tee"),
+    part("log_dir", "DIR", torchrun.LOG_DIR),
     # Devices
     part("gpu_ids", "LIST", "`--export CUDA_VISIBLE_DEVICES=LIST --gpu-bind none`; all is the default"),
     part("num_cpu_threads_per_process", "N", "`--export OMP_NUM_THREADS=N`"),

@@ -47,6 +47,11 @@ def rdzv_backend(name: str) -> Translation:
     return Translation(notes=((note, 0 if name.startswith("etcd") else 1),), parts={"backend": name})
 
 
+def rdzv_id(name: str) -> Translation:
+    """--rdzv-id ID: TORCHELASTIC_RUN_ID, and the first part of the name of a run's directory."""
+    return Translation(("--export", f"TORCHELASTIC_RUN_ID={name}"), parts={"run": name})
+
+
 _BINDINGS = {"node": "numa", "socket": "socket", "core-complex": "l3cache"}
 
 
@@ -145,13 +150,26 @@ def output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
     if not redirected and not copied:
         note = "--log-dir has no effect without --redirects or --tee: nothing is written there"
         return result + Translation(notes=((note, 0),))
-    if not only_files or only_files == _BOTH:
-        return result + Translation(("--output-filename", folder, *(("--no-copy",) if only_files else ())))
-    if copied:
+    if only_files and copied:
         hint = "give --redirects and --tee the same streams, or leave one out"
         raise InvalidArgument("--redirects and --tee of different streams are not supported", hint)
-    flag, ending = ("--output-file", "out") if only_files == 1 else ("--error-file", "err")
-    return result + Translation((flag, f"{escape_braces(folder.rstrip('/'))}/rank-{{rank}}.{ending}"))
+    files = f"{escape_braces(folder.rstrip('/'))}/{_run(parts)}/attempt_{{restart}}/{{local_rank}}"
+    for number, flag, stream in ((1, "--output-file", "stdout"), (2, "--error-file", "stderr")):
+        if (redirected | copied) & number:
+            result += Translation((flag, f"{files}/{stream}.log"))
+    return result + Translation(("--copy",) if copied else ())
+
+
+def _run(parts: Mapping[str, str]) -> str:
+    """Return the template for the name of a run's directory: torchrun's ID_RANDOM, with the node rank, of which each has one.
+
+    Like torchrun's, the id is `none` where it is not given, and random with --standalone.
+    """
+    name = parts.get("run", "" if "standalone" in parts else "none")
+    if "/" in name:
+        message = f"--rdzv-id {name}: an id with '/' cannot be part of the name of a directory in --log-dir"
+        raise InvalidArgument(message, "leave '/' out of the id")
+    return (f"{escape_braces(name)}_" if name else "") + "{run}_{node_rank}"
 
 
 def _prefix(parts: Mapping[str, str], environ: Mapping[str, str]) -> str:
@@ -169,6 +187,7 @@ def _prefix(parts: Mapping[str, str], environ: Mapping[str, str]) -> str:
 
 # Rows
 
+LOG_DIR = "`--output-file DIR/RUN/attempt_{restart}/{local_rank}/stdout.log`, `--error-file .../stderr.log` for these streams"
 _LOGS = "--output-filename DIR writes each rank's output to files; filter those"
 
 _ROWS = (
@@ -182,7 +201,7 @@ _ROWS = (
     # Rendezvous
     acts("rdzv-backend", "NAME", rdzv_backend, "nothing: mpilaunch assigns the ranks itself"),
     part("rdzv-endpoint", "HOST:PORT", "MASTER_ADDR and MASTER_PORT with `--node-rank`, else nothing"),
-    acts("rdzv-id", "ID", "--export TORCHELASTIC_RUN_ID=$1"),
+    acts("rdzv-id", "ID", rdzv_id, "`--export TORCHELASTIC_RUN_ID=ID`, and the directory in --log-dir begins with ID"),
     ignored("rdzv-conf", "SETTINGS", "--start-timeout sets how long the nodes may take to start"),
     ignored("local-addr", "ADDR", "--master-addr sets the address of rank 0; libraries have variables: -x GLOO_SOCKET_IFNAME"),
     # The program
@@ -194,7 +213,7 @@ _ROWS = (
     needless("start-method", "METHOD", "every rank is a process of its own, started with exec"),
     acts("role", "NAME", role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
     # Output
-    part("log-dir", "DIR", "`--output-filename DIR` for the streams of --redirects and --tee"),
+    part("log-dir", "DIR", LOG_DIR),
     part("redirects r", "STREAMS", "0, 1, 2 or 3: with --log-dir, these streams go only to files"),
     part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log-dir also writes files"),
     part("log-line-prefix-template", "TEMPLATE", "`--tag`, with ${role_name}, ${rank} and ${local_rank}"),
