@@ -48,7 +48,7 @@ ERRORS = {
 NOTHING_PRINTED = (0, 141, -1, -2, -9, -15)
 SIGNAL_CODES = {"INT": {130, -2}, "TERM": {143, -15}, "HUP": {129, -1}}
 """A shell shows both as 128 + N: a signal that comes while Python starts ends it before mpilaunch can print anything."""
-SILENCES = {("kill", "head"), ("stop", "head"), ("stop", "daemon"), ("kill", "guard")}
+SILENCES = {("kill", "head"), ("stop", "head"), ("stop", "daemon"), ("kill", "guard"), ("kill", "host")}
 BREAKS_MPI = {("fill", "tmp"), ("down", "link"), ("kill", "helper"), ("kill", "rank")}
 NODE_LOST, OUTPUT_GONE, KILLED, MPI_FAILED, START_FAILED, TIMEOUT = 125, 141, -9, 76, 1, 124
 
@@ -104,7 +104,8 @@ def problems(plan: Plan, record: Record) -> list[str]:
     else:
         wrong += _code_problems(plan.job, record)
     wrong += [f"process left: {text}" for text in record.processes]
-    wrong += [f"file left: {text}" for text in record.files]
+    dead = {hit.fault.host for hit in record.hits if hit.fault.target == "host"}  # what was there could not remove its files
+    wrong += [f"file left: {text}" for text in record.files if text.partition(":")[0] not in dead]
     out = record.out.decode("utf-8", "backslashreplace")
     wrong += stream_problems(plan.job, "o", out, record, complete=record.code == 0 and record.read_all)
     wrong += stream_problems(plan.job, "e", record.err, record, complete=record.code == 0 and plan.job.both)
@@ -214,6 +215,8 @@ def _codes_of(job: Job, hit: Hit) -> set[int]:
         ("kill", "daemon"): lost,
         ("stop", "daemon"): lost if 2 * fault.seconds + 1 > job.heartbeat else set(),
         ("kill", "guard"): lost,
+        # Ranks elsewhere may notice it first, and fail: the host is to blame all the same.
+        ("kill", "host"): lost,
         ("stop", "guard"): set(),
         ("kill", "helper"): {MPI_FAILED} | starting,
         ("stop", "helper"): set(),

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +125,17 @@ class ChaosHosts(Hosts):
     def empty(self, place: str) -> None:
         """Undo `fill`."""
         (self._root(place) / "tmp" / FILL).unlink(missing_ok=True)
+
+    def die(self, place: str) -> Callable[[], None] | None:
+        """Kill all processes of a place, but its first and the listening sshd; there is nothing to undo."""
+        found = self.all_processes()[place]
+        for process in found:  # none of them is to act on the end of another
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGSTOP)
+        for process in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+        return (lambda: None) if found else None
 
     def clean(self) -> None:
         """Restore everything, whatever a job has left; raises RuntimeError when that is not possible."""

@@ -19,9 +19,11 @@ MOST_BYTES = 6_000_000
 """Output of all ranks of a job together."""
 REPEATED = {("signal", "head"), *(("kill", target) for target in ("rank", "child", "session", "client", "proxy"))}
 """Faults that a plan may have several times on one host."""
-ENDING = {("signal", "head"), ("kill", "head"), ("kill", "daemon"), ("kill", "guard")}
+ENDING = {("signal", "head"), ("kill", "head"), ("kill", "daemon"), ("kill", "guard"), ("kill", "host")}
 """Faults that end a job. In some plans the ranks would go on for LONG seconds, beyond the bounds in which they are to end."""
 LONG = 60.0
+HOST_DIES = 0.15
+"""Of the plans of MPI jobs on several nodes, those in which everything on a host is killed, and nothing else is done."""
 CONNECTION = ("session", "client", "proxy", "link")
 """Targets whose loss is the loss of a connection, and of nothing else."""
 
@@ -88,7 +90,7 @@ class Fault:
         action: "kill", "stop" (and SIGCONT later), "signal", "down" (a link, and up later), "fill" (/tmp, to the run's end),
             "block" (the reader of stdout reads nothing for a while) or "close" (the reader of stdout goes).
         target: "head", "guard", "daemon", "helper", "rank", "child", "session" (sshd's process of the connection), "client"
-            (the ssh process of the connection), "proxy", "link", "tmp" or "reader".
+            (the ssh process of the connection), "proxy", "link", "tmp", "reader" or "host" (everything there).
         host: where, "head" for the head's own machine.
         number: the signal's name for "signal"; which of several processes, for other targets.
         seconds: until it is undone, 0 for what stays to the end.
@@ -124,6 +126,10 @@ def make_plan(seed: int) -> Plan:
             faults.append(fault)
     if any((fault.action, fault.target) in ENDING for fault in faults) and dice.random() < 0.4:
         job = replace(job, seconds=LONG)
+    apart = random.Random(f"a host dies {seed}")  # the plans of other seeds stay what they are
+    if job.program != PLAIN and len(job.nodes) > 1 and job.hosts and apart.random() < HOST_DIES:
+        faults = [Fault(round(apart.uniform(0.0, 3.0), 3), True, "kill", "host", apart.choice(job.hosts))]
+        job = job if job.continue_on_error else replace(job, seconds=LONG)
     return Plan(seed, job, tuple(sorted(faults, key=lambda fault: (fault.after_start, fault.at))))
 
 

@@ -242,6 +242,8 @@ class _Run:
         if fault.target == "tmp":
             self._hosts.fill(fault.host)
             return lambda: self._hosts.empty(fault.host)
+        if fault.target == "host":
+            return self._hosts.die(fault.host)
         process = self._choose(fault)
         if process is None:
             return None

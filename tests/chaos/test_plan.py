@@ -48,7 +48,7 @@ def test_every_fault_comes_and_most_after_the_start() -> None:
     assert set(count) == {
         *(("kill", target) for target in ["head", "guard", "daemon", "helper", "rank", "child", "session", "client", "proxy"]),
         *(("stop", target) for target in ["head", "guard", "daemon", "helper", "rank", "session", "proxy"]),
-        ("signal", "head"), ("down", "link"), ("fill", "tmp"), ("block", "reader"), ("close", "reader"),
+        ("kill", "host"), ("signal", "head"), ("down", "link"), ("fill", "tmp"), ("block", "reader"), ("close", "reader"),
     }  # fmt: skip
     assert min(count.values()) >= 10
     assert len(faults) / 2 < sum(fault.after_start for fault in faults) < len(faults)
