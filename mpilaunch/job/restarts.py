@@ -65,10 +65,11 @@ class Health(NamedTuple):
         return self._replace(failures={**self.failures, **more})
 
     def tier(self, number: int, used: Collection[int]) -> int:
-        """Return the preference of a node, lowest first: 0 in use, 1 idle, 2 lost, 3 and 4 too many failures."""
-        if self.failures.get(number, 0) >= REST_AFTER:
-            return 3 + (number in self.lost)
-        return 2 if number in self.lost else 0 if number in used else 1
+        """Return the preference of a node, lowest first: 0 in use, 1 idle, 2 idle that failed once, 3 lost, 4 and 5 failed often."""
+        failures = self.failures.get(number, 0)
+        if failures >= REST_AFTER:
+            return 4 + (number in self.lost)
+        return 3 if number in self.lost else 0 if number in used else 1 + bool(failures)
 
 
 # Policy
@@ -175,7 +176,7 @@ def _choose(policy: RestartPolicy, usable: list[int], used: Collection[int], hea
     """Return the nodes of an elastic job: all healthy ones within its limits; none if fewer than its minimum are usable."""
     assert policy.min_nodes is not None and policy.max_nodes is not None
     tiers = {number: health.tier(number, used) for number in usable}
-    healthy = sum(tier <= 1 for tier in tiers.values())
+    healthy = sum(tier <= 2 for tier in tiers.values())
     count = max(policy.min_nodes, min(policy.max_nodes, healthy) // policy.node_unit * policy.node_unit)
     ordered = sorted(usable, key=lambda number: (tiers[number], number))
     return ordered[:count] if len(ordered) >= count else []

@@ -144,6 +144,12 @@ def test_a_spare_takes_the_place_and_nobody_else_moves() -> None:
     assert [node.name for node in following.allocation.nodes if not node.slots] == ["b"]
 
 
+def test_a_spare_that_never_failed_comes_before_a_node_that_died_earlier() -> None:
+    earlier = Health(failures={1: 1, 2: 1}, lost=frozenset({1}))
+    assert places(goes_on(pool(1, 1, 1, 1), earlier, ranks=2, spares=2)) == ["a", "d"]
+    assert places(goes_on(pool(1, 1, 1), earlier, ranks=2, spares=1)) == ["a", "c"], "when there is no other"
+
+
 def test_a_node_takes_only_ranks_that_it_has_slots_for() -> None:
     assert places(goes_on(pool(1, 2, 1, 2), lost(1), ranks=3)) == ["a", "d", "d"]
     assert places(goes_on(pool(1, 2, 1), lost(1), ranks=3)) == ["a", "b", "b"], "it may be back"
