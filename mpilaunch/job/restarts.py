@@ -65,7 +65,7 @@ class Health(NamedTuple):
         return self._replace(failures={**self.failures, **more})
 
     def tier(self, number: int, used: Collection[int]) -> int:
-        """Return the preference of a node, lowest first: 0 in use, 1 idle, 2 idle that failed once, 3 lost, 4 and 5 failed often."""
+        """Return the preference of a node, lowest first: 0 in use, 1 idle, 2 idle that failed once, 3 lost, 4 and 5 tired."""
         failures = self.failures.get(number, 0)
         if failures >= REST_AFTER:
             return 4 + (number in self.lost)
