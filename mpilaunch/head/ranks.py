@@ -60,6 +60,10 @@ class Ranks:
         """Return the placement of a rank; `Placement.rank` is its number in its world."""
         return self._places[rank]
 
+    def gets_stdin(self, rank: int) -> bool:
+        """Return whether the input of mpilaunch goes to a rank."""
+        return self._job.gets_stdin(rank)
+
     def explain_size(self, rank: int) -> str:
         """Return why the kernel refused the environment or the arguments of a rank as too long."""
         world = next(world for world in self.worlds if world.first <= rank < world.first + world.size)

@@ -213,6 +213,11 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
     return None
 
 
+def asked_for_input(lines: Sequence[bytes]) -> bool:
+    """Return whether input() or the debugger of Python ended a rank, as at the end of stdin, or at a `quit` that a user gave it."""
+    return any(line.startswith((b"bdb.BdbQuit", b"EOFError: EOF when reading a line")) for line in lines[-1:])
+
+
 def likely_cause(first: RankEnd, others: Sequence[RankEnd], lines_of: Callable[[int], Sequence[bytes]]) -> RankEnd | None:
     """Return the failure, one of `others`, that the first one was a consequence of, None if that is unknown."""
     for end in (first, *sorted(others, key=lambda end: (end.clock, end.rank))):

@@ -177,3 +177,19 @@ def test_heads_that_share_a_pipe_do_not_wait_for_what_another_has_read() -> None
                 os.close(descriptor)
     assert [end.code for end in ends] == [0, 0]
     assert sorted(int(line) for end in ends for line in end.lines) == list(range(50))
+
+
+@pytest.mark.parametrize("code", ["breakpoint()", "input()"])
+def test_a_program_that_asks_the_terminal_gets_the_hint_which_option_lets_it(code: str) -> None:
+    hint = "hint: it asked for input, and this rank gets none: --stdin 1 gives it yours, on a terminal too\n"
+    program = (sys.executable, "-c", f"import os\nif os.environ['RANK'] == '1':\n    {code}\n    pass")
+    ours, terminal = os.openpty()
+    try:
+        assert hint in launch("-np", "2", *program, stdin=terminal).words
+        os.write(ours, b"q\n")  # the debugger's `quit` ends it in the same way
+        done = launch("-np", "2", "--stdin", "1", *program, stdin=terminal)
+        assert "it asked for input" not in done.words
+        assert done.code == (1 if code == "breakpoint()" else 0)
+    finally:
+        os.close(ours)
+        os.close(terminal)

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Sequence
 
 from mpilaunch.head.ranks import Ranks
-from mpilaunch.job.hints import find_exception, find_hint, likely_cause
+from mpilaunch.job.hints import asked_for_input, find_exception, find_hint, likely_cause
 from mpilaunch.job.state import RankEnd
 from mpilaunch.job.verdict import LikelyCause, Verdict
 
@@ -21,6 +21,8 @@ def explain(verdict: Verdict, first: RankEnd, lines_of: Callable[[int], Sequence
     hint = None if finding is None else finding.hint
     if first.errno == errno.E2BIG:
         hint = ranks.explain_size(first.rank)
+    elif asked_for_input(lines) and not ranks.gets_stdin(first.rank):
+        hint = f"it asked for input, and this rank gets none: --stdin {first.rank} gives it yours, on a terminal too"
     elif first.errno == errno.ENOEXEC:
         hint = "no program for this machine; a script needs a first line like #!/bin/sh (or: mpilaunch sh FILE)"
     cause = likely_cause(first, verdict.failed_after, lines_of)
