@@ -214,7 +214,7 @@ def find_hint(end: RankEnd, lines: Sequence[bytes]) -> Finding | None:
 
 
 def asked_for_input(lines: Sequence[bytes]) -> bool:
-    """Return whether input() or the debugger of Python ended a rank, as at the end of stdin, or at a `quit` that a user gave it."""
+    """Return whether Python's input() or debugger ended a rank, as at the end of stdin, or at a `quit` that a user gave it."""
     return any(line.startswith((b"bdb.BdbQuit", b"EOFError: EOF when reading a line")) for line in lines[-1:])
 
 
