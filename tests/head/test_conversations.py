@@ -328,11 +328,13 @@ def test_nothing_after_a_broken_message_is_handled() -> None:
 def test_failed_spawns_are_told_a_limited_number_of_times(capfd: pytest.CaptureFixture[str]) -> None:
     app = {"program": ["x" * 2_000], "count": 1, "environment": {}, "info": {"host": "nowhere" * 300}}
 
-    def change(node: Script, message: Message, answer: list[Message]) -> list[Message]:
-        many = [{**spawn(2, node.world), "apps": [app]} for _ in range(400)]
-        return [*answer[:2], *many, *answer[2:]] if message["type"] == "launch" else answer
+    class Spawns(Joins):
+        def take_launch(self, message: Message) -> list[Message]:
+            many = [{**spawn(4, self.world), "apps": [app]} for _ in range(400)]
+            # The last node to be launched: the others have joined before.
+            return super().take_launch(message) + (many if self.name == "c" else [])
 
-    talk(change, script=Joins)
+    talk(lambda node, message, answer: answer, script=Spawns)
     told = [line for line in capfd.readouterr().err.splitlines() if "MPI_Comm_spawn failed" in line]
     assert 0 < len(told) <= link.MOST_NOTES and max(map(len, told)) <= link.LONGEST_NOTE + 100
 
