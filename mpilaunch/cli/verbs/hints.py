@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import islice, takewhile
 
 from mpilaunch.cli.verbs import NAMES
+from mpilaunch.errors import LaunchError
 from mpilaunch.text import closest
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
@@ -62,6 +63,15 @@ def stdin_reader(programs: Sequence[Sequence[str]]) -> str | None:
     return None
 
 
+def for_error(error: LaunchError, programs: Sequence[Sequence[str]], hosts: Sequence[str]) -> str | None:
+    """Return a hint for a job that did not start because of its program, else None; `hosts` as for `for_missing_program`."""
+    if error.reference == "start-program-missing":
+        return for_missing_program(programs, hosts)
+    if error.reference in ("start-program-not-executable", "start-interpreter-missing"):
+        return _for_unusable_program(error.message)
+    return None
+
+
 def for_missing_program(programs: Sequence[Sequence[str]], hosts: Sequence[str] = ()) -> str | None:
     """Return a hint on what a missing program probably is, or where it may be; None if nothing is known.
 
@@ -98,7 +108,8 @@ def _similar_file(path: str) -> str | None:
     """Return the path of a file whose name is similar to that of one that is not there."""
     folder, slash, name = path.rpartition("/")
     try:
-        names = list(islice((entry.name for entry in os.scandir((folder or slash) if slash else ".")), MOST_FILES))
+        with os.scandir((folder or slash) if slash else ".") as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES)]
     except OSError:
         return None
     guess = None if name in names else closest(name, names)
@@ -109,7 +120,7 @@ def _without_digits(name: str) -> str:
     return name.rstrip("0123456789") if name[-1:].isdigit() else ""
 
 
-def for_unusable_program(message: str) -> str | None:
+def _for_unusable_program(message: str) -> str | None:
     """Return a hint if the program is a directory or was written on Windows, by the text of its error; else None."""
     if "is a directory" in message:
         return "a program is a file in it: add its name"

@@ -41,11 +41,7 @@ def main(request: Request) -> int:
     if not request.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="add the program after the options: mpilaunch -np 4 train.py")
     if settings["show-env"] is not None or settings["dry-run"]:
-        from mpilaunch.cli.build_job import make_job
-
-        job = make_job(settings, request.sections, request.environ)
-        _note_mistakes(request, job)
-        return show_plan(job, settings)
+        return show_plan(_make(request), settings)
     from mpilaunch.head.begin import local_agent
 
     named = {name for section in request.sections for name in section.settings}
@@ -57,12 +53,10 @@ def main(request: Request) -> int:
 
 def launch(request: Request, local: PrestartedAgent) -> int:
     """Build the job and launch it; return the exit code."""
-    from mpilaunch.cli.build_job import make_job
     from mpilaunch.head import begin
 
     settings, console = request.settings, request.console
-    request.report.job = job = make_job(settings, request.sections, request.environ)
-    _note_mistakes(request, job)
+    job = _make(request)
     if settings["display-allocation"]:
         from mpilaunch.job.plan import allocation_as_text
 
@@ -97,17 +91,11 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     try:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:
-        if error.reference == "start-program-missing":
-            from mpilaunch.cli.verbs import hints
-            from mpilaunch.head.nodes.bundle import LOCAL
+        from mpilaunch.cli.verbs import hints
+        from mpilaunch.head.nodes.bundle import LOCAL
 
-            started_on = (job.allocation.nodes[index] for index in job.job_map.nodes)
-            away = [node.name for node in started_on if node.agent != LOCAL]
-            error.hint = hints.for_missing_program(programs, away) or error.hint
-        elif error.reference in ("start-program-not-executable", "start-interpreter-missing"):
-            from mpilaunch.cli.verbs import hints
-
-            error.hint = hints.for_unusable_program(error.message) or error.hint
+        nodes = (job.allocation.nodes[index] for index in job.job_map.nodes)
+        error.hint = hints.for_error(error, programs, [node.name for node in nodes if node.agent != LOCAL]) or error.hint
         raise
     if verdict.cause == "rank-failed" and verdict.hint is None:
         verdict = verdict._replace(hint=next(mistakes.misplaced_options(programs), None))
@@ -119,7 +107,11 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     return exit_code_of(verdict, settings["exit-code"])
 
 
-def _note_mistakes(request: Request, job: JobSpec) -> None:
+def _make(request: Request) -> JobSpec:
+    """Build the job, and note what is hardly meant."""
+    from mpilaunch.cli.build_job import make_job
+
+    request.report.job = job = make_job(request.settings, request.sections, request.environ)
     programs = [section.program for section in request.sections]
     notes = (
         mistakes.misplaced_options(programs),
@@ -129,6 +121,7 @@ def _note_mistakes(request: Request, job: JobSpec) -> None:
     )
     for note in chain.from_iterable(notes):
         request.console.remark(note)
+    return job
 
 
 def show_plan(job: JobSpec, settings: Settings) -> int:
