@@ -25,7 +25,7 @@ from mpilaunch.job.environment.templates import check_templates, variable_templa
 from mpilaunch.job.output.tags import parse_tag, tag_template
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
 from mpilaunch.job.settings import Layer, Section, Setting, Settings, Value, merge_program_settings
-from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, check_ranks
+from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, OutputPolicy, Part, RestartPolicy, settle_ranks
 from mpilaunch.job.worlds import PORTS
 from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, cpus_of, placement_policies
@@ -123,12 +123,12 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
         restarts=restarts,
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
-        **settings.fields("skip-unreachable", "bare", "pmi-port", "pmix-library"),
+        **settings.fields("skip-unreachable", "bare", "bare-if-single", "leave-running", "pmi-port", "pmix-library"),
         mpi="none" if settings["bare"] else settings["mpi"],
         profiles=settings["profile"] or (),
     )
     if not pending:
-        check_ranks(job)
+        job = settle_ranks(job)
     if cpu.chosen:  # by the number of the rank
         job = job._replace(cpu=cpu._replace(chosen=((),) * job.first_rank + cpu.chosen))
     forwarded, apps = _environments(settings, sections, of_each, environ, job)

@@ -256,8 +256,7 @@ class _Reader:
         if self._skipped or not (count := skip(self._separate, rest)):
             return not self._separate.colon
         self._skipped = True
-        if count > 1:
-            self._parts |= {"python": rest[0], "started": rest[count - 1]}
+        self._parts |= {"started": rest[count - 1], **({"python": rest[0]} if count > 1 else {})}
         del rest[:count]
         return self._options(rest)
 

@@ -165,10 +165,18 @@ def _value_as_text(value: Value) -> str:
     return "-" if value is None else str(value)
 
 
+_SLOTS_BY = {
+    "gpu": "GPU",
+    "cpu": "CPU",
+    "auto": "GPU, or CPU of a node without GPUs",
+    "gpu-or-one": "GPU, and one on a node without GPUs",
+}
+
+
 def _mapping_rule(job: JobSpec) -> str:
     """Describe the part of the map that depends on the topology of the nodes."""
     if job.slots_by is not None:
-        return "one rank for each " + {"gpu": "GPU", "cpu": "CPU"}.get(job.slots_by, "GPU, or CPU of a node without GPUs")
+        return "one rank for each " + _SLOTS_BY[job.slots_by]
     policy = next(share.policy for share in job.pending if share.policy.needs_topology)
     rule = "the ranks are numbered round-robin over the objects of all nodes"
     if policy.per_object is not None:

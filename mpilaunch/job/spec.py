@@ -172,6 +172,8 @@ class JobSpec(NamedTuple):
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         skip_unreachable: nodes that do not start are lost nodes, and the ranks of the others start.
         bare: the ranks get no variables of frameworks, and no MPI.
+        bare_if_single: bare if the whole job has one rank; `settle_ranks` decides it.
+        leave_running: what a rank leaves running is not ended with it.
         stdin: which ranks get the head's stdin: "all", "none", "first" of this command's, or a rank number as text.
         master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
         fanout, patient: nodes contacted at a time; unreachable ones are retried until `Deadlines.start`.
@@ -180,7 +182,8 @@ class JobSpec(NamedTuple):
         threads: OMP_NUM_THREADS unless the user sets it: a number as text, "none" to leave it unset, "auto": torchrun's rule.
         pmix_library: the libpmix that the nodes load; None: the one nearest to the program's.
         pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
-        slots_by: what gives each node its slots once it has reported it: "gpu", "cpu", "auto", or None: they are known.
+        slots_by: what gives each node its slots once it has reported it: "gpu", "cpu", "auto", "gpu-or-one", or None: they are
+            known.
         part: this machine's place in a job that is started by hand on each machine; None: this is the whole job.
         universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots over PMIx, as for Open MPI's mpirun,
             and no value over PMI, as for MPICH's mpiexec.
@@ -201,6 +204,8 @@ class JobSpec(NamedTuple):
     continue_on_error: bool = False
     skip_unreachable: bool = False
     bare: bool = False
+    bare_if_single: bool = False
+    leave_running: bool = False
     stdin: str = "0"
     master_addr: str | None = None
     master_port: int | None = None
@@ -282,9 +287,15 @@ class JobSpec(NamedTuple):
         return self.stdin in ("all", str(rank)) or (self.stdin == "first" and rank == self.first_rank)
 
 
-def check_ranks(job: JobSpec) -> None:
-    """Raise UsageError unless the whole job, whose map is made, has the rank that gets stdin, and not too many ranks."""
+def settle_ranks(job: JobSpec) -> JobSpec:
+    """Return the job, whose map is made, with what depends on its number of ranks.
+
+    Raises UsageError for too many ranks, and where there is no rank of that number for stdin.
+    """
     if job.size > MAX_SLOTS:
         raise UsageError("rank-count", f"{job.size:,} ranks asked for", hint=f"a job has {MAX_SLOTS:,} ranks at most")
     if job.stdin.isdecimal() and int(job.stdin) >= job.size:
         raise UsageError("stdin", f"--stdin: there is no rank {job.stdin}: the job has {numbered_ranks(job.size)}")
+    if job.bare_if_single and job.size == 1 and job.mpi in ("auto", "none"):
+        job = job._replace(bare=True, mpi="none")
+    return job

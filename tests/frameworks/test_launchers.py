@@ -85,10 +85,17 @@ def test_accelerate_launch(place: Place, links: dict[str, str]) -> None:
     hosts = ("-H", ",".join(place.hosts.names)) if place.hosts else ()
     line = ("accelerate", "launch", "--config_file", "cpu.yaml", "--num_processes", "2", *hosts, "accelerate_launched.py")
     done = place.run(*line, env=links)
-    ranks = [f"rank {rank} of 2 local {local} sum 3 on cpu bf16" for rank, local in enumerate(local_ranks(place))]
+    ranks = [f"rank {rank} of 2 local {local} sum 3 DDP on cpu bf16" for rank, local in enumerate(local_ranks(place))]
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ranks), done.stderr[-4000:]
-    alone = place.run("accelerate", "launch", "--cpu", "accelerate_launched.py", env=links)
-    assert (alone.returncode, alone.stdout) == (0, "rank 0 of 1 local 0 sum 1 on cpu no\n"), alone.stderr[-4000:]
+    for options in (("--cpu",), ("--num_processes", "1"), ()):
+        alone = place.run("accelerate", "launch", *options, "accelerate_launched.py", env=links)
+        assert (alone.returncode, alone.stdout) == (0, "rank 0 of 1 local 0 sum 1 plain on cpu no\n"), alone.stderr[-4000:]
+
+
+def test_accelerate_test(place: Place, links: dict[str, str]) -> None:
+    (place.directory / "cpu.yaml").write_text("use_cpu: true\nnum_processes: 1\ndistributed_type: 'NO'\n", encoding="utf-8")
+    done = place.run("accelerate", "test", "--config_file", "cpu.yaml", env=links, timeout=300)
+    assert (done.returncode, "**Test process execution**" in done.stdout) == (0, True), done.stderr[-4000:]
 
 
 # Beneath other launchers
@@ -107,7 +114,7 @@ def test_accelerate_itself_runs_with_mpilaunch_as_its_mpirun(place: Place, links
     nodes = ("--num_machines", "2", "--main_process_ip", place.hosts.address(place.hosts.names[0])) if place.hosts else ()
     words = ("--num_processes", "2", *nodes, "--main_process_port", "29511", "accelerate_launched.py")
     done = place.run(*real, *words, env=links)
-    ranks = [f"rank {rank} of 2 local {local} sum 3 on cpu no" for rank, local in enumerate(local_ranks(place))]
+    ranks = [f"rank {rank} of 2 local {local} sum 3 DDP on cpu no" for rank, local in enumerate(local_ranks(place))]
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ranks), done.stderr[-4000:]
 
 
@@ -138,10 +145,12 @@ def test_every_option_of_the_launchers_is_known() -> None:
     flags |= {("accelerate", flag) for flag in json.loads(text)}
     assert len(flags) > 150
     assert not {(dialect, flag) for dialect, flag in flags if not known(dialect, flag)}
-    assert not known("accelerate", "--no_such_option") and of_name("accelerate").verb == "launch"
+    assert not known("accelerate", "--no_such_option") and of_name("accelerate").verbs == ("launch", "test")
 
 
+ALONE = ["--cpu --num_processes 1", "--cpu", "--num_processes 1", "--config_file cpu.yaml"]
 LINES = [
+    *ALONE,
     "--multi_gpu --num_processes 2 --mixed_precision fp16 --dynamo_backend inductor --dynamo_mode max-autotune",
     "--cpu --num_processes 2 --num_cpu_threads_per_process 3 --debug --enable_cpu_affinity",
     "--use_fsdp --num_processes 2 --fsdp_offload_params true --fsdp_sharding_strategy SHARD_GRAD_OP "
@@ -160,6 +169,7 @@ LINES = [
     "--config_file zero.yaml --mixed_precision no",
 ]
 FILES = {
+    "cpu.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n",
     "config.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\n"
     "use_cpu: false\ndynamo_config:\n  dynamo_backend: EAGER\n  use_dynamic: true\n"
     "fsdp_config:\n  fsdp_version: 1\n  fsdp_forward_prefetch: true\n  min_num_params: 7\n  fsdp_use_orig_params: false\n",
@@ -189,8 +199,7 @@ def test_accelerates_variables_are_those_of_accelerate(line: str, tmp_path: Path
     assert ours.returncode == 0, ours.stderr
     environ = dict(item.split("=", 1) for item in ours.stdout.splitlines() if "=" in item)
     expected = {name: text for name, text in json.loads(theirs.stdout.splitlines()[-1]).items() if name not in LAUNCHERS_OWN}
-    if "--cpu" not in line:
-        expected.pop("OMP_NUM_THREADS", None)
     assert {name: environ.get(name) for name in expected} == expected
     prefixes = ("ACCELERATE_", "FSDP_", "MEGATRON_LM_", "PARALLELISM_CONFIG_", "KMP_")
     assert {name for name in environ if name.startswith(prefixes)} <= set(expected)
+    assert ("RANK" in environ) == (line not in ALONE)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.failures import LIMITS, NODES, RANKS, SIGNALS, STRAYS, proves
 from tests.support.launching import (
+    LIMIT,
     MPILAUNCH,
     children,
     environment,
@@ -187,6 +188,20 @@ def test_a_process_with_an_empty_environment_is_gone_too(tmp_path: Path) -> None
 def test_output_of_what_a_rank_left_behind_is_taken_while_it_writes(tmp_path: Path) -> None:
     done = launch("-np", "1", *sh("( for i in 1 2 3 4 5; do sleep 0.1; echo late $i; done ) & echo first"))
     assert done.out.decode().split("\n")[:2] == ["first", "late 1"]
+
+
+@pytest.mark.parametrize("option", ["--bare", "--leave-running"])
+def test_only_with_leave_running_it_stays(tmp_path: Path, option: str) -> None:
+    stray = "echo $$ > stray; while [ ! -e go ]; do sleep 0.02; done; touch lived"
+    program = f"setsid sh -c '{stray}' > /dev/null 2>&1 & while [ ! -s stray ]; do sleep 0.01; done"
+    try:
+        done = subprocess.run([*MPILAUNCH, option, "-np", "1", *sh(program)], env=environment(), cwd=tmp_path, timeout=LIMIT)
+        (pid,) = pids(tmp_path, "stray")
+        assert (done.returncode, living(pid)) == (0, option == "--leave-running")
+    finally:
+        (tmp_path / "go").touch()
+    wait_until(lambda: not living(pid), "the end of what was left")
+    assert (tmp_path / "lived").exists() == (option == "--leave-running")
 
 
 @proves(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import Hosts
-from tests.support.launching import environment, launch
+from tests.support.launching import environment, launch, sh
 from tests.support.paths import ROOT
 from tests.support.torches import torch_on, torch_python
 
@@ -184,7 +184,7 @@ def test_several_ranks_have_one_thread_each_as_with_torchrun(ranks: str, threads
     assert launch(*OPTIONS, "--nproc-per-node", ranks, "sh", "-c", "echo $OMP_NUM_THREADS").lines == threads
 
 
-def test_ranks_for_each_cpu_and_the_error_without_a_gpu() -> None:
+def test_ranks_for_each_cpu_and_without_a_gpu_an_error_or_one_rank() -> None:
     lines = launch(*OPTIONS, "--nproc-per-node", "cpu", "sh", "-c", "echo $RANK/$WORLD_SIZE").lines
     size = len(os.sched_getaffinity(0))
     assert lines == sorted(f"{rank}/{size}" for rank in range(size))
@@ -192,6 +192,10 @@ def test_ranks_for_each_cpu_and_the_error_without_a_gpu() -> None:
     assert launch(*OPTIONS, "--nproc-per-node", "auto", "--max-restarts", "1", "sh", "-c", fails).code == 2
     done = launch(*OPTIONS, "--nproc-per-node", "gpu", "true")
     assert done.code and done.words.startswith("error[gpu-count]: localhost reports no GPU"), done.words
+    done = launch("-N", "gpu-or-one", "--bare-if-single", *sh("echo $MPILAUNCH_RANK of $MPILAUNCH_SIZE, ${RANK-plain}"))
+    assert (done.code, done.out) == (0, b"0 of 1, plain\n")
+    done = launch("-N", "2", "--bare-if-single", *sh("echo $RANK of $WORLD_SIZE"))
+    assert (done.code, sorted(done.out.splitlines())) == (0, [b"0 of 2", b"1 of 2"])
 
 
 def test_only_some_local_ranks_are_printed_and_files_have_all(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ PURE = {"errors", "text", "hosts", "placement", "job", "wire"}
 
 OTHERS = {
     "agents": {"asyncssh", "cryptography", "psutil", "pytest"},
-    "cli": {"click", "rich", "yaml", "ClusterShell"},
+    "cli": {"click", "rich", "yaml", "psutil", "ClusterShell"},
     "head": {"psutil"},
 }
 """Layer -> what it may import beside the standard library."""

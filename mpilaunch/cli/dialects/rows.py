@@ -152,7 +152,7 @@ class Dialect:
             each sets.
         prefix: its variables PREFIX_OPTION set its options, for a separate dialect only.
         modules: modules by which Python starts a separate launcher: `python -m MODULE`.
-        verb: a word after a separate launcher's name: "launch" of `accelerate launch`.
+        verbs: words after a separate launcher's name: "launch" of `accelerate launch`. The part `started` has the one used.
         getopt: short options of a separate launcher may be joined, with a value or with each other: -n4, -lN2.
         colon: a word ":" separates the programs of a separate launcher, and each has parts of its own.
         finish: for a separate dialect: returns the options that the parts of its rows make together, and the program to run.
@@ -168,7 +168,7 @@ class Dialect:
     variables: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
     modules: tuple[str, ...] = ()
-    verb: str = ""
+    verbs: tuple[str, ...] = ()
     getopt: bool = False
     colon: bool = False
     finish: Finish | None = None

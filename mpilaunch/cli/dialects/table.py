@@ -53,7 +53,7 @@ def _rows(flag: str, dialects: frozenset[str]) -> list[Row]:
 
 def skip(dialect: Dialect, words: Sequence[str]) -> int:
     """Return the number of words before the options of a separate launcher: its verb, or `python -m MODULE`; 0 for none."""
-    if dialect.verb and words[:1] == [dialect.verb]:
+    if words and words[0] in dialect.verbs:
         return 1
     if not words or not re.fullmatch(r"(?:.*/)?python[0-9.]*", words[0]):
         return 0

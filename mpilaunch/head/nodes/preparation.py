@@ -136,7 +136,7 @@ def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: in
         "merge_stderr": job.output.merge_stderr,
         "window": window,
         "drain": job.deadlines.drain,
-        "sweep": not job.bare,
+        "sweep": not job.leave_running,
         **silence_limits(job.deadlines),
         "mpi": mpi_description(job, world, known.one_machine),
     }

@@ -19,7 +19,7 @@ from mpilaunch.head.tasks import run
 from mpilaunch.head.threads import use_daemon_threads
 from mpilaunch.hosts.allocation import Node, Slot
 from mpilaunch.hosts.node_facts import NodeFacts
-from mpilaunch.job.spec import JobSpec, check_ranks
+from mpilaunch.job.spec import JobSpec, settle_ranks
 from mpilaunch.placement.program_shares import map_apps
 
 
@@ -33,16 +33,15 @@ def map_by_topology(job: JobSpec, observer: Observer) -> JobSpec:
         restarts = job.restarts if job.restarts.pool is None else job.restarts._replace(pool=allocation)
         job = job._replace(allocation=allocation, restarts=restarts, slots_by=None)
     job_map = map_apps(job.allocation, job.pending, {index: node.cpus for index, node in facts.items()})
-    job = job._replace(job_map=job_map, pending=())
-    check_ranks(job)
-    return job
+    return settle_ranks(job._replace(job_map=job_map, pending=()))
 
 
 def _with_devices(node: Node, facts: NodeFacts | None, kind: str) -> Node:
-    """Return a node with one slot for each of its GPUs ("gpu"), its CPUs ("cpu"), or the GPUs if it has any ("auto")."""
+    """Return a node with a slot for each GPU, or CPU ("cpu"); without GPUs, one for each CPU ("auto") or one ("gpu-or-one")."""
     if facts is None:
         return node
-    count = len(facts.gpus) if kind == "gpu" or (kind == "auto" and facts.gpus) else len(facts.cpus)
+    cpus = len(facts.cpus)
+    count = cpus if kind == "cpu" else len(facts.gpus) or {"gpu": 0, "auto": cpus, "gpu-or-one": 1}[kind]
     if not count:
         hint = "use -N N for a number, or -N auto, which counts the CPUs of a node without GPUs"
         raise LaunchError("gpu-count", f"{node.name} reports no GPU, so -N gpu gives it no rank", hint=hint)

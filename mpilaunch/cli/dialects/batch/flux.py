@@ -143,7 +143,7 @@ DIALECT = Dialect(
     owner="Flux's",
     rows=_ROWS,
     defaults={"forward": ("all", "Flux's default"), "stdin": ("all", "Flux's default")},
-    verb="run",
+    verbs=("run",),
     getopt=True,
     finish=finish,
 )

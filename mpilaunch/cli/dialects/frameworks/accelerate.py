@@ -40,12 +40,17 @@ _PARADIGMS = {
 """The options of each paradigm, by the groups of their variables."""
 _BY_HAND, _BY_HOSTFILE = ("standard", "nossh"), ("pdsh", "openmpi", "mvapich", "mpich", "slurm")
 """DeepSpeed's launchers: those that are run on each node, and those that start all nodes of a hostfile."""
-_OTHER_COMMANDS = frozenset({"config", "env", "estimate-memory", "merge-weights", "test", "to-fsdp2", "tpu-config"})
+_TEST = "test"
+_TEST_MODULE = "accelerate.test_utils.scripts.test_script"
+"""What `accelerate test` launches: by its name as a module, since the package is on the nodes."""
+_OTHER_COMMANDS = frozenset({"config", "env", "estimate-memory", "merge-weights", "to-fsdp2", "tpu-config"})
 
 
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the ranks, nodes and variables that the options and the config file describe together, and the program."""
-    if words and words[0] in _OTHER_COMMANDS:
+    if parts.get("started") == _TEST:
+        parts, words = _test(parts, words)
+    elif words and words[0] in _OTHER_COMMANDS and "started" not in parts:
         hint = "run the accelerate of your Python for it: python -m accelerate.commands.accelerate_cli " + words[0]
         raise InvalidArgument(f"accelerate {words[0]} starts no job", hint)
     given = {name: "True" if value == "yes" else value for name, value in parts.items()}
@@ -61,7 +66,18 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     result = _ranks(values, paradigm, around) + output + _notes(parts, groups, config)
     fields = (*config.deepspeed_fields, *(("mixed_precision",) if "mixed_precision" in {*config.values} - {*parts} else ()))
     environment = _environment(values, paradigm, groups, fields, around.environ)
+    if not paradigm:  # a single process is then started as a plain program
+        result += weak("--bare-if-single")
+        environment = {**_threads(values, around), **environment}
     return exports(environment) + result, program(parts, words, around.environ)
+
+
+def _test(parts: Mapping[str, str], words: Sequence[str]) -> tuple[Mapping[str, str], Sequence[str]]:
+    """Return the parts and the program that `accelerate test` launches; raises InvalidArgument for more than its one option."""
+    others = [*(f"--{name}" for name in parts if name not in ("started", "config_file")), *words]
+    if others:
+        raise InvalidArgument(f"accelerate test takes no {others[0]}", "its only option is --config_file FILE")
+    return {**parts, "module": ""}, (_TEST_MODULE,)
 
 
 def _true(values: Mapping[str, str], name: str) -> bool:
@@ -155,7 +171,7 @@ def _each(values: Mapping[str, str], paradigm: str, machines: int, *, named: boo
     """Return the number of ranks: in all on named hosts, else of each machine; one for each GPU where it is not given."""
     processes = _number(values, "num_processes", 1)
     if processes is None:
-        return weak("--npernode", "1" if _on_cpu(values) else "gpu")
+        return weak("--npernode", "1" if _on_cpu(values) else "gpu" if paradigm else "gpu-or-one")
     if paradigm == "multi_gpu" and processes < 2 and "multi_gpu" in values:
         raise InvalidArgument("--multi_gpu needs at least 2 processes", "leave --multi_gpu out")
     if processes % machines:
@@ -194,6 +210,21 @@ def _environment(
 
 _SINGLE = (("debug", "ACCELERATE_DEBUG_MODE", "true"), ("enable_cpu_affinity", "ACCELERATE_CPU_AFFINITY", "1"))
 _GIVEN = (("num_cpu_threads_per_process", "OMP_NUM_THREADS"), ("mpirun_ccl", "CCL_WORKER_COUNT"))
+
+
+def _threads(values: Mapping[str, str], around: Surroundings) -> dict[str, str]:
+    """Return OMP_NUM_THREADS as accelerate does: the head's, 1, or for CPUs this machine's cores divided by the ranks."""
+    processes = _number(values, "num_processes", 1)
+    own = around.environ.get("OMP_NUM_THREADS", "")
+    if own.isdecimal() and int(own):
+        return {"OMP_NUM_THREADS": own}
+    if processes is None or not _on_cpu(values):
+        return {"OMP_NUM_THREADS": "1"}
+    if around.names_hosts or "mpirun_hostfile" in values or (_number(values, "num_machines", 1) or 1) > 1:
+        return {}  # the cores of the nodes are not known here
+    import psutil  # no other launcher needs it
+
+    return {"OMP_NUM_THREADS": str(max(1, (psutil.cpu_count(logical=False) or 1) // processes))}
 
 
 def _notes(parts: Mapping[str, str], groups: frozenset[str], config: Config) -> Translation:
@@ -282,7 +313,7 @@ DIALECT = Dialect(
     title="accelerate launch",
     owner="accelerate's",
     rows=_ROWS,
-    verb="launch",
+    verbs=("launch", _TEST),
     modules=("accelerate.commands.launch",),
     finish=finish,
 )

@@ -37,7 +37,7 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
         hint = f"leave -f out, or name at most {fanout} hosts at a time with -w"
         raise InvalidArgument(f"-f {fanout}, but {len(hosts)} hosts: mpilaunch runs on all hosts at the same time", hint)
     names = ",".join(name if user is None or "@" in name else f"{user}@{name}" for name in hosts)
-    words = ["--host", names, "--map-by", "seq", "--bare", "--continue-on-error", "--skip-unreachable"]
+    words = ["--host", names, "--map-by", "seq", "--bare", "--leave-running", "--continue-on-error", "--skip-unreachable"]
     words += ["--fanout", fanout] if fanout else []
     connect, limit = whole(parts["t"], "-t", 0), whole(parts.get("u", "0"), "-u", 0)
     words += ["--agent", "local"] if "local" in parts else ["--ssh-option", f"ConnectTimeout={connect}"]
