@@ -97,9 +97,11 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
             directory=directory,
             stdout_file=_file_template(settings, "output-file"),
             stderr_file=_file_template(settings, "error-file"),
+            stdout_ranks=_local_ranks(settings, "output-file-ranks"),
+            stderr_ranks=_local_ranks(settings, "error-file-ranks"),
             copy=copied if settings["copy"] is None else settings["copy"],
             merge_stderr=settings["merge-stderr-to-stdout"],
-            local_ranks=_local_ranks(settings["print-local-ranks"]),
+            local_ranks=_local_ranks(settings, "print-local-ranks"),
             fold=settings["fold-style"] if settings["fold"] else None,
             **settings.fields("quiet", "verbose"),
         ),
@@ -198,8 +200,9 @@ def _part(settings: Settings) -> tuple[Part | None, Settings]:
     return Part(rank, int(nnodes)), Settings({**settings.by_name, **changed})
 
 
-def _local_ranks(text: str | None) -> frozenset[int] | None:
-    return None if text is None else frozenset(parse_numbers(Span.of(text, "--print-local-ranks")))
+def _local_ranks(settings: Settings, name: str) -> frozenset[int] | None:
+    text = settings[name]
+    return None if text is None else frozenset(parse_numbers(Span.of(text, settings.source(name))))
 
 
 def _threads(settings: Settings) -> str:

@@ -134,6 +134,8 @@ OPTIONS = (
         "print only the output of these ranks of each node, such as 0 or 0,2-3; files get the output of all"),
     Option(OUTPUT, "--output-file", "FILE", "write the ranks' stdout to files instead, such as 'out.{rank}'", FILE),
     Option(OUTPUT, "--error-file", "FILE", "write their stderr to files instead", FILE),
+    Option(OUTPUT, "--output-file-ranks", "RANKS", "of --output-file, only those of these ranks of each node; others print it"),
+    Option(OUTPUT, "--error-file-ranks", "RANKS", "the same for --error-file"),
     Option(OUTPUT, "--merge-stderr-to-stdout", "", "send the ranks' stderr to their stdout"),
     Option(OUTPUT, "--fold", "", "print identical output once, at the end, after the names of its nodes"),
     Option(OUTPUT, "--fold-style", "",

@@ -26,6 +26,7 @@ class OutputPolicy(NamedTuple):
         tag: template of the text before each line, with the fields of `output.tags.FIELDS`.
         directory: output is also written to files `rank-0007.out` and `.err` here.
         stdout_file, stderr_file: templates of paths, with the fields of a tag; the stream is written there.
+        stdout_ranks, stderr_ranks: the ranks of each node that have such a file; the others print the stream; None: all.
         copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
         merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
         fold: print equal output once, at the end, after the names of its nodes: before each of its "lines", or
@@ -38,6 +39,8 @@ class OutputPolicy(NamedTuple):
     directory: str | None = None
     stdout_file: str | None = None
     stderr_file: str | None = None
+    stdout_ranks: frozenset[int] | None = None
+    stderr_ranks: frozenset[int] | None = None
     copy: bool | None = None
     merge_stderr: bool = False
     fold: str | None = None
@@ -49,6 +52,14 @@ class OutputPolicy(NamedTuple):
     def has_files(self) -> bool:
         """Whether output of the ranks goes to files."""
         return (self.directory, self.stdout_file, self.stderr_file) != (None, None, None)
+
+    def in_own_file(self, stream: str, local_rank: int) -> bool | None:
+        """Return whether a stream, "stdout" or "stderr", of a local rank goes to its file; None without a template."""
+        of_stdout = stream == "stdout"
+        ranks = self.stdout_ranks if of_stdout else self.stderr_ranks
+        if (self.stdout_file if of_stdout else self.stderr_file) is None:
+            return None
+        return ranks is None or local_rank in ranks
 
 
 class Deadlines(NamedTuple):

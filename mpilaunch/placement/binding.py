@@ -29,8 +29,9 @@ class GpuPolicy(NamedTuple):
             then gets one.
         bind: "slot" (a rank sees only its slot's GPUs), "node" (a rank sees all GPUs of the node's used slots in slot order,
             indexed by LOCAL_RANK), "ranks" (as node, with one GPU for each rank whose slot names none; nothing on a node
-            without GPUs), "virtual" (as slot, with LOCAL_RANK=0 for frameworks that index the visible GPUs), "none" (set
-            nothing); None: "slot" if used slots of the node name GPUs or per_rank is given, else "node".
+            without GPUs), "virtual" (as slot, with LOCAL_RANK=0 for frameworks that index the visible GPUs; nothing else
+            in a job without GPUs), "none" (set nothing); None: "slot" if used slots of the node name GPUs or per_rank is
+            given, else "node".
         oversubscribe: several ranks may share a GPU.
     """
 
@@ -99,9 +100,10 @@ def bind_ranks(
 ) -> dict[int, RankBinding]:
     """Return the binding of every rank; `facts` is keyed by `Node.index`. Raises LaunchError if a node lacks resources."""
     bindings: dict[int, RankBinding] = {}
+    any_gpus = any(facts[index].gpus for index in job_map.nodes)
     for index, placements in job_map.by_node().items():
         node = allocation.nodes[index]
-        gpu_bindings, gpu_of = _bind_gpus(node, placements, facts[index].gpus, gpu)
+        gpu_bindings, gpu_of = _bind_gpus(node, placements, facts[index].gpus, gpu, any_gpus)
         cpus = bind_cpus(node, placements, facts[index].cpus, gpu_of, cpu)
         bindings |= {rank: binding._replace(cpus=cpus[rank]) for rank, binding in gpu_bindings.items()}
     return bindings
@@ -124,13 +126,19 @@ def describe_binding(binding: RankBinding, cpus: Iterable[Cpu] = ()) -> str:
 
 
 def _bind_gpus(
-    node: Node, placements: Sequence[Placement], gpus: Sequence[Gpu], policy: GpuPolicy
+    node: Node, placements: Sequence[Placement], gpus: Sequence[Gpu], policy: GpuPolicy, any_gpus: bool
 ) -> tuple[dict[int, RankBinding], dict[int, Gpu]]:
-    """Return the binding of each rank without CPUs, and the GPU that each rank is likely to compute on."""
+    """Return the binding of each rank without CPUs, and the GPU that each rank is likely to compute on.
+
+    Args:
+        any_gpus: some node of the job has GPUs.
+    """
     named = any(node.slots[placement.slot].gpus is not None for placement in placements)
     mode = policy.bind or ("slot" if named or policy.per_rank is not None else "node")
     if mode == "none" or (mode == "ranks" and not gpus):
         return {placement.rank: RankBinding() for placement in placements}, {}
+    if mode == "virtual" and not (any_gpus or named or policy.per_rank):
+        return {placement.rank: RankBinding(environment=_as_rank_0(placement)) for placement in placements}, {}
     if mode == "ranks":
         mode, policy = "node", policy._replace(per_rank=1 if policy.per_rank is None else policy.per_rank)
     whole = mode == "node" and not named and policy.per_rank is None
@@ -235,11 +243,7 @@ def _make_visible(visible: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placem
         environment |= {**visibility.settings, visibility.variable: ",".join(names) or _NO_GPU}
         unset += visibility.unset
     if virtual and visible:
-        environment |= {
-            "LOCAL_RANK": "0",
-            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-            "MPILAUNCH_LOCAL_RANK": str(placement.local_rank),
-        }
+        environment |= _as_rank_0(placement)
     if not visible and not environment and not unset:
         return _NO_BINDING
     return RankBinding(
@@ -247,6 +251,11 @@ def _make_visible(visible: Sequence[Gpu], gpus: Sequence[Gpu], placement: Placem
         environment=environment,
         unset=tuple(name for name in unset if name not in environment),
     )
+
+
+def _as_rank_0(placement: Placement) -> dict[str, str]:
+    """Return the variables of a rank that sees only its own GPU."""
+    return {"LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "MPILAUNCH_LOCAL_RANK": str(placement.local_rank)}
 
 
 def _label(gpu: Gpu) -> str:

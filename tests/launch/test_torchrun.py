@@ -33,11 +33,11 @@ os.write(1, json.dumps([given, sys.argv[2:]]).encode() + b"\\n")  # at once: tor
 """
 FAIL_ONCE = """import os, sys, time
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-print(rank, attempt)
-said = sys.argv[1] + attempt
-if rank == "1":
-    open(said, "w")
-while not os.path.exists(said):
+print(rank, attempt, *sys.argv[2:])
+print(rank, attempt, file=sys.stderr)
+said = sys.argv[1] + attempt + "-"
+open(said + rank, "w")
+while not (os.path.exists(said + "0") and os.path.exists(said + "1")):
     time.sleep(0.01)
 sys.exit(attempt == "0")
 """
@@ -215,6 +215,16 @@ def test_redirected_streams_go_only_to_files(tmp_path: Path) -> None:
     assert logs(tmp_path, "other") == {"none_*/attempt_0/0/stderr.log": "e\n"}
 
 
+def test_streams_of_single_ranks_go_to_files_and_the_others_are_printed(tmp_path: Path) -> None:
+    show = ("sh", "-c", "echo $RANK; echo e$RANK >&2")
+    done = launch(*OPTIONS, "--nproc-per-node", "3", "-r", "0:1,1:2", "--log-dir", "logs", *show, cwd=tmp_path)
+    assert (done.lines, sorted(done.words.splitlines())) == (["1", "2"], ["e0", "e2"])
+    assert logs(tmp_path) == {"none_*/attempt_0/0/stdout.log": "0\n", "none_*/attempt_0/1/stderr.log": "e1\n"}
+    done = launch(*OPTIONS, "--nproc-per-node", "2", "--tee", "0:2", "--log-dir", "tee", *show, cwd=tmp_path)
+    assert sorted(done.words.splitlines()) == ["[default0]:e0", "[default1]:e1"]
+    assert logs(tmp_path, "tee") == {"none_*/attempt_0/0/stderr.log": "e0\n"}
+
+
 def logs(folder: Path, name: str = "logs") -> dict[str, str]:
     """Return what the files of --log-dir hold, by paths without the random part of a run's name."""
     paths = [path for path in (folder / name).rglob("*.log") if path.stat().st_size]
@@ -241,11 +251,23 @@ def test_each_run_and_each_node_has_a_directory_of_its_own_with_the_attempts(tmp
 @pytest.mark.needs("torch")
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS)
-def test_the_log_files_are_those_of_torchrun(link: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "streams"),
+    [
+        ("-r 1", [("stdout", 0), ("stdout", 1)]),
+        ("-r 0:1,1:2 --logs-specs default", [("stdout", 0), ("stderr", 1)]),
+        ("--tee 1:3 --virtual-local-rank --duplicate-stdout-filters 0", [("stdout", 1), ("stderr", 1)]),
+    ],
+)
+def test_the_log_files_are_those_of_torchrun(link: Path, options: str, streams: list[tuple[str, int]]) -> None:
     (link.parent / "fails.py").write_text(FAIL_ONCE, encoding="utf-8")
-    words = ["--nproc_per_node=2", "--max_restarts=1", "-r", "1", "--rdzv_id=7"]
+    words = ["--nproc_per_node=2", "--max_restarts=1", *options.split(), "--rdzv_id=7"]
+    macros = ["{}", "a${local_rank}", "$local_rank$$", "$other"]
     real = {"cwd": link.parent, "env": environment(), "timeout": SECONDS, "check": True}
     for name, command in (("ours", [link]), ("theirs", [torch_python(), *REAL])):
-        subprocess.run([*command, *words, f"--master_port={free_port()}", "--log-dir", name, "fails.py", name + "-"], **real)  # type: ignore[call-overload]
+        line = [*command, *words, f"--master_port={free_port()}", "--log-dir", name, "fails.py", name + "-", *macros]
+        subprocess.run(line, **real)  # type: ignore[call-overload]
     ours, theirs = logs(link.parent, "ours"), logs(link.parent, "theirs")
-    assert ours == theirs and set(ours) == {f"7_*/attempt_{n}/{rank}/stdout.log" for n in (0, 1) for rank in (0, 1)}
+    theirs = {path: text for path, text in theirs.items() if "filtered" not in path}
+    assert set(ours) == {f"7_*/attempt_{n}/{rank}/{stream}.log" for n in (0, 1) for stream, rank in streams}
+    assert ours == theirs

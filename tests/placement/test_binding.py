@@ -120,6 +120,20 @@ def test_virtual_says_local_rank_0_and_keeps_the_real_one() -> None:
     }
 
 
+def test_virtual_in_a_job_without_gpus_sets_local_rank_only() -> None:
+    policy = GpuPolicy(bind="virtual")
+    own = {"LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    assert bind(2, facts([]), policy)[1] == RankBinding(environment={**own, "MPILAUNCH_LOCAL_RANK": "1"})
+    with pytest.raises(LaunchError, match="is not there"):
+        bind([Slot(gpus=("3",))], facts([]), policy)
+    with pytest.raises(LaunchError, match="no GPU"):
+        bind(2, facts([]), policy._replace(per_rank=1))
+    nodes = Allocation(tuple(Node(index, f"n{index}", (Slot(),), "local") for index in range(2)), "hosts")
+    job_map = JobMap((Placement(0, 0, 0, 0), Placement(1, 1, 0, 0)), (0, 1))
+    with pytest.raises(LaunchError, match="n1 has no GPU"):
+        bind_ranks(nodes, job_map, {0: facts(nvidia(1)), 1: facts([])}, policy, CpuPolicy())
+
+
 @pytest.mark.parametrize(
     ("mode", "ranks", "together"), [(None, 2, True), (None, 1, False), ("slot", 2, False), ("virtual", 2, False)]
 )

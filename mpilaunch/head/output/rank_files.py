@@ -83,8 +83,9 @@ def is_printed(job: JobSpec, kind: int, local_rank: int) -> bool:
     output = job.output
     if output.local_ranks is not None and local_rank not in output.local_ranks:
         return False
-    if (output.stdout_file if kind == STDOUT else output.stderr_file) is not None:
-        return output.copy is True
+    own = output.in_own_file(STREAMS[kind], local_rank)
+    if own is not None:
+        return output.copy is True or not own
     return output.copy is not False or output.directory is None
 
 
@@ -103,7 +104,11 @@ def paths_of(job: JobSpec, world: World) -> Mapping[int, str]:
     """Return the path of each stream of a world's ranks that goes to a file, by channel."""
     tags = templates_of(job)
     streams = streams_of(job, world) if tags else ()
-    return {channel: tags[STREAMS[kind]].path(**fields) for channel, kind, fields in streams if STREAMS[kind] in tags}
+    return {
+        channel: tags[STREAMS[kind]].path(**fields)
+        for channel, kind, fields in streams
+        if STREAMS[kind] in tags and job.output.in_own_file(STREAMS[kind], fields["local_rank"]) is not False
+    }
 
 
 def _open(path: str, append: bool, named: bool) -> int:

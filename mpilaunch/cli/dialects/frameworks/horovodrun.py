@@ -17,11 +17,13 @@ from mpilaunch.cli.dialects.rows import (
     Translation,
     acts,
     exports,
+    ignored,
     keep,
     needless,
     part,
     refused,
     weak,
+    whole,
 )
 
 
@@ -131,7 +133,15 @@ def ssh_port(port: str) -> Translation:
 def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings) -> tuple[Translation, list[str]]:
     """Return the hosts, the controller and the variables that the options and the config file describe together."""
     settings = {**_config(parts, around), **parts}
-    result = Translation() if around.names_hosts or "LSB_JOBID" in around.environ else _this_machine(parts)
+    result = Translation()
+    if least := parts.get("min-np"):
+        if "np" in parts:
+            result += Translation(notes=((f"--min-np has no effect: {_ALL_START}", 0),))
+        else:
+            parts = {**parts, "np": str(whole(least, "--min-np"))}
+            result += weak("--np", least)
+    if not around.names_hosts and "LSB_JOBID" not in around.environ:
+        result += _this_machine(parts)
     if seconds := around.environ.get("HOROVOD_START_TIMEOUT"):
         result += weak("--start-timeout", seconds)
     controller = "gloo" if "gloo" in parts else "mpi" if "mpi" in parts else settings.get("controller")
@@ -188,6 +198,8 @@ def _config(parts: Mapping[str, str], around: Surroundings) -> dict[str, str]:
     path = parts["config-file"]
     data, _ = parse_yaml(path, around.read_file(path, "config file of Horovod"))
     by_key = {knob.key: knob for knob in _KNOBS}
+    # Until 0.21 the key was called as the option was, and had its sense.
+    by_key["logging.hide_timestamp"] = by_key["logging.with_timestamp"]._replace(inverse=False)
     result: dict[str, str] = {}
     for section, values in (data if isinstance(data, dict) else {"": data}).items():
         if section == "controller" and str(values).lower() in ("gloo", "mpi"):
@@ -211,6 +223,7 @@ _ELASTIC = (
     "mpilaunch has no elastic training; it restarts all ranks, on the hosts that are left: "
     "mpilaunch --profile horovod --nnodes MIN:MAX --max-restarts N"
 )
+_ALL_START = "all ranks of -np start; --max-restarts N starts them anew after a failure"
 _MPIRUN = "give them to mpirun, by mpilaunch under its name: mpirun -np 4 -H a:2,b:2 ARGS PROGRAM"
 
 _ROWS = (
@@ -230,7 +243,9 @@ _ROWS = (
     acts("tcp", "", "--export NCCL_IB_DISABLE=1"),
     acts("prefix-output-with-timestamp prefix-timestamp", "", "--timestamp-output"),
     *(row for knob in _KNOBS for row in _rows_of(knob)),
-    refused("min-np min-num-proc max-np max-num-proc slots-per-host slots elastic-timeout reset-limit", "N", _ELASTIC),
+    part("min-np min-num-proc", "N", "`-np N` without -np, else nothing: " + _ALL_START),
+    ignored("max-np max-num-proc", "N", _ALL_START),
+    refused("slots-per-host slots elastic-timeout reset-limit", "N", _ELASTIC),
     refused("blacklist-cooldown-range", "MIN MAX", _ELASTIC),
     refused("host-discovery-script", "COMMAND", _ELASTIC),
 )  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from string import Template
 
-from mpilaunch.cli.dialects.frameworks.common import ByHand, program_of_rank
+from mpilaunch.cli.dialects.frameworks.common import ByHand, program
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -19,16 +20,18 @@ from mpilaunch.cli.dialects.rows import (
     ignored,
     needless,
     part,
-    refused,
     weak,
 )
 from mpilaunch.text import escape_braces
 
 _ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
 """torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
-_BOTH = 3
+_MARK = "\0local_rank\0"
+"""Stands for the local rank while a word is read: no word of a command line has it."""
 _LEGACY = "torch.distributed.launch"
 """The module before torchrun: it passes --local-rank to the script, unless --use-env is given."""
+
+_LOGS = "--output-filename DIR writes each rank's output to files; filter those"
 
 # Functions of rows
 
@@ -79,6 +82,13 @@ def nproc_per_node(number: str) -> Translation:
     return Translation(("--npernode", "gpu" if number == "xpu" else number), parts={"nproc": number})
 
 
+def logs_specs(name: str) -> Translation:
+    """--logs-specs default: --redirects, --tee and --log-dir."""
+    if name != "default":
+        raise InvalidArgument(f"'{name}' is not supported", "leave it out: " + _LOGS)
+    return Translation()
+
+
 # All options together
 
 
@@ -87,9 +97,20 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     of_program = {"python": around.environ.get("PYTHON_EXEC", ""), **parts}
     if "run-path" in parts:
         of_program = {"python": of_program["python"]}
-    local_rank = "--local-rank={local_rank}" if parts.get("started") == _LEGACY and "use-env" not in parts else ""
-    filled, started = program_of_rank(of_program, words, around.environ, local_rank)
+    local_rank = "--local-rank=${local_rank}" if parts.get("started") == _LEGACY and "use-env" not in parts else ""
+    filled, started = _filled(program(of_program, words, around.environ, (local_rank,) if local_rank else ()))
     return _nodes(parts, around) + output(parts, around.environ) + filled, started
+
+
+def _filled(words: Sequence[str]) -> tuple[Translation, list[str]]:
+    """Return the program with torchrun's macro, `${local_rank}`, as our template; "$$" is a "$" in its arguments, as there."""
+    command, *arguments = words or [""]
+    texts = [Template(word).safe_substitute(local_rank=_MARK) for word in arguments]
+    if not any(_MARK in text for text in texts):
+        return Translation(), [*words[:1], *texts]
+    return Translation(("--template",)), [
+        escape_braces(command), *(escape_braces(text).replace(_MARK, "{local_rank}") for text in texts)
+    ]
 
 
 def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
@@ -125,21 +146,26 @@ def _endpoint(parts: Mapping[str, str]) -> tuple[str, str] | None:
     return match and (match[1].strip("[]"), match[2] or (_C10D_PORT if parts.get("backend") == "c10d" else _PORT))
 
 
-def _streams(parts: Mapping[str, str], name: str) -> int:
-    """Return the streams of --redirects or --tee: 0 for none, 1 for stdout, 2 for stderr, 3 for both."""
+_Streams = frozenset[tuple[str, int]]
+"""Streams of ranks: a local rank, "" for all, and 1 for stdout or 2 for stderr."""
+_ALL = ""
+
+
+def _streams(parts: Mapping[str, str], name: str) -> _Streams:
+    """Return the streams of --redirects or --tee: 0 is none, 1 stdout, 2 stderr, 3 both; of all ranks, or as in 0:1,2:3."""
     text = parts.get(name, "0")
-    if re.fullmatch("[0-3]", text):
-        return int(text)
-    if re.fullmatch("[0-9]+:[0-3](,[0-9]+:[0-3])*", text):
-        hint = f"give all ranks the same, --{name} 0 to 3; --local-ranks-filter chooses the ranks that are printed"
-        raise InvalidArgument(f"--{name} {text}: single ranks are not supported", hint)
-    raise InvalidArgument(f"--{name} {text} is not 0, 1, 2 or 3", "0 is none, 1 stdout, 2 stderr, 3 both")
+    if not re.fullmatch("[0-3]|[0-9]{1,6}:[0-3](,[0-9]{1,6}:[0-3])*", text):
+        hint = "0 is none, 1 stdout, 2 stderr, 3 both; or these of single local ranks, as in 0:1,1:2"
+        raise InvalidArgument(f"--{name} {text} is not 0, 1, 2 or 3", hint)
+    named = [item.rpartition(":") for item in text.split(",")]
+    return frozenset((rank, number) for rank, _, streams in named for number in (1, 2) if int(streams) & number)
 
 
 def output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
     """Return the prefix of lines and the files of --redirects, --tee and --log-dir."""
     redirected, copied, folder = _streams(parts, "redirects"), _streams(parts, "tee"), parts.get("log-dir")
-    only_files = redirected & ~copied
+    of_all = {number for rank, number in copied if rank == _ALL}
+    only_files = {(rank, number) for rank, number in redirected - copied if number not in of_all}
     result = Translation()
     if copied:
         result += weak("--tag", _prefix(parts, environ))
@@ -155,8 +181,10 @@ def output(parts: Mapping[str, str], environ: Mapping[str, str]) -> Translation:
         raise InvalidArgument("--redirects and --tee of different streams are not supported", hint)
     files = f"{escape_braces(folder.rstrip('/'))}/{_run(parts)}/attempt_{{restart}}/{{local_rank}}"
     for number, flag, stream in ((1, "--output-file", "stdout"), (2, "--error-file", "stderr")):
-        if (redirected | copied) & number:
+        ranks = sorted({rank for rank, stream_number in redirected | copied if stream_number == number})
+        if ranks:
             result += Translation((flag, f"{files}/{stream}.log"))
+            result += Translation() if _ALL in ranks else Translation((f"{flag}-ranks", ",".join(ranks)))
     return result + Translation(("--copy",) if copied else ())
 
 
@@ -188,8 +216,6 @@ def _prefix(parts: Mapping[str, str], environ: Mapping[str, str]) -> str:
 # Rows
 
 LOG_DIR = "`--output-file DIR/RUN/attempt_{restart}/{local_rank}/stdout.log`, `--error-file .../stderr.log` for these streams"
-_LOGS = "--output-filename DIR writes each rank's output to files; filter those"
-
 _ROWS = (
     # Ranks and nodes
     part("nnodes", "N", "`--nnodes N` or MIN:MAX; 1, the default, is this machine, unless hosts are named"),
@@ -214,12 +240,12 @@ _ROWS = (
     acts("role", "NAME", role, "`--export ROLE_NAME=NAME`, and the name in the prefix of --tee"),
     # Output
     part("log-dir", "DIR", LOG_DIR),
-    part("redirects r", "STREAMS", "0, 1, 2 or 3: with --log-dir, these streams go only to files"),
+    part("redirects r", "STREAMS", "0, 1, 2 or 3, or 0:1,1:2 for local ranks: with --log-dir, these go only to files"),
     part("tee t", "STREAMS", "0, 1, 2 or 3: tags lines with [ROLE RANK]:, and with --log-dir also writes files"),
     part("log-line-prefix-template", "TEMPLATE", "`--tag`, with ${role_name}, ${rank} and ${local_rank}"),
     acts("local-ranks-filter", "RANKS", "--print-local-ranks $1"),
-    refused("duplicate-stdout-filters duplicate-stderr-filters", "WORDS", _LOGS),
-    refused("logs-specs", "NAME", _LOGS),
+    ignored("duplicate-stdout-filters duplicate-stderr-filters", "WORDS", _LOGS),
+    acts("logs-specs", "NAME", logs_specs, "nothing: default is the only one"),
     ignored("event-log-handler", "NAME", "--report FILE has the node, times and exit code of each rank"),
     # Devices
     acts("numa-binding", "MODE", numa_binding, "`--bind-to`: numa for node, l3cache for core-complex, socket"),
