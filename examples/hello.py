@@ -1,7 +1,7 @@
 """Say who and where this rank is.
 
     mpilaunch -np 4 hello.py
-    mpilaunch -H node[01-04]:2 hello.py
+    mpilaunch -H 'node[01-04]:2' hello.py
 """
 
 import os

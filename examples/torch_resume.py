@@ -1,7 +1,7 @@
 """Train with PyTorch so that the job may lose a node at any moment and go on where it was.
 
-    mpilaunch -H node[01-04]:2 --spares 1 --max-restarts 5 torch_resume.py /shared/run1.pt
-    mpilaunch -H node[01-04]:2 --nnodes 2:4 --max-restarts 5 torch_resume.py /shared/run1.pt
+    mpilaunch -H 'node[01-04]:2' --spares 1 --max-restarts 5 torch_resume.py /shared/run1.pt
+    mpilaunch -H 'node[01-04]:2' --nnodes 2:4 --max-restarts 5 torch_resume.py /shared/run1.pt
 
 What makes a program resumable is marked with 1, 2, 3. The checkpoint must be where all nodes see it. Nothing here knows which
 launcher started it. The network learns z = sin(3x) * cos(2y), as in torch_ddp.py.

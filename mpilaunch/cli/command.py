@@ -22,7 +22,7 @@ from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, read_command
 from mpilaunch.cli.types import VARIABLES, Option, OptionUses, Origin
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.cli.verbs.mistakes import overridden
-from mpilaunch.errors import UsageError
+from mpilaunch.errors import ExitCode, UsageError
 from mpilaunch.job.settings import Layer, Section, Setting, Settings
 
 if TYPE_CHECKING:
@@ -209,4 +209,7 @@ def complete(name: str, variable: str, instruction: str) -> int:
     """Print a shell's completion script, or the completions of a word; return the exit code."""
     from click.shell_completion import shell_complete
 
-    return shell_complete(Completer(name), {}, name, variable, instruction)
+    try:
+        return shell_complete(Completer(name), {}, name, variable, instruction)
+    except BrokenPipeError:  # nobody reads it
+        return ExitCode.OK

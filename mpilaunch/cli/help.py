@@ -16,7 +16,7 @@ EXAMPLES = (
     ("mpilaunch -np 4 train.py", "4 ranks on this machine"),
     ("mpilaunch -H node01:8,node02:8 train.py --lr 0.1", "16 ranks on two nodes"),
     ("mpilaunch --hostfile hosts.txt --dry-run train.py", "print the node of each rank, start nothing"),
-    ("mpilaunch -N 1 -H node[01-32] --tag host uptime", "one command on 32 nodes"),
+    ("mpilaunch -N 1 -H 'node[01-32]' --tag host uptime", "one command on 32 nodes"),
 )
 WIDTH = 100
 LEFT_COLUMN = 34

@@ -170,6 +170,15 @@ ROWS = (
         "libstdc++, libsupc++/vterminate.cc: a std::thread that nobody joined, or one of gloo's that the end of CPython ends",
     ),
     Row(
+        "gloo-address",
+        r"Gloo connectFullMesh failed",
+        "Gloo gave other nodes 127.0.1.1, the address of the host's own name in /etc/hosts: name the interface that they reach "
+        "by -x GLOO_SOCKET_IFNAME=eth0",
+        "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; Debian writes this address (Debian Reference, 5.1.1)",
+        follow_on=True,  # on one machine it is a peer that has ended
+        then="remote=[127.0.1.1]",
+    ),
+    Row(
         "peer-gone",
         r"Connection reset by peer|Broken pipe|Connection closed by peer|Socket closed|Transport endpoint is not connected",
         ANOTHER_FAILED,

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -378,7 +379,7 @@ def test_version(capsys, words: list[str]) -> None:
     assert capsys.readouterr().out == f"mpilaunch {__version__}\n"
 
 
-@pytest.mark.parametrize("words", [command.split()[1:] for command, _ in EXAMPLES])
+@pytest.mark.parametrize("words", [shlex.split(command)[1:] for command, _ in EXAMPLES])
 def test_the_examples_work(here: Path, launched, capsys, words: list[str]) -> None:
     (here / "hosts.txt").write_text("n1\n")
     assert main(words) == 0

@@ -73,3 +73,14 @@ def test_other_shells_have_a_script(folder: Path, shell: str) -> None:
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "_MPILAUNCH_COMPLETE": f"{shell}_source"}
     done = subprocess.run([folder / "mpilaunch"], env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and "_MPILAUNCH_COMPLETE" in done.stdout
+
+
+def test_a_reader_that_has_gone_is_no_error(folder: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    environ = {**os.environ, "_MPILAUNCH_COMPLETE": "bash_source"}
+    try:
+        done = subprocess.run([folder / "mpilaunch"], env=environ, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
