@@ -107,13 +107,29 @@ def test_a_host_that_answers_in_time_is_not_to_blame(hosts: Hosts) -> None:
     assert "error[rank-failed]: rank 0 on node01 exited with code 1" in errors
 
 
-def test_a_rank_whose_own_node_breaks_after_it_stays_the_first(hosts: Hosts) -> None:
+@pytest.mark.parametrize("broken", [("node02",), ("node01", "node02"), ("node02", "node01")])
+def test_a_rank_stays_the_first_whose_own_node_or_every_node_breaks_after_it(hosts: Hosts, broken: tuple[str, ...]) -> None:
     text = 'if [ $RANK = 1 ]; then echo $$ > up; exit 3; fi; trap "sleep 3; exit 0" TERM; while :; do sleep 0.1; done'
     options = ("--agent", "ssh", "--reconnect-timeout", "2", "--grace", "5")
     with hosts.popen([*MPILAUNCH, *options, "-H", "node01,node02", "sh", "-c", text]) as job:
         wait_until(lambda: Path("up").exists(), "rank 1 has ended")
         time.sleep(0.5)
-        kill_host(hosts, "node02")
+        for name in broken:
+            kill_host(hosts, name)
         _, errors = job.communicate(timeout=20)
     assert job.returncode == 3, errors
     assert "error[rank-failed]: rank 1 on node02 exited with code 3" in errors
+
+
+def test_a_rank_stays_the_first_when_the_head_loses_its_network_after_it(hosts: Hosts) -> None:
+    text = 'if [ $RANK = 1 ]; then echo $$ > up; exit 3; fi; trap "" TERM; while :; do sleep 0.1; done'
+    options = ("--agent", "ssh", "--reconnect-timeout", "2", "--heartbeat", "4", "--grace", "3")
+    with hosts.popen([*MPILAUNCH, *options, "-H", "node01,node02", "sh", "-c", text]) as job:
+        wait_until(lambda: Path("up").exists(), "rank 1 has ended")
+        time.sleep(0.5)
+        for name in hosts.names:
+            hosts.link(name, up=False)
+        _, errors = job.communicate(timeout=60)
+    assert job.returncode == 3, errors
+    assert "error[rank-failed]: rank 1 on node02 exited with code 3" in errors
+    wait_until(lambda: not any(map(hosts.processes, hosts.names)), "the nodes have ended it on their own")
