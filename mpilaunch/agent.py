@@ -166,6 +166,7 @@ CAUSES = {
     "host-key-unknown": "host key not known",
     "host-key-changed": "host key changed",
     "key-refused": "login refused",
+    "user-unknown": "your user id has no name here",
     "agent-missing": "the agent's program was not found",
     "python-missing": "python3 not found",
     "python-too-old": "python3 is older than 3.8",

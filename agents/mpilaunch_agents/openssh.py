@@ -25,6 +25,7 @@ SSH_MESSAGES = (
     ("connection-refused", "Connection refused"),
     ("timeout", "timed out|Timeout, server .* not responding|Timeout before authentication"),
     ("unreachable", "No route to host|Network is unreachable|Network is down|Host is down"),
+    ("user-unknown", "No user exists for uid"),
     ("key-refused", r"Permission denied (\(|for user)|Too many authentication failures|no more authentication methods"),
     ("connection-closed", "Exceeded MaxStartups|Not allowed at this time|(kex|ssh)_exchange_identification"),
     ("connection-closed", "Connection closed by|Connection reset by|Connection to .* closed|Broken pipe"),

@@ -179,11 +179,19 @@ def test_the_agent_ssh_is_shown_as_a_command_of_openssh(tmp_path: Path, words: l
     assert " -l u -- node1 'python3 --version'\n" in said
 
 
-def test_an_account_without_a_login_shell(tmp_path: Path) -> None:
-    agent = script(tmp_path / "agent", "#!/bin/sh\necho 'This account is currently not available.'\nexit 1\n")
-    said = start(tmp_path, "--agent", f"{agent} {{host}} {{command}}", "-H", "node1", *RUN)
-    assert said.startswith("error[start-login-disabled]: node1: the account has no login shell after ")
-    assert "\nhint: log in as another user (user=NAME in the hostfile), or " in said
+@pytest.mark.parametrize(
+    ("line", "error", "hint"),
+    [
+        ("echo 'This account is currently not available.'; exit 1", "login-disabled]: node1: the account has no login shell",
+         "log in as another user (user=NAME in the hostfile), or "),
+        ("echo 'No user exists for uid 1234' >&2; exit 255", "user-unknown]: node1: your user id has no name here",
+         "ssh needs your user id in /etc/passwd"),
+    ],
+)  # fmt: skip
+def test_an_account_that_cannot_log_in(tmp_path: Path, line: str, error: str, hint: str) -> None:
+    agent = script(tmp_path / "agent", f"#!/bin/sh\n{line}\n")
+    said = start(tmp_path, "--agent", f"{agent} ssh {{host}} {{command}}", "-H", "node1", *RUN)
+    assert said.startswith(f"error[start-{error} after ") and f"\nhint: {hint}" in said
 
 
 def test_a_python_that_is_too_old(tmp_path: Path) -> None:

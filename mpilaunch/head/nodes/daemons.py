@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
 PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
 """Causes for which a node is tried again. In a cluster of pods the launcher may start before the workers and their sshd."""
-NO_SHELL = "This account is currently not available."
-"""Message of nologin(8), the shell of accounts without a login."""
 PROGRESS_SECONDS = 5.0
 """Longest time between two progress reports."""
 STANDBY_PATIENCE = 3.0
@@ -257,8 +255,9 @@ MESSAGES = {
     "file-limit": ("Too many open files", "shared object file: Error 24"),
     # Python 2 and Python 3 before 3.4.
     "python-too-old": ("Unknown option: -I",),
+    "login-disabled": ("This account is currently not available.",),
 }
-"""Cause -> messages of shells, ssh and Python that show it, whatever the exit code."""
+"""Cause -> messages of shells, ssh, nologin(8) and Python that show it, whatever the exit code."""
 
 
 def _explain_silence(link: NodeLink) -> tuple[str, str]:
@@ -277,8 +276,6 @@ def _explain_silence(link: NodeLink) -> tuple[str, str]:
             return cause, lines[-1]
     if code == 127 or (code in (1, 126) and "python" in output and ("No such file" in output or "denied" in output)):
         return "python-missing", output
-    if NO_SHELL in output:
-        return "login-disabled", output
     if NO_BUNDLE in output:
         return "no-stdin", output
     if "mpilaunch" in output and "Traceback" in output:
