@@ -8,9 +8,11 @@ import importlib.util
 import io
 import marshal
 import os
+import py_compile
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -159,6 +161,23 @@ def test_no_text_of_several_lines_has_one_that_looks_like_a_comment() -> None:
 
 def kept() -> list[Path]:
     return sorted(Path(os.environ["XDG_CACHE_HOME"]).glob("mpilaunch/*"))
+
+
+@pytest.mark.parametrize(("unwritten", "prefix"), [(False, None), (True, None), (False, "/nowhere")])
+def test_byte_code_is_what_an_import_would_write_and_is_never_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unwritten: bool, prefix: str | None
+) -> None:
+    source = tmp_path / "module.py"
+    source.write_bytes(b"def f():\n    return 1\n")
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    written = py_compile.compile(str(source), str(tmp_path / "c"), "wire/a.py", doraise=True, invalidation_mode=mode)
+    assert written is not None
+    monkeypatch.setattr(sys, "dont_write_bytecode", unwritten)
+    monkeypatch.setattr(sys, "pycache_prefix", prefix)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    made = pack.compiled({"wire/a.py": source.read_bytes()})["wire/a.pyc"]
+    theirs = Path(written).read_bytes()
+    assert (made[:8], made[16:]) == (theirs[:8], theirs[16:]) and sys.dont_write_bytecode == unwritten
 
 
 def test_it_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,17 @@ Each archive is compressed as a whole: modules have much in common, and Python i
 from __future__ import annotations
 
 import ast
+import errno
 import io
-import os
-import py_compile
-import tempfile
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.abc import SourceLoader
+from typing import Any
+
+_HEADER, _UNCHECKED = 16, b"\x01\0\0\0" + bytes(8)
+"""Bytes of the header of a `.pyc` file; its flags and hash where neither is compared (PEP 552), behind the magic number."""
 
 Position = tuple[int, int]
 """A line number, from 1, and a byte offset in the line."""
@@ -39,17 +43,37 @@ def _archive(files: Mapping[str, bytes]) -> bytes:
 
 def compiled(sources: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the `.pyc` files of modules; Python uses them without looking for the source (PEP 552)."""
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     files = {}
-    with tempfile.TemporaryDirectory(prefix="mpilaunch-") as folder:
-        path = os.path.join(folder, "module.py")
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False  # else the loader would keep none
+    try:
         for name, source in sources.items():
-            with open(path, "wb") as file:
-                file.write(source)
-            py_compile.compile(path, path + "c", dfile=name, doraise=True, invalidation_mode=mode)
-            with open(path + "c", "rb") as file:
-                files[name + "c"] = file.read()
+            module = _Module(name, source)
+            module.get_code(name)
+            files[name + "c"] = module.written[:4] + _UNCHECKED + module.written[_HEADER:]
+    finally:
+        sys.dont_write_bytecode = before
     return files
+
+
+class _Module(SourceLoader):
+    """Compiles a module as an import would, but keeps its `.pyc` file in memory: a killed head leaves no file behind."""
+
+    def __init__(self, name: str, source: bytes) -> None:
+        self._name, self._source, self.written = name, source, b""
+
+    def get_filename(self, fullname: str) -> str:
+        return self._name
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        return {"mtime": 0, "size": len(self._source)}
+
+    def get_data(self, path: str) -> bytes:
+        if path != self._name:
+            raise FileNotFoundError(errno.ENOENT, "not compiled before", path)
+        return self._source
+
+    def set_data(self, path: str, data: bytes) -> None:
+        self.written = bytes(data)
 
 
 def strip(source: bytes) -> bytes:
