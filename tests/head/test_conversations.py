@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import subprocess
@@ -32,6 +31,7 @@ from tests.support.conversations import (
     Script,
     converse,
 )
+from tests.support.cpu_time import without_collector
 from tests.support.launching import LIMIT, ROOT, WireToDaemon, environment
 
 SEED = int(os.environ.get("MPILAUNCH_TEST_SEED") or 1_795_449_008)
@@ -284,13 +284,9 @@ def test_published_names_and_look_ups_are_limited_for_a_job() -> None:
 def held(*messages: Message) -> list[str]:
     """Let node b send these messages; return the callbacks of the loop that took too long."""
     loop = MeasuredLoop()
-    gc.disable()  # it would be counted for whoever runs meanwhile
-    try:
+    with contextlib.closing(loop), without_collector():
         scripts = with_change(instead_of_collective(*messages), Waits)
         loop.run_until_complete(converse([*LIMITS, "--timeout", "6"], scripts))
-    finally:
-        gc.enable()
-        loop.close()
     return loop.held
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +13,7 @@ from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_
 from mpilaunch.job.output.masking import mask_message
 from mpilaunch.job.state import RankEnd
 from mpilaunch.text import printable
+from tests.support.cpu_time import cpu_seconds
 
 SMALL, LARGE = 64 << 10, 1 << 20
 MOST = 4.0 * LARGE / SMALL
@@ -50,24 +50,17 @@ NOTES = {
 }
 
 
-def seconds(function: Callable[[bytes], object], text: bytes) -> float:
-    """Return the CPU time of a call."""
-    began = time.process_time()
-    function(text)
-    return time.process_time() - began
-
-
 @pytest.mark.parametrize("function", WORST, ids=["hints", "tags", "bars", "colours", "join", "print", "dshbak"])
 def test_the_worst_input_costs_linear_time(function: Callable[[bytes], object]) -> None:
     for unit in sorted(WORST[function]):
         text = (unit.encode() * LARGE)[:LARGE]
-        small = min(seconds(function, text[:SMALL]) for _ in range(3))
+        small = min(cpu_seconds(function, text[:SMALL]) for _ in range(3))
         assert small < TOO_SLOW, repr(unit)
-        assert seconds(function, text) < MOST * max(small, 0.001), repr(unit)
+        assert cpu_seconds(function, text) < MOST * max(small, 0.001), repr(unit)
 
 
 def test_masking_a_note_of_a_node_costs_little() -> None:
     """A note is cut before it is masked, so that some patterns may cost more than linear time."""
     for unit in sorted(NOTES):
         text = (unit.encode() * LONGEST_NOTE)[:LONGEST_NOTE]
-        assert seconds(lambda text: mask_message(text.decode()), text) < 0.05, repr(unit)
+        assert cpu_seconds(mask_message, text.decode()) < 0.05, repr(unit)
