@@ -141,11 +141,11 @@ def test_a_rank_that_leaves_the_world(tmp_path: Path, programs: Path, nodes: int
     # In a mount namespace, where nobody else uses /dev/shm and /tmp.
     words, code = ENDS[how]
     look = (
-        "mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /var/tmp && mkdir /var/tmp/files && "
-        'TMPDIR=/var/tmp/files "$@" && cd /dev/shm && find . /var/tmp/files -mindepth 1'
+        "mount -t tmpfs tmpfs /dev/shm && mount -t tmpfs tmpfs /run && mkdir /run/files && "
+        'TMPDIR=/run/files "$@" && cd /dev/shm && find . /run/files -mindepth 1'
     )
     script = ROOT / "tests/support/mpi/pmix_nodes.py"
-    job = [sys.executable, script, str(nodes), "4", "/var/tmp/files", programs / "ends", *words]
+    job = [sys.executable, script, str(nodes), "4", "/run/files", programs / "ends", *words]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", look, "sh", *job],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
