@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mpilaunch.cli.config import NOT_OPTIONS
+from mpilaunch.cli.dialects import SEPARATE
 from mpilaunch.cli.options import OPTIONS
 from mpilaunch.cli.types import VARIABLES, OptionUses
 from mpilaunch.hosts.allocation import Node
@@ -20,9 +21,9 @@ MISPLACED = frozenset(
     {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
 )
 """Our options that few programs have."""
-LAUNCHERS = frozenset(
-    {"mpilaunch", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich", "orterun", "prterun", "prun", "srun"}
-    | {"aprun", "jsrun", "flux", "horovodrun", "torchrun", "deepspeed", "accelerate", "ssh", "sudo", "env", "docker", "podman"}
+LAUNCHERS = SEPARATE.union(
+    ("mpilaunch", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun.openmpi", "mpirun.mpich", "orterun", "prterun", "prun"),
+    ("ssh", "sudo", "env", "docker", "podman"),
 )
 """Programs to whose arguments such options may belong, or those of a program that they start."""
 LEAST_PORT = 1024
