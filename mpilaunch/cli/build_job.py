@@ -213,9 +213,15 @@ def _threads(settings: Settings) -> str:
 
 
 def _check_conflicts(settings: Settings) -> None:
-    """Refuse a time before each line of output that is printed once for several ranks, at the end; and MPI for bare ranks."""
+    """Refuse options that contradict each other, or need another one.
+
+    Output that is printed once for several ranks, at the end, has no time before each line.
+    """
     if settings["bare"] and settings["mpi"] not in ("auto", "none"):
         raise UsageError("option-conflict", f"--bare and --mpi {settings['mpi']} cannot be used together", hint="leave one out")
+    for name in ("output-file", "error-file"):
+        if settings[f"{name}-ranks"] is not None and settings[name] is None:
+            raise UsageError("option-conflict", f"--{name}-ranks needs --{name}", hint=f"add --{name} FILE, or leave it out")
     timed = "--timestamp-output" if settings["timestamp-output"] else ""
     if any(field == "time" for field, _ in parse_tag(settings["tag"] or "").pieces):
         timed = timed or "--tag with {time}"

@@ -216,6 +216,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "checkpoint-prefix": ("--checkpoint-prefix /dev/null prog", {}, {}),
     "option-conflict-checkpoint": ("--checkpoint-interval 1h prog", {}, {}),
     "option-conflict-app": ("--app f prog", {"f": "-np 1 a\n"}, {}),
+    "option-conflict-ranks": ("--output-file o --error-file-ranks 0 prog", {}, {}),
     "app-file": ("--app f", {"f": "-np 1 a\n-np 1 'b\n"}, {}),
     "no-program-app": ("--app f", {"f": "# nothing\n-np 1\n"}, {}),
     "option-unknown-app": ("--app f", {"f": "-np 1 a\n-np 2 -hostt x b\n"}, {}),
