@@ -29,6 +29,7 @@ from launchers import ENVIRONMENT, Launcher, Work, launchers  # noqa: E402  (thi
 
 from tests.support.failures import with_part  # noqa: E402
 from tests.support.hosts import Hosts  # noqa: E402
+from tests.support.requirements import hand_down_no_ignored_signal  # noqa: E402
 
 RESULTS, PAGE = CHECKOUT / "docs" / "failures.json", CHECKOUT / "docs" / "failures.md"
 LIMIT = 10.0
@@ -215,6 +216,7 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="print the table of the results that were written")
     parser.add_argument("--only", metavar="CASE", help="only this case; prints, writes nothing")
     arguments = parser.parse_args()
+    hand_down_no_ignored_signal()
     if arguments.page:
         print(page(json.loads(RESULTS.read_text(encoding="utf-8"))), end="")
         return 0
