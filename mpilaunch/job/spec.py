@@ -55,11 +55,9 @@ class OutputPolicy(NamedTuple):
 
     def in_own_file(self, stream: str, local_rank: int) -> bool | None:
         """Return whether a stream, "stdout" or "stderr", of a local rank goes to its file; None without a template."""
-        of_stdout = stream == "stdout"
-        ranks = self.stdout_ranks if of_stdout else self.stderr_ranks
-        if (self.stdout_file if of_stdout else self.stderr_file) is None:
-            return None
-        return ranks is None or local_rank in ranks
+        of_stdout = self.stdout_file, self.stdout_ranks
+        template, ranks = of_stdout if stream == "stdout" else (self.stderr_file, self.stderr_ranks)
+        return None if template is None else ranks is None or local_rank in ranks
 
 
 class Deadlines(NamedTuple):

@@ -119,8 +119,9 @@ def test_fold_is_the_inverse_of_expand(names: list[str]) -> None:
 
 def test_fold_is_fast_for_10_000_names() -> None:
     names = [f"r{rack:02}n{node:03}.cluster.example" for rack in range(10) for node in range(1000)]
-    assert cpu_seconds(fold, names) < 2
-    assert fold(names).startswith("r00n[000-999].cluster.example,r01n[000-999]")
+    folded = []
+    assert cpu_seconds(lambda: folded.append(fold(names))) < 2
+    assert folded[0].startswith("r00n[000-999].cluster.example,r01n[000-999]")
 
 
 @pytest.mark.parametrize(

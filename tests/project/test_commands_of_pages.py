@@ -1,4 +1,4 @@
-"""Each command that a page, an example or the help shows is one that mpilaunch takes, as it stands, in bash and in zsh."""
+"""Each command of a page of docs/, an example or the help is one that mpilaunch takes, as it stands, in bash and in zsh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS = re.compile(
     r"(mpilaunch|torchrun|horovodrun|deepspeed|accelerate|srun|flux|pdsh|clush|mpirun|mpiexec) (.*)$",
     re.MULTILINE,
 )
-PLACES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", *sorted((ROOT / "examples").rglob("*.py"))]
+PLACES = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.py"))]
 EXAMPLES_OF_PAGES = {
     f"{place.name}: {found[0].strip()}": (found[1], found[2], found[3])
     for place in PLACES
@@ -47,6 +47,7 @@ def test_the_examples_of_the_pages_are_right(example: str, tmp_path: Path) -> No
     words = shlex.join([*MPILAUNCH, "--dry-run", *dialect])
     line = f"{variables}{words} {re.split(' [|&] ', rest)[0]}"
     batch = SLURM_OF_TWO if re.search("srun|flux", example) else {}
-    given = {"cwd": tmp_path, "env": environment(batch), "capture_output": True, "text": True, "timeout": 60}
-    done = subprocess.run(["bash", "-c", line], check=False, **given)  # type: ignore[call-overload]
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, env=environment(batch), capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, " rank" in done.stdout) == (0, True), done.stderr

@@ -28,6 +28,7 @@ from mpilaunch.cli.dialects.rows import (
     weak,
     whole,
 )
+from mpilaunch.text import is_whole_number
 
 _PORT = "29500"
 _PARADIGMS = {
@@ -216,7 +217,7 @@ def _threads(values: Mapping[str, str], around: Surroundings) -> dict[str, str]:
     """Return OMP_NUM_THREADS as accelerate does: the head's, 1, or for CPUs this machine's cores divided by the ranks."""
     processes = _number(values, "num_processes", 1)
     own = around.environ.get("OMP_NUM_THREADS", "")
-    if own.isdecimal() and int(own):
+    if is_whole_number(own, 7) and int(own):
         return {"OMP_NUM_THREADS": own}
     if processes is None or not _on_cpu(values):
         return {"OMP_NUM_THREADS": "1"}

@@ -34,20 +34,16 @@ def program(
     return [python or "python3", "-u", *(["-m"] if "module" in parts else []), *words]
 
 
-def program_of_rank(
-    parts: Mapping[str, str], words: Sequence[str], environ: Mapping[str, str], local_rank: str
-) -> tuple[Translation, list[str]]:
-    """Return the program, whose script gets its local rank as the first argument, and the option that fills it in.
+LOCAL_RANK = "\0local_rank\0"
+"""Stands for the local rank in an argument of a program, for `fill_local_rank`: no word of a command line has this text."""
 
-    Args:
-        local_rank: this argument, a template; "" for none.
-    """
-    started = program(parts, words, environ, (local_rank,) if local_rank else ())
-    if not (started and local_rank):
-        return Translation(), started
-    place = len(started) - len(words)
-    filled = [word if number in (0, place) else escape_braces(word) for number, word in enumerate(started)]
-    return Translation(("--template",)), filled
+
+def fill_local_rank(words: Sequence[str]) -> tuple[Translation, list[str]]:
+    """Return a program as templates if one of its arguments has LOCAL_RANK, and the option for them; else as it is."""
+    if not any(LOCAL_RANK in word for word in words):
+        return Translation(), list(words)
+    arguments = (escape_braces(word).replace(LOCAL_RANK, "{local_rank}") for word in words[1:])
+    return Translation(("--template",)), [words[0], *arguments]
 
 
 class ByHand(NamedTuple):

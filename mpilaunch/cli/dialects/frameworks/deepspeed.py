@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from mpilaunch.cli.dialects.frameworks.common import ByHand, program_of_rank
+from mpilaunch.cli.dialects.frameworks.common import LOCAL_RANK, ByHand, fill_local_rank, program
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -235,10 +235,10 @@ def _program(
     result: Translation, parts: Mapping[str, str], words: list[str], environ: Mapping[str, str]
 ) -> tuple[Translation, list[str]]:
     """Return the options and the program; the script gets its local rank as the first argument."""
-    filled, started = program_of_rank(parts, words, environ, "" if "no_local_rank" in parts else "--local_rank={local_rank}")
+    started = program(parts, words, environ, [] if "no_local_rank" in parts else [f"--local_rank={LOCAL_RANK}"])
     if started and "venv_script" in parts:
-        script = parts["venv_script"]
-        started = ["bash", "-c", 'source "$0"; exec "$@"', escape_braces(script) if filled.words else script, *started]
+        started = ["bash", "-c", 'source "$0"; exec "$@"', parts["venv_script"], *started]
+    filled, started = fill_local_rank(started)
     return result + filled, started
 
 

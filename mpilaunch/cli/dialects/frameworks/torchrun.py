@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from string import Template
 
-from mpilaunch.cli.dialects.frameworks.common import ByHand, program
+from mpilaunch.cli.dialects.frameworks.common import LOCAL_RANK, ByHand, fill_local_rank, program
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
@@ -26,8 +26,6 @@ from mpilaunch.text import escape_braces
 
 _ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
 """torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
-_MARK = "\0local_rank\0"
-"""Stands for the local rank while a word is read: no word of a command line has it."""
 _LEGACY = "torch.distributed.launch"
 """The module before torchrun: it passes --local-rank to the script, unless --use-env is given."""
 
@@ -97,20 +95,14 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     of_program = {"python": around.environ.get("PYTHON_EXEC", ""), **parts}
     if "run-path" in parts:
         of_program = {"python": of_program["python"]}
-    local_rank = "--local-rank=${local_rank}" if parts.get("started") == _LEGACY and "use-env" not in parts else ""
-    filled, started = _filled(program(of_program, words, around.environ, (local_rank,) if local_rank else ()))
+    local_rank = ["--local-rank=${local_rank}"] if parts.get("started") == _LEGACY and "use-env" not in parts else []
+    filled, started = fill_local_rank(_expanded(program(of_program, words, around.environ, local_rank)))
     return _nodes(parts, around) + output(parts, around.environ) + filled, started
 
 
-def _filled(words: Sequence[str]) -> tuple[Translation, list[str]]:
-    """Return the program with torchrun's macro, `${local_rank}`, as our template; "$$" is a "$" in its arguments, as there."""
-    command, *arguments = words or [""]
-    texts = [Template(word).safe_substitute(local_rank=_MARK) for word in arguments]
-    if not any(_MARK in text for text in texts):
-        return Translation(), [*words[:1], *texts]
-    return Translation(("--template",)), [
-        escape_braces(command), *(escape_braces(text).replace(_MARK, "{local_rank}") for text in texts)
-    ]
+def _expanded(words: Sequence[str]) -> list[str]:
+    """Return the program with torchrun's macro, `${local_rank}`, replaced in its arguments, and "$$" by "$"."""
+    return [*words[:1], *(Template(word).safe_substitute(local_rank=LOCAL_RANK) for word in words[1:])]
 
 
 def _nodes(parts: Mapping[str, str], around: Surroundings) -> Translation:
