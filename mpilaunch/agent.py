@@ -1,19 +1,13 @@
 """The Agent protocol: how the head runs one command on one node and talks with it over its stdin and stdout.
 
 An agent reaches nodes; it knows nothing of ranks, the wire protocol or jobs. It never retries and never prints: it reports.
-`load` looks an agent up by name: first in the built-in table, then in the entry point group `mpilaunch.agents`. Reading entry
-points is too slow for a local launch, so a third party's agent cannot replace a built-in one. A name that contains a blank or
-a brace is a command template.
+`mpilaunch_agents.registry` finds an agent by its name.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import NamedTuple, Protocol, cast, runtime_checkable
-
-from mpilaunch.errors import UsageError
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 
 class AgentOptions(NamedTuple):
@@ -112,12 +106,15 @@ class Node(Protocol):
     """The properties of a node that an agent may use to reach it; None leaves the choice to the agent.
 
     Attributes:
+        index: its place in the job's allocation, which identifies it: two nodes may have the same name.
         name: as the user wrote it.
         user: the login name.
         port: of the login service.
         namespace, container: of a pod.
     """
 
+    @property
+    def index(self) -> int: ...
     @property
     def name(self) -> str: ...
     @property
@@ -211,73 +208,10 @@ def python_command(python: str, name: str, code: str, *arguments: str) -> list[s
     return [python, "-I", "-S", "-B", "-c", f"{UNPACK} # {name}", packed, *arguments]
 
 
-BUILT_IN = {
-    "local": "mpilaunch_agents.local:LocalAgent",
-    "ssh": "mpilaunch_agents.ssh.agent:SshAgent",
-    "openssh": "mpilaunch_agents.openssh:OpensshAgent",
-    "kubectl": "mpilaunch_agents.kubectl:KubectlAgent",
-    "command": "mpilaunch_agents.command:CommandAgent",
-    "fake": "mpilaunch_agents.fake:FakeAgent",
-}
-IN_PROCESS = ("ssh",)
-"""Built-in agents that make connections within the head's process; the others start a process for each connection."""
-NODES_PER_CONNECTOR, MAX_CONNECTORS = 64, 8
-"""Number of nodes that justifies the start of one more connector, and the maximum number of connectors."""
-UNLISTED = ("command", "fake")
-"""Built-in agents that messages do not list: `command` is selected by a template, and `fake` is for tests."""
-ENTRY_POINTS = "mpilaunch.agents"
-"""The entry point group of third-party agents: each is a callable that takes AgentOptions and returns an Agent."""
-
-
-def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
-    """Return the agent called `name`, or the command agent when `name` is a template; raises UsageError.
-
-    Args:
-        nodes: number of nodes the agent will reach.
-    """
-    connectors = connector_count(options.connectors, nodes, len(os.sched_getaffinity(0))) if name in IN_PROCESS else 0
-    if connectors:
-        agent = cast(Agent, import_module("mpilaunch_agents.ssh.connectors").ConnectorsAgent(name, options, connectors))
-    elif is_template(name):
-        agent = _factory("command")(options._replace(template=name))
-    else:
-        agent = _factory(name)(options)
-    if name in options.call_back:
-        return cast(Agent, import_module("mpilaunch_agents.callback.agent").CallbackAgent(agent, stdin=name in BUILT_IN))
-    return agent
-
-
-def connector_count(setting: int | None, nodes: int, cpus: int) -> int:
-    """Return how many connectors to start for `nodes` nodes; 0 when the head makes them. One CPU is left to the head."""
-    if setting is not None:
-        return min(setting, nodes) if setting > 1 else 0
-    useful = min(nodes // NODES_PER_CONNECTOR, cpus - 1, MAX_CONNECTORS)
-    return useful if useful > 1 else 0
+LOCAL = "local"
+"""The name of this machine's agent, a PrestartedAgent; as the name of a host it means this machine too."""
 
 
 def is_template(name: str) -> bool:
+    """Return whether an agent's name is a command template."""
     return any(character in name for character in " \t\n{")
-
-
-def _factory(name: str) -> Callable[[AgentOptions], Agent]:
-    if name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
-        return cast(Callable[[AgentOptions], Agent], getattr(import_module(module), attribute))
-    from importlib.metadata import entry_points  # 15 ms, and needed only for a name that is not built in
-
-    declared = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if name in declared:
-        try:
-            return cast(Callable[[AgentOptions], Agent], declared[name].load())
-        except Exception as error:
-            where = declared[name].value
-            raise UsageError("agent-broken", f"agent '{name}' ({where}) cannot be loaded: {error!r}") from error
-    from mpilaunch.text import did_you_mean
-
-    known = [*BUILT_IN, *sorted(declared)]
-    raise UsageError(
-        "agent-unknown",
-        f"unknown agent '{name}'{did_you_mean(name, known)}",
-        context=["agents: " + ", ".join(one for one in known if one not in UNLISTED)],
-        hint=f"to use a program as agent, write a template: '{name} {{host}} {{command}}'",
-    )

@@ -11,9 +11,8 @@ import shlex
 from collections.abc import Sequence
 from string import Formatter
 
-from mpilaunch.agent import AgentOptions, ChannelEnd
+from mpilaunch.agent import AgentOptions, ChannelEnd, Node
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Node
 from mpilaunch.text import closest, shell_line
 from mpilaunch_agents.openssh import explain_ssh
 from mpilaunch_agents.process import ProcessAgent

@@ -20,8 +20,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from mpilaunch.agent import CAUSES, Agent, AgentFailure, Channel, ChannelEnd
-from mpilaunch.hosts.allocation import Node
+from mpilaunch.agent import CAUSES, Agent, AgentFailure, Channel, ChannelEnd, Node
 
 DEADLINE = 30.0
 """Limit on each wait, in seconds."""

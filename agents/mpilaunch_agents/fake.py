@@ -12,8 +12,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mpilaunch.agent import CAUSES, AgentFailure, AgentOptions, ChannelEvents
-from mpilaunch.hosts.allocation import Node
+from mpilaunch.agent import CAUSES, AgentFailure, AgentOptions, ChannelEvents, Node
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 

@@ -12,8 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents
-from mpilaunch.hosts.allocation import Node
+from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
 from mpilaunch_agents import pods
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel

@@ -14,7 +14,7 @@ from mpilaunch_agents.child import Child, dismiss
 from mpilaunch_agents.process import ProcessAgent
 
 if TYPE_CHECKING:
-    from mpilaunch.hosts.allocation import Node
+    from mpilaunch.agent import Node
 
 
 class LocalAgent(ProcessAgent):

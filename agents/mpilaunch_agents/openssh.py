@@ -10,8 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from mpilaunch.agent import ChannelEnd
-from mpilaunch.hosts.allocation import Node
+from mpilaunch.agent import ChannelEnd, Node
 from mpilaunch.text import shell_line
 from mpilaunch_agents.process import ProcessAgent
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from mpilaunch.hosts.allocation import Node
+    from mpilaunch.agent import Node
 
 GUARD_SECONDS = 2.0
 """Time in which the guard of a node ends the orphans of its daemon, before they are killed from here: it removes what they

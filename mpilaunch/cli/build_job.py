@@ -32,11 +32,10 @@ from mpilaunch.placement.map_by import PlacementOptions, cpus_of, placement_poli
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share, map_apps
 from mpilaunch.text import did_you_mean, is_whole_number
+from mpilaunch_agents.registry import calling_back
 
 START_IN_POD = 300.0
 """Default of --start-timeout in a pod, in seconds: its image may have to be pulled first."""
-MOST_OPEN_PODS = 32
-"""With more pods than this, the daemons call back by default: each open kubectl takes 50 MB of memory on the head."""
 
 
 def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
@@ -115,7 +114,7 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         agent=AgentOptions(
             ssh_options=_ssh_options(settings) + (agent.ssh_options if agent else ()),
             container=settings["container"] or (agent.container if agent else None),
-            call_back=_agents_calling_back(settings["call-back"], nodes, in_pod),
+            call_back=calling_back(settings["call-back"], (node.agent for node in nodes.nodes), in_pod=in_pod),
             **settings.fields("insecure-host-keys", "namespace", "context", "connectors"),
         ),
         universe_size={"SYSTEM": slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
@@ -350,15 +349,6 @@ def _file_template(settings: Settings, name: str) -> str | None:
         message = f"--{name}: '{text}': a file name cannot contain {{time}} or {{stream}}"
         raise UsageError("tag-format", message, hint="use {rank}, {local_rank}, {node_rank}, {host}, {job}, {run} or {restart}")
     return text
-
-
-def _agents_calling_back(choice: str, nodes: Allocation, in_pod: bool) -> tuple[str, ...]:
-    """Return the agents whose daemons connect back to the head."""
-    agents = [node.agent for node in nodes.nodes]
-    if choice == "always":
-        return tuple(sorted({*agents} - {"local"}))
-    # Pods rarely reach a head outside the cluster.
-    return ("kubectl",) if choice == "auto" and in_pod and agents.count("kubectl") > MOST_OPEN_PODS else ()
 
 
 def _checkpoints(settings: Settings) -> CheckpointPolicy | None:

@@ -12,6 +12,7 @@ from mpilaunch.cli import dialects
 from mpilaunch.cli.types import Number, OneOf, Option, Seconds, SomeOf, Text
 from mpilaunch.job.environment.contracts import PROFILES
 from mpilaunch.placement.topology import OBJECTS
+from mpilaunch_agents.registry import LISTED
 
 GROUPS = {
     "ranks": "Ranks and nodes",
@@ -30,7 +31,7 @@ RANKS, PROGRAM, OUTPUT, DEVICES, REACH, LIMITS, SAVING, RESTARTS, LOOK = GROUPS
 INPUT = Text(path="file", read=True)
 FILE = Text(path="file")
 DIRECTORY = Text(path="dir")
-AGENTS = Text("ssh", "openssh", "kubectl", "local")
+AGENTS = Text(*LISTED)
 
 OPTIONS = (
     # help topic, flags, names of the arguments, help, type
@@ -161,7 +162,7 @@ OPTIONS = (
         "cores, or hardware threads, that each rank is bound to", Number(min=1), default=1),
     Option(DEVICES, "--report-bindings", "", "print what each rank is bound to"),
     Option(REACH, "--agent", "AGENT",
-        "how to run commands on nodes: ssh, openssh, kubectl, local, or a template such as 'tsh ssh {host} {command}'", AGENTS,
+        f"how to run commands on nodes: {', '.join(LISTED)}, or a template such as 'tsh ssh {{host}} {{command}}'", AGENTS,
         basic="ssh, openssh, kubectl, local, or a template"),
     Option(REACH, "--remote-agent", "AGENT", "the agent for all nodes except this machine", AGENTS, default="ssh"),
     Option(REACH, "--namespace", "NAME", "namespace of the pods; without it that of the context, or of this pod"),

@@ -14,6 +14,7 @@ from mpilaunch import agent
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.output.destinations import prepare_destinations
+from mpilaunch_agents.registry import load
 
 if TYPE_CHECKING:
     from mpilaunch.head.observe import Observer
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @contextmanager
 def local_agent(daemons: int) -> Iterator[agent.PrestartedAgent]:
     """Yield this machine's agent with `daemons` daemons started; those that no launch has used are ended on exit."""
-    local = cast(agent.PrestartedAgent, agent.load(bundle.LOCAL, agent.AgentOptions()))
+    local = cast(agent.PrestartedAgent, load(agent.LOCAL, agent.AgentOptions()))
     local.begin(bundle.local_command(), daemons)
     try:
         yield local
@@ -40,9 +41,9 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
     nodes = [job.allocation.nodes[index] for index in job.job_map.nodes]
     raise_file_limit(job, nodes)  # before asyncio opens files of its own
     agents = Agents(job, job.job_map.nodes)
-    if bundle.LOCAL in agents and bundle.LOCAL not in job.agent.call_back:
-        agents[bundle.LOCAL] = local
-        count = sum(node.agent == bundle.LOCAL for node in nodes)
+    if agent.LOCAL in agents and agent.LOCAL not in job.agent.call_back:
+        agents[agent.LOCAL] = local
+        count = sum(node.here for node in nodes)
         local.begin(bundle.local_command(), min(count, job.fanout))
     else:
         local.dismiss()
@@ -64,7 +65,7 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
     from mpilaunch.head.signals import SignalRelay
 
     loop = asyncio.get_running_loop()
-    if any(node.agent != bundle.LOCAL for node in job.allocation.nodes):
+    if any(not node.here for node in job.allocation.nodes):
         from mpilaunch.head.threads import use_daemon_threads  # a local launch looks up no host name
 
         use_daemon_threads()

@@ -11,20 +11,19 @@ from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.text import plural
+from mpilaunch_agents.registry import row_of
 
 OWN_FILES = 32
 """Descriptors the head needs besides those of nodes and ranks, including those for starting an agent's process."""
-FILES_OF_AGENTS = {"ssh": 1}
-"""Descriptors per node for agents that hold a connection."""
-FILES_OF_PROCESS = 4
-"""Descriptors per node for agents that run a process: three pipes and a pidfd."""
+FILES_OF_CONNECTION, FILES_OF_PROCESS = 1, 4
+"""Descriptors per node for agents that hold a connection, and for those that run a process: three pipes and a pidfd."""
 
 
 def raise_file_limit(job: JobSpec, nodes: Sequence[Node]) -> None:
     """Raise this process's limit of open files to the hard limit; raises LaunchError when that is too low for the nodes."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    needed = OWN_FILES + sum(FILES_OF_AGENTS.get(node.agent, FILES_OF_PROCESS) for node in nodes)
+    needed = OWN_FILES + sum(FILES_OF_CONNECTION if row_of(node.agent).in_process else FILES_OF_PROCESS for node in nodes)
     if job.output.directory is not None:
         needed += len(job.job_map.placements) * (1 if job.output.merge_stderr else 2)
     if hard < needed:

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from mpilaunch.agent import LOCAL
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.nodeset import fold
@@ -57,6 +58,11 @@ class Node(NamedTuple):
     namespace: str | None = None
     container: str | None = None
 
+    @property
+    def here(self) -> bool:
+        """Whether its daemon runs on this machine, from the installed files, over a pipe that no network can cut."""
+        return self.agent == LOCAL
+
 
 class HostDefaults(NamedTuple):
     """The settings of hosts whose entries give none.
@@ -97,8 +103,6 @@ class Allocation(NamedTuple):
 MAX_SLOTS = 1 << 20
 """Limit on the slots of an allocation and the ranks of a job, so that a typing error cannot exhaust the memory."""
 
-LOCAL = "local"
-"""The host name, and the agent, of this machine."""
 
 
 def from_sources(

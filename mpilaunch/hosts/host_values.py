@@ -57,7 +57,7 @@ def read_user(value: Span) -> str:
 
 
 def read_agent(value: Span) -> str:
-    """Return the name of an agent or a command template, unchecked: `agent.load` knows the agents."""
+    """Return the name of an agent or a command template, unchecked: `mpilaunch_agents.registry` knows the agents."""
     text = read_text(value)
     if not text.strip():
         raise value.error("hostfile-key", "agent= is empty", "write agent=ssh or agent=\"tsh ssh {host} {command}\"")

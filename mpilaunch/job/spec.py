@@ -81,15 +81,6 @@ class Deadlines(NamedTuple):
     drain: float = 1.0
     reconnect: float | None = None
 
-    def reconnect_time(self, agent: str) -> float:
-        """Return how long a lost connection of an agent may take to be restored; a local pipe is never restored."""
-        if agent == "local":
-            return 0.0
-        if self.reconnect is not None:
-            return self.reconnect
-        # A restarted API server loses all streams and takes longer to come back than an sshd.
-        return 60.0 if agent == "kubectl" else 10.0
-
 
 class CheckpointPolicy(NamedTuple):
     """How mpilaunch requests checkpoints from the ranks; docs/checkpoints.md describes the protocol.

@@ -21,7 +21,7 @@ from itertools import chain, cycle, islice, repeat
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import LOCAL, MAX_SLOTS, Allocation, Node
+from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation, Node
 from mpilaunch.hosts.node_facts import Cpu
 from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.placement.topology import OBJECTS, Object, assign_objects, objects_of, overlapping, round_robin
@@ -106,7 +106,7 @@ def map_ranks(
 
     `topologies` has the CPUs of each node by `Node.index`, for a policy that needs them.
     """
-    nodes = [node for node in allocation.nodes if node.slots and not (policy.nolocal and node.agent == LOCAL)]
+    nodes = [node for node in allocation.nodes if node.slots and not (policy.nolocal and node.here)]
     object_counts = {}
     if policy.per_object is not None or policy.span:
         object_counts = {node.index: len(_objects(node, policy.map_by, topologies)) for node in nodes}
@@ -273,7 +273,7 @@ def _free_slots(node: Node) -> Iterator[int]:
 
 
 def _not_enough(allocation: Allocation, policy: MappingPolicy, ranks: int, object_counts: Mapping[int, int]) -> UsageError:
-    usable = [node for node in allocation.nodes if not (policy.nolocal and node.agent == LOCAL)]
+    usable = [node for node in allocation.nodes if not (policy.nolocal and node.here)]
     total = sum(len(node.slots) for node in usable)
     nodes = plural(len(usable), "node")
     where = f"{allocation.source}, without this machine" if len(usable) < len(allocation.nodes) else allocation.source

@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import subprocess
-import sys
-
 import pytest
 
-from mpilaunch.agent import BUILT_IN, AgentOptions, load
+from mpilaunch.agent import AgentOptions
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.command import CommandAgent, parse
 from mpilaunch_agents.fake import BEHAVIOURS, WORKING, Behaviour, FakeAgent
 from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_message, explain_ssh
+from mpilaunch_agents.registry import load
 from mpilaunch_agents.ssh.agent import config_line
 
 NODE = Node(0, "node07", (), "any", user="ann", port=2222)
 PLAIN = Node(0, "node07", (), "any")
 COMMAND = ["python3", "-c", "print('a b')"]
 JOINED = r"""python3 -c 'print('\''a b'\'')'"""
-
-
-@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"command"}))
-def test_every_built_in_agent_loads(name: str) -> None:
-    agent = load(name, AgentOptions())
-    assert type(agent).__name__.lower() == f"{name}agent"
-
-
-def test_a_text_with_a_blank_or_a_brace_is_a_template() -> None:
-    assert isinstance(load("rsh -n", AgentOptions()), CommandAgent)
-    assert isinstance(load("/opt/reach-{host}", AgentOptions()), CommandAgent)
-    assert isinstance(load("command", AgentOptions(template="rsh")), CommandAgent)
-
-
-def test_unknown_agent_names_the_near_one_and_all() -> None:
-    with pytest.raises(UsageError) as caught:
-        load("opensh", AgentOptions())
-    assert caught.value.reference == "agent-unknown"
-    assert caught.value.message == "unknown agent 'opensh'; did you mean openssh?"
-    assert caught.value.context == ("agents: local, ssh, openssh, kubectl",)
-    assert caught.value.hint == "to use a program as agent, write a template: 'opensh {host} {command}'"
-
-
-def _declare(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    point = importlib.metadata.EntryPoint("third", value, "mpilaunch.agents")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: (point,) if group == point.group else ())
-
-
-def test_third_party_agent_comes_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    _declare(monkeypatch, "mpilaunch_agents.fake:FakeAgent")
-    assert isinstance(load("third", AgentOptions()), FakeAgent)
-
-
-def test_broken_third_party_agent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    _declare(monkeypatch, "no_such_module_here:Agent")
-    with pytest.raises(UsageError, match=r"agent 'third' \(no_such_module_here:Agent\) cannot be loaded"):
-        load("third", AgentOptions())
-
-
-def test_local_agent_imports_nothing_heavy() -> None:
-    script = (
-        "import sys, mpilaunch.agent as a; a.load('local', a.AgentOptions()); "
-        "print([name for name in ('asyncssh', 'rich', 'yaml', 'importlib.metadata') if name in sys.modules])"
-    )
-    environment = {"PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert done.stdout == "[]\n", done.stderr
 
 
 # command

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.agent import Agent, AgentOptions, Channel, load, python_command
-from mpilaunch.cli.build_job import MOST_OPEN_PODS
+from mpilaunch.agent import Agent, AgentOptions, Channel, python_command
 from mpilaunch.errors import ExitCode
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER
@@ -24,6 +23,7 @@ from mpilaunch_agents.callback import agent as callback
 from mpilaunch_agents.callback import listener as callback_listener
 from mpilaunch_agents.callback.agent import SECRET, CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder, with_agent
+from mpilaunch_agents.registry import AGENTS, load
 from tests.support.command_line import job
 from tests.support.kubernetes.pods import Pods
 from tests.support.launching import finish, launch, launching, living, script, sh, wait_for_files, wait_until
@@ -316,10 +316,12 @@ def test_a_head_with_another_certificate_is_rejected(agent: str, monkeypatch: py
 
 
 def test_nodes_that_call_back() -> None:
-    pods, pod = f"-H pod[01-{MOST_OPEN_PODS + 1}] --agent kubectl", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    most = AGENTS["kubectl"].most_open
+    assert most is not None
+    pods, pod = f"-H pod[01-{most + 1}] --agent kubectl", {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert job(pods, **pod).agent.call_back == ("kubectl",)
     assert job(pods).agent.call_back == (), "from outside, pods hardly reach us"
-    assert job(f"-H pod[01-{MOST_OPEN_PODS}] --agent kubectl", **pod).agent.call_back == ()
+    assert job(f"-H pod[01-{most}] --agent kubectl", **pod).agent.call_back == ()
     assert job(f"{pods} --call-back never", **pod).agent.call_back == ()
     assert job("-H localhost,a,b --call-back always").agent.call_back == ("ssh",)
 
@@ -331,6 +333,7 @@ def test_nodes_that_call_back() -> None:
 def test_a_lost_stream_is_not_a_lost_job_where_pods_call_back(pods: Pods, tmp_path: Path) -> None:
     go = pods.shared / "go"
     go.unlink(missing_ok=True)
+    earlier = {pod: pods.zombies(pod) for pod in pods.names[:2]}  # nothing reaps what the agents leave there
     program = sh(f"echo up; while [ ! -e {go} ]; do sleep 0.05; done; echo $RANK")
     arguments = ["--agent", "kubectl", *CALL, "--wdir", "/", "-H", "job-worker-[0-1]", *program]
     with pods.popen([sys.executable, "-m", "mpilaunch", *arguments]) as process:
@@ -342,8 +345,9 @@ def test_a_lost_stream_is_not_a_lost_job_where_pods_call_back(pods: Pods, tmp_pa
         out, errors = process.communicate(timeout=30)
     go.unlink()
     assert (process.returncode, sorted(out.split()), errors) == (0, ["0", "1"], "")
-    for pod in pods.names[:2]:
-        wait_until(lambda pod=pod: not pods.processes(pod) and not pods.zombies(pod), "the pod is empty")
+    for pod, dead in earlier.items():
+        wait_until(lambda pod=pod: not pods.processes(pod), "the pod is empty")
+        wait_until(lambda pod=pod, dead=dead: pods.zombies(pod) == dead, "the pod has no other zombies")
 
 
 def kubectls(pid: int) -> list[int]:

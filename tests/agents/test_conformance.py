@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from mpilaunch.agent import Agent, AgentOptions, load
+from mpilaunch.agent import Agent, AgentOptions
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance
+from mpilaunch_agents.registry import load
 from tests.support.agents.programs import TEMPLATE
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.agent import Agent, AgentFailure, AgentOptions, connector_count, load
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.child import Child
 from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.registry import load
 from mpilaunch_agents.ssh.connectors import ConnectorsAgent
 from tests.support.agents.programs import TEMPLATE
 from tests.support.hosts import Hosts
@@ -27,7 +28,7 @@ NODE = Node(0, "somewhere", (), "command")
 
 
 def connectors_agent(count: int) -> ConnectorsAgent:
-    return ConnectorsAgent(TEMPLATE, AgentOptions(), count)
+    return ConnectorsAgent(TEMPLATE, AgentOptions(), load(TEMPLATE, AgentOptions()), count)
 
 
 class TestConnectors(AgentConformance):
@@ -37,25 +38,6 @@ class TestConnectors(AgentConformance):
 
     def make_agent(self) -> Agent:
         return connectors_agent(2)
-
-
-# How many there are
-
-
-@pytest.mark.parametrize(
-    ("setting", "nodes", "cpus", "expected"),
-    [
-        (None, 1000, 16, 8),
-        (None, 1000, 4, 3),
-        (None, 200, 16, 3),
-        (None, 127, 16, 0),
-        (None, 1000, 2, 0),
-        (1, 1000, 16, 0),
-        (9, 3, 2, 3),
-    ],
-)
-def test_number_of_connectors(setting: int | None, nodes: int, cpus: int, expected: int) -> None:
-    assert connector_count(setting, nodes, cpus) == expected
 
 
 def test_only_an_agent_that_connects_itself_has_them() -> None:

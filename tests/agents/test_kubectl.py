@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.agent import CAUSES, Agent, AgentOptions, ChannelEnd, load
+from mpilaunch.agent import CAUSES, Agent, AgentOptions, ChannelEnd
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch_agents.conformance import AgentConformance
 from mpilaunch_agents.kubectl import KubectlAgent
 from mpilaunch_agents.pods import KUBECTL_MESSAGES, pod_and_namespace, pod_of_host
+from mpilaunch_agents.registry import load
 from tests.support.hosts import HEAD
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Refusal

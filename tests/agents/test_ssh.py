@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.agent import Agent, AgentFailure, AgentOptions, load
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance, Recorder
+from mpilaunch_agents.registry import load
 from mpilaunch_agents.ssh.agent import SshAgent
 from mpilaunch_agents.ssh.channel import failure
 from mpilaunch_agents.ssh.connection import Connections, acknowledge_at_once
@@ -385,7 +386,8 @@ def test_settings_are_queried_while_asyncssh_is_imported(tmp_path: Path) -> None
     code = f"""
 import asyncio, sys, time
 from pathlib import Path
-from mpilaunch.agent import AgentOptions, load
+from mpilaunch.agent import AgentOptions
+from mpilaunch_agents.registry import load
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import Recorder
 

@@ -14,14 +14,14 @@ OURS = {
     "text": set(),
     "agent": {"text", "errors"},
     "relay": {"agent"},
-    "hosts": {"text", "errors"},
+    "hosts": {"agent", "text", "errors"},
     "placement": {"hosts", "text", "errors"},
     "job": {"placement", "hosts", "agent", "text", "errors"},
     "wire": set(),
     "daemon": {"wire"},
     "agents": {"agent", "relay", "hosts", "text", "errors"},
-    "head": {"job", "placement", "hosts", "agent", "relay", "wire", "text", "errors"},
-    "cli": {"head", "job", "placement", "hosts", "agent", "text", "errors"},
+    "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "text", "errors"},
+    "cli": {"head", "job", "placement", "hosts", "agents", "agent", "text", "errors"},
     "main": {"cli"},
 }
 """Layer -> the other layers that it may import. A folder of mpilaunch/ is a layer, and so is each module beside them."""
@@ -57,7 +57,7 @@ def layer_of(module: str) -> str:
 
 
 def imports_of(path: pathlib.Path) -> set[str]:
-    """Return every module that a file imports, anywhere in it.
+    """Return every module that a file imports, anywhere in it, also by `import_module` or a text "module:attribute".
 
     `from mpilaunch import x` counts as `mpilaunch.x` where that is a module.
     """
@@ -68,4 +68,9 @@ def imports_of(path: pathlib.Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
             found.update({f"{node.module}.{alias.name}" for alias in node.names} & MODULES or {str(node.module)})
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module":
+            found.update(argument.value for argument in node.args if isinstance(argument, ast.Constant))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            module, colon, _ = node.value.partition(":")
+            found.update({module} & MODULES if colon else ())
     return found

@@ -27,9 +27,9 @@ from mpilaunch.agent import (
     ChannelEnd,
     ChannelEvents,
     CommandLineAgent,
+    Node,
     python_command,
 )
-from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER, STDIN, RelayedChannel
 from mpilaunch_agents.callback.listener import CallbackListener
 from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET

@@ -12,9 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mpilaunch.agent import AgentOptions, Channel, ChannelEvents
+from mpilaunch.agent import AgentOptions, Channel, ChannelEvents, Node
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.allocation import Node
 from mpilaunch.text import did_you_mean
 from mpilaunch_agents.openssh import OpensshAgent
 from mpilaunch_agents.ssh.settings import Route, SshSettings, connect_tcp

@@ -17,23 +17,26 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, CommandLineAgent, load
-from mpilaunch.hosts.allocation import Node
+from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel, ChannelEvents, CommandLineAgent, Node
 from mpilaunch_agents.child import Child, dismiss
 
 DEATH_SECONDS = 2.0
 """Time within which a connector that closed its connection must be dead."""
 DEATH_POLL_SECONDS = 0.01
 
-START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.ssh.connector import main; main()"
+START = "import sys; sys.path[:] = sys.argv[1:]; from mpilaunch_agents.ssh.connector_process import main; main()"
 
 
 class ConnectorsAgent:
-    """Reaches nodes by the agent `name` in `count` connectors; raises UsageError if it cannot be loaded."""
+    """Reaches nodes by an agent that runs in `count` connectors.
 
-    def __init__(self, name: str, options: AgentOptions, count: int) -> None:
-        options = options._replace(connectors=1, call_back=())
-        self._agent = load(name, options)
+    Args:
+        name, options: the connectors load it by these.
+        agent: it, loaded in this process: its options are good, and it tells its command line.
+    """
+
+    def __init__(self, name: str, options: AgentOptions, agent: Agent, count: int) -> None:
+        self._agent = agent
         self._connectors: list[_Connector] = []
         self._refused: OSError | None = None
         try:

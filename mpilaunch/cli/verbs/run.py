@@ -92,10 +92,9 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:
         from mpilaunch.cli.verbs import hints
-        from mpilaunch.head.nodes.bundle import LOCAL
 
         nodes = (job.allocation.nodes[index] for index in job.job_map.nodes)
-        error.hint = hints.for_error(error, programs, [node.name for node in nodes if node.agent != LOCAL]) or error.hint
+        error.hint = hints.for_error(error, programs, [node.name for node in nodes if not node.here]) or error.hint
         raise
     if verdict.cause == "rank-failed" and verdict.hint is None:
         verdict = verdict._replace(hint=next(mistakes.misplaced_options(programs), None))

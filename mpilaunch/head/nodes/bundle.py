@@ -49,9 +49,6 @@ BOOT = (
 LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main import main;main()"
 """The same without a bundle. The folder is appended, so that other packages in it cannot hide the standard library."""
 
-LOCAL = "local"
-"""The agent of this machine, where the daemon runs from the installed files and no bundle is sent."""
-
 
 def boot_command(python: str, bundle: bytes) -> list[str]:
     """Return the command that starts the daemon on a node; the caller sends `bundle` on its stdin."""

@@ -25,6 +25,7 @@ from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
+from mpilaunch_agents.registry import reconnect_time
 
 if TYPE_CHECKING:
     from mpilaunch.head.nodes.failures import NodeFailure
@@ -68,7 +69,7 @@ class Daemons:
         self._keeper_client: KeeperClient | None = None
         self._hung: set[int] = set()
         self._heartbeat: asyncio.Task[None] | None = None
-        if standby and any(node.agent != bundle.LOCAL for node in nodes):
+        if standby and any(not node.here for node in nodes):
             from mpilaunch.head.standby.client import KeeperClient  # this machine's daemons never stand by
 
             self._keeper_client = KeeperClient(job.agent, *self.boot())
@@ -212,12 +213,12 @@ class Daemons:
         return bundle.boot_command(self._python, payload), payload
 
     def make_link(self, node: Node) -> NodeLink:
-        return NodeLink(node, self._events, self._deadlines.reconnect_time(node.agent), self._lost)
+        return NodeLink(node, self._events, reconnect_time(node.agent, self._deadlines.reconnect), self._lost)
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
         """Return a channel to a daemon and the first bytes to send; raises AgentFailure."""
         node = link.node
-        if node.agent == bundle.LOCAL:
+        if node.here:
             return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
         command, payload = self.boot()
         if self._keeper_client is not None and node.index not in self._hung:

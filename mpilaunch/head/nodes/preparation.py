@@ -109,8 +109,8 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
     addresses: dict[int, str] = {}
     for index in world.job_map.nodes if len(ranks_on) > 1 else ():
         node = job.allocation.nodes[index]
-        others = [facts[other] for other in near.nodes if other != index] if node.agent == "local" else []
-        addresses[index] = address_of(facts[index], others, node.agent == "local", node.name)
+        others = [facts[other] for other in near.nodes if other != index] if node.here else []
+        addresses[index] = address_of(facts[index], others, node.here, node.name)
     roles: dict[str, str] = {}
     for other in first_worlds(job) if world.role else ():
         roles |= role_fields(other.role, *map(str, master(job, other, facts)))
@@ -244,7 +244,7 @@ def environment_before_launch(job: JobSpec, rank: int) -> dict[str, str]:
 
 
 def _facts_before_launch(job: JobSpec, world: World) -> WorldFacts:
-    several = len({-1 if job.allocation.nodes[index].agent == "local" else index for index in job.job_map.nodes}) > 1
+    several = len({-1 if job.allocation.nodes[index].here else index for index in job.job_map.nodes}) > 1
     addresses = dict.fromkeys(world.job_map.nodes, AT_LAUNCH) if several else {}
     address, port = master_before_launch(job, world)
     second = AT_LAUNCH if job.master_port is None else str(second_port(int(port)))
@@ -298,7 +298,7 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     index = world.job_map.placements[0].node
     node = job.allocation.nodes[index]
     others = [facts[other] for other in neighbours(job, world).nodes if other != index]
-    address = job.master_addr or choose_master_address(facts[index], others, node.agent == "local", node.name)
+    address = job.master_addr or choose_master_address(facts[index], others, node.here, node.name)
     port = facts[index].free_port or FALLBACK_PORT
     port += PORTS * (port == job.last_port)
     return address, world.master_port(job.master_port or port)

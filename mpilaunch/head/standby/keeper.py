@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.agent import Channel
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.nodes.daemons import ENDING, Daemons
 from mpilaunch.head.nodes.link import NodeLink
@@ -56,7 +55,7 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
     Return the number of nodes, and the names of the old keeper's nodes that are not among them. Raises LaunchError when a node
     does not start; then no daemon is left.
     """
-    nodes = [node for node in job.allocation.nodes if node.slots and node.agent != bundle.LOCAL]
+    nodes = [node for node in job.allocation.nodes if node.slots and not node.here]
     if not nodes:
         hint = "name some with --hostfile or --host"
         raise UsageError("no-nodes", "--up: there is no node but this machine, where a daemon starts at once", hint=hint)

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mpilaunch.agent import AgentFailure, AgentOptions, load
+from mpilaunch.agent import AgentFailure, AgentOptions
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import Recorder
+from mpilaunch_agents.registry import load
 from tests.support.hosts import Hosts
 
 AGENTS = ("ssh", "openssh", "ssh -o BatchMode=yes -o ConnectTimeout=2 -p {port} -l {user} {host} {command}")

@@ -309,12 +309,14 @@ class _Session:
         finally:
             for task in copies:
                 task.cancel()
-            await asyncio.gather(*copies, return_exceptions=True)
-            if stdin is not None and not stdin.is_closing():
-                stdin.transport.abort()
-            elif stdin is None and process.stdin is not None:
-                process.stdin.close()
-            self._leave(process, pipes)
+            try:
+                await asyncio.gather(*copies, return_exceptions=True)
+            finally:  # also where `end_sessions` comes now
+                if stdin is not None and not stdin.is_closing():
+                    stdin.transport.abort()
+                elif stdin is None and process.stdin is not None:
+                    process.stdin.close()
+                self._leave(process, pipes)
 
     def _leave(self, process: subprocess.Popen[bytes], pipes: Sequence[Any]) -> None:
         """Drain the command's output no more, but do not close it either, until the command has ended."""
