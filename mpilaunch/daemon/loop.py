@@ -23,10 +23,11 @@ from mpilaunch.daemon.ranks.forward import Forwarder
 from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.wire.environment import decode, node_layer
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
-from mpilaunch.wire.messages import HEAD_SENDS, handler_of
+from mpilaunch.wire.messages import HEAD_SENDS, accepts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from mpilaunch.daemon.rendezvous import Rendezvous
@@ -59,6 +60,11 @@ class Daemon:
         self._rendezvous: Rendezvous | None = None
         self._processes = Processes(self._timers, lambda pids: self._wireup.note_memory(pids), self._sweep_later)
         self._wireup = WireUp(self._poller, self._session.send, self._processes.abort, self._timers.set, directory)
+        self._handlers: dict[str, Callable[[dict[str, Any]], object]] = {
+            "limits": self._limit, "prepare": self._prepare, "launch": self._launch, "await": self._await_port,
+            "signal": self._signal, "stop": self._stop, "cancel": self._cancel, "release": self._release,
+            "world": self._add_world, "collective": self._wireup.take, "ask": self._wireup.take, "answer": self._wireup.take,
+        }  # fmt: skip
         self._released = False
         self._swept: list[tuple[int, str]] = []
         self._poller.watch(guard, self._lifeline.lose)
@@ -106,9 +112,8 @@ class Daemon:
             self._lifeline.lose()
 
     def _take_message(self, message: Any) -> None:
-        handler = handler_of(message, HEAD_SENDS, self._state)
-        if handler:
-            getattr(self, handler)(message)
+        if accepts(self._state, message, HEAD_SENDS):
+            self._handlers[message["type"]](message)
 
     def _flush(self) -> None:
         """Write what the wire takes now; above the high-water mark, let the ranks wait."""
@@ -243,9 +248,6 @@ class Daemon:
 
     def _add_world(self, message: dict[str, Any]) -> None:
         self._wireup.open_world({**message["mpi"], "node": None}, [])
-
-    def _pass_to_wireup(self, message: dict[str, Any]) -> None:
-        self._wireup.take(message)
 
     def _await_port(self, message: dict[str, Any]) -> None:
         """Report as soon as a rank listens on a port; its exit is reported anyway."""

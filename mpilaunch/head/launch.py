@@ -11,7 +11,6 @@ import asyncio
 import errno
 import signal
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import Any
 
 from mpilaunch.agent import Agent
@@ -22,8 +21,7 @@ from mpilaunch.head.ending.stop import Stop
 from mpilaunch.head.ending.suspects import Suspects
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
-from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
+from mpilaunch.head.nodes.link import LONGEST_NOTE, Handler, NodeLink
 from mpilaunch.head.nodes.preparation import master
 from mpilaunch.head.observe import Observer, Timeline, node_notes
 from mpilaunch.head.output.forward import OutputForwarder
@@ -49,6 +47,7 @@ class Launch:
     Attributes:
         ranks: the ranks of the job.
         lost_nodes: indexes in the allocation of the nodes that were lost.
+        handlers: of the daemons' messages, but those of `NodeLink` and `MpiServices`.
     """
 
     def __init__(self, job: JobSpec, agents: Mapping[str, Agent], observer: Observer) -> None:
@@ -73,6 +72,11 @@ class Launch:
         self._mpi = MpiServices(
             job, self._daemons, self.ranks, self._state, self._say, self._warn, self._stop.begin, self.crashed
         )
+        self.handlers: dict[str, Handler] = {
+            "ready": self._answered, "refused": self._answered, "started": self._ranks_started, "exited": self._rank_exited,
+            "finished": self._node_finished, "listens": self._order.take_listening, "fault": self._faults.take_daemon,
+            "terminated": self._terminated, "broken": self._pmix_broken, "note": self._noted,
+        }  # fmt: skip
         self._checkpoints = Checkpoints(job, self._send_all, self._say)
         readers = {place.rank: place.node for place in job.global_map.placements if job.gets_stdin(place.rank)}
         self._stdin = StdinForwarder(readers, self._daemons.links)
@@ -190,13 +194,13 @@ class Launch:
     # LinkEvents
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:
-        handler = DAEMON_MESSAGES[message["type"]][2]
-        for_mpi = handler.startswith("_mpi.")
-        if for_mpi:
-            self._mpi.check_offered(message["type"])
-        attrgetter(handler)(self)(link, message)
-        if for_mpi:
+        kind = message["type"]
+        if for_mpi := self._mpi.handlers.get(kind):
+            self._mpi.check_offered(kind)
+            for_mpi(link, message)
             self._check_missed()
+        else:
+            self.handlers[kind](link, message)
 
     def _answered(self, link: NodeLink, message: dict[str, Any]) -> None:
         self.ranks.answered(link, message)

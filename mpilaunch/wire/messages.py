@@ -1,8 +1,8 @@
-"""The control messages to a daemon (docs/wire.md), one row each: the states in which it is accepted, its schema, its
-handler.
+"""The control messages to a daemon (docs/wire.md), one row each: the states in which it is accepted, and its schema.
 
-No I/O. A message that does not match its schema never reaches its handler. Additional members and unknown types are allowed,
-because the other side may be newer. The messages of a daemon to the head are in `head.nodes.messages`.
+No I/O, and no message is acted on here: each receiver has a table of its handlers. A message that does not match its schema
+never reaches one. Additional members and unknown types are allowed, because the other side may be newer. The messages of a
+daemon to the head are in `head.nodes.messages`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     Check = Callable[[Any], bool]
-    Table = dict[str, tuple[str, Check, str]]
+    Table = dict[str, tuple[str, Check]]
 
 LONGEST_TIME = 1e15
 """Largest valid time in seconds."""
@@ -110,7 +110,7 @@ _rank = having(
 )  # fmt: skip
 
 HEAD_SENDS: Table = {
-    "limits": ("fresh", having(silence=seconds, pulse=seconds), "_limit"),
+    "limits": ("fresh", having(silence=seconds, pulse=seconds)),
     "prepare": (
         "fresh prepared running finished",
         having(
@@ -120,18 +120,17 @@ HEAD_SENDS: Table = {
             rendezvous=maybe(having(address=text, port=between(1, 65535), secret=secret)), ranks=listed(_rank), number=whole,
             sweep=flag,
         ),
-        "_prepare",
     ),
-    "launch": ("prepared running", having(numbers=listed(whole)), "_launch"),
-    "await": ("running", having(rank=whole, port=between(1, 65_535)), "_await_port"),
-    "signal": ("running", having(signal=signal), "_signal"),
-    "stop": ("prepared running", having(steps=listed(row(signal, seconds))), "_stop"),
-    "cancel": ("prepared running", having(number=whole), "_cancel"),
-    "release": ("fresh prepared running finished", having(), "_release"),
-    "world": ("fresh prepared running finished", having(mpi=_mpi), "_add_world"),
-    "collective": ("running", having(kind=text, members=_members, number=whole, parts=listed(anything)), "_pass_to_wireup"),
-    "ask": ("running finished", having(id=whole, request=text, world=text, rank=place), "_pass_to_wireup"),
-    "answer": ("prepared running", having(id=whole, error=text), "_pass_to_wireup"),
+    "launch": ("prepared running", having(numbers=listed(whole))),
+    "await": ("running", having(rank=whole, port=between(1, 65_535))),
+    "signal": ("running", having(signal=signal)),
+    "stop": ("prepared running", having(steps=listed(row(signal, seconds)))),
+    "cancel": ("prepared running", having(number=whole)),
+    "release": ("fresh prepared running finished", having()),
+    "world": ("fresh prepared running finished", having(mpi=_mpi)),
+    "collective": ("running", having(kind=text, members=_members, number=whole, parts=listed(anything))),
+    "ask": ("running finished", having(id=whole, request=text, world=text, rank=place)),
+    "answer": ("prepared running", having(id=whole, error=text)),
 }  # fmt: skip
 """The messages to a daemon, by the state of its ranks. A message in another state is ignored: it may have crossed with an event
 on the node. A further world is prepared and launched beside running ones, or on a node whose ranks have all ended."""
@@ -144,17 +143,18 @@ def check(message: dict[str, Any], table: Table) -> None:
         raise WireError("%r does not fit" % message["type"])
 
 
-def handler_of(message: dict[str, Any], table: Table, state: str, strict: bool = False) -> str:
-    """Check a message; return the name of its handler, "" if it is to be ignored; raises WireError.
+def accepts(state: str, message: dict[str, Any], table: Table, strict: bool = False) -> bool:
+    """Check a message; return whether its handler is to be called; raises WireError.
 
     Args:
         state: of the node's ranks: the daemon passes its own, the head that of the node that sent the message.
-        strict: raise WireError for a message that is not accepted in this state.
+        strict: raise WireError for a known message that is not accepted in this state.
     """
     check(message, table)
-    states, _, handler = table.get(message["type"], ("", anything, ""))
-    if not handler or state in states.split():
-        return handler
-    if strict:
-        raise WireError("%r of a node that is %s" % (message["type"], state))
-    return ""
+    kind = message["type"]
+    if kind not in table:
+        return False
+    accepted = state in table[kind][0].split()
+    if strict and not accepted:
+        raise WireError("%r of a node that is %s" % (kind, state))
+    return accepted

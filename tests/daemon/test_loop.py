@@ -8,6 +8,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from mpilaunch.daemon.ranks import reaper
 from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MAGIC, PING, STDERR, STDIN, STDOUT, frame, stream_channel
 from tests.support.launching import WireToDaemon, children, living, peak_memory, state, stopped, wait_for_files, wait_until
+from tests.support.paths import ROOT
 
 STDOUT_0, STDERR_0, STDIN_0 = (stream_channel(0, stream) for stream in (STDOUT, STDERR, STDIN))
 
@@ -319,6 +321,17 @@ def test_a_fault_of_the_daemon_is_reported_with_its_traceback_and_leaves_no_rank
     assert fault.startswith("Traceback (most recent call last):\n") and fault.endswith(f"\n{what}")
     assert (code, words) == (70, f"mpilaunch daemon: internal error: {what}")
     assert not living(rank)
+
+
+def test_each_message_of_the_head_has_a_handler(tmp_path: Path) -> None:
+    code = (
+        "import os; from mpilaunch.daemon import guard, loop, private_directory as place; from mpilaunch.wire import messages;"
+        "pipe = os.pipe; wire, pulse = pipe(), guard.Pulse(pipe()[1]);"
+        "daemon = loop.Daemon(*wire, pipe()[0], pulse, place.PrivateDirectory());"
+        "print(daemon._handlers.keys() ^ messages.HEAD_SENDS.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={"TMPDIR": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 @pytest.mark.parametrize("message", [b'{"type":"prepare"}', b'{"type":"prepare","silence":"x"}'])

@@ -18,9 +18,10 @@ import pytest
 
 from mpilaunch.daemon import guard
 from mpilaunch.daemon.mpi import segments
-from mpilaunch.daemon.pmix.channel import MAX_TEXT, Channel
+from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, HELPER_SENDS, MAX_TEXT, Channel
 from mpilaunch.daemon.pmix.ranks import PmixRanks
 from mpilaunch.daemon.pmix.search import LIBPMIX, Libpmix
+from mpilaunch.daemon.pmix.server import Helper
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.head.nodes import bundle
 from tests.support.launching import children, guard_and_daemon, launch, launching, living, wait_until
@@ -310,15 +311,13 @@ from mpilaunch.daemon.pmix import helper as pmix
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.pmix.search import Libpmix
-class Events:
-    def registered(self, world, environments):
-        print(pmix.__file__, sorted(environments[0])[0])
-        server.close()
-        os._exit(sys.stdout.flush() or 0)
-    def failed(self, reason):
-        sys.exit(reason)
+def registered(world, environments):
+    print(pmix.__file__, sorted(environments[0])[0])
+    server.close()
+    os._exit(sys.stdout.flush() or 0)
 poller = Poller()
-server = pmix.PmixServer(poller, Events(), Libpmix([{LIBPMIX!r}]), "node0", PrivateDirectory())
+handlers = {{"registered": registered, "failed": lambda reason: sys.exit(reason)}}
+server = pmix.PmixServer(poller, handlers, Libpmix([{LIBPMIX!r}]), "node0", PrivateDirectory())
 server.register({WORLD_OF_ONE!r})
 while True:
     poller.run(None)
@@ -344,12 +343,11 @@ guarded = guard.stand_behind(os.pipe(), directory)
 if isinstance(guarded, int):
     os._exit(guarded)
 alive, _ = guarded
-class Events:
-    def registered(self, world, environments):
-        print(os.getppid(), os.getpid(), server.pid, directory.path, flush=True)
+def registered(world, environments):
+    print(os.getppid(), os.getpid(), server.pid, directory.path, flush=True)
 poller = Poller()
 poller.watch(alive, lambda: (server.close(), os._exit(0)))
-server = PmixServer(poller, Events(), Libpmix([{LIBPMIX!r}]), "node0", directory)
+server = PmixServer(poller, {{"registered": registered}}, Libpmix([{LIBPMIX!r}]), "node0", directory)
 server.register({WORLD_OF_ONE!r})
 while True:
     poller.run(None)
@@ -457,6 +455,17 @@ def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
     ranks._server = Helper()
     ranks._worlds = {"w": {"size": 4, "node": 0, "ranks_by_node": [[0, 1], [2, 3]]}}
     return ranks
+
+
+def test_each_message_between_daemon_and_helper_has_a_handler(tmp_path: Path) -> None:
+    assert set(members_of_a_world([], [])._handlers()) == set(HELPER_SENDS)
+    ours, theirs = socket.socketpair()
+    with ours:
+        helper = Helper(theirs, Poller(), str(tmp_path))
+        assert set(helper._handlers) == set(DAEMON_SENDS)
+        helper._channel.close()
+        for pipe in (helper._woken, helper._wake):
+            os.close(pipe)
 
 
 # The whole of a job killed

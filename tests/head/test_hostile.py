@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,13 +17,10 @@ from hypothesis import strategies as st
 
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import DaemonFault, LaunchError
-from mpilaunch.head.ending.faults import Faults
 from mpilaunch.head.launch import Launch
-from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.link import LAST_OUTPUT, NodeLink
-from mpilaunch.head.nodes.messages import DAEMON_MESSAGES
+from mpilaunch.head.nodes.messages import DAEMON_MESSAGES, DAEMON_REQUESTS
 from mpilaunch.head.observe import Observer
-from mpilaunch.head.ranks import StartOrder
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.verdict import verdict_of_ranks
 from mpilaunch.wire.frames import CONTROL, MARKER, WireError, frame
@@ -196,8 +195,21 @@ def test_the_head_survives_any_message_of_a_daemon(running: bool, messages: Sequ
     hear(running, [frame(CONTROL, 0, json.dumps(one).encode()) for one in messages] + [rest])
 
 
-def hear(running: bool, pieces: Sequence[bytes], fault: type[Exception] | None = None) -> Launch:
-    """Pass data of one of two nodes to a launch; return the launch, which has had this fault of its own."""
+def handlers_of(launch: Launch, link: NodeLink) -> list[dict[str, Any]]:
+    return [launch.handlers, launch._mpi.handlers, link.handlers]
+
+
+def hear(
+    running: bool,
+    pieces: Sequence[bytes],
+    fault: type[Exception] | None = None,
+    others: Mapping[str, Callable[..., None]] = MappingProxyType({}),
+) -> Launch:
+    """Pass data of one of two nodes to a launch; return the launch, which has had this fault of its own.
+
+    Args:
+        others: handlers in place of the true ones.
+    """
 
     async def main() -> Launch:
         launch = Launch(job("-H local:1,local:1"), {}, Silent())
@@ -212,6 +224,8 @@ def hear(running: bool, pieces: Sequence[bytes], fault: type[Exception] | None =
                 link.state = "running"
         else:
             launch.ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
+        for table in handlers_of(launch, links[0]):
+            table.update((kind, other) for kind, other in others.items() if kind in table)
         links[0].data_received(MARKER)
         for piece in pieces:
             if links[0].end is None:
@@ -230,22 +244,24 @@ def hear(running: bool, pieces: Sequence[bytes], fault: type[Exception] | None =
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", sorted(DAEMON_MESSAGES))
-def test_a_fault_in_a_handler_is_ours_and_not_the_nodes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    *way, name = DAEMON_MESSAGES[kind][2].split(".")
-    parts = {"_mpi": MpiServices, "_order": StartOrder, "_faults": Faults}
-    owner = parts[way[0]] if way else Launch if hasattr(Launch, name) else NodeLink
+def test_each_message_and_request_of_a_daemon_has_one_handler() -> None:
+    async def main() -> None:
+        launch = Launch(job("-H local:1"), {}, Silent())
+        (link,) = launch._daemons.links.values()
+        assert sorted(chain(*handlers_of(launch, link))) == sorted(DAEMON_MESSAGES)
+        assert sorted(launch._mpi.requests) == sorted(DAEMON_REQUESTS)
 
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", sorted(DAEMON_MESSAGES))
+def test_a_fault_in_a_handler_is_ours_and_not_the_nodes(kind: str) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
     running = "running" in DAEMON_MESSAGES[kind][0].split()
-    with monkeypatch.context() as patched:
-        if kind != "hello":  # the other node says hello first
-            patched.setattr(owner, name, broken)
-        else:
-            patched.setattr(NodeFacts, "from_message", broken)
-        launch = hear(running, [frame(CONTROL, 0, json.dumps({"type": kind, **FROM_DAEMON[kind]}).encode())], ZeroDivisionError)
+    piece = frame(CONTROL, 0, json.dumps({"type": kind, **FROM_DAEMON[kind]}).encode())
+    launch = hear(running, [piece], ZeroDivisionError, {kind: broken})
     assert not any(link.given_up for link in launch._daemons.links.values())
 
 

@@ -83,3 +83,11 @@ def test_nothing_replaces_pythons_modules_or_the_private_parts_of_others(path: p
         for name in names:
             private = name.startswith("_") and name != "__future__"
             assert not private and name != "marshal", f"{path}:{node.lineno}: {name}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_no_method_is_found_by_a_text(path: pathlib.Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+            assert not (isinstance(node.args[0], ast.Name) and node.args[0].id == "self"), f"{path}:{node.lineno}"
+        assert not (isinstance(node, ast.alias) and node.name == "attrgetter"), path

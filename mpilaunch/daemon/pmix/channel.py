@@ -64,24 +64,20 @@ _app = exactly(
 )  # fmt: skip
 
 HELPER_SENDS: Table = {
-    "registered": (SERVING, exactly(world=text, environments=listed(row(integer, variables))), "registered"),
-    "connected": (SERVING, exactly(world=text, rank=integer), "connected"),
-    "finalized": (SERVING, exactly(world=text, rank=integer, token=integer), "finalized"),
-    "abort": (SERVING, exactly(world=text, rank=integer, code=code), "abort"),
-    "collective": (
-        SERVING, exactly(kind=text, members=listed(row(text, integer)), ranks=integer, token=integer), "collective"
-    ),
-    "modex": (SERVING, exactly(world=text, rank=integer, token=integer), "modex"),
-    "modex_ready": (SERVING, exactly(token=integer, found=flag), "modex_ready"),
-    "publish": (
-        SERVING, exactly(world=text, rank=integer, values=named(row(whole, scalar)), token=integer), "publish"
-    ),
-    "lookup": (SERVING, exactly(world=text, rank=integer, keys=listed(text), wait=flag, token=integer), "lookup"),
-    "unpublish": (SERVING, exactly(world=text, rank=integer, keys=listed(text), token=integer), "unpublish"),
-    "spawn": (SERVING, exactly(world=text, rank=integer, apps=listed(_app), token=integer), "spawn"),
-    "failed": (SERVING, exactly(reason=text), "_note_failure"),
+    "registered": (SERVING, exactly(world=text, environments=listed(row(integer, variables)))),
+    "connected": (SERVING, exactly(world=text, rank=integer)),
+    "finalized": (SERVING, exactly(world=text, rank=integer, token=integer)),
+    "abort": (SERVING, exactly(world=text, rank=integer, code=code)),
+    "collective": (SERVING, exactly(kind=text, members=listed(row(text, integer)), ranks=integer, token=integer)),
+    "modex": (SERVING, exactly(world=text, rank=integer, token=integer)),
+    "modex_ready": (SERVING, exactly(token=integer, found=flag)),
+    "publish": (SERVING, exactly(world=text, rank=integer, values=named(row(whole, scalar)), token=integer)),
+    "lookup": (SERVING, exactly(world=text, rank=integer, keys=listed(text), wait=flag, token=integer)),
+    "unpublish": (SERVING, exactly(world=text, rank=integer, keys=listed(text), token=integer)),
+    "spawn": (SERVING, exactly(world=text, rank=integer, apps=listed(_app), token=integer)),
+    "failed": (SERVING, exactly(reason=text)),
 }  # fmt: skip
-"""Messages of the helper; the handlers are methods of the `events` of `helper.PmixServer`.
+"""Messages of the helper; `helper.PmixServer` calls a handler for each.
 
 A `token` stands for a waiting rank: the daemon answers each once (`PmixServer.answer`), in any order.
 
@@ -102,12 +98,12 @@ failed: no library can be used; the server reports it after the helper's end.
 """
 
 DAEMON_SENDS: Table = {
-    "register": (SERVING, having(world=having(name=text, node=maybe(whole))), "_register"),
-    "answer": (SERVING, having(token=whole, error=text), "_answer"),
-    "modex_request": (SERVING, having(world=text, rank=integer, token=whole), "_request_modex"),
-    "end": (SERVING, anything, "_end"),
+    "register": (SERVING, having(world=having(name=text, node=maybe(whole)))),
+    "answer": (SERVING, having(token=whole, error=text)),
+    "modex_request": (SERVING, having(world=text, rank=integer, token=whole)),
+    "end": (SERVING, anything),
 }
-"""Messages of the daemon. The handlers are methods of `server.Helper`."""
+"""Messages of the daemon, which `server.Helper` handles."""
 
 
 class Channel:

@@ -14,15 +14,18 @@ import time
 
 from mpilaunch.daemon.pmix.channel import HELPER_SENDS, SERVING, Channel
 from mpilaunch.wire.frames import WireError
-from mpilaunch.wire.messages import handler_of
+from mpilaunch.wire.messages import accepts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.private_directory import PrivateDirectory
+
+    Handlers = dict[str, Callable[..., None]]
 
 KEPT_OUTPUT = 2000
 """Last bytes of the helper's output that are kept."""
@@ -40,7 +43,7 @@ class PmixServer:
     """The helper of this node. It starts at once, and loads its library while the caller goes on.
 
     Args:
-        events: has the handlers of `channel.HELPER_SENDS`; `failed` also reports that the helper has died.
+        handlers: called with the members of each message of `channel.HELPER_SENDS`; `failed` also when the helper died.
         hostname: this node's unique name in the worlds to come.
         directory: for the files of libpmix and the MPI libraries, which are removed after the helper's end.
 
@@ -48,8 +51,10 @@ class PmixServer:
         OSError: the directory cannot be made, or no process can be started.
     """
 
-    def __init__(self, poller: Poller, events: Any, libpmix: Libpmix, hostname: str, directory: PrivateDirectory) -> None:
-        self._poller, self._events, self._directory = poller, events, directory
+    def __init__(
+        self, poller: Poller, handlers: Handlers, libpmix: Libpmix, hostname: str, directory: PrivateDirectory
+    ) -> None:
+        self._poller, self._handlers, self._directory = poller, handlers, directory
         self._reason = ""
         self._last_output = b""
         self._closing = False
@@ -137,14 +142,13 @@ class PmixServer:
         self._directory.release(FILES)
         if not self._closing:
             self._closing = True
-            self._events.failed(self._reason or _describe_end(status, self._last_output))
+            self._handlers["failed"](reason=self._reason or _describe_end(status, self._last_output))
         return True
 
     # From the helper
 
     def _receive(self, message: dict[str, Any], data: bytes) -> None:
-        handler = handler_of(message, HELPER_SENDS, SERVING)
-        if not handler:
+        if not accepts(SERVING, message, HELPER_SENDS):
             raise WireError("unknown message %.200r" % message)
         name = message.pop("type")
         if name != "modex_ready" and "token" in message:
@@ -158,7 +162,7 @@ class PmixServer:
         if name in ("collective", "modex_ready"):
             message["data"] = data
         waiting = message.pop("token") if name == "finalized" else None
-        getattr(self if name == "failed" else self._events, handler)(**message)
+        (self._note_failure if name == "failed" else self._handlers[name])(**message)
         if waiting is not None:
             self.answer(waiting)  # the daemon knows now, and the rank may exit
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpilaunch.daemon.mpi.pmi import Ask, Collective
+    from mpilaunch.daemon.pmix.helper import Handlers
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.private_directory import PrivateDirectory
@@ -79,7 +80,7 @@ class PmixRanks:
         if self._server is None:
             self.reason = ""
             try:
-                self._server = PmixServer(self._poller, self, libpmix, hostname, self._directory)
+                self._server = PmixServer(self._poller, self._handlers(), libpmix, hostname, self._directory)
             except OSError as error:
                 self.reason = "no process or directory for PMIx: %s" % error
                 self._all_ready()
@@ -112,7 +113,14 @@ class PmixRanks:
         if server is not None:
             server.close()
 
-    # The handlers of `channel.HELPER_SENDS`; they raise WireError
+    # The messages of the helper (`channel.HELPER_SENDS`); the handlers raise WireError
+
+    def _handlers(self) -> Handlers:
+        return {
+            "registered": self.registered, "connected": self.connected, "finalized": self.finalized, "abort": self.abort,
+            "collective": self.collective, "modex": self.modex, "modex_ready": self.modex_ready, "publish": self.publish,
+            "lookup": self.lookup, "unpublish": self.unpublish, "spawn": self.spawn, "failed": self.failed,
+        }  # fmt: skip
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
         for rank in environments:

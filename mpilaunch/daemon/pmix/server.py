@@ -17,11 +17,11 @@ from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 
 from mpilaunch.daemon.guard import IGNORED
 from mpilaunch.daemon.pmix import library as pmix
-from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, SERVING, Channel
+from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, Channel
 from mpilaunch.daemon.pmix.port import LOOK_SECONDS, Port
 from mpilaunch.daemon.pmix.upcalls import Upcalls, World
 from mpilaunch.daemon.poller import Poller
-from mpilaunch.wire.messages import handler_of
+from mpilaunch.wire.messages import check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +96,9 @@ class Helper:
         self._directory = directory
         self._running = self._daemon_lives = True
         self._channel = Channel(connection, poller, self._receive, self._daemon_gone)
+        self._handlers: dict[str, Callable[[dict[str, Any], bytes], None]] = {
+            "register": self._register, "answer": self._answer, "modex_request": self._request_modex, "end": self._end
+        }  # fmt: skip
         self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
         self._waiting: dict[int, tuple[Answer, float]] = {}
         self._modex_tokens: dict[int, int] = {}
@@ -205,7 +208,8 @@ class Helper:
         self._channel.close()
 
     def _receive(self, message: dict[str, Any], data: bytes) -> None:
-        getattr(self, handler_of(message, DAEMON_SENDS, SERVING))(message, data)
+        check(message, DAEMON_SENDS)
+        self._handlers[message["type"]](message, data)
 
     def _answer(self, message: dict[str, Any], data: bytes) -> None:
         waiting = self._waiting.pop(message["token"], None)
@@ -242,21 +246,22 @@ class Helper:
         self._upcalls.add_world(world["name"], registered)
         infos = pmix.Infos(_job_infos(world, local, self._directory, directory))
         proc = pmix.Proc(registered.namespace, 0)  # serves as pmix_nspace_t too: the name is its first member
-        self._call("PMIx_server_register_nspace", proc, c_int(len(local)), infos.array, c_size_t(infos.count), None, None)
+        count = c_size_t(infos.count)
+        self._call(self._library.PMIx_server_register_nspace, proc, c_int(len(local)), infos.array, count, None, None)
         owner = c_uint32(os.getuid()), c_uint32(os.getgid())
         environments = []
         for rank in local:
             proc.rank = rank
-            self._call("PMIx_server_register_client", proc, *owner, None, None, None)
-            variables = pmix.environment_for(lambda array: self._call("PMIx_server_setup_fork", proc, array))
+            self._call(self._library.PMIx_server_register_client, proc, *owner, None, None, None)
+            variables = pmix.environment_for(lambda array: self._call(self._library.PMIx_server_setup_fork, proc, array))
             environments.append((rank, variables))
         self._channel.send({"type": "registered", "world": world["name"], "environments": environments})
 
-    def _call(self, function: str, proc: pmix.Proc, *arguments: Any) -> None:
+    def _call(self, function: Any, proc: pmix.Proc, *arguments: Any) -> None:
         """Call a function of libpmix; an error ends the helper."""
-        status = getattr(self._library, function)(byref(proc), *arguments)
+        status = function(byref(proc), *arguments)
         if status not in (pmix.SUCCESS, pmix.OPERATION_SUCCEEDED):
-            raise SystemExit("%s: %s" % (function, self._describe(status)))
+            raise SystemExit("%s: %s" % (function.__name__, self._describe(status)))
 
 
 def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: str) -> list[tuple[str, Any, Any]]:

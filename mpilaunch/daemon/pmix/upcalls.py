@@ -70,16 +70,24 @@ class Upcalls:
         # libpmix holds addresses only: Python must keep the objects.
         self._called: list[Any] = [pmix.Release(self._take_back)]
         self._take_back_address = ctypes.cast(self._called[0], c_void_p)
+        functions: dict[str, Callable[..., int | None]] = {
+            "client_finalized": self.client_finalized, "abort": self.abort, "fence": self.fence,
+            "direct_modex": self.direct_modex, "publish": self.publish, "lookup": self.lookup, "unpublish": self.unpublish,
+            "spawn": self.spawn, "connect": self.connect, "disconnect": self.disconnect,
+            "register_events": self.register_events, "deregister_events": self.register_events,
+            "tool_connected": self.tool_connected, "job_control": self.job_control, "group": self.group,
+            "client_connected2": self.client_connected2,
+        }  # fmt: skip
         self.module = (c_void_p * pmix.MODULE_POINTERS)()
         for index, (name, kind) in enumerate(pmix.UPCALLS.items()):
             if kind is not None:
-                self._called.append(kind(self._guarded(getattr(self, name))))
+                self._called.append(kind(self._guarded(functions[name])))
                 self.module[index] = ctypes.cast(self._called[-1], c_void_p).value
 
-    def _guarded(self, method: Callable[..., int]) -> Callable[..., int]:
+    def _guarded(self, method: Callable[..., int | None]) -> Callable[..., int | None]:
         """Return a function that never raises: ctypes would drop the exception, and the rank would hang."""
 
-        def call(*arguments: Any) -> int:
+        def call(*arguments: Any) -> int | None:
             try:
                 return method(*arguments)
             except Exception:
@@ -134,8 +142,6 @@ class Upcalls:
 
     def register_events(self, *_: Any) -> int:
         return OPERATION_SUCCEEDED
-
-    deregister_events = register_events
 
     def job_control(self, *_: Any) -> int:
         # It must exist: without it libpmix does not record the files to remove after the death of a rank.

@@ -16,7 +16,7 @@ from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.mpi.collectives import Collective, Collectives, LimitExceeded
 from mpilaunch.head.mpi.names import PublishedNames
 from mpilaunch.head.nodes.daemons import Daemons
-from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
+from mpilaunch.head.nodes.link import LONGEST_NOTE, Handler, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
@@ -28,7 +28,7 @@ from mpilaunch.job.state import JobState, RankEnd
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.job.worlds import WITHOUT_EFFECT, spawned_world
 from mpilaunch.wire.frames import WireError
-from mpilaunch.wire.messages import handler_of
+from mpilaunch.wire.messages import accepts
 from mpilaunch.wire.session import encode_shared
 
 MAX_REQUESTS = 10_000
@@ -36,9 +36,10 @@ MAX_REQUESTS = 10_000
 
 
 class MpiServices:
-    """The MPI services of one job, which may end it; the public handlers are named in `DAEMON_MESSAGES`.
+    """The MPI services of one job, which may end it; its handlers raise WireError for a wrong message.
 
     Attributes:
+        handlers, requests: of the daemons' messages, and of what they ask for by `ask`.
         missed: the ranks that have ended or are lost and that other ranks wait for.
     """
 
@@ -57,6 +58,14 @@ class MpiServices:
         self._say, self._warn, self._end, self._crashed = say, warn, end, crashed
         self._warned = self._closed = False
         self._offer = mpi_offer(job.mpi)
+        self.handlers: dict[str, Handler] = {
+            "collective": self.collect, "ask": self.ask, "answer": self.take_modex, "joined": self.join,
+            "waiting": self.take_absent, "singleton": self.warn_of_singleton,
+        }  # fmt: skip
+        self.requests: dict[str, Handler] = {
+            "publish": self._publish, "unpublish": self._unpublish, "lookup": self._look_up, "spawn": self._spawn,
+            "modex": self._find_modex,
+        }  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._collectives = Collectives()
         self._names = PublishedNames()
@@ -123,13 +132,11 @@ class MpiServices:
 
     def ask(self, link: NodeLink, ask: dict[str, Any]) -> None:
         kind = ask["request"][:LONGEST_NOTE]
-        handlers = (handler_of({**ask, "type": kind}, DAEMON_REQUESTS, protocol) for protocol in self._offer)
-        handler = next(filter(None, handlers), None)
-        if handler is None:
+        if not any(accepts(protocol, {**ask, "type": kind}, DAEMON_REQUESTS) for protocol in self._offer):
             raise WireError(f"'ask' for {kind!r}, which this job does not offer")
         if kind in ("publish", "unpublish", "lookup"):
             self.check_offered(kind, ask["space"])
-        getattr(self, handler)(link, ask)
+        self.requests[kind](link, ask)
 
     def _publish(self, link: NodeLink, ask: dict[str, Any]) -> None:
         pmix = ask["space"] == "pmix"

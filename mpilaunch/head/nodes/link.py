@@ -21,7 +21,7 @@ from mpilaunch.head.tasks import Slices, settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, GO, MARKER, PONG, WireError
-from mpilaunch.wire.messages import handler_of
+from mpilaunch.wire.messages import accepts
 from mpilaunch.wire.session import Session
 
 LOST = "its connection was lost"
@@ -78,6 +78,7 @@ class NodeLink:
         last_heard: the head's monotonic time of the last byte.
         first_news: done when the daemon has reported, or can no longer report.
         ended: done when the channel has ended.
+        handlers: the messages of the daemon that the link itself handles; all others go to `events`.
         start_seconds: the time from contacting the node to the daemon's first report.
         reconnect_time: seconds within which a lost channel may be replaced, 0 for not at all.
         attach_secret: with it, head and daemon prove to each other that a new channel belongs to the job.
@@ -124,6 +125,9 @@ class NodeLink:
         self._waiting_end: ChannelEnd | None = None
         self._notes = 0
         self.clock = NodeClock()
+        self.handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "hello": self._take_hello, "listening": self._take_listening
+        }  # fmt: skip
 
     def opened(self, channel: Channel, first: bytes) -> None:
         """Take over an open channel and send its first bytes: the daemon's bundle, or GO for a standby daemon."""
@@ -336,14 +340,15 @@ class NodeLink:
             self._go(reason or self.how_ended)
 
     def _take_message(self, message: dict[str, Any]) -> None:
-        handler = handler_of(message, DAEMON_MESSAGES, self.state, strict=True)
+        if not accepts(self.state, message, DAEMON_MESSAGES, strict=True):
+            return
         if message["type"] == "note":
             message["text"] = message["text"][:LONGEST_NOTE]
             if not self.may_note():
                 return
-        if message["type"] in ("hello", "listening"):
-            getattr(self, handler)(message)
-        elif handler:
+        if own := self.handlers.get(message["type"]):
+            own(message)
+        else:
             self._events.message(self, message)
 
     def may_note(self) -> bool:
@@ -369,3 +374,7 @@ class NodeLink:
             self.given_up = True
             settle(self.first_news, None)
             self._events.gone(self, reason)
+
+
+Handler = Callable[[NodeLink, dict[str, Any]], None]
+"""Acts on a message of a daemon; raises WireError for one that is wrong."""

@@ -1,7 +1,7 @@
-"""The control messages that the head accepts from daemons, one row each: states, schema with limits, handler.
+"""The control messages that the head accepts from daemons, one row each: states, and schema with limits.
 
-The messages to a daemon are in `wire.messages`. No I/O, and no message is acted on here. A handler is a method of `NodeLink`
-(`_take_hello`, `_take_listening`), of `Launch`, or, written `_mpi.NAME`, of a part of it like its `MpiServices`.
+The messages to a daemon are in `wire.messages`. No I/O, and no message is acted on here: `NodeLink`, `Launch` and `MpiServices`
+each have a table of their handlers.
 """
 
 from __future__ import annotations
@@ -67,15 +67,14 @@ _problem = having(
 )  # fmt: skip
 
 DAEMON_MESSAGES: Table = {
-    "hello": ("contacted", having(version=text, clock=seconds, facts=_facts), "_take_hello"),
-    "listening": ("preparing running", having(path=path, error=text), "_take_listening"),
-    "terminated": ("preparing running finished", having(), "_terminated"),
-    "ready": ("preparing running", having(programs=listed(text), notes=listed(text)), "_answered"),
-    "refused": ("preparing running", having(problems=listed(_problem)), "_answered"),
+    "hello": ("contacted", having(version=text, clock=seconds, facts=_facts)),
+    "listening": ("preparing running", having(path=path, error=text)),
+    "terminated": ("preparing running finished", having()),
+    "ready": ("preparing running", having(programs=listed(text), notes=listed(text))),
+    "refused": ("preparing running", having(problems=listed(_problem))),
     "started": (
         "running",
         having(ranks=listed(row(whole, whole, seconds)), failed=listed(row(whole, messages.number, seconds))),
-        "_ranks_started",
     ),
     "exited": (
         "running",
@@ -83,37 +82,33 @@ DAEMON_MESSAGES: Table = {
             rank=whole, code=maybe(messages.code), signal=maybe(messages.signal), core=flag, clock=seconds, stopped=flag,
             stdin_read=whole, mpi=one_of("absent", "connected", "finalized", "aborted"), evidence=_evidence,
         ),
-        "_rank_exited",
     ),
-    "listens": ("running", having(rank=whole, port=short), "_order.take_listening"),
-    "collective": (
-        "running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text))), "_mpi.collect"
-    ),
-    "ask": ("running finished", having(id=whole, request=text), "_mpi.ask"),
-    "answer": ("preparing running finished", having(id=whole, error=text), "_mpi.take_modex"),
-    "joined": ("running finished", having(world=text), "_mpi.join"),
-    "waiting": ("running finished", having(world=text, absent=listed(whole)), "_mpi.take_absent"),
+    "listens": ("running", having(rank=whole, port=short)),
+    "collective": ("running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text)))),
+    "ask": ("running finished", having(id=whole, request=text)),
+    "answer": ("preparing running finished", having(id=whole, error=text)),
+    "joined": ("running finished", having(world=text)),
+    "waiting": ("running finished", having(world=text, absent=listed(whole))),
     "singleton": (
-        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), pmix_error=text),
-        "_mpi.warn_of_singleton",
+        "running finished", having(rank=whole, library=text, family=text, offer=listed(text), pmix_error=text)
     ),
-    "broken": ("preparing running finished", having(text=text), "_pmix_broken"),
-    "fault": ("contacted reported preparing running finished", having(text=text), "_faults.take_daemon"),
-    "note": ("reported preparing running finished", having(text=text), "_noted"),
-    "finished": ("preparing running finished", having(worlds=whole, swept=listed(row(whole, text))), "_node_finished"),
+    "broken": ("preparing running finished", having(text=text)),
+    "fault": ("contacted reported preparing running finished", having(text=text)),
+    "note": ("reported preparing running finished", having(text=text)),
+    "finished": ("preparing running finished", having(worlds=whole, swept=listed(row(whole, text)))),
 }  # fmt: skip
-"""Message -> states of the sending node, schema, handler. A node is `contacted`, `reported` after its hello, `preparing` from
-the first `prepare` to the first `launch`, `running`, or `finished`. In any other state the message breaks the protocol."""
+"""Message -> states of the sending node, schema. A node is `contacted`, `reported` after its hello, `preparing` from the first
+`prepare` to the first `launch`, `running`, or `finished`. In any other state the message breaks the protocol."""
 
 _spawned = having(
     program=listed(messages.without_nul), count=of(int), environment=named(messages.without_nul), info=named(maybe(text))
 )
 _pmix_value = row(text, place, row(whole, scalar))
 DAEMON_REQUESTS: Table = {
-    "publish": ("pmi pmix", having(space=text, values=named(either(text, _pmix_value))), "_publish"),
-    "unpublish": ("pmi pmix", having(space=text, names=listed(text)), "_unpublish"),
-    "lookup": ("pmi pmix", having(space=text, names=listed(text), wait=flag), "_look_up"),
-    "spawn": ("pmi pmix", having(world=text, rank=whole, apps=listed(_spawned), pairs=named(text)), "_spawn"),
-    "modex": ("pmix", having(world=text, rank=place), "_find_modex"),
+    "publish": ("pmi pmix", having(space=text, values=named(either(text, _pmix_value)))),
+    "unpublish": ("pmi pmix", having(space=text, names=listed(text))),
+    "lookup": ("pmi pmix", having(space=text, names=listed(text), wait=flag)),
+    "spawn": ("pmi pmix", having(world=text, rank=whole, apps=listed(_spawned), pairs=named(text))),
+    "modex": ("pmix", having(world=text, rank=place)),
 }
 """Requests that a daemon makes by `ask`, with the protocols that must be on offer in place of states."""

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mpilaunch.daemon.pmix.channel import HELPER_SENDS
 from mpilaunch.daemon.pmix.helper import PmixServer
 from mpilaunch.daemon.pmix.search import Libpmix, Program
 from mpilaunch.daemon.poller import Poller
@@ -34,7 +35,8 @@ class Node:
     def __init__(self, nodes: Nodes, number: int, libpmix: Libpmix, directory: Path) -> None:
         self.nodes, self.number = nodes, number
         self.failed_with = ""
-        self.server = PmixServer(nodes.poller, self, libpmix, f"node{number}", PrivateDirectory(str(directory)))
+        handlers = {name: getattr(self, name) for name in HELPER_SENDS}
+        self.server = PmixServer(nodes.poller, handlers, libpmix, f"node{number}", PrivateDirectory(str(directory)))
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
         self.nodes.registered(world, environments)
