@@ -123,6 +123,8 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
         report_file=settings["report"],
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
         restarts=restarts,
+        directory=_current_directory(environ),
+        head_python=_python_of_head(environ),
         **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
         **settings.fields("skip-unreachable", "bare", "bare-if-single", "leave-running", "pmi-port", "pmix-library"),
         mpi="none" if settings["bare"] else settings["mpi"],
@@ -271,7 +273,7 @@ def _facts(job: JobSpec) -> Callable[[int | None, str], Mapping[str, int]]:
 
     @cache
     def variables() -> dict[int, dict[str, str]]:
-        from mpilaunch.head.nodes.preparation import variables_before_launch
+        from mpilaunch.job.preparation.before_launch import variables_before_launch
 
         return variables_before_launch(job)
 
@@ -331,6 +333,19 @@ def _parameters(items: Sequence[str], source: str) -> list[str]:
                 hint = "use an option of mpilaunch instead, see docs/dialect-options.md"
                 raise UsageError("mca-parameter", message, hint=hint)
     return [f"OMPI_MCA_{item}" for item in items]
+
+
+def _current_directory(environ: Mapping[str, str]) -> str:
+    """Return this process's directory; of one that was removed its former path, if that is known, or a text that is none."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return environ.get("PWD") or "the current directory"
+
+
+def _python_of_head(environ: Mapping[str, str]) -> str | None:
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    return next((path for folder in folders if os.access(path := os.path.join(folder, "python3"), os.X_OK)), None)
 
 
 def _directory(text: str | None) -> tuple[str | None, bool | None]:

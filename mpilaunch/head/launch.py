@@ -22,7 +22,6 @@ from mpilaunch.head.ending.suspects import Suspects
 from mpilaunch.head.mpi.requests import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, Handler, NodeLink
-from mpilaunch.head.nodes.preparation import master
 from mpilaunch.head.observe import Observer, Timeline, node_notes
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
@@ -30,6 +29,7 @@ from mpilaunch.head.ranks import Ranks, StartOrder
 from mpilaunch.head.signals import SIGNALS_TO_QUIT, SignalRelay
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.preparation.world_facts import master
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, signal_name
 from mpilaunch.job.verdict import Verdict, verdict_of_ranks

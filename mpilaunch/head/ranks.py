@@ -15,11 +15,12 @@ from typing import Any
 from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
-from mpilaunch.head.nodes.preparation import common_preparation, mpi_description, preparations, world_facts
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.environment.forward import explain_size
+from mpilaunch.job.preparation.messages import common_preparation, mpi_description, preparations
+from mpilaunch.job.preparation.world_facts import world_facts
 from mpilaunch.job.roles import conditions, served, world_of
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState

@@ -18,6 +18,13 @@ from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share
 from mpilaunch.text import numbered_ranks
 
+NOTICE_SECONDS = 30.0
+"""Longest wait in MPI_Init before the user is told which ranks are absent."""
+NODE_SILENCE = 4
+"""Heartbeat limits without a byte after which a daemon takes the head for dead; the head must notice first."""
+FROZEN = 1.5
+"""Heartbeat limits after which a guard kills a daemon that hangs; the head must notice and report it first."""
+
 
 class OutputPolicy(NamedTuple):
     """The destinations and form of the ranks' output.
@@ -80,6 +87,15 @@ class Deadlines(NamedTuple):
     heartbeat: float = 30.0
     drain: float = 1.0
     reconnect: float | None = None
+
+    def silence_limits(self) -> dict[str, float]:
+        """Return how long a daemon waits for a byte of the head, and a guard for a sign of life of its daemon."""
+        return {"silence": self.heartbeat * NODE_SILENCE, "pulse": self.heartbeat * FROZEN}
+
+    @property
+    def mpi_init_notice(self) -> float:
+        """The seconds after which a node reports which of its ranks others wait for in MPI_Init."""
+        return min(NOTICE_SECONDS, self.mpi_init / 2) if self.mpi_init else NOTICE_SECONDS
 
 
 class CheckpointPolicy(NamedTuple):
@@ -166,9 +182,11 @@ class JobSpec(NamedTuple):
         apps: the programs, at least one; each placement names the program of its rank.
         job_map: the ranks that this command starts, numbered from 0; `global_map` has the numbers that users are told.
         environment: variables forwarded to every rank: from the head's environment, `-x` and `--env-file`.
-        python: interpreter for scripts that are not executable; None: the head's `python3` where a node has that path, else
-            the node's own `python3`.
-        wdir: working directory of the ranks; None: the head's current directory where it exists, else the home directory.
+        python: interpreter for scripts that are not executable; None: `head_python` where a node has that path, else the node's
+            own `python3`.
+        head_python: path of the head's `python3`, None if it has none.
+        directory: the head's current directory, to which the paths of working directories are relative.
+        wdir: working directory of the ranks; None: `directory` where a node has it, else the home directory.
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         skip_unreachable: nodes that do not start are lost nodes, and the ranks of the others start.
         bare: the ranks get no variables of frameworks, and no MPI.
@@ -200,6 +218,8 @@ class JobSpec(NamedTuple):
     job_map: JobMap
     environment: Mapping[str, str] = {}
     python: str | None = None
+    head_python: str | None = None
+    directory: str = "."
     wdir: str | None = None
     continue_on_error: bool = False
     skip_unreachable: bool = False

@@ -8,9 +8,11 @@ import pytest
 
 from mpilaunch.cli.build_job import make_job
 from mpilaunch.errors import UsageError
-from mpilaunch.head.nodes.preparation import WorldFacts, common_preparation, environment_before_launch, preparations
 from mpilaunch.job.environment.templates import check_templates, programs_before_launch, variable_templates
 from mpilaunch.job.output.tags import parse_template
+from mpilaunch.job.preparation.before_launch import environment_before_launch
+from mpilaunch.job.preparation.messages import common_preparation, preparations
+from mpilaunch.job.preparation.world_facts import WorldFacts
 from mpilaunch.job.roles import check_roles, parse_after, served
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.job.worlds import World, first_worlds, spawned_world

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.head.nodes.preparation import AT_LAUNCH, OF_THE_NODE
 from mpilaunch.job.environment.contracts import SCRUBBED, is_listed
+from mpilaunch.job.environment.templates import AT_LAUNCH
+from mpilaunch.job.preparation.before_launch import OF_THE_NODE
 from tests.support.launching import environment, launch
 
 OPTIONS: dict[str, list[str]] = {

@@ -16,7 +16,7 @@ OURS = {
     "relay": {"agent"},
     "hosts": {"agent", "text", "errors"},
     "placement": {"hosts", "text", "errors"},
-    "job": {"placement", "hosts", "agent", "text", "errors"},
+    "job": {"placement", "hosts", "agent", "wire", "text", "errors"},
     "wire": set(),
     "daemon": {"wire"},
     "agents": {"agent", "relay", "hosts", "text", "errors"},

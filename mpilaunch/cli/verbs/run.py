@@ -129,9 +129,9 @@ def show_plan(job: JobSpec, settings: Settings) -> int:
 
     rank = settings["show-env"]
     if rank is not None:
-        from mpilaunch.head.nodes.preparation import environment_before_launch
         from mpilaunch.hosts.nodeset import name_ranks
         from mpilaunch.job.output.masking import mask_variables
+        from mpilaunch.job.preparation.before_launch import environment_before_launch
 
         if job.pending:
             hint = "--display-map prints the map once the nodes have reported their topology, then starts the job"

@@ -18,7 +18,6 @@ from mpilaunch.head.mpi.names import PublishedNames
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, Handler, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
-from mpilaunch.head.nodes.preparation import mpi_init_notice
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.tasks import Slices, start
 from mpilaunch.hosts.nodeset import fold, name_ranks
@@ -279,7 +278,7 @@ class MpiServices:
             self._joined[name] = set()
             self.missed |= self._outside.intersection(self._ranks.of_world(name))
             self._began[name] = self._loop.time()
-            for seconds in (mpi_init_notice(self._job.deadlines), self._job.deadlines.mpi_init):
+            for seconds in (self._job.deadlines.mpi_init_notice, self._job.deadlines.mpi_init):
                 self._timers.append(self._loop.call_later(seconds, self._check_waiting, name))
         self._joined[name].add(link.node.index)
 
@@ -300,7 +299,7 @@ class MpiServices:
         """Name the ranks that others in MPI_Init wait for, and end the job when that takes too long."""
         waited, limit = self._loop.time() - self._began[name], self._job.deadlines.mpi_init
         absent = self._describe_absent(name)
-        if not absent or waited < mpi_init_notice(self._job.deadlines):
+        if not absent or waited < self._job.deadlines.mpi_init_notice:
             return
         text = f"{absent} not called MPI_Init, where the others have waited for"
         if limit and waited >= limit:

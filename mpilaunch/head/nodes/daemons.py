@@ -19,7 +19,6 @@ from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
-from mpilaunch.head.nodes.preparation import silence_limits
 from mpilaunch.head.os_limits import process_limits, raise_file_limit
 from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
@@ -205,7 +204,7 @@ class Daemons:
 
     def greet(self, link: NodeLink) -> None:
         """Send the first message to a daemon."""
-        link.send({"type": "limits", **silence_limits(self._deadlines)})
+        link.send({"type": "limits", **self._deadlines.silence_limits()})
 
     def boot(self) -> tuple[list[str], bytes]:
         """Return the command that starts a daemon, and the bundle to send."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
-from mpilaunch.head.nodes.preparation import AT_LAUNCH, environment_before_launch, preparations, world_facts
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.job.environment.templates import AT_LAUNCH
+from mpilaunch.job.preparation.before_launch import environment_before_launch
+from mpilaunch.job.preparation.messages import preparations
+from mpilaunch.job.preparation.world_facts import world_facts
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.mapping import MappingPolicy, map_ranks
