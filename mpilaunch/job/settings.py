@@ -58,6 +58,11 @@ class Section(NamedTuple):
     program: list[str]
     settings: Mapping[str, Setting] = {}
 
+    def values(self, name: str) -> tuple[str, ...]:
+        """Return the program's own values of an option that may be repeated."""
+        value = self.settings[name].value if name in self.settings else ()
+        return value if isinstance(value, tuple) else ()
+
 
 def merge_program_settings(job: Mapping[str, Setting], own: Mapping[str, Setting]) -> dict[str, Setting]:
     """Return the settings of a program: its own override those of the job; lists of the same layer are joined."""

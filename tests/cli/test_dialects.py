@@ -18,12 +18,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch.cli import build_job
 from mpilaunch.cli.dialects import NAMES, SEPARATE, rows
 from mpilaunch.cli.dialects import table as dialects
 from mpilaunch.cli.dialects.mpi import hydra, mca
 from mpilaunch.cli.dialects.rows import Row
 from mpilaunch.cli.dialects.table import meaning, of_name, rows_of, spelling
+from mpilaunch.cli.job.make import make_job
 from mpilaunch.cli.main import main
 from mpilaunch.cli.options import BY_FLAG
 from mpilaunch.cli.parser import MCA, CommandLine, read_command
@@ -510,12 +510,12 @@ def test_no_parameter_that_acts_reaches_the_ranks_by_its_prefix() -> None:
 def test_each_launcher_has_its_own_defaults_for_the_environment(words: str, name: str, forward: str, threads: str) -> None:
     made = request(words.split(), name=name)
     assert made.settings["forward"] == forward
-    assert build_job.make_job(made.settings, made.sections, made.environ).threads == threads
+    assert make_job(made.settings, made.sections, made.environ).threads == threads
 
 
 def test_a_programs_own_list_limits_what_hydra_forwards() -> None:
     environ = {"HOME": "/nowhere", "MINE": "1", "THEIRS": "2"}
     words = "-np 1 -envlist MINE a : -np 1 -envnone b : -np 1 c"
     made = request(shlex.split(words), environ, "mpiexec.hydra")
-    job = build_job.make_job(made.settings, made.sections, made.environ)
+    job = make_job(made.settings, made.sections, made.environ)
     assert [{**job.environment, **app.environment} for app in job.apps] == [{"MINE": "1"}, {}, {"MINE": "1", "THEIRS": "2"}]

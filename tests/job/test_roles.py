@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from mpilaunch.cli.build_job import make_job
+from mpilaunch.cli.job.make import make_job
 from mpilaunch.errors import UsageError
 from mpilaunch.job.environment.templates import check_templates, programs_before_launch, variable_templates
 from mpilaunch.job.output.tags import parse_template

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpilaunch.cli.build_job import placement_options
+from mpilaunch.cli.job.ranks import placement_options
 from mpilaunch.errors import UsageError
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.map_by import PlacementOptions, placement_policies

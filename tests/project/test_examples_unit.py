@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.cli.build_job import make_job
+from mpilaunch.cli.job.make import make_job
 from mpilaunch.job.settings import Value
 from mpilaunch.job.spec import JobSpec
 from tests.support.command_line import request

@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping, Sequence
 from unittest import mock
 
-from mpilaunch.cli import build_job, command
+from mpilaunch.cli import command
 from mpilaunch.cli.console import Console
+from mpilaunch.cli.job.make import make_job
 from mpilaunch.cli.verbs import Request
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.job.settings import Settings
@@ -30,4 +31,4 @@ def settings(words: str = "", environ: Mapping[str, str] | None = None) -> Setti
 def job(words: str, **environ: str) -> JobSpec:
     """Return the job of the options `words` and the program `prog`, with only these variables in the environment."""
     asked = request([*words.split(), "prog"], {"HOME": "/nowhere", **environ})
-    return build_job.make_job(asked.settings, asked.sections, asked.environ)
+    return make_job(asked.settings, asked.sections, asked.environ)

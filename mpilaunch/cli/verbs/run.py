@@ -108,7 +108,7 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
 def _make(request: Request) -> JobSpec:
     """Build the job, and note what is hardly meant."""
-    from mpilaunch.cli.build_job import make_job
+    from mpilaunch.cli.job.make import make_job
 
     request.report.job = job = make_job(request.settings, request.sections, request.environ)
     programs = [section.program for section in request.sections]

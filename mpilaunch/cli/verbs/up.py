@@ -15,7 +15,7 @@ TOPICS = (RANKS, REACH)
 
 def main(request: Request) -> int:
     refuse_program(request, "up", hint="launch the program afterwards, without 'up': the launch uses the daemons")
-    from mpilaunch.cli.build_job import make_job
+    from mpilaunch.cli.job.make import make_job
     from mpilaunch.head.standby.keeper import up
 
     idle = request.settings["up-idle"]

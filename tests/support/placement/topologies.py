@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 
-from mpilaunch.cli.build_job import placement_options
+from mpilaunch.cli.job.ranks import placement_options
 from mpilaunch.hosts import allocation
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.hosts.node_facts import Cpu, NodeFacts

@@ -289,5 +289,6 @@ def test_the_rest_of_the_job() -> None:
 
 def test_what_nobody_said_is_the_default_of_the_job_spec() -> None:
     made = job("-H a")
-    plain = JobSpec(made.job_id, made.apps, made.allocation, made.job_map)
+    found = {"head_python": made.head_python, "directory": os.getcwd()}
+    plain = JobSpec(made.job_id, made.apps, made.allocation, made.job_map, **found)
     assert made == plain

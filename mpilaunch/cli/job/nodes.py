@@ -1,0 +1,104 @@
+"""The nodes of a job, and the slots of each program on them: from what hostfiles, lists, schedulers and slot maps say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mpilaunch.cli.job.inputs import Hosts, Inputs, OwnHosts
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts import allocation
+from mpilaunch.hosts.allocation import Allocation
+from mpilaunch.hosts.hostfile import HostEntry
+from mpilaunch.job.settings import Layer, Section, Settings
+from mpilaunch.placement.mapping import MappingPolicy
+
+
+def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, programs: int) -> Allocation:
+    """Return the allocation; raises UsageError. `mapping` is the policy of the whole job."""
+    hosts, agent = inputs.hosts, inputs.agent
+    # The user's setting overrides the operator's variables.
+    inherited = agent if settings.layer("remote-agent") < Layer.FILE else None
+    nodes = allocation.from_sources(
+        hosts.entries,
+        hosts.named,
+        _discovered(hosts, settings, mapping),
+        allocation.HostDefaults(
+            agent=settings["agent"],
+            remote_agent=inherited.name if inherited else settings["remote-agent"],
+            per_node=mapping.per_node and mapping.per_node * programs,
+            local_names=inputs.machine.names,
+        ),
+        hostfile_source=", ".join(hosts.hostfiles),
+        local_slots=inputs.machine.cpus,
+    )
+    if inherited and any(node.agent == inherited.name for node in nodes.nodes):
+        nodes = nodes._replace(agent_source=inherited.source)
+    if hosts.slot_map is not None:
+        from mpilaunch.hosts import slot_map  # few jobs have one
+
+        data, positions = hosts.slot_map
+        nodes = slot_map.apply_slot_map(nodes, data, settings["slot-map"], positions)
+    nodes = _filter(nodes, settings)
+    if order := settings["order-nodes"]:
+        if order.lower() not in ("ascending", "descending"):
+            raise UsageError("option-value", f"--order-nodes: '{order}' is neither ascending nor descending")
+        nodes = allocation.order_nodes(nodes, descending=order.lower() == "descending")
+    return nodes
+
+
+def slots_of_programs(inputs: Inputs, nodes: Allocation, sections: Sequence[Section]) -> list[dict[int, int] | None]:
+    """Return for each program its slots by node index, None for all slots; raises UsageError."""
+    result = []
+    for number, (section, own) in enumerate(zip(sections, inputs.hosts.own, strict=True), start=1):
+        try:
+            result.append(_own_slots(nodes, own, bool(inputs.hosts.hostfiles)))
+        except UsageError as error:
+            raise error.within(f"program {number} ({section.program[0]})") from None
+    return result
+
+
+def _discovered(hosts: Hosts, settings: Settings, mapping: MappingPolicy) -> tuple[list[HostEntry], str] | None:
+    """Return the hosts that count where the user names none, or relative ones, and their source."""
+    if not hosts.need_others or hosts.found is not None:
+        return hosts.found
+    if hosts.slot_map is not None:
+        from mpilaunch.hosts import slot_map
+
+        data, positions = hosts.slot_map
+        return slot_map.hosts(data, settings["slot-map"], positions), settings["slot-map"]
+    if hosts.listed is None or mapping.file is None:
+        return None
+    relative = mapping.map_by == "rankfile" and any(entry.name.startswith("+") for entry in hosts.listed)
+    return None if relative else (hosts.listed, mapping.file)
+
+
+def _filter(nodes: Allocation, settings: Settings) -> Allocation:
+    """Return the allocation with the slots that --include or --exclude leaves."""
+    given = [name for name in ("include", "exclude") if settings[name]]
+    if not given:
+        return nodes
+    if len(given) > 1:
+        raise UsageError("option-conflict", "--include and --exclude cannot be used together", hint="leave one out")
+    if nodes.elastic_slots or isinstance(settings["npernode"], str):
+        message = f"--{given[0]} needs hosts with a number of slots"
+        raise UsageError("option-conflict", message, hint="use --hostfile FILE, or --host HOST:SLOTS")
+    from mpilaunch.hosts.slot_filter import filter_slots  # few jobs need it
+
+    return filter_slots(nodes, settings[given[0]], f"--{given[0]}")
+
+
+def _own_slots(nodes: Allocation, own: OwnHosts, of_file: bool) -> dict[int, int] | None:
+    """Return the slots of a program by node index; None for all slots.
+
+    Args:
+        of_file: the nodes are from hostfiles, and a host list selects among their slots; else they are the union of the lists.
+    """
+    if own.named and of_file:
+        chosen = {node.name: len(node.slots) for node in allocation.filter_by_host_list(nodes, own.named).nodes}
+        return {node.index: chosen[node.name] for node in nodes.nodes if node.name in chosen}
+    if not (own.named or own.entries):
+        return None
+    slots: dict[str, int] = {}
+    for entry in (*own.named, *own.entries):
+        slots[entry.name] = slots.get(entry.name, 0) + (1 if entry.slots is None else entry.slots)
+    return {node.index: slots[node.name] for node in nodes.nodes if node.name in slots}
