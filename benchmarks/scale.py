@@ -25,8 +25,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(CHECKOUT), str(CHECKOUT / "agents")]
 
 from mpilaunch.agent import ChannelEnd, ChannelEvents  # noqa: E402  (the checkout must be on the path first)
-from mpilaunch.cli import build_job, command  # noqa: E402
+from mpilaunch.cli import command  # noqa: E402
 from mpilaunch.cli.console import Console  # noqa: E402
+from mpilaunch.cli.job.make import make_job  # noqa: E402
 from mpilaunch.cli.verbs.error_report import ErrorReport  # noqa: E402
 from mpilaunch.head.begin import Agents  # noqa: E402
 from mpilaunch.head.launch import Launch  # noqa: E402
@@ -166,7 +167,7 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     gc.collect()
     before, begun, began = resident(), time.process_time(), time.monotonic()
     asked = command.read(words, surroundings)
-    job = build_job.make_job(asked.settings, asked.sections, {})
+    job = make_job(asked.settings, asked.sections, {})
     scripts = Scripts(nature == FENCE)
 
     async def run() -> int:
