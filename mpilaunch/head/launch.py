@@ -289,7 +289,7 @@ class Launch:
                 self._check_done()
             return
         self._lose(index)
-        detail = f"{name}: lost: {reason}\n{link.last_output}".rstrip("\n")
+        detail = f"{name}: lost: {reason}\n{link.channel.last_output}".rstrip("\n")
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=name, detail=detail)
         if self._job.continue_on_error:
             self._stop.outcome = self._stop.outcome or outcome

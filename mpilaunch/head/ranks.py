@@ -171,7 +171,7 @@ class Ranks:
                 for problem in answer["problems"][:MOST_NOTES]:
                     failures.append((name, problem["cause"], problem["detail"][:LONGEST_NOTE], 0.0, index))
             elif link.given_up:  # lost after it was ready, while other nodes were preparing
-                failures.append((name, _cause(link), link.broke or link.last_output, 0.0, index))
+                failures.append((name, _cause(link), link.broke or link.channel.last_output, 0.0, index))
             else:
                 lines = answer["notes"]
                 if job.output.verbose:
@@ -280,7 +280,7 @@ class Ranks:
 
     def gone(self, link: NodeLink, reason: str) -> None:
         """Take the loss of a node for its refusal where its answer is awaited."""
-        problem = {"cause": _cause(link), "detail": link.broke or f"{reason}\n{link.last_output}".strip()}
+        problem = {"cause": _cause(link), "detail": link.broke or f"{reason}\n{link.channel.last_output}".strip()}
         self._set_answer(link, {"type": "refused", "problems": [problem]})
 
 

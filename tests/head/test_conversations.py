@@ -17,7 +17,7 @@ import pytest
 
 from mpilaunch.errors import DaemonFault
 from mpilaunch.head.ending import stop
-from mpilaunch.head.nodes import link
+from mpilaunch.head.nodes import link, link_channel
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.wire.frames import CONTROL, frame
 from tests.support.conversations import (
@@ -340,7 +340,7 @@ def test_a_message_of_too_many_values_is_not_read() -> None:
 
 
 def test_a_node_that_asks_and_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "MOST_UNREAD", 1 << 20)
+    monkeypatch.setattr(link_channel, "MOST_UNREAD", 1 << 20)
 
     def change(node: Script, message: Message, answer: list[Message]) -> list[Message]:
         looks: Message = {"type": "ask", "id": 1, "request": "lookup", "space": "pmi", "names": ["n"], "wait": False}

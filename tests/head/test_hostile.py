@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import DaemonFault, LaunchError
 from mpilaunch.head.launch import Launch
-from mpilaunch.head.nodes.link import LAST_OUTPUT, NodeLink
+from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.nodes.link_channel import LAST_OUTPUT
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES, DAEMON_REQUESTS
 from mpilaunch.head.observe import Observer
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -171,7 +172,7 @@ class Deaf:
         pass
 
     def abort(self) -> None:
-        self._link.closed(ChannelEnd(137))
+        self._link.channel.closed(ChannelEnd(137))
 
 
 class Silent(Observer):
@@ -216,7 +217,8 @@ def hear(
         links = list(launch._daemons.links.values())
         for link in links:
             link.opened(Deaf(link), b"")
-        links[1].data_received(MARKER + frame(CONTROL, 0, json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()))
+        hello = json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()
+        links[1].channel.data_received(MARKER + frame(CONTROL, 0, hello))
         if running:
             launch._running = True
             launch.ranks.worlds_sent.update(link.node.index for link in links)
@@ -226,10 +228,10 @@ def hear(
             launch.ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
         for table in handlers_of(launch, links[0]):
             table.update((kind, other) for kind, other in others.items() if kind in table)
-        links[0].data_received(MARKER)
+        links[0].channel.data_received(MARKER)
         for piece in pieces:
-            if links[0].end is None:
-                links[0].data_received(piece)
+            if links[0].channel.end is None:
+                links[0].channel.data_received(piece)
         assert type(launch._faults.first) in ([fault] if fault else [type(None), DaemonFault]), "no content is a fault of ours"
         # What was taken can be told: no number or text of it breaks the verdict.
         verdict = verdict_of_ranks(launch._state)
@@ -284,13 +286,13 @@ def test_a_node_lost_while_others_prepare_counts_as_a_failed_start() -> None:
         launch = Launch(job("-H local:1,local:1"), {}, Silent())
         for link in list(launch._daemons.links.values()):
             link.opened(Deaf(link), b"")
-            link.data_received(MARKER + said("hello"))
+            link.channel.data_received(MARKER + said("hello"))
         preparing = asyncio.ensure_future(launch.ranks.prepare(launch.ranks.worlds[0]))
         await asyncio.sleep(0)
         first, second = list(launch._daemons.links.values())
-        first.data_received(said("ready"))
-        first.closed(ChannelEnd(137))
-        second.data_received(said("ready"))
+        first.channel.data_received(said("ready"))
+        first.channel.closed(ChannelEnd(137))
+        second.channel.data_received(said("ready"))
         with pytest.raises(LaunchError, match="1 of 2 nodes: local"):
             await preparing
 
@@ -301,9 +303,9 @@ def test_a_banner_without_end_is_bounded() -> None:
     async def main() -> None:
         link = Launch(job("-H local:1,local:1"), {}, Silent())._daemons.links[0]
         for _ in range(1000):
-            link.data_received(b"no marker" * 1000)
-            link.stderr_received(b"words" * 1000)
-        assert len(link.banner) <= LAST_OUTPUT + 20 and len(link.stderr) <= LAST_OUTPUT
+            link.channel.data_received(b"no marker" * 1000)
+            link.channel.stderr_received(b"words" * 1000)
+        assert len(link.channel.banner) <= LAST_OUTPUT + 20 and len(link.channel.stderr) <= LAST_OUTPUT
 
     asyncio.run(main())
 

@@ -288,10 +288,10 @@ def test_a_launch_does_not_wait_for_the_end_of_a_standby_daemon() -> None:
             channel = Taken(link)
             link.opened(channel, first)
             link.release()
-            assert (link.ended.done(), link.living) == (ended, not ended)
+            assert (link.channel.ended.done(), link.channel.living) == (ended, not ended)
             assert (b'"release"' in channel.said, channel.said.endswith(b"<end>")) == (ended, True)
-            link.closed(ChannelEnd(7))
-            assert link.end == ChannelEnd(0 if ended else 7)
+            link.channel.closed(ChannelEnd(7))
+            assert link.channel.end == ChannelEnd(0 if ended else 7)
 
     asyncio.run(main())
 
@@ -301,12 +301,12 @@ def test_a_launch_waits_for_the_end_of_a_daemon_that_it_started() -> None:
         link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents(), 10.0, lambda link, why: None)
         link.opened(Taken(link), GO)
         link.keep()
-        link.closed(ChannelEnd(None, error="the keeper has gone"))
+        link.channel.closed(ChannelEnd(None, error="the keeper has gone"))
         link.resume(Taken(link), 0)
         link.release()
-        assert link.living, "nobody else sees to it that it goes"
-        link.closed(ChannelEnd(0))
-        assert not link.living
+        assert link.channel.living, "nobody else sees to it that it goes"
+        link.channel.closed(ChannelEnd(0))
+        assert not link.channel.living
 
     asyncio.run(main())
 

@@ -45,7 +45,7 @@ class Suspects:
             return
         for link in self._daemons.links.values():
             link.ping()
-            self._seconds = min(self._seconds, link.reconnect_time or self._seconds)
+            self._seconds = min(self._seconds, link.replacement.seconds or self._seconds)
         loop = asyncio.get_running_loop()
         notice = min(NOTICE_SECONDS, self._seconds / 2)
         self._timers = [loop.call_later(notice, self._notice), loop.call_later(self._seconds, self._give_up)]
@@ -60,19 +60,19 @@ class Suspects:
         if first is None:
             return False
         own = self._daemons.links.get(self._ranks.place(first.rank).node)
-        if own is None or own is link or not own.living:
+        if own is None or own is link or not own.channel.living:
             return False
         broke = None  # the head cuts it off, for whatever reason
-        if link.end is not None:
-            broke = link.lost_at if link.lost_at >= link.last_heard else time.monotonic()
-        return is_suspect(first.clock, link.last_heard, broke)
+        if link.channel.end is not None:
+            broke = link.replacement.lost_at if link.replacement.lost_at >= link.channel.last_heard else time.monotonic()
+        return is_suspect(first.clock, link.channel.last_heard, broke)
 
     def _silent(self) -> list[NodeLink]:
         """Return the nodes that have given no sign of life since the first failure."""
         first = self._state.first_failure()
         links = self._daemons.links.items()
         waiting = (link for index, link in links if not self._node_done(index))
-        return [link for link in waiting if first is not None and is_suspect(first.clock, link.last_heard)]
+        return [link for link in waiting if first is not None and is_suspect(first.clock, link.channel.last_heard)]
 
     def _notice(self) -> None:
         first, silent = self._state.first_failure(), self._silent()
@@ -83,4 +83,4 @@ class Suspects:
 
     def _give_up(self) -> None:
         for link in self._silent():
-            link.give_up(f"no sign of life for {time.monotonic() - link.last_heard:.0f} s")
+            link.give_up(f"no sign of life for {time.monotonic() - link.channel.last_heard:.0f} s")

@@ -120,7 +120,7 @@ class Daemons:
             await cancel_all(tasks[index] for index in late)
         failures = [failure for index in indexes if index not in late and (failure := tasks[index].result()) is not None]
         for index in late:
-            cause, detail = self._refused.get(index, ("timeout", self.links[index].last_output))
+            cause, detail = self._refused.get(index, ("timeout", self.links[index].channel.last_output))
             failures.append(self._failure(index, cause, detail))
         if failures:
             from mpilaunch.head.nodes.failures import fold_failures
@@ -137,12 +137,12 @@ class Daemons:
             now = time.monotonic()
             overslept = now - slept_at > 2 * pause  # this process was stopped or starved, so the nodes are not to blame
             for link in list(self.links.values()):
-                if not link.living:
+                if not link.channel.living:
                     continue
                 if overslept or not link.reported:  # the start has its own deadline
-                    link.last_heard = now
-                if now - link.last_heard > silence:
-                    link.lose(f"no sign of life for {now - link.last_heard:.0f} s")
+                    link.channel.last_heard = now
+                if now - link.channel.last_heard > silence:
+                    link.lose(f"no sign of life for {now - link.channel.last_heard:.0f} s")
                 else:
                     link.ping()
 
@@ -156,14 +156,14 @@ class Daemons:
                 link.release()
         await self._wait_for_ends()
         for link in self.links.values():
-            if link.living:
+            if link.channel.living:
                 link.give_up("its daemon did not end")
         await self._wait_for_ends()
         if self._heartbeat is not None:
             await cancel_all([self._heartbeat])
 
     async def _wait_for_ends(self) -> None:
-        living = [link.ended for link in self.links.values() if link.living]
+        living = [link.channel.ended for link in self.links.values() if link.channel.living]
         if living:
             await asyncio.wait(living, timeout=ENDING)
 
@@ -218,13 +218,13 @@ class Daemons:
         """Return a channel to a daemon and the first bytes to send; raises AgentFailure."""
         node = link.node
         if node.here:
-            return await self._agents[node.agent].open(node, bundle.local_command(), link), b""
+            return await self._agents[node.agent].open(node, bundle.local_command(), link.channel), b""
         command, payload = self.boot()
         if self._keeper_client is not None and node.index not in self._hung:
-            channel = await self._keeper_client.take(node, link)
+            channel = await self._keeper_client.take(node, link.channel)
             if channel is not None:
                 return channel, GO
-        return await self._agents[node.agent].open(node, command, link), payload
+        return await self._agents[node.agent].open(node, command, link.channel), payload
 
     def _lost(self, link: NodeLink, reason: str) -> None:
         """Replace the lost channel of a node whose ranks run."""
@@ -264,7 +264,7 @@ def _explain_silence(link: NodeLink) -> tuple[str, str]:
     """Return (cause, detail) for a channel that ended without a hello, from its exit code and last output."""
     if link.broke:
         return "protocol", link.broke
-    output, end = link.last_output, link.end or ChannelEnd(None)
+    output, end = link.channel.last_output, link.channel.end or ChannelEnd(None)
     code = end.exit_code
     if end.cause:
         return end.cause, output or end.error

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, python_command
-from mpilaunch.head.nodes.link import FIRST_PAUSE, LAST_OUTPUT, LONGEST_PAUSE, LOST, NodeLink
+from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LOST, NodeLink
+from mpilaunch.head.nodes.link_channel import LAST_OUTPUT
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.session import RESUME_SIZE, resume_count, resume_frame
@@ -71,14 +72,14 @@ async def reconnect(
         loss: why the channel was lost, "" when only the exit code is known.
     """
     ended = loss or link.how_ended
-    if not link.attach_path:
-        link.give_up(f"{ended}; {link.attach_error or 'it did not say where it can be reached again'}")
+    if not link.replacement.path:
+        link.give_up(f"{ended}; {link.replacement.error or 'it did not say where it can be reached again'}")
         return
-    command = python_command(python, "mpilaunch attach", ATTACH, link.attach_path)
-    until = link.lost_at + link.reconnect_time
-    longest = max(SHORTEST_ATTEMPT, link.reconnect_time / ATTEMPTS, STARTS * link.start_seconds)
+    command = python_command(python, "mpilaunch attach", ATTACH, link.replacement.path)
+    until = link.replacement.lost_at + link.replacement.seconds
+    longest = max(SHORTEST_ATTEMPT, link.replacement.seconds / ATTEMPTS, STARTS * link.start_seconds)
     pause, failure, hopeless = FIRST_PAUSE, "", 0
-    if time.monotonic() - link.lost_at > pause:
+    if time.monotonic() - link.replacement.lost_at > pause:
         await asyncio.sleep(pause)  # the last replacement was lost before it carried anything
     while True:
         try:
@@ -92,14 +93,14 @@ async def reconnect(
             failure, is_hopeless = failure or "no answer", False
         if not failure:
             # The daemon lives, so the exit code was not the daemon's.
-            say(f"{link.node.name}: {loss or LOST}; connected again after {time.monotonic() - link.lost_at:.1f} s")
+            say(f"{link.node.name}: {loss or LOST}; connected again after {time.monotonic() - link.replacement.lost_at:.1f} s")
             return
         hopeless = hopeless + 1 if is_hopeless else 0
         if hopeless == 2:
             link.give_up(ended if failure == GONE and not loss and ended != LOST else f"{ended}; {failure}")
             return
         if time.monotonic() + pause >= until:
-            link.give_up(f"{ended}; not reached again within {link.reconnect_time:g} s: {failure}")
+            link.give_up(f"{ended}; not reached again within {link.replacement.seconds:g} s: {failure}")
             return
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
@@ -113,7 +114,7 @@ async def _try(link: NodeLink, agent: Agent, command: list[str]) -> tuple[str, b
     except AgentFailure as failure:
         return failure.detail or failure.cause, failure.cause in HOPELESS
     try:
-        caller = Caller(link.attach_secret)
+        caller = Caller(link.replacement.secret)
         channel.write(caller.answer(await attachment.read(NONCE_SIZE)))
         if not caller.check(await attachment.read(PROOF_SIZE)):
             return "another process than the daemon of this job answers", True
@@ -163,16 +164,16 @@ class Attachment:
         self._link.resume(channel, count)
         self.taken = True
         if self._data:
-            self._link.data_received(self._data)
+            self._link.channel.data_received(self._data)
         if self._end is not None:
-            self._link.closed(self._end)
+            self._link.channel.closed(self._end)
 
     # ChannelEvents
 
     def data_received(self, data: bytes) -> None:
         """Buffer the daemon's answer, or pass data on to the link."""
         if self.taken:
-            self._link.data_received(data)
+            self._link.channel.data_received(data)
             return
         self._data += data
         if not self._marked:
@@ -183,7 +184,7 @@ class Attachment:
 
     def stderr_received(self, data: bytes) -> None:
         if self.taken:
-            self._link.stderr_received(data)
+            self._link.channel.stderr_received(data)
         else:
             self._stderr = (self._stderr + data)[-LAST_OUTPUT:]
 
@@ -196,4 +197,4 @@ class Attachment:
         self._end = end
         self._news.set()
         if self.taken:
-            self._link.closed(end)
+            self._link.channel.closed(end)

@@ -206,7 +206,7 @@ class OutputForwarder:
         stream.owed += size
         if stream.owed * 4 >= self.window:
             link.session.grant(channel, stream.owed)
-            link.flush()
+            link.channel.flush()
             stream.owed = 0
 
     def _print(self, stream: Stream, lines: bytes, written: Callable[[], None]) -> None:

@@ -190,8 +190,8 @@ class Keeper(Daemons, IgnoreEvents):
         self._stopping.set()
         await cancel_all(self._renewals.values())
         if idle := self._release_idle():
-            await asyncio.wait([link.ended for link in idle], timeout=ENDING)
-        serving = [link.ended for link in self._links() if link.client is not None and link.living]
+            await asyncio.wait([link.channel.ended for link in idle], timeout=ENDING)
+        serving = [link.channel.ended for link in self._links() if link.channel.client is not None and link.channel.living]
         self._finished = True
         for client in self._stop_requests:
             self._grant_stop(client)
@@ -204,7 +204,7 @@ class Keeper(Daemons, IgnoreEvents):
         """Wait until a stop is requested or the idle time is over."""
         self._used = loop.time()
         while not self._stopping.is_set():
-            if any(link.client is not None for link in self._links()):
+            if any(link.channel.client is not None for link in self._links()):
                 self._used = loop.time()
             left = self._used + self._idle - loop.time()
             if left <= 0:
@@ -233,7 +233,7 @@ class Keeper(Daemons, IgnoreEvents):
             fitting = self._links(indexes)
             for link in fitting:
                 if link.free:
-                    link.client, link.banner = client, b""
+                    link.channel.client, link.channel.banner = client, b""
                     return link
             soon = any(link.leaving for link in fitting) or not self._soon.isdisjoint(indexes)
             if not soon or loop.time() >= until:
@@ -249,7 +249,7 @@ class Keeper(Daemons, IgnoreEvents):
         return [link for link in selected if isinstance(link, StandbyLink)]
 
     def _release_idle(self) -> list[StandbyLink]:
-        idle = [link for link in self._links() if link.client is None and link.living]
+        idle = [link for link in self._links() if link.channel.client is None and link.channel.living]
         for link in idle:
             link.release()
         return idle
@@ -270,7 +270,7 @@ class Keeper(Daemons, IgnoreEvents):
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
         """Start the standby daemon of a node; raises AgentFailure."""
         command, payload = self.boot()
-        return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link), payload
+        return await self._agents[link.node.agent].open(link.node, [*command, STANDBY], link.channel), payload
 
     # Events of the links
 
@@ -284,7 +284,7 @@ class Keeper(Daemons, IgnoreEvents):
         """Start another daemon in place of a lost one."""
         assert isinstance(link, StandbyLink)
         if link.stands_by and not self._stopping.is_set():
-            if link.client is not None or link.leaving:
+            if link.channel.client is not None or link.leaving:
                 self._soon.add(link.node.index)
             self._renewals[link.node.index] = asyncio.ensure_future(self._renew(link.node))
 
@@ -346,7 +346,7 @@ class StandbyClient(FrameProtocol):
             self._decided()
             self.send_frame(PROOF, proof)
         elif self._link is not None and kind == STDIN:
-            if self._link.client is self:
+            if self._link.channel.client is self:
                 self._link.hand(data)
         elif kind == DOWN:
             self._keeper.stop(self)
@@ -370,17 +370,17 @@ class StandbyClient(FrameProtocol):
 
     def pause_writing(self) -> None:
         """Let the daemon wait until the client has read more."""
-        if self._link is not None and self._link.client is self:
-            self._link.pause_reading()
+        if self._link is not None and self._link.channel.client is self:
+            self._link.channel.read(False)
 
     def resume_writing(self) -> None:
-        if self._link is not None and self._link.client is self:
-            self._link.resume_reading()
+        if self._link is not None and self._link.channel.client is self:
+            self._link.channel.read(True)
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the daemon of a client that has gone."""
         self._decided()
         if self._asking is not None:
             self._asking.cancel()
-        if self._link is not None and self._link.client is self and self._link.living:
+        if self._link is not None and self._link.channel.client is self and self._link.channel.living:
             self._link.give_up("the launch has gone")
