@@ -35,6 +35,7 @@ class Link:
         self.granted: Counter[int] = Counter()
         self.flushed = 0
         self.session = self
+        self.channel = self
 
     def grant(self, channel: int, size: int) -> None:
         self.granted[channel] += size
