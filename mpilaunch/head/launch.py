@@ -19,7 +19,7 @@ from mpilaunch.head.checkpoints import Checkpoints
 from mpilaunch.head.ending.faults import Faults
 from mpilaunch.head.ending.stop import Stop
 from mpilaunch.head.ending.suspects import Suspects
-from mpilaunch.head.mpi.requests import MpiServices
+from mpilaunch.head.mpi.services import MpiServices
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, Handler, NodeLink
 from mpilaunch.head.observe import Observer, Timeline, node_notes
