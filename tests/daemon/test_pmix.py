@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -202,6 +203,37 @@ def test_the_last_words_of_a_helper_are_told(files: Path) -> None:
     failed = job.nodes[0].failed_with
     assert failed.startswith("the PMIx helper ended with code 1; its last words: ") and failed.endswith("KeyError: 'namespace'")
     assert list(files.iterdir()) == []
+
+
+def test_a_helper_keeps_its_descriptors(files: Path) -> None:
+    """What it inherits is never collected: the numbers of its descriptors are closed, and used again."""
+
+    class Inherited:
+        """Unreachable at once; only a collection of garbage ends it."""
+
+        def __init__(self) -> None:
+            self.itself, self.owner = self, os.getpid()
+
+        def __del__(self) -> None:
+            if os.getpid() != self.owner:
+                os._exit(9)
+
+    class Settings(dict[str, str]):
+        """The helper reads them when it has closed what is not its own."""
+
+        def items(self) -> Any:
+            gc.collect()
+            return super().items()
+
+    gc.disable()
+    try:
+        Inherited()
+        with Nodes(1, Libpmix([LIBPMIX], settings=Settings(PMIX_MCA_none="")), files) as job:
+            job.nodes[0].server.register({"name": "incomplete", "node": None})
+            job.turn(lambda: bool(job.nodes[0].failed_with))
+    finally:
+        gc.enable()
+    assert "ended with code 1" in job.nodes[0].failed_with and "'namespace'" in job.nodes[0].failed_with
 
 
 def test_no_library_can_be_used(files: Path) -> None:

@@ -93,7 +93,9 @@ def test_the_exit_code_is_that_of_the_workers(here: Path, port: int) -> None:
     )
     script(here / "server.py", stubborn)
     assert launch(*served(port, "true")).code == 0
-    failed = launch(*served(port, *sh("exit $((RANK * 3))")))
+    # Rank 1 of the workers fails once the daemon has seen the end of rank 0, so that only the server is left to be stopped.
+    after_the_first = "while [ ! -s first ] || kill -0 $(cat first) 2>/dev/null; do sleep 0.01; done; exit 3"
+    failed = launch(*served(port, *sh(f"if [ $RANK = 0 ]; then echo $$ >first; else {after_the_first}; fi")))
     assert failed.code == 3
     assert "error[rank-failed]: rank 2 on localhost exited with code 3" in failed.words and "rank 0 stopped" in failed.words
 

@@ -6,6 +6,7 @@ ranks, and a rank may have broken it, so its messages are checked (`channel.HELP
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -195,6 +196,8 @@ class PmixServer:
 def _be_helper(*arguments: Any) -> None:
     """Run `server.run` in the forked child; never return."""
     code = 1
+    # Its descriptors are closed by number, and the numbers used again: an inherited object that is collected would close them.
+    gc.freeze()
     try:
         from mpilaunch.daemon.pmix import server
 

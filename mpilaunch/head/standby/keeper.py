@@ -8,6 +8,7 @@ serve their launch to its end, unless the keeper is killed.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -93,6 +94,7 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
 
 def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, result: int) -> None:
     """Run a keeper in the forked process, in a new session, and write the result of its start to a pipe; never return."""
+    gc.freeze()  # an inherited object that is collected would close a descriptor whose number is used again
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
