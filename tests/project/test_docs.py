@@ -7,6 +7,7 @@ of the README are run on the hosts and must print what stands there.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -198,6 +199,17 @@ def test_the_layout_names_what_is_there() -> None:
     inits = [path for root in ("mpilaunch", "agents") for path in (ROOT / root).rglob("__init__.py")]
     packages = {str(path.parent.relative_to(ROOT)) for path in inits}
     assert sorted((modules | packages) - named) == []
+
+
+LIMITS = [row for row in rows("wire.md", "Messages that the head rejects") if " in `" in row[0]]
+
+
+@pytest.mark.parametrize("row", LIMITS, ids=lambda row: " ".join(codes(row[0])))
+def test_the_limits_of_the_wire_are_those_of_the_code(row: list[str]) -> None:
+    *names, module = codes(row[0])
+    known = importlib.import_module("mpilaunch." + module.removesuffix(".py").replace("/", "."))
+    said = {int(number.replace(",", "")) for number in re.findall(r"\b\d[\d,]*\b", row[1])}
+    assert said == {int(vars(known)[name]) for name in names}
 
 
 # Security
