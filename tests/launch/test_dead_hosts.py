@@ -125,8 +125,9 @@ def test_a_rank_stays_the_first_when_the_head_loses_its_network_after_it(hosts: 
     text = 'if [ $RANK = 1 ]; then exit 3; fi; trap "echo > asked" TERM; while :; do sleep 0.1; done'
     options = ("--agent", "ssh", "--reconnect-timeout", "2", "--heartbeat", "4", "--grace", "10")
     with hosts.popen([*MPILAUNCH, *options, "-H", "node01,node02", "sh", "-c", text]) as job:
-        # Rank 0 is asked to end once its node has given the head a sign of life: from then on the verdict stands.
+        # Rank 0 is asked to end after its node was asked for a sign of life, which then needs only to reach the head.
         wait_until(lambda: Path("asked").exists(), "rank 0 is asked to end")
+        time.sleep(0.5)
         for name in hosts.names:
             hosts.link(name, up=False)
         _, errors = job.communicate(timeout=60)

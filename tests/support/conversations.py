@@ -85,6 +85,8 @@ class Script:
         self.of_world: dict[str, list[int]] = {}
         self.world = ""
         self.worlds = 0
+        self.cut_off = False
+        """Nothing that it sends reaches the head any more."""
 
     def hello(self) -> list[Message]:
         """Return what comes first."""
@@ -205,7 +207,7 @@ class ScriptedNode:
             asyncio.get_running_loop().call_soon(self._deliver, data)
 
     def _deliver(self, data: bytes) -> None:
-        if not self._closed:
+        if not self._closed and not self.script.cut_off:
             self._events.data_received(data)
 
 

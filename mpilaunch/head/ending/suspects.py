@@ -2,7 +2,8 @@
 
 Every node is asked for a sign of life when a rank fails. The job's end waits for a node that gives none, at most for the
 shorter of --heartbeat and --reconnect-timeout. A node that is lost then is to blame, unless the failed rank's own node broke
-too: then it is the head that lost its network, or the rank that cut its node off. `job.verdict` has the rule of time.
+too, or is as silent: then it is the head that lost its network, or the rank that cut its node off. `job.verdict` has the rule
+of time.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Suspects:
     ) -> None:
         self._daemons, self._ranks, self._state, self._say, self._node_done = daemons, ranks, state, say, node_done
         self._seconds = job.deadlines.heartbeat
+        self._asked = 0.0
         self._timers: list[asyncio.TimerHandle] = []
 
     def ask(self) -> None:
@@ -46,6 +48,7 @@ class Suspects:
         for link in self._daemons.links.values():
             link.ping()
             self._seconds = min(self._seconds, link.replacement.seconds or self._seconds)
+        self._asked = time.monotonic()
         loop = asyncio.get_running_loop()
         notice = min(NOTICE_SECONDS, self._seconds / 2)
         self._timers = [loop.call_later(notice, self._notice), loop.call_later(self._seconds, self._give_up)]
@@ -62,9 +65,9 @@ class Suspects:
         own = self._daemons.links.get(self._ranks.place(first.rank).node)
         if own is None or own is link or not own.channel.living:
             return False
-        broke = None  # the head cuts it off, for whatever reason
-        if link.channel.end is not None:
-            broke = link.replacement.lost_at if link.replacement.lost_at >= link.channel.last_heard else time.monotonic()
+        if link.channel.end is None:  # the head cuts it off, since it is silent
+            return own.channel.last_heard > self._asked and is_suspect(first.clock, link.channel.last_heard)
+        broke = link.replacement.lost_at if link.replacement.lost_at >= link.channel.last_heard else time.monotonic()
         return is_suspect(first.clock, link.channel.last_heard, broke)
 
     def _silent(self) -> list[NodeLink]:
