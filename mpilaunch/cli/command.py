@@ -16,9 +16,10 @@ from click.core import ParameterSource
 from mpilaunch import __version__
 from mpilaunch.cli import config, verbs
 from mpilaunch.cli.console import Console, print_result
+from mpilaunch.cli.detection import AMBIGUOUS
 from mpilaunch.cli.files import read_named
 from mpilaunch.cli.options import BY_NAME, OPTIONS
-from mpilaunch.cli.parser import AMBIGUOUS, CommandLine, read_command
+from mpilaunch.cli.parser import CommandLine, read_command
 from mpilaunch.cli.types import VARIABLES, Option, OptionUses, Origin
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.cli.verbs.mistakes import overridden

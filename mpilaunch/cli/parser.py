@@ -15,19 +15,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpilaunch.cli import dialects
+from mpilaunch.cli.detection import Detection
 from mpilaunch.cli.files import app_lines
 from mpilaunch.cli.options import BY_FLAG, BY_NAME, by_flag
 from mpilaunch.cli.types import Option, OptionUse, OptionUses
 from mpilaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from mpilaunch.cli.dialects.rows import Dialect, ReadFile, Translation
+    from mpilaunch.cli.dialects.rows import ReadFile, Translation
 
 MCA = "mca"
 """Our option that `dialects` translates, because some of its parameters configure mpirun itself."""
-AMBIGUOUS = frozenset({"mpirun", "mpiexec"})
-"""Command names that every MPI implementation uses."""
 
 
 class Program(NamedTuple):
@@ -149,16 +147,9 @@ class _Reader:
         self._agent_flag = ""
         self._read_file = read_file
         self._environ = environ
-        self._dialects = dialects.DETECTED
-        self._separate: Dialect | None = None
         self._parts: dict[str, str] = {}
-        self._named = self._skipped = False
-        self._ambiguous = name in AMBIGUOUS
-        if name != "mpilaunch" and not self._ambiguous:
-            from mpilaunch.cli.dialects.table import of_command
-
-            if (dialect := of_command(name)) is not None:
-                self._choose(dialect)
+        self._launcher = Detection(name)
+        self._add_variables()
 
     # Results
 
@@ -172,7 +163,7 @@ class _Reader:
 
     def add_exported(self) -> None:
         """Add what exported parameters of Open MPI's mpirun mean, for its users; all other settings override them."""
-        if self._dialects != {"openmpi"}:
+        if self._launcher.names != {"openmpi"}:
             return
         from mpilaunch.cli.dialects.mpi.mca import exported
 
@@ -185,11 +176,7 @@ class _Reader:
 
     def defaults(self) -> dict[str, tuple[str | list[str], str]]:
         """Return the defaults that differ for users of the detected launcher, and its weak options: values and sources."""
-        result: dict[str, tuple[str | list[str], str]] = {}
-        if self._ambiguous or self._dialects != dialects.DETECTED:
-            from mpilaunch.cli.dialects.table import defaults
-
-            result |= defaults(self._dialects)
+        result: dict[str, tuple[str | list[str], str]] = {**self._launcher.defaults()}
         for use in self._weak:
             values = [other.value for other in self._weak if other.option is use.option]
             result[use.option.key] = (values if use.option.multiple else use.value, use.flag)
@@ -228,52 +215,26 @@ class _Reader:
             word = rest.pop(0)
             if word == "--":
                 return True
-            if self._separate is not None and self._separate.getopt:
-                from mpilaunch.cli.dialects.table import split_joined
-
-                word, *rest[:0] = split_joined(self._separate, word)
+            word, *rest[:0] = self._launcher.split_joined(word)
             flag, equals, text = word.partition("=")
             values = [text] if equals else []
             flag = flag if flag in self._by_flag or (hyphens := flag.replace("_", "-")) not in self._by_flag else hyphens
-            option = None if self._separate is not None and self._separate.has(flag) else self._by_flag.get(flag)
+            option = None if self._launcher.has(flag) else self._by_flag.get(flag)
             if option is None or option.key == MCA:
                 self._translate(flag, values, rest)
             elif option.key == "help":
                 self.wants = option.key
                 self.topic = next((topic for topic in (values or rest)[:1] if not topic.startswith("-")), "")
             else:
-                if self._ambiguous:
-                    from mpilaunch.cli.dialects.table import of_mark
-
-                    self._narrow(of_mark(option.spelling(flag)))
+                self._launcher.narrow_by_mark(option.spelling(flag))
                 self._take(option, flag, values, rest, self._own if option.local else self.job)
         if self.wants:
             rest.clear()
-        if self._separate is None:
-            return False
-        from mpilaunch.cli.dialects.table import skip
-
-        if self._skipped or not (count := skip(self._separate, rest)):
-            return not self._separate.colon
-        self._skipped = True
+        if not (count := self._launcher.start_words(rest)):
+            return not self._launcher.separates_programs
         self._parts |= {"started": rest[count - 1], **({"python": rest[0]} if count > 1 else {})}
         del rest[:count]
         return self._options(rest)
-
-    def _choose(self, name: str) -> None:
-        """Read what follows as a command line of this launcher; the variables of a separate one set its options."""
-        self._dialects = frozenset({name})
-        self._separate = None
-        if name in dialects.SEPARATE:
-            from mpilaunch.cli.dialects import table
-
-            self._separate = table.of_name(name)
-            for flag, values, variable in table.variables(self._separate, self._environ):
-                self._translate(flag, values, [], variable)
-
-    def _narrow(self, names: Iterable[str]) -> None:
-        """Exclude all dialects but these, which have an option that was used; ignored if none would remain."""
-        self._dialects = self._dialects & frozenset(names) or self._dialects
 
     def _take(
         self, option: Option, flag: str, values: list[str], rest: list[str], target: OptionUses, foreign: str = ""
@@ -297,49 +258,56 @@ class _Reader:
         use = OptionUse(option, "=".join(values), foreign or spelled, self._place)
         if option.key == "version":
             self.wants = option.key
-        elif option.key == "dialect" and use.value in dialects.NAMES:
-            self._named = True
-            self._choose(use.value)
-        elif option.key == "dialect" and use.value == dialects.ANY_MPI:
-            self._ambiguous, self._separate = True, None
-            self._dialects = self._dialects & dialects.DETECTED or dialects.DETECTED
+        elif option.key == "dialect":
+            self._launcher.name(use.value)
+            self._add_variables()
         target.add(use)
 
     def _translate(self, flag: str, values: list[str], rest: list[str], variable: str = "") -> None:
         """Add our options for an option of another launcher and its arguments; `variable` is the variable that sets it."""
         from mpilaunch.cli.dialects import table
 
-        row = table.find(flag, self._dialects, named=self._named)
+        launcher = self._launcher
+        row = table.find(flag, launcher.names, named=launcher.named)
         if row is None:
             from mpilaunch.cli.dialects.others import unknown
 
-            raise unknown(flag, table.flags(self._dialects), self._separate.name if self._separate else "")
+            raise unknown(flag, table.flags(launcher.names), launcher.separate.name if launcher.separate else "")
         if values and not row.metavar:
             raise UsageError("option-value", f"option {flag} takes no value")
         while rest and row.needs_more(values):
             values.append(rest.pop(0))
         if row.needs_more(values):
             raise UsageError("option-value", f"option {flag} needs {row.metavar}", hint=f"write {row.usage(flag, values)}")
-        self._narrow(row.dialects)
+        launcher.narrow(row.dialects)
         source = variable or flag
         translation = table.translate(row, source, values, self.read_file)
         self._add(translation, source, everywhere=row.everywhere, weak=row.weak)
 
+    def _add_variables(self) -> None:
+        """Add the options that variables of the separate launcher set."""
+        if self._launcher.separate is not None:
+            from mpilaunch.cli.dialects.table import variables
+
+            for flag, values, variable in variables(self._launcher.separate, self._environ):
+                self._translate(flag, values, [], variable)
+
     def finish(self, program: Program, programs: int) -> list[Program]:
         """Return the program, or those it stands for; add the options that the parts of a separate launcher make together."""
-        if self._separate is None or self._separate.finish is None:
+        separate = self._launcher.separate
+        if separate is None or separate.finish is None:
             return [program]
         from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings
 
         named = any(self.job.last(key) or program.own.last(key) for key in ("host", "hostfile"))
         around = Surroundings(named, self._environ, self.read_file, programs)
         try:
-            translation, words = self._separate.finish(program.parts, program.words, around)
+            translation, words = separate.finish(program.parts, program.words, around)
         except InvalidArgument as error:
             reason, hint = error.args
             raise UsageError("option-value", reason, hint=hint) from None
         given, self.job, self._own = self.job, OptionUses(), program.own
-        self._add(translation, self._separate.name)
+        self._add(translation, separate.name)
         self.job += given  # the options of the command line override them
         ranks = BY_NAME["np"]
         several = translation.programs
@@ -352,8 +320,7 @@ class _Reader:
         while words:
             own, equals, text = words.pop(0).partition("=")
             option = BY_FLAG[own]
-            several = self._separate is None or self._separate.colon
-            target = self._own if option.local and not everywhere and several else self.job
+            target = self._own if option.local and not everywhere and self._launcher.separates_programs else self.job
             target = self._weak if weak or own in translation.weak else target
             self._take(option, own, [text] if equals else [], words, target, flag)
         for text, level in translation.notes:
