@@ -13,8 +13,6 @@ MODULES = {
     "deepspeed": "frameworks.deepspeed",
     "accelerate": "frameworks.accelerate",
     "srun": "batch.srun",
-    "jsrun": "batch.jsrun",
-    "aprun": "batch.aprun",
     "flux": "batch.flux",
     "pdsh": "shells.pdsh",
     "clush": "shells.clush",
