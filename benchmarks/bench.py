@@ -340,7 +340,7 @@ def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:
     taken: dict[str, list[float]] = {"cold": [], "warm": []}
     with tempfile.TemporaryDirectory(prefix="mpilaunch-bench-") as folder, in_directory(hosts.shared):
         runtime = {"warm": {"PYTHONPATH": "", "XDG_RUNTIME_DIR": folder}, "cold": {"PYTHONPATH": ""}}
-        hosts.run([ours.command, "--up", *where], env=runtime["warm"]).check_returncode()
+        hosts.run([ours.command, "up", *where], env=runtime["warm"]).check_returncode()
         try:
             for number in range(rounds + 1):
                 for kind in ("cold", "warm") if number % 2 else ("warm", "cold"):
@@ -356,7 +356,7 @@ def standby(ours: Launcher, hosts: Hosts, rounds: int) -> dict[str, Any]:
                     if sorted(done.stdout.split()) != hosts.names:
                         raise SystemExit(f"bench: mpilaunch is wrong: {done.stdout!r}, {done.stderr!r}")
         finally:
-            hosts.run([ours.command, "--down"], env=runtime["warm"])
+            hosts.run([ours.command, "down"], env=runtime["warm"])
     ratios = [warm / cold for warm, cold in zip(taken["warm"], taken["cold"], strict=True)]
     medians = {kind: statistics.median(times) for kind, times in taken.items()}
     return {"hosts": len(hosts.names), "rounds": rounds, **medians, "ratio": spread_of(ratios)}

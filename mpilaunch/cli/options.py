@@ -173,8 +173,6 @@ OPTIONS = (
         OneOf("auto", "always", "never"), default="auto"),
     Option(REACH, "--ssh-option", "NAME=VALUE", "a setting of ssh_config", multiple=True),
     Option(REACH, "--insecure-host-keys", "", "accept any host key"),
-    Option(REACH, "--up", "", "the same as: mpilaunch up", configurable=False),
-    Option(REACH, "--down", "", "the same as: mpilaunch down", configurable=False),
     Option(REACH, "--up-idle", "TIME",
         "end the standby daemons of 'up' after this time without a launch", Seconds(min=1), default=1800.0),
     Option(REACH, "--fanout", "N", "number of nodes to contact at the same time", Number(min=1), default=64),

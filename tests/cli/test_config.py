@@ -104,7 +104,7 @@ def test_variables_that_ranks_get_mean_no_option(here: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "hint"),
-    [("no-copy", "write copy: no"), ("hosts", "write host: VALUE"), ("up", "--up is for the command line only")],
+    [("no-copy", "write copy: no"), ("hosts", "write host: VALUE"), ("dry-run", "--dry-run is for the command line only")],
 )
 def test_another_spelling_of_an_option_is_told_the_right_one(here: Path, key: str, hint: str) -> None:
     (here / "a.yaml").write_text(f"{key}: yes\n")

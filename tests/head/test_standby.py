@@ -1,4 +1,4 @@
-"""Standby daemons (`--up`): which launches get one, and that none is left in any case."""
+"""Standby daemons (`mpilaunch up`): which launches get one, and that none is left in any case."""
 
 from __future__ import annotations
 
@@ -89,22 +89,22 @@ class Place:
         return self.folder / "mpilaunch/standby"
 
     def up(self, *words: str) -> int:
-        """Run `--up`; return the keeper's process id."""
-        done = self.launch("--up", *words)
+        """Run `mpilaunch up`; return the keeper's process id."""
+        done = self.launch(*words, verb="up")
         assert (done.code, done.out) == (0, b"")
         assert b"standby daemons run on 2 nodes until" in done.err
         return self.started[-1][0]
 
     def down(self) -> bytes:
-        """Run `--down`; return its message."""
-        with launching("--down", env=self.env) as process:
+        """Run `mpilaunch down`; return its message."""
+        with launching("down", env=self.env) as process:
             done = finish(process)
         assert (done.code, done.out) == (0, b"")
         return done.err
 
-    def launch(self, *words: str) -> Launched:
+    def launch(self, *words: str, verb: str = "run") -> Launched:
         """Launch on the nodes, without the check of `launch` that no process is left."""
-        with launching(*self.words, *words, env=self.env) as job:
+        with launching(verb, *self.words, *words, env=self.env) as job:
             return finish(job)
 
 
@@ -139,9 +139,9 @@ def test_every_launch_gets_the_daemons_that_stand_by(place: Place) -> None:
 
 
 def test_a_second_up_says_which_nodes_it_has_dropped(place: Place) -> None:
-    first, same = place.launch("--up", "-H", "c,d"), place.launch("--up", "-H", "c,d")
+    first, same = place.launch("-H", "c,d", verb="up"), place.launch("-H", "c,d", verb="up")
     assert (first.code, same.code) == (0, 0) and b"have ended" not in first.err + same.err
-    fewer = place.launch("--up")
+    fewer = place.launch(verb="up")
     goldens.check("messages/up-dropped.txt", fewer.words)
 
 
@@ -356,7 +356,7 @@ def test_a_stopped_keeper_delays_no_launch(place: Place) -> None:
 
 
 def test_of_two_keepers_started_at_once_one_remains(place: Place) -> None:
-    with launching("--up", *place.words, env=place.env) as one, launching("--up", *place.words, env=place.env) as other:
+    with launching("up", *place.words, env=place.env) as one, launching("up", *place.words, env=place.env) as other:
         assert {finish(one).code, finish(other).code} == {0}
     keepers = {parent for parent, _ in place.started}
     assert len(keepers) == 2
@@ -366,7 +366,7 @@ def test_of_two_keepers_started_at_once_one_remains(place: Place) -> None:
 
 def test_the_keeper_inherits_no_foreign_descriptor(place: Place) -> None:
     read, write = os.pipe()
-    with launching("--up", *place.words, env=place.env, pass_fds=(write,)) as process:
+    with launching("up", *place.words, env=place.env, pass_fds=(write,)) as process:
         assert finish(process).code == 0
     os.close(write)
     assert os.read(read, 1) == b"", "nobody holds the other end"
@@ -483,7 +483,7 @@ def test_the_keeper_uses_another_directory_if_its_own_is_taken(place: Place, wro
         folder.chmod(0o755 if wrong == "open to others" else 0o700)
         if wrong == "another user's":
             os.chown(folder, 65534, 65534)
-    with launching("--up", *place.words, env=env) as job:
+    with launching("up", *place.words, env=env) as job:
         assert finish(job).code == 0
     try:
         assert list(elsewhere.iterdir()) == []
@@ -491,7 +491,7 @@ def test_the_keeper_uses_another_directory_if_its_own_is_taken(place: Place, wro
             assert finish(job).lines == ["up"] * 4
         assert len(place.started) == 2, "the launch has found it"
     finally:
-        with launching("--down", env=env) as job:
+        with launching("down", env=env) as job:
             assert finish(job).err == b"note: all standby daemons have ended\n"
     assert not [path for path in (cache / "mpilaunch-standby").rglob("*") if path.is_file() or path.is_socket()]
 
@@ -517,9 +517,9 @@ def test_up_makes_nothing_in_the_home_of_another_user(place: Place, tmp_path: Pa
         os.lchown(tmp_path / "link", 65534, 65534)
     env = {**place.env, "XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": "", "HOME": str(tmp_path / "link" if trap == "home" else home)}
     before = sorted(tmp_path.rglob("*"))
-    with launching("--up", *place.words, env=env) as job:
+    with launching("up", *place.words, env=env) as job:
         done = finish(job)
-    assert done.code == 2 and done.words.startswith("error[standby-place]: --up: no place for its socket: "), done.words
+    assert done.code == 2 and done.words.startswith("error[standby-place]: mpilaunch up: no place for its socket: "), done.words
     assert "belongs to nobody (uid 65534)" in done.words and "hint: set XDG_RUNTIME_DIR" in done.words
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -548,21 +548,20 @@ def test_a_record_of_another_user_is_rejected(place: Place) -> None:
 
 def test_without_any_place_there_is_an_error(place: Place) -> None:
     (place.folder / "file").touch()
-    done = launch("--up", *place.words, env={"XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": f"{place.folder}/file"})
+    done = launch("up", *place.words, env={"XDG_RUNTIME_DIR": "", "XDG_CACHE_HOME": f"{place.folder}/file"})
     assert (done.code, done.out) == (ExitCode.USAGE, b"")
-    assert "error[standby-place]: --up: no place for its socket: " in done.words
+    assert "error[standby-place]: mpilaunch up: no place for its socket: " in done.words
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--up"], ExitCode.USAGE, "error[no-nodes]: --up: there is no node but this machine"),
-        (["--up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
-        (["--up", "-H", "a", "--dry-run"], ExitCode.USAGE, "error[option-conflict]: --up and --dry-run cannot"),
-        (["--up", "--down", "-H", "a"], ExitCode.USAGE, "error[option-conflict]: --up and --down cannot be used together"),
-        (["--down", "prog"], ExitCode.USAGE, "error[option-conflict]: --down runs no program, but was given 'prog'"),
-        (["--up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: --up runs no program, but was given 'prog'"),
-        (["--up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),
+        (["up"], ExitCode.USAGE, "error[no-nodes]: mpilaunch up: there is no node but this machine"),
+        (["up", "-H", "localhost"], ExitCode.USAGE, "error[no-nodes]"),
+        (["up", "-H", "a", "--dry-run"], ExitCode.USAGE, "error[option-conflict]: mpilaunch up and --dry-run cannot"),
+        (["down", "prog"], ExitCode.USAGE, "error[option-conflict]: mpilaunch down runs no program, but was given 'prog'"),
+        (["up", "-H", "a", "prog"], ExitCode.USAGE, "error[option-conflict]: mpilaunch up runs no program, but was given"),
+        (["up", "-H", "a", "--agent", "false {host}"], ExitCode.START_FAILED, "error[start-agent-failed]: a: "),
     ],
 )
 def test_errors_of_up(place: Place, words: list[str], code: int, message: str) -> None:
@@ -582,7 +581,7 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
     with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
         runtime = {"XDG_RUNTIME_DIR": folder}
         try:
-            done = hosts.launch("--up", *words, env=runtime)
+            done = hosts.launch("up", *words, env=runtime)
             assert (done.returncode, "standby daemons run on 3 nodes" in done.stderr) == (0, True)
             first = {name: standing(name) for name in hosts.names[:3]}
             assert [len(pids) for pids in first.values()] == [2, 2, 2], "a daemon, and its guard before it"
@@ -592,7 +591,7 @@ def test_daemons_stand_by_on_real_hosts(hosts: Hosts, agent: str) -> None:
             assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, hosts.names[:3], "")
             assert [standing(name)[0] for name in first] == [pids[0] for pids in first.values()], "they stand by again"
         finally:
-            done = hosts.launch("--down", env=runtime)
+            done = hosts.launch("down", env=runtime)
         assert (done.returncode, done.stderr) == (0, "note: all standby daemons have ended\n")
         assert not any(standing(name) for name in hosts.names)
 
@@ -603,7 +602,7 @@ def test_a_job_on_real_hosts_whose_keeper_was_killed_leaves_no_daemon(hosts: Hos
     go = hosts.shared / "keeper-killed"  # hosts have a /tmp of their own
     with tempfile.TemporaryDirectory(prefix="mpilaunch-test-") as folder:
         runtime = {"XDG_RUNTIME_DIR": folder}
-        assert hosts.launch("--up", *words, env=runtime).returncode == 0
+        assert hosts.launch("up", *words, env=runtime).returncode == 0
         wait = sh(f"echo >{go}-$RANK; until [ -e {go} ]; do sleep 0.01; done; echo over")
         with hosts.popen([sys.executable, "-m", "mpilaunch", *words, "--reconnect-timeout", "60", *wait], env=runtime) as job:
             try:

@@ -206,7 +206,7 @@ def test_too_few_files_for_the_nodes_that_are_asked_first() -> None:
     [
         (("-np", "1", "true"), "1 node and 1 rank need 36"),
         (("-H", "a", "--agent", "fake", "--map-by", "ppr:1:core", "true"), "1 node needs 36"),
-        (("--up", "-H", "a"), "1 node and 1 rank need 33"),
+        (("up", "-H", "a"), "1 node and 1 rank need 33"),
     ],
     ids=["launch", "survey", "up"],
 )

@@ -75,19 +75,23 @@ def test_a_survey_without_processes_ends_with_the_limit(agent: str, limit: int) 
 
 
 @pytest.mark.parametrize("agent_name", ["ssh", "openssh"])
-@pytest.mark.parametrize("verb", [("--map-by", "ppr:1:core", "true"), ("true",), ("--up",)], ids=["survey", "launch", "up"])
-def test_a_name_that_no_thread_can_look_up_is_the_limit(verb: tuple[str, ...], agent_name: str, tmp_path: Path) -> None:
-    done = launch_limited(1, "--agent", agent_name, "-H", "a.invalid,b.invalid", *verb, cache=tmp_path)
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [("run", ["--map-by", "ppr:1:core", "true"]), ("run", ["true"]), ("up", [])],
+    ids=["survey", "launch", "up"],
+)
+def test_a_name_that_no_thread_can_look_up_is_the_limit(verb: str, words: list[str], agent_name: str, tmp_path: Path) -> None:
+    done = launch_limited(1, verb, "--agent", agent_name, "-H", "a.invalid,b.invalid", *words, cache=tmp_path)
     check_limited(done)
 
 
 def test_a_keeper_that_can_start_no_thread_names_the_limit(tmp_path: Path) -> None:
-    check_limited(done := launch_limited(2, "--agent", "ssh", "-H", "a.invalid", "--up", cache=tmp_path))
+    check_limited(done := launch_limited(2, "up", "--agent", "ssh", "-H", "a.invalid", cache=tmp_path))
     assert "no thread can be started" in done.stderr
 
 
 def test_down_needs_no_thread(tmp_path: Path) -> None:
-    done = launch_limited(1, "--down", cache=tmp_path)
+    done = launch_limited(1, "down", cache=tmp_path)
     assert (done.returncode, done.stderr) == (0, "note: no standby daemon was running\n")
 
 

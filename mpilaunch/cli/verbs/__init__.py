@@ -1,9 +1,8 @@
 """The verbs: one module for each, with `SUMMARY`, `USAGE` and `TOPICS` for its help, and `main`, which runs it.
 
-A new verb is a new module and its name in `NAMES`; one that is also an option (`--up`) has a row in `cli.options`. A verb that
-contacts nodes takes the options of a launch, and `OPTIONS` of its own if it has any. One that does not has a `COMMAND`, a click
-command that declares all its options and returns the exit code; its context's `obj` is a `Surroundings`. Only the first word of
-a command line can be a verb; the default is `run`.
+A new verb is a new module and its name in `NAMES`. A verb that contacts nodes takes the options of a launch, and `OPTIONS` of
+its own if it has any. One that does not has a `COMMAND`, a click command that declares all its options and returns the exit
+code; its context's `obj` is a `Surroundings`. Only the first word of a command line can be a verb; the default is `run`.
 """
 
 from __future__ import annotations
@@ -58,14 +57,9 @@ def main_of(name: str) -> Callable[[Request], int]:
 
 def refuse_program(request: Request, verb: str, hint: str | None = None) -> None:
     """Raise UsageError if the command line of a verb that runs no program has one, or an option that only shows a plan."""
-    verb = spelling_of(request, verb)
     if program := request.sections[0].program:
-        raise UsageError("option-conflict", f"{verb} runs no program, but was given '{program[0]}'", hint=hint)
+        raise UsageError("option-conflict", f"mpilaunch {verb} runs no program, but was given '{program[0]}'", hint=hint)
     for name in ("dry-run", "show-env"):
         if request.settings[name] not in (None, False):
-            raise UsageError("option-conflict", f"{verb} and --{name} cannot be used together")
+            raise UsageError("option-conflict", f"mpilaunch {verb} and --{name} cannot be used together")
 
-
-def spelling_of(request: Request, verb: str) -> str:
-    """Return a verb as the user wrote it: "--up" or "mpilaunch up"."""
-    return f"--{verb}" if verb in request.settings.by_name and request.settings[verb] else f"mpilaunch {verb}"

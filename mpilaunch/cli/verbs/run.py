@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mpilaunch.cli import verbs
 from mpilaunch.cli.console import print_result
 from mpilaunch.cli.verbs import Request, mistakes
 from mpilaunch.errors import LaunchError, UsageError
@@ -33,11 +32,6 @@ def main(request: Request) -> int:
         from mpilaunch.job.plan import settings_as_text
 
         return print_result(settings_as_text(settings, [section.settings for section in request.sections]))
-    if settings["up"] and settings["down"]:
-        raise UsageError("option-conflict", "--up and --down cannot be used together")
-    for verb in ("up", "down"):
-        if settings[verb]:
-            return verbs.main_of(verb)(request)
     if not request.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="add the program after the options: mpilaunch -np 4 train.py")
     if settings["show-env"] is not None or settings["dry-run"]:

@@ -58,14 +58,15 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
     """
     nodes = [node for node in job.allocation.nodes if node.slots and not node.here]
     if not nodes:
-        hint = "name some with --hostfile or --host"
-        raise UsageError("no-nodes", "--up: there is no node but this machine, where a daemon starts at once", hint=hint)
+        message = "mpilaunch up: there is no node but this machine, where a daemon starts at once"
+        raise UsageError("no-nodes", message, hint="name some with --hostfile or --host")
     raise_file_limit(job, nodes)
     with ExitStack() as stack:
         try:
             folder = stack.enter_context(one_at_a_time())
         except OSError as error:
-            raise UsageError("standby-place", f"--up: no place for its socket: {error}", hint="set XDG_RUNTIME_DIR") from error
+            message = f"mpilaunch up: no place for its socket: {error}"
+            raise UsageError("standby-place", message, hint="set XDG_RUNTIME_DIR") from error
         names = {node.name for node in nodes}
         dropped = [name for name in take_down() or () if name not in names]
         read_end, write_end = os.pipe()
@@ -85,7 +86,7 @@ def up(job: JobSpec, idle: float) -> tuple[int, list[str]]:
             os.kill(pid, signal.SIGTERM)
             raise
     if result is None:
-        raise LaunchError("standby-failed", "--up: the process that was to keep the daemons has died")
+        raise LaunchError("standby-failed", "mpilaunch up: the process that was to keep the daemons has died")
     if result != READY:
         reference, message, context, hint, code = result
         raise LaunchError(reference, message, context=context, hint=hint, exit_code=code)
@@ -108,7 +109,7 @@ def _run_keeper(job: JobSpec, nodes: Sequence[Node], idle: float, folder: str, r
         try:
             run(_keep(job, nodes, idle, folder, pipe))
         except BaseException as error:
-            failure = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"--up: {error!r}")
+            failure = error if isinstance(error, LaunchError) else LaunchError("standby-failed", f"mpilaunch up: {error!r}")
             if not pipe.closed:  # it is closed once READY was written
                 fields = failure.reference, failure.message, failure.context, failure.hint, failure.exit_code
                 pipe.write(json.dumps(fields).encode())
