@@ -162,11 +162,11 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     words += ["--heartbeat", "3600", "--start-timeout", "3600"]
     words += ["true"] if nature == DAEMONS else ["--fanout", str(nodes), "true"]
     bundle.load()
-    surroundings = command.Surroundings(os.environ, Console(), ErrorReport())
-    command.read(["true"], surroundings)
+    invocation = command.Invocation(os.environ, Console(), ErrorReport())
+    command.read(["true"], invocation)
     gc.collect()
     before, begun, began = resident(), time.process_time(), time.monotonic()
-    asked = command.read(words, surroundings)
+    asked = command.read(words, invocation)
     job = make_job(asked.settings, asked.sections, {})
     scripts = Scripts(nature == FENCE)
 

@@ -18,7 +18,7 @@ from mpilaunch.text import did_you_mean
 
 
 def _ssh(options: AgentOptions) -> Agent:
-    from mpilaunch_agents.ssh.agent import SshAgent
+    from mpilaunch_agents.ssh.asyncssh_agent import SshAgent
 
     return SshAgent(options)
 
@@ -108,7 +108,7 @@ def load(name: str, options: AgentOptions, nodes: int = 1) -> Agent:
 
         agent = ConnectorsAgent(name, options._replace(connectors=1, call_back=()), agent, count)
     if name in options.call_back:
-        from mpilaunch_agents.callback.agent import CallbackAgent
+        from mpilaunch_agents.callback.wrapper import CallbackAgent
 
         return CallbackAgent(agent, stdin=name in AGENTS)
     return agent

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-class Surroundings(NamedTuple):
+class Invocation(NamedTuple):
     """The environment of a command, the user's console, the place for an error, and mpilaunch's command name."""
 
     environ: Mapping[str, str]
@@ -39,36 +39,36 @@ class Surroundings(NamedTuple):
     name: str = "mpilaunch"
 
 
-def run(words: Sequence[str], surroundings: Surroundings) -> int:
+def run(words: Sequence[str], invocation: Invocation) -> int:
     """Run a command line; return its exit code; raises LaunchError."""
-    verb, words = split_verb(words, surroundings.name)
+    verb, words = split_verb(words, invocation.name)
     if command := verbs.command_of(verb):
-        return _run_command(command, verb, words, surroundings)
+        return _run_command(command, verb, words, invocation)
     own = verbs.options_of(verb)
     given = OptionUses()
-    surroundings.report.path = surroundings.environ.get(BY_NAME["report"].variable) or None
+    invocation.report.path = invocation.environ.get(BY_NAME["report"].variable) or None
     try:
-        line = read_command(words, surroundings.name, read_named, surroundings.environ, own, given)
+        line = read_command(words, invocation.name, read_named, invocation.environ, own, given)
     finally:
         if use := given.last("report"):
-            surroundings.report.path = use.value
+            invocation.report.path = use.value
     if line.wants == "version":
-        return print_result(_version(surroundings.name))
+        return print_result(_version(invocation.name))
     if line.wants:
         from mpilaunch.cli import help
 
         return print_result(help.text(line.topic, verb))
-    return verbs.main_of(verb)(_request(line, surroundings, own))
+    return verbs.main_of(verb)(_request(line, invocation, own))
 
 
-def _run_command(command: click.Command, verb: str, words: Sequence[str], surroundings: Surroundings) -> int:
+def _run_command(command: click.Command, verb: str, words: Sequence[str], invocation: Invocation) -> int:
     """Run a verb that has a command line of its own; return its exit code; raises LaunchError."""
     from mpilaunch.cli import help
 
     if {"-h", "--help"}.intersection(words):
         return print_result(help.text(verb))
     try:
-        with command.make_context(f"mpilaunch {verb}", [*words], obj=surroundings) as ctx:
+        with command.make_context(f"mpilaunch {verb}", [*words], obj=invocation) as ctx:
             code: int = command.invoke(ctx)
             return code
     except click.UsageError as error:
@@ -85,9 +85,9 @@ def _version(name: str) -> str:
     return f"mpilaunch {__version__}"
 
 
-def read(words: Sequence[str], surroundings: Surroundings) -> verbs.Request:
+def read(words: Sequence[str], invocation: Invocation) -> verbs.Request:
     """Return the request of a command line without a verb; raises UsageError."""
-    return _request(read_command(words, surroundings.name, read_named, surroundings.environ), surroundings)
+    return _request(read_command(words, invocation.name, read_named, invocation.environ), invocation)
 
 
 def split_verb(words: Sequence[str], name: str) -> tuple[str, Sequence[str]]:
@@ -105,8 +105,8 @@ def verbs_of(name: str) -> tuple[str, ...]:
     return verbs.NAMES
 
 
-def _request(line: CommandLine, surroundings: Surroundings, of_verb: tuple[Option, ...] = ()) -> verbs.Request:
-    environ, console, report, _ = surroundings
+def _request(line: CommandLine, invocation: Invocation, of_verb: tuple[Option, ...] = ()) -> verbs.Request:
+    environ, console, report, _ = invocation
     sections = tuple(
         Section(program.words, settings_of(program.own, dict.fromkeys(use.option for use in program.own)))
         for program in line.programs
@@ -117,7 +117,7 @@ def _request(line: CommandLine, surroundings: Surroundings, of_verb: tuple[Optio
     console.quiet, console.verbose = settings["quiet"], settings["verbose"]
     console.show_secrets = settings["show-secrets"]
     for text, level in (*line.notes, *((note, 0) for note in overridden(line.job))):
-        console.remark(text, level=level)
+        console.note(text, level=level)
     only_shows = settings["dry-run"] or settings["show-config"] or settings["show-env"] is not None
     report.path = None if only_shows else settings["report"]
     return verbs.Request(settings, sections, environ, console, report)

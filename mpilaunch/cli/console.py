@@ -89,22 +89,22 @@ class Console:
         context = [self.masked(line) for line in error.context]
         self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)
 
-    def warning(self, text: str, context: Sequence[str] = ()) -> None:
+    def warn(self, text: str, context: Sequence[str] = ()) -> None:
         """Write a warning; the job goes on."""
         self._message("warning", f": {text}", context)
 
-    def remark(self, text: str, *, level: int = 0) -> None:
+    def note(self, text: str, *, level: int = 0) -> None:
         """Write a note; with `level` 1 only for -v, with 2 only for -vv."""
         if not self.quiet and level <= self.verbose:
             self._message("note", f": {text}")
 
-    def note(self, text: str) -> str:
+    def note_line(self, text: str) -> str:
         """Return a note as a line; while ranks run, one writer prints their output and our messages."""
         self._last_news = time.monotonic()  # postpones the first progress message of a new attempt
         return "" if self.quiet else f"note: {printable(text)}\n"
 
-    def warned(self, text: str) -> str:
-        """Return a warning as a line, like `note`."""
+    def warning_line(self, text: str) -> str:
+        """Return a warning as a line, like `note_line`."""
         return f"mpilaunch: warning: {printable(text)}\n"
 
     def started(self) -> None:
@@ -116,13 +116,13 @@ class Console:
         if verdict.unread:
             if not self._is_read():
                 return
-            self.warning("unread output was not printed")
+            self.warn("unread output was not printed")
         if verdict.cause == "ok":
-            self.remark(f"all ranks succeeded after {verdict.seconds:.1f} s", level=1)
+            self.note(f"all ranks succeeded after {verdict.seconds:.1f} s", level=1)
         elif (verdict.cause, verdict.exit_code) != ("interrupted", BROKEN_PIPE):
             self.error(verdict_error(verdict))
         for host, process, command in verdict.swept:
-            self.warning(f"{host}: ended process {process} ({command}), left behind by its rank")
+            self.warn(f"{host}: ended process {process} ({command}), left behind by its rank")
 
     def lines(self, lines: Sequence[str]) -> None:
         """Write the lines of a map or a table, with unprintable characters escaped."""
@@ -138,7 +138,7 @@ class Console:
             self._progress.show(progress_text(done, total, waiting))
         elif not self._terminal and time.monotonic() - self._last_news >= LOG_SECONDS:
             self._last_news = time.monotonic()
-            self.remark(progress_text(done, total, waiting))
+            self.note(progress_text(done, total, waiting))
 
     def end_progress(self) -> None:
         if self._progress is not None:

@@ -64,4 +64,4 @@ def run(words: list[str], console: Console, report: ErrorReport, name: str) -> i
 
         console.lines(help.short().splitlines())
         return ExitCode.USAGE
-    return command.run(words, command.Surroundings(os.environ, console, report, name))
+    return command.run(words, command.Invocation(os.environ, console, report, name))

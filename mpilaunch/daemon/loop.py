@@ -19,8 +19,8 @@ from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import reaper, spawn
 from mpilaunch.daemon.ranks.evidence import Evidence
-from mpilaunch.daemon.ranks.forward import Forwarder
 from mpilaunch.daemon.ranks.processes import Processes
+from mpilaunch.daemon.ranks.streams import Forwarder
 from mpilaunch.wire.environment import decode, node_layer
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
 from mpilaunch.wire.messages import HEAD_SENDS, accepts

@@ -128,7 +128,7 @@ class Attempts:
             return False
         names = fold(error.nodes.values())
         message = error.message if names in error.message else f"{error.message} ({names})"
-        self._observer.remark(f"{message}; goes on with {restarts.describe_changes(self._layout, layout)}")
+        self._observer.note(f"{message}; goes on with {restarts.describe_changes(self._layout, layout)}")
         self._adopt(layout)
         return True
 
@@ -161,7 +161,7 @@ class Attempts:
         restart = self._job.restart
         pause = restarts.pause_before(restart) * random.uniform(0.75, 1.0)
         next_one = f"attempt {restart + 1} of {self._policy.limit + 1}"
-        self._observer.remark(f"attempt {restart}: {verdict.headline}; {next_one} in {pause:.1f} s")
+        self._observer.note(f"attempt {restart}: {verdict.headline}; {next_one} in {pause:.1f} s")
         await asyncio.sleep(pause)
         if self._policy.discovery is not None:
             await self._discover(self._policy.discovery)
@@ -173,7 +173,7 @@ class Attempts:
             request = f"{next_one} needs {plural(needed or 0, 'node')} with enough slots"
             raise LaunchError("too-few-nodes", f"{request}, and {available}")
         changed = restarts.describe_changes(self._layout, layout)
-        self._observer.remark(f"{next_one} begins" + (f", with {changed}" if changed else ""))
+        self._observer.note(f"{next_one} begins" + (f", with {changed}" if changed else ""))
         self._adopt(layout)
         self._job = self._job._replace(time_spent=time.monotonic() - self._began)
         prepare_destinations(self._job)
@@ -207,7 +207,7 @@ class Attempts:
         try:
             discovered = allocate(parse_hostfile(await _output_of(command), command), command, self._pool.defaults)
         except LaunchError as error:
-            self._observer.remark(f"--host-discovery-script: {error.message}; the hosts stay as they were")
+            self._observer.note(f"--host-discovery-script: {error.message}; the hosts stay as they were")
             return
         self._pool, gone = restarts.merge_discovered(self._pool, discovered)
         self._health = self._health._replace(unusable=gone)

@@ -52,7 +52,7 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
         from mpilaunch.head.output.earlier_runs import notes_on_earlier_runs  # few launches write files
 
         for note in notes_on_earlier_runs(job):
-            observer.remark(note)
+            observer.note(note)
     from mpilaunch.head.tasks import run  # asyncio is imported while the daemons load
 
     return run(_launch(job, agents, observer))

@@ -34,7 +34,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd, signal_name
 from mpilaunch.job.verdict import Verdict, verdict_of_ranks
 from mpilaunch.job.worlds import first_worlds
-from mpilaunch.placement.binding import describe_binding
+from mpilaunch.placement.gpu_binding import describe_binding
 from mpilaunch.wire.frames import WireError, rank_of
 
 MOST_SWEPT, LONGEST_NAME = 10_000, 64
@@ -386,9 +386,9 @@ class Launch:
         return {index: link.facts for index, link in self._daemons.links.items() if link.facts is not None}
 
     def _say(self, text: str) -> None:
-        line = self._observer.note(text)
+        line = self._observer.note_line(text)
         if line:
             self._output.say(line)
 
     def _warn(self, text: str) -> None:
-        self._output.say(self._observer.warned(text))
+        self._output.say(self._observer.warning_line(text))

@@ -18,7 +18,7 @@ from mpilaunch.head.nodes.link import LONGEST_NOTE, MOST_NOTES, NodeLink
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.job.environment.forward import explain_size
+from mpilaunch.job.environment.forwarded import explain_size
 from mpilaunch.job.preparation.messages import common_preparation, mpi_description, preparations
 from mpilaunch.job.preparation.world_facts import world_facts
 from mpilaunch.job.roles import conditions, served, world_of
@@ -26,7 +26,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.job.worlds import World, neighbours
-from mpilaunch.placement.binding import RankBinding, bind_ranks
+from mpilaunch.placement.gpu_binding import RankBinding, bind_ranks
 from mpilaunch.placement.mapping import JobMap, Placement
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, WireError, stream_channel
 from mpilaunch.wire.session import encode_shared

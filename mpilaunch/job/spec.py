@@ -12,8 +12,8 @@ from mpilaunch.agent import AgentOptions
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
 from mpilaunch.job import checkpoints
-from mpilaunch.placement.binding import GpuPolicy
 from mpilaunch.placement.cpu_binding import CpuPolicy
+from mpilaunch.placement.gpu_binding import GpuPolicy
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share
 from mpilaunch.text import numbered_ranks

@@ -11,7 +11,7 @@ from mpilaunch_agents.command import CommandAgent, parse
 from mpilaunch_agents.fake import BEHAVIOURS, WORKING, Behaviour, FakeAgent
 from mpilaunch_agents.openssh import OpensshAgent, classify_ssh_message, explain_ssh
 from mpilaunch_agents.registry import load
-from mpilaunch_agents.ssh.agent import config_line
+from mpilaunch_agents.ssh.asyncssh_agent import config_line
 
 NODE = Node(0, "node07", (), "any", user="ann", port=2222)
 PLAIN = Node(0, "node07", (), "any")

@@ -19,9 +19,9 @@ from mpilaunch.agent import Agent, AgentOptions, Channel, python_command
 from mpilaunch.errors import ExitCode
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER
-from mpilaunch_agents.callback import agent as callback
 from mpilaunch_agents.callback import listener as callback_listener
-from mpilaunch_agents.callback.agent import SECRET, CallbackAgent
+from mpilaunch_agents.callback import wrapper as callback
+from mpilaunch_agents.callback.wrapper import SECRET, CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder, with_agent
 from mpilaunch_agents.registry import AGENTS, load
 from tests.support.command_line import job

@@ -240,7 +240,7 @@ def test_it_starts_with_few_modules(tmp_path: Path) -> None:
         return {line.rpartition("|")[2].strip() for line in lines}
 
     loaded = modules(str(remote_shell(tmp_path))) - modules("-c", "pass")
-    assert {"mpilaunch_agents.rsh.main", "re"} <= loaded and len(loaded) <= 55
+    assert {"mpilaunch_agents.rsh.shell", "re"} <= loaded and len(loaded) <= 55
     assert not loaded & {"asyncio", "dataclasses", "inspect", "json", "logging", "selectors", "socket", "ssl", "subprocess"}
 
 

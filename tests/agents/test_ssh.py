@@ -23,7 +23,7 @@ from mpilaunch.agent import Agent, AgentFailure, AgentOptions
 from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import AgentConformance, Recorder
 from mpilaunch_agents.registry import load
-from mpilaunch_agents.ssh.agent import SshAgent
+from mpilaunch_agents.ssh.asyncssh_agent import SshAgent
 from mpilaunch_agents.ssh.channel import failure
 from mpilaunch_agents.ssh.connection import Connections, acknowledge_at_once
 from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp

@@ -245,7 +245,7 @@ def test_home_directory_of_another_user_is_not_read(bed: Bed) -> None:
         os.chown(path, NOBODY, NOBODY)
     with configured(bed.hosts, ""):
         bed.agree(True, HOME=str(home))
-        remote_shell = [sys.executable, "-c", "from mpilaunch_agents.rsh.main import main; main()", "node01", "hostname"]
+        remote_shell = [sys.executable, "-c", "from mpilaunch_agents.rsh.shell import main; main()", "node01", "hostname"]
         launches = [[sys.executable, "-m", "mpilaunch", "--agent", agent, "-H", "node01", "hostname"] for agent in AGENTS[:2]]
         for argv in (remote_shell, *launches):
             done = bed.hosts.run(argv, env={"HOME": str(home)})

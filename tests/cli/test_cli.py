@@ -262,7 +262,7 @@ def test_messages(here: Path, monkeypatch, capsys, launched, name: str) -> None:
 
 BEFORE_A_LAUNCH = ("cli", "hosts", "placement", "job/environment", "job/output")
 """Folders whose modules raise errors before a launch."""
-ON_THE_NODES = {"binding.py", "cpu_binding.py", "topology.py"}
+ON_THE_NODES = {"gpu_binding.py", "cpu_binding.py", "topology.py"}
 """Modules there that need what the nodes report."""
 
 

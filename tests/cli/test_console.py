@@ -95,7 +95,7 @@ def test_colour_adds_nothing_but_colour() -> None:
 def test_long_lines_and_markup_are_left_alone_on_a_terminal() -> None:
     stream = Terminal()
     text = "[bold]x[/bold] :smile: http://a/b 12 " + "word " * 60
-    Console(stream, {"TERM": "xterm"}).warning(text)
+    Console(stream, {"TERM": "xterm"}).warn(text)
     assert ANSI.sub("", stream.getvalue()) == f"warning: {text}\n"
 
 
@@ -115,7 +115,7 @@ def test_long_lines_and_markup_are_left_alone_on_a_terminal() -> None:
 def test_who_decides_on_colour(environ: dict[str, str], terminal: bool, colour: bool) -> None:
     assert wants_colour(environ, terminal=terminal) is colour
     stream = Terminal() if terminal else io.StringIO()
-    Console(stream, environ).warning("x")
+    Console(stream, environ).warn("x")
     assert ("\x1b" in stream.getvalue()) is colour
 
 
@@ -141,19 +141,19 @@ def test_nothing_from_elsewhere_forges_a_line() -> None:
 
 def test_quiet_says_errors_and_warnings_only() -> None:
     def speak(console: Console) -> None:
-        console.remark("a")
-        console.warning("b")
+        console.note("a")
+        console.warn("b")
         console.error(LaunchError("c", "d"))
 
     assert said(speak, quiet=True) == "warning: b\nerror[c]: d\n"
     assert said(speak) == "note: a\nwarning: b\nerror[c]: d\n"
-    assert Console(io.StringIO(), {}, quiet=True).note("x") == ""
-    assert Console(io.StringIO(), {}).note("x\x1b") == "note: x\\x1b\n"
+    assert Console(io.StringIO(), {}, quiet=True).note_line("x") == ""
+    assert Console(io.StringIO(), {}).note_line("x\x1b") == "note: x\\x1b\n"
 
 
-def test_remarks_have_levels() -> None:
-    assert said(lambda console: console.remark("x", level=2), verbose=1) == ""
-    assert said(lambda console: console.remark("x", level=1), verbose=1) == "note: x\n"
+def test_notes_have_levels() -> None:
+    assert said(lambda console: console.note("x", level=2), verbose=1) == ""
+    assert said(lambda console: console.note("x", level=1), verbose=1) == "note: x\n"
 
 
 def test_a_stderr_that_is_gone_is_no_fault() -> None:
@@ -218,7 +218,7 @@ def test_secrets_in_errors_and_warnings_are_masked() -> None:
     console = Console(stream, {})
     error = LaunchError("a", "agent 'sshpass -p X'", context=["export TOKEN=YYYYYYYY"], hint="by hand: curl http://u:ZZ@h")
     console.error(error)
-    console.warning("the agent 'sshpass -p X' failed")
+    console.warn("the agent 'sshpass -p X' failed")
     assert stream.getvalue().splitlines() == [
         "error[a]: agent 'sshpass -p <masked>'",
         "    export TOKEN=<masked>",

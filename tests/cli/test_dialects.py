@@ -31,7 +31,7 @@ from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import kubernetes
 from mpilaunch.hosts.nodeset import fold_numbers
-from mpilaunch.job.environment.forward import forwarded_environment
+from mpilaunch.job.environment.forwarded import forwarded_environment
 from tests.support import goldens
 from tests.support.command_line import request, settings
 from tests.support.paths import DOCS, ROOT

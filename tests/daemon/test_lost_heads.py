@@ -157,7 +157,7 @@ def test_a_bundle_that_comes_slowly_is_awaited_and_the_daemon_then_has_time(monk
 
 
 def test_a_daemon_that_stands_by_goes_when_its_keeper_is_silent() -> None:
-    with start("from mpilaunch.daemon import main as m;m.STANDBY_SILENCE=1.0", STANDBY) as process:
+    with start("from mpilaunch.daemon import start;start.STANDBY_SILENCE=1.0", STANDBY) as process:
         assert process.stdin and process.stdout
         assert process.stdout.read(len(MARKER)) == MARKER
         for _ in range(5):
@@ -168,7 +168,7 @@ def test_a_daemon_that_stands_by_goes_when_its_keeper_is_silent() -> None:
         assert b'"hello"' in os.read(process.stdout.fileno(), 65536)
         process.stdin.close()
         process.wait(20)
-    with start("from mpilaunch.daemon import main as m;m.STANDBY_SILENCE=1.0", STANDBY) as process:
+    with start("from mpilaunch.daemon import start;start.STANDBY_SILENCE=1.0", STANDBY) as process:
         assert process.stdin and process.stdout
         assert process.stdout.read(len(MARKER)) == MARKER
         below = descendants(process.pid)

@@ -20,9 +20,9 @@ import pytest
 from mpilaunch.daemon import guard
 from mpilaunch.daemon.mpi import segments
 from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, HELPER_SENDS, MAX_TEXT, Channel
+from mpilaunch.daemon.pmix.helper import Helper
 from mpilaunch.daemon.pmix.ranks import PmixRanks
 from mpilaunch.daemon.pmix.search import LIBPMIX, Libpmix
-from mpilaunch.daemon.pmix.server import Helper
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.head.nodes import bundle
 from tests.support.launching import children, guard_and_daemon, launch, launching, living, wait_until
@@ -339,7 +339,7 @@ import os, sys, zlib
 bundle = os.memfd_create("bundle")
 os.write(bundle, zlib.decompress(sys.stdin.buffer.read()))
 sys.path.insert(0, "/proc/self/fd/%d" % bundle)
-from mpilaunch.daemon.pmix import helper as pmix
+from mpilaunch.daemon.pmix import helper_process as pmix
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.pmix.search import Libpmix
@@ -349,7 +349,7 @@ def registered(world, environments):
     os._exit(sys.stdout.flush() or 0)
 poller = Poller()
 handlers = {{"registered": registered, "failed": lambda reason: sys.exit(reason)}}
-server = pmix.PmixServer(poller, handlers, Libpmix([{LIBPMIX!r}]), "node0", PrivateDirectory())
+server = pmix.HelperProcess(poller, handlers, Libpmix([{LIBPMIX!r}]), "node0", PrivateDirectory())
 server.register({WORLD_OF_ONE!r})
 while True:
     poller.run(None)
@@ -366,7 +366,7 @@ def test_the_helper_and_its_directory_go_with_the_daemon(files: Path, killed: st
     program = f"""
 import os, time
 from mpilaunch.daemon import guard
-from mpilaunch.daemon.pmix.helper import PmixServer
+from mpilaunch.daemon.pmix.helper_process import HelperProcess
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.pmix.search import Libpmix
 from mpilaunch.daemon.private_directory import PrivateDirectory
@@ -379,7 +379,7 @@ def registered(world, environments):
     print(os.getppid(), os.getpid(), server.pid, directory.path, flush=True)
 poller = Poller()
 poller.watch(alive, lambda: (server.close(), os._exit(0)))
-server = PmixServer(poller, {{"registered": registered}}, Libpmix([{LIBPMIX!r}]), "node0", directory)
+server = HelperProcess(poller, {{"registered": registered}}, Libpmix([{LIBPMIX!r}]), "node0", directory)
 server.register({WORLD_OF_ONE!r})
 while True:
     poller.run(None)
@@ -418,13 +418,13 @@ def message(words: Any) -> bytes:
 
 @pytest.mark.parametrize("case", NONSENSE)
 def test_a_helper_that_talks_nonsense_is_ended(files: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    from mpilaunch.daemon.pmix import server as pmix_server
+    from mpilaunch.daemon.pmix import helper as pmix_helper
 
     def talk(connection: socket.socket, *_: object) -> None:
         connection.sendall(NONSENSE[case]())
         signal.pause()
 
-    monkeypatch.setattr(pmix_server, "run", talk)
+    monkeypatch.setattr(pmix_helper, "run", talk)
     with Nodes(1, Libpmix([LIBPMIX]), files) as job:
         job.turn(lambda: bool(job.nodes[0].failed_with))
     assert job.nodes[0].failed_with.startswith("the PMIx helper broke off: ")
@@ -484,7 +484,7 @@ def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
         sent.append(message)
 
     ranks = PmixRanks(None, send, "", send, send, send, send, send, send)
-    ranks._server = Helper()
+    ranks._helper = Helper()
     ranks._worlds = {"w": {"size": 4, "node": 0, "ranks_by_node": [[0, 1], [2, 3]]}}
     return ranks
 

@@ -70,11 +70,11 @@ def test_the_byte_code_is_of_this_python_and_is_used_without_a_look_at_the_sourc
 @pytest.mark.parametrize("python", [bundle.BYTE_CODE, "cpython-38", ""])
 def test_a_node_takes_the_byte_code_and_another_python_the_source(python: str) -> None:
     boot = bundle.BOOT.replace(f"=={bundle.BYTE_CODE!r}", f"=={python!r}")
-    boot = boot.replace("\nmain()", "\nimport mpilaunch.daemon.main\nprint(mpilaunch.daemon.main.__file__)")
+    boot = boot.replace("\nmain()", "\nimport mpilaunch.daemon.start\nprint(mpilaunch.daemon.start.__file__)")
     command = [sys.executable, "-I", "-S", "-B", "-c", boot]
     sent = bundle.load()
     done = subprocess.run([*command, str(len(sent))], input=sent, capture_output=True, timeout=20, check=True)
-    assert done.stdout.endswith(b"/daemon/main.pyc\n" if python == bundle.BYTE_CODE else b"/daemon/main.py\n")
+    assert done.stdout.endswith(b"/daemon/start.pyc\n" if python == bundle.BYTE_CODE else b"/daemon/start.py\n")
 
 
 def test_the_same_files_give_the_same_bundle(monkeypatch: pytest.MonkeyPatch) -> None:

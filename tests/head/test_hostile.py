@@ -184,10 +184,10 @@ class Silent(Observer):
     def started(self) -> None:
         pass
 
-    def note(self, text: str) -> str:
+    def note_line(self, text: str) -> str:
         return ""
 
-    warned = note
+    warning_line = note_line
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)

@@ -14,7 +14,7 @@ import pytest
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.kubernetes import FoundAgent, find_agent, find_hosts, own_names
-from mpilaunch.job.environment.forward import forwarded_environment
+from mpilaunch.job.environment.forwarded import forwarded_environment
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.launching import launch
 
@@ -159,7 +159,7 @@ def test_agents(environ: dict[str, str], found: FoundAgent) -> None:
 
 
 def test_our_own_remote_shell_stands_for_the_agent_behind_it() -> None:
-    ours = {"/etc/mpi/kubexec.sh": "#!/usr/bin/python3\nfrom mpilaunch_agents.rsh.main import main\nmain()\n"}
+    ours = {"/etc/mpi/kubexec.sh": "#!/usr/bin/python3\nfrom mpilaunch_agents.rsh.shell import main\nmain()\n"}
     for value, programs, name in (
         ("/opt/mpilaunch-rsh", [], "ssh"),
         ("/opt/mpilaunch-rsh", ["/opt/kube/kubectl"], "kubectl"),

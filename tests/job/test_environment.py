@@ -19,7 +19,7 @@ from mpilaunch.job.environment import contracts
 from mpilaunch.job.environment.contract import Endpoint, JobFacts, NodePlace, RankPlace, cross_places
 from mpilaunch.job.environment.contracts import FIXED, PROFILES, SCRUBBED, is_listed
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
-from mpilaunch.job.environment.forward import (
+from mpilaunch.job.environment.forwarded import (
     FORWARDED_NAMES,
     FORWARDED_PREFIXES,
     LONGEST_STRING,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import Allocation, HostDefaults, Node, Slot, allocate
 from mpilaunch.hosts.hostfile import parse_host_list
-from mpilaunch.job.environment.forward import environment_edits
+from mpilaunch.job.environment.forwarded import environment_edits
 from mpilaunch.placement.mapping import JobMap, MappingPolicy, map_ranks
 from mpilaunch.placement.program_shares import Share, map_apps
 from tests.support.hosts import Hosts

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.testbed
 
 SHELLS = ("bash", "dash", "zsh", "fish", "tcsh", "csh")
 """Debian's csh is tcsh under another name, unless the package csh is installed."""
-RSH = "from mpilaunch_agents.rsh.main import main; main()"
+RSH = "from mpilaunch_agents.rsh.shell import main; main()"
 TEMPLATE = "ssh -x -o BatchMode=yes {host} {command}"
 WAYS = (["--agent", "ssh"], ["--agent", "openssh"], ["--agent", TEMPLATE], ["--agent", "openssh", "--call-back", "always"])
 

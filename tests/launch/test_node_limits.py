@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.job.environment.forward import explain_size
+from mpilaunch.job.environment.forwarded import explain_size
 from tests.support.launching import launch, script
 
 FEW_FILES = '#!/bin/sh\nshift\nulimit -n {}\nexec /bin/sh -c "$1"\n'

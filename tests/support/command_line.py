@@ -20,7 +20,7 @@ def request(words: Sequence[str], environ: Mapping[str, str] | None = None, name
     """Return what a command line asks for; raises UsageError."""
     environ = {"HOME": "/nowhere"} if environ is None else environ
     with mock.patch.dict(os.environ, environ, clear=True):
-        return command.read(words, command.Surroundings(environ, Console(io.StringIO(), environ), ErrorReport(), name))
+        return command.read(words, command.Invocation(environ, Console(io.StringIO(), environ), ErrorReport(), name))
 
 
 def settings(words: str = "", environ: Mapping[str, str] | None = None) -> Settings:

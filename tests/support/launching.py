@@ -180,7 +180,7 @@ def daemon_with(settings: str) -> list[str]:
     Args:
         settings: statements that give limits the values of a test.
     """
-    code = f"import sys;sys.path.append(sys.argv[1]);{settings};from mpilaunch.daemon.main import main;main()"
+    code = f"import sys;sys.path.append(sys.argv[1]);{settings};from mpilaunch.daemon.start import main;main()"
     return [sys.executable, "-I", "-S", "-c", code, str(ROOT)]
 
 

@@ -1,6 +1,6 @@
 """The node's side of a connection back to the head: connects, starts the daemon, and relays its pipes until it ends.
 
-`callback.agent` sends this text, and `python_command` runs it: it imports only the standard library, runs on Python 3.8
+`callback.wrapper` sends this text, and `python_command` runs it: it imports only the standard library, runs on Python 3.8
 and later, and reads only a secret from its own stdin. Arguments: the head's endpoints (ADDRESS:PORT,...), its certificate's
 fingerprint, the secret or `-` for stdin, and the arguments with which this Python runs the daemon. The frames on the
 connection are those of `mpilaunch.relay`.

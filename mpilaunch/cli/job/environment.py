@@ -7,7 +7,7 @@ from functools import cache, partial
 
 from mpilaunch.cli.job.inputs import Inputs
 from mpilaunch.errors import UsageError
-from mpilaunch.job.environment.forward import environment_edits, forwarded_environment
+from mpilaunch.job.environment.forwarded import environment_edits, forwarded_environment
 from mpilaunch.job.environment.templates import variable_templates
 from mpilaunch.job.settings import Section, Settings
 from mpilaunch.job.spec import App, JobSpec

@@ -20,7 +20,7 @@ from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
 from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, Part, settle_ranks
 from mpilaunch.job.worlds import PORTS
-from mpilaunch.placement.binding import GpuPolicy
+from mpilaunch.placement.gpu_binding import GpuPolicy
 from mpilaunch.placement.map_by import cpus_of, placement_policies
 from mpilaunch.text import did_you_mean, is_whole_number
 from mpilaunch_agents.registry import calling_back

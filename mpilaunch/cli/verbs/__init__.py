@@ -2,7 +2,7 @@
 
 A new verb is a new module and its name in `NAMES`. A verb that contacts nodes takes the options of a launch, and `OPTIONS` of
 its own if it has any. One that does not has a `COMMAND`, a click command that declares all its options and returns the exit
-code; its context's `obj` is a `Surroundings`. Only the first word of a command line can be a verb; the default is `run`.
+code; its context's `obj` is a `Invocation`. Only the first word of a command line can be a verb; the default is `run`.
 """
 
 from __future__ import annotations

@@ -23,5 +23,5 @@ def main(request: Request) -> int:
             raise UsageError("option-conflict", message, hint="it ends all your standby daemons, on all nodes")
     from mpilaunch.head.standby.client import take_down
 
-    request.console.remark("no standby daemon was running" if take_down() is None else "all standby daemons have ended")
+    request.console.note("no standby daemon was running" if take_down() is None else "all standby daemons have ended")
     return ExitCode.OK

@@ -40,7 +40,7 @@ IMPORTS = {
 MOST_SOURCE = 1 << 20
 
 
-def profile_remark(programs: Sequence[Sequence[str]], profiles: Sequence[str]) -> str | None:
+def profile_note(programs: Sequence[Sequence[str]], profiles: Sequence[str]) -> str | None:
     """Return what a profile would set for a script of Python that imports a framework, else None: only a guess, for -v."""
     for path in (word for program in programs for word in program[:3] if word.endswith(".py") and os.path.isfile(word)):
         try:

@@ -67,21 +67,21 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         from mpilaunch.hosts.nodeset import name_ranks
 
         own = name_ranks([place.rank for place in job.global_map.placements])
-        console.remark(f"as node {job.part.node_rank} of {job.part.nodes}, this machine starts {own} of the job's {job.size}")
+        console.note(f"as node {job.part.node_rank} of {job.part.nodes}, this machine starts {own} of the job's {job.size}")
     if job.agent.insecure_host_keys:
-        console.warning("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
+        console.warn("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
     if job.stdin == "none" and settings["stdin"] == "auto":  # stdin is a terminal
         from mpilaunch.cli.verbs import hints
 
         reader = hints.stdin_reader(programs)
         end = f", so {reader} gets no input; --stdin 0 gives it to rank 0" if reader else " without --stdin"
-        console.remark(f"stdin is a terminal, which no rank reads{end}", level=0 if reader else 1)
+        console.note(f"stdin is a terminal, which no rank reads{end}", level=0 if reader else 1)
     if console.verbose and len(job.job_map.placements) > 1:
         from mpilaunch.cli.verbs import hints
 
-        if remark := hints.profile_remark(programs, job.profiles):
-            console.remark(remark, level=1)
+        if note := hints.profile_note(programs, job.profiles):
+            console.note(note, level=1)
     try:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:
@@ -113,7 +113,7 @@ def _make(request: Request) -> JobSpec:
         mistakes.unknown_variables(request.environ),
     )
     for note in chain.from_iterable(notes):
-        request.console.remark(note)
+        request.console.note(note)
     return job
 
 

@@ -21,10 +21,10 @@ def main(request: Request) -> int:
     idle = request.settings["up-idle"]
     count, dropped = up(make_job(request.settings, [Section(["true"])], request.environ), idle)
     nodes = plural(count, "node")
-    request.console.remark(f"standby daemons run on {nodes} until {idle:g} s after the last launch; mpilaunch down ends them")
+    request.console.note(f"standby daemons run on {nodes} until {idle:g} s after the last launch; mpilaunch down ends them")
     if dropped:
         from mpilaunch.hosts.nodeset import fold
 
         message = f"standby daemons on {fold(dropped)} have ended: this 'up' replaced an earlier one with other nodes"
-        request.console.remark(f"{message}; name all nodes in one 'up'")
+        request.console.note(f"{message}; name all nodes in one 'up'")
     return ExitCode.OK

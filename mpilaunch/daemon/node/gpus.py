@@ -3,7 +3,7 @@
 An inherited mask (CUDA_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, ...) is applied and never widened: an invalid mask hides GPUs.
 NVIDIA_VISIBLE_DEVICES is a request to a container runtime, and is never read. A broken driver tree never raises: the GPU is
 left out, with a note. NVML (`nvml`) is called only for UUIDs that /proc does not show, as those of MIG instances. The head
-gives the GPUs to ranks (`placement.binding`).
+gives the GPUs to ranks (`placement.gpu_binding`).
 """
 
 from __future__ import annotations

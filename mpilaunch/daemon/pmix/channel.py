@@ -77,9 +77,9 @@ HELPER_SENDS: Table = {
     "spawn": (SERVING, exactly(world=text, rank=integer, apps=listed(_app), token=integer)),
     "failed": (SERVING, exactly(reason=text)),
 }  # fmt: skip
-"""Messages of the helper; `helper.PmixServer` calls a handler for each.
+"""Messages of the helper; `helper_process.HelperProcess` calls a handler for each.
 
-A `token` stands for a waiting rank: the daemon answers each once (`PmixServer.answer`), in any order.
+A `token` stands for a waiting rank: the daemon answers each once (`HelperProcess.answer`), in any order.
 
 registered: the ranks of a world can be started, each with the variables by which it finds its server.
 connected, finalized: a rank has called MPI_Init; MPI_Finalize, and cannot exit before the answer.

@@ -1,21 +1,27 @@
-"""The daemon's side of the PMIx helper, the process that hosts this node's libpmix for the ranks.
+"""The PMIx helper: a process that runs libpmix and a loop, so that a crash of libpmix does not end the daemon.
 
-The daemon never loads libpmix and never waits for it: everything that happens to the helper is an event. The helper serves
-ranks, and a rank may have broken it, so its messages are checked (`channel.HELPER_SENDS`) before they are used.
+The daemon forks it, and it never returns from `run`. It closes the daemon's other descriptors, and keeps all files of libpmix
+and of the MPI libraries in one private directory. When the daemon has died, the guard kills helper and ranks together: a rank
+whose server is gone exits by itself, before the guard has seen which shared memory it leaves.
 """
 
 from __future__ import annotations
 
-import gc
+import collections
+import ctypes
 import os
-import select
 import signal
 import socket
 import time
+from ctypes import byref, c_int, c_size_t, c_uint32, c_void_p
 
-from mpilaunch.daemon.pmix.channel import HELPER_SENDS, SERVING, Channel
-from mpilaunch.wire.frames import WireError
-from mpilaunch.wire.messages import accepts
+from mpilaunch.daemon.guard import IGNORED
+from mpilaunch.daemon.pmix import library as pmix
+from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, Channel
+from mpilaunch.daemon.pmix.port import LOOK_SECONDS, Port
+from mpilaunch.daemon.pmix.upcalls import Upcalls, World
+from mpilaunch.daemon.poller import Poller
+from mpilaunch.wire.messages import check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,203 +29,293 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpilaunch.daemon.pmix.search import Libpmix
-    from mpilaunch.daemon.poller import Poller
-    from mpilaunch.daemon.private_directory import PrivateDirectory
+    from mpilaunch.daemon.pmix.upcalls import Answer
 
-    Handlers = dict[str, Callable[..., None]]
+GUARD_SECONDS = 5.0
+"""How long the helper outlives a dead daemon at most, if no guard kills it."""
+MOST_WAITING = 1 << 16
+"""Upcalls that may wait for an answer; more are refused."""
+LONGEST_REQUEST = 1 << 20
+"""Bytes of JSON that one upcall of a rank may become."""
+STATUSES = {
+    "": pmix.SUCCESS,
+    "not-found": pmix.NOT_FOUND,
+    "exists": pmix.DUPLICATE_KEY,
+    "not-supported": pmix.NOT_SUPPORTED,
+    "not-started": pmix.FAILED_TO_LAUNCH,
+    "timeout": pmix.TIMEOUT,
+}
+"""Errors that the daemon answers with, and their PMIx statuses; any other is PMIX_ERROR."""
 
-KEPT_OUTPUT = 2000
-"""Last bytes of the helper's output that are kept."""
-REPORTED_LINES = 4
-"""Lines of them that are reported if it dies."""
-MOST_WAITING = 1 << 17
-"""Requests of the helper that may wait for an answer; more than it sends itself (`server.MOST_WAITING`)."""
-CLOSE_SECONDS = 2.0
-"""How long the helper may take to clean up before it is killed."""
-FILES = "pmix"
-"""Entry of the private directory that holds the helper's files."""
 
-
-class PmixServer:
-    """The helper of this node. It starts at once, and loads its library while the caller goes on.
+def run(
+    connection: socket.socket, output: int, libpmix: Libpmix, hostname: str, folder: str, locks: tuple[int, ...]
+) -> None:
+    """Run the helper until the daemon ends it.
 
     Args:
-        handlers: called with the members of each message of `channel.HELPER_SENDS`; `failed` also when the helper died.
-        hostname: this node's unique name in the worlds to come.
-        directory: for the files of libpmix and the MPI libraries, which are removed after the helper's end.
-
-    Raises:
-        OSError: the directory cannot be made, or no process can be started.
+        output: the descriptor for this process's stdout and stderr.
+        libpmix: the libraries to try; settings in the environment win over `libpmix.settings`.
+        folder: for the files of libpmix and the MPI libraries; the daemon removes it.
+        locks: descriptors that stay open, so that the private directory stays locked while this process lives.
     """
+    _leave_daemon([connection.fileno(), *locks], output)
+    for name, value in libpmix.settings.items():
+        os.environ.setdefault(name, value)
+    folders = [folder for folder in libpmix.library_path.split(":") if os.path.isabs(folder)]
+    Helper(connection, Poller(), folder).run(libpmix.libraries, folders, hostname)
 
-    def __init__(
-        self, poller: Poller, handlers: Handlers, libpmix: Libpmix, hostname: str, directory: PrivateDirectory
-    ) -> None:
-        self._poller, self._handlers, self._directory = poller, handlers, directory
-        self._reason = ""
-        self._last_output = b""
-        self._closing = False
-        self._waiting: set[int] = set()
-        folder = directory.reserve(FILES)
-        ours, theirs = socket.socketpair()
-        self._output, output = os.pipe()
-        try:
-            os.mkdir(folder, 0o700)
-            self.pid = os.fork()
-        except OSError:
-            for descriptor in (ours.detach(), theirs.detach(), self._output, output):
+
+def _leave_daemon(keep: list[int], output: int) -> None:
+    """Close all descriptors but `keep`, and reset signals."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        # A write to a rank that has gone must fail, and not end this process.
+        # A batch system may send the others to every process: the ranks end, and then the daemon ends the helper.
+        ignored = number in (*IGNORED, signal.SIGTERM, signal.SIGPIPE)
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, standard in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, standard)
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > 2 and descriptor not in keep:
+            try:
                 os.close(descriptor)
-            directory.release(FILES)
-            raise
-        if self.pid == 0:
-            _be_helper(theirs, output, libpmix, hostname, folder, directory.descriptors)
-        theirs.close()
-        os.close(output)
-        os.set_blocking(self._output, False)
-        poller.watch(self._output, self._read_output)
-        self._channel = Channel(ours, poller, self._receive, self._lost)
+            except OSError:
+                pass  # the descriptor of the listing itself
+    # A surrounding job's PMIx is not ours; libpmix's own settings (PMIX_MCA_*) stay.
+    for name in [name for name in os.environ if name.startswith("PMIX_") and not name.startswith("PMIX_MCA_")]:
+        del os.environ[name]
 
-    # To the helper; ignored once it has failed
 
-    def register(self, world: dict[str, Any]) -> None:
-        """Register a world with libpmix; `registered` follows. Every node does this before any rank of the world starts.
+class Helper:
+    """The loop between the daemon's channel and libpmix."""
 
-        Args:
-            world: name (unique), namespace (its name in libpmix: at most 255 bytes of ASCII, and a secret, because libpmix
-                takes any process that knows it for a rank), size, universe_size, hosts (the name of each node that has
-                ranks), ranks_by_node (in the same order), node (the index of this one, None for none), appnums (the app of
-                each rank), spawned (whether MPI_Comm_spawn made it).
-        """
-        self._channel.send({"type": "register", "world": world})
+    def __init__(self, connection: socket.socket, poller: Poller, directory: str) -> None:
+        self._poller = poller
+        self._directory = directory
+        self._running = self._daemon_lives = True
+        self._channel = Channel(connection, poller, self._receive, self._daemon_gone)
+        self._handlers: dict[str, Callable[[dict[str, Any], bytes], None]] = {
+            "register": self._register, "answer": self._answer, "modex_request": self._request_modex, "end": self._end
+        }  # fmt: skip
+        self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
+        self._waiting: dict[int, tuple[Answer, float]] = {}
+        self._modex_tokens: dict[int, int] = {}
+        self._count = 0
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        poller.watch(self._woken, self._run_posted)
+        self._upcalls = Upcalls(self._post, self._channel.send, self._ask)
+        self._modex_ready = pmix.ModexReady(self._modex_done)
+        self._library: Any = None
 
-    def answer(self, token: int, data: bytes = b"", error: str = "", **members: Any) -> None:
-        """Answer a waiting rank.
+    def run(self, libraries: list[str], folders: list[str], hostname: str) -> None:
+        """Serve until the daemon ends it, or has died."""
+        self._start(libraries, folders, hostname)
+        look = time.monotonic() + LOOK_SECONDS
+        while self._running:
+            until = min((deadline for _, deadline in self._waiting.values()), default=look)
+            self._poller.run(max(0.0, min(until, look) - time.monotonic()))
+            now = time.monotonic()
+            self._time_out(now)
+            if now >= look:
+                self._port.drop_silent()
+                look = now + LOOK_SECONDS
+        if not self._daemon_lives:
+            time.sleep(GUARD_SECONDS)
+        self._forget_worlds()
 
-        Args:
-            token: of the event; ignored when it is unknown, or has been answered.
-            data: for collective and modex.
-            error: "", a key of `server.STATUSES`, or any other text for a general error.
-            members: further members that the answer to this event has.
-        """
-        self._waiting.discard(token)
-        if not self._channel.send({"type": "answer", "token": token, "error": error, **members}, data):
-            self._channel.send({"type": "answer", "token": token, "error": "too-much"})
+    def _start(self, libraries: list[str], folders: list[str], hostname: str) -> None:
+        """Load the first library that can be used and start its server; tell the daemon when there is none."""
+        settings = [
+            ("pmix.srvr.tmpdir", pmix.STRING, self._directory),
+            ("pmix.sys.tmpdir", pmix.STRING, self._directory),
+            ("pmix.srv.nspace", pmix.STRING, "server-" + os.urandom(16).hex()),
+            ("pmix.srv.rank", pmix.PROC_RANK, 0),
+            ("pmix.hname", pmix.STRING, hostname),
+        ]
+        infos, tried = pmix.Infos(settings), []
+        for name in libraries:
+            try:
+                self._library = pmix.load(name, folders)
+            except pmix.UnusableLibrary as error:
+                tried.append("%s: %s" % (name, error))
+                continue
+            status = self._library.PMIx_server_init(byref(self._upcalls.module), infos.array, c_size_t(infos.count))
+            if status == pmix.SUCCESS:
+                self._port = Port()
+                open_to = self._port.open_to()
+                if not open_to:
+                    return
+                tried.append("%s: it listens on %s, where other machines can connect" % (name, open_to))
+            else:
+                tried.append("%s: its server does not start: %s" % (name, self._describe(status)))
+            break  # no other library can be loaded beside one that is partly started
+        self._channel.send({"type": "failed", "reason": "; ".join(tried)})
+        self._running = False
 
-    def modex_request(self, world: str, rank: int, token: int) -> None:
-        """Ask for the data of a rank of this node; `modex_ready` follows with this token once the rank has put it."""
-        self._channel.send({"type": "modex_request", "world": world, "rank": rank, "token": token})
+    def _describe(self, status: int) -> str:
+        self._library.PMIx_Error_string.restype = ctypes.c_char_p
+        return "%s (%d)" % (pmix.text(self._library.PMIx_Error_string(c_int(status))), status)
 
-    def close(self) -> None:
-        """End the helper after its ranks; wait at most CLOSE_SECONDS while it removes the shared memory that they left."""
-        if not self.pid:
-            return
-        self._closing = True
-        self._channel.send({"type": "end"})  # the helper cleans up and exits
-        self._channel.close()
-        poll = select.poll()
-        if self._output >= 0:
-            poll.register(self._output, select.POLLIN)
-        deadline = time.monotonic() + CLOSE_SECONDS
-        while self._output >= 0:
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                break
-            self._read_output()
-        try:
-            os.kill(self.pid, signal.SIGKILL)  # it has exited, unless it is too slow or has closed its output
-            _, status = os.waitpid(self.pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            status = 0  # already collected
-        self.child_ended(self.pid, status)
+    def _forget_worlds(self) -> None:
+        """Have libpmix remove the shared memory and files of ranks that died before MPI_Finalize."""
+        for world in self._upcalls.worlds.values():
+            for rank in world.local:
+                self._library.PMIx_server_deregister_client(byref(pmix.Proc(world.namespace, rank)), None, None)
+            self._library.PMIx_server_deregister_nspace(byref(pmix.Proc(world.namespace, 0)), None, None)
 
-    def child_ended(self, pid: int, status: int) -> bool:
-        """Handle the end of a child of the daemon; return False when it was not the helper."""
-        if pid != self.pid:
+    # From libpmix's thread to the loop
+
+    def _post(self, function: Callable[..., None], *arguments: Any) -> bool:
+        """Have the loop call a function; return False when too many calls wait already."""
+        if len(self._posted) + len(self._waiting) >= MOST_WAITING:
             return False
-        self.pid = 0  # reaped: another process may get the number
-        self._channel.ready()  # its last messages
-        self._channel.close()
-        self._read_output()
-        self._close_output()
-        self._directory.release(FILES)
-        if not self._closing:
-            self._closing = True
-            self._handlers["failed"](reason=self._reason or _describe_end(status, self._last_output))
+        self._posted.append((function, arguments))
+        try:
+            os.write(self._wake, b".")
+        except BlockingIOError:
+            pass  # the pipe is full: the loop will wake
         return True
 
-    # From the helper
+    def _run_posted(self) -> None:
+        os.read(self._woken, 4096)
+        while self._posted:
+            function, arguments = self._posted.popleft()
+            function(*arguments)
+
+    # To the daemon, and its answers
+
+    def _ask(self, message: dict[str, Any], data: bytes, answer: Answer, timeout: float) -> None:
+        self._count += 1
+        if self._channel.send({**message, "token": self._count}, data, LONGEST_REQUEST):
+            self._waiting[self._count] = (answer, time.monotonic() + timeout if timeout else float("inf"))
+        else:
+            answer(pmix.OUT_OF_RESOURCE, {}, b"")
+
+    def _time_out(self, now: float) -> None:
+        for token, (answer, deadline) in list(self._waiting.items()):
+            if deadline <= now:
+                del self._waiting[token]
+                answer(pmix.TIMEOUT, {}, b"")
+
+    def _daemon_gone(self, reason: str) -> None:
+        self._running = self._daemon_lives = False
+
+    def _end(self, message: dict[str, Any], data: bytes) -> None:
+        self._running = False
+        self._channel.close()
 
     def _receive(self, message: dict[str, Any], data: bytes) -> None:
-        if not accepts(SERVING, message, HELPER_SENDS):
-            raise WireError("unknown message %.200r" % message)
-        name = message.pop("type")
-        if name != "modex_ready" and "token" in message:
-            if message["token"] in self._waiting or len(self._waiting) >= MOST_WAITING:
-                raise WireError("too many requests wait, or two have the same token")
-            self._waiting.add(message["token"])
-        if name == "registered":
-            message["environments"] = dict(message["environments"])
-        elif name == "collective":
-            message["members"] = [tuple(member) for member in message["members"]]
-        if name in ("collective", "modex_ready"):
-            message["data"] = data
-        waiting = message.pop("token") if name == "finalized" else None
-        (self._note_failure if name == "failed" else self._handlers[name])(**message)
-        if waiting is not None:
-            self.answer(waiting)  # the daemon knows now, and the rank may exit
+        check(message, DAEMON_SENDS)
+        self._handlers[message["type"]](message, data)
 
-    def _note_failure(self, reason: str) -> None:
-        self._reason = reason  # reported when the helper has ended, in a moment
+    def _answer(self, message: dict[str, Any], data: bytes) -> None:
+        waiting = self._waiting.pop(message["token"], None)
+        if waiting is not None:  # else it timed out
+            waiting[0](STATUSES.get(message["error"], pmix.ERROR), message, data)
 
-    def _lost(self, reason: str) -> None:
-        """Give the helper up: its channel has ended, with a reason if it broke the protocol. Its exit is the event."""
-        if reason:
-            self._reason = self._reason or "the PMIx helper broke off: " + reason
-            if self.pid and not self._closing:
-                os.kill(self.pid, signal.SIGKILL)
+    def _request_modex(self, message: dict[str, Any], data: bytes) -> None:
+        """Ask libpmix for the data of a rank of this node, for a rank of another one."""
+        self._count += 1
+        self._modex_tokens[self._count] = message["token"]
+        rank = message["rank"] if message["rank"] >= 0 else pmix.WILDCARD
+        proc = pmix.Proc(self._upcalls.worlds[message["world"]].namespace, rank)
+        status = self._library.PMIx_server_dmodex_request(byref(proc), self._modex_ready, c_void_p(self._count))
+        if status != pmix.SUCCESS:
+            self._send_modex(self._count, status, b"")
 
-    def _read_output(self) -> None:
-        try:
-            data = os.read(self._output, 65536) if self._output >= 0 else b""
-        except BlockingIOError:
-            return
-        if not data:
-            self._close_output()
-        self._last_output = (self._last_output + data)[-KEPT_OUTPUT:]
+    def _modex_done(self, status: int, data: int, size: int, number: int) -> None:
+        self._post(self._send_modex, number, status, ctypes.string_at(data, size) if size else b"")
 
-    def _close_output(self) -> None:
-        if self._output >= 0:
-            self._poller.forget(self._output)
-            os.close(self._output)
-            self._output = -1
+    def _send_modex(self, number: int, status: int, data: bytes) -> None:
+        token = self._modex_tokens.pop(number)
+        self._channel.send({"type": "modex_ready", "token": token, "found": status == pmix.SUCCESS}, data)
 
+    # Worlds
 
-def _be_helper(*arguments: Any) -> None:
-    """Run `server.run` in the forked child; never return."""
-    code = 1
-    # Its descriptors are closed by number, and the numbers used again: an inherited object that is collected would close them.
-    gc.freeze()
-    try:
-        from mpilaunch.daemon.pmix import server
+    def _register(self, message: dict[str, Any], data: bytes) -> None:
+        """Register a world with libpmix; send the variables that its ranks on this node need."""
+        world: dict[str, Any] = message["world"]
+        local = world["ranks_by_node"][world["node"]] if world["node"] is not None else []
+        directory = os.path.join(self._directory, str(len(self._upcalls.worlds)))
+        for path in [directory, *(os.path.join(directory, str(rank)) for rank in local)]:
+            os.mkdir(path, 0o700)
+        registered = World(world["namespace"], world["size"], local)
+        self._upcalls.add_world(world["name"], registered)
+        infos = pmix.Infos(_job_infos(world, local, self._directory, directory))
+        proc = pmix.Proc(registered.namespace, 0)  # serves as pmix_nspace_t too: the name is its first member
+        count = c_size_t(infos.count)
+        self._call(self._library.PMIx_server_register_nspace, proc, c_int(len(local)), infos.array, count, None, None)
+        owner = c_uint32(os.getuid()), c_uint32(os.getgid())
+        environments = []
+        for rank in local:
+            proc.rank = rank
+            self._call(self._library.PMIx_server_register_client, proc, *owner, None, None, None)
+            variables = pmix.environment_for(lambda array: self._call(self._library.PMIx_server_setup_fork, proc, array))
+            environments.append((rank, variables))
+        self._channel.send({"type": "registered", "world": world["name"], "environments": environments})
 
-        server.run(*arguments)
-        code = 0
-    except BaseException:
-        # No exception may unwind into the daemon's loop, which this child has inherited. The daemon reports this output.
-        import traceback
-
-        os.write(2, traceback.format_exc().encode("utf-8", "replace"))
-    finally:
-        os._exit(code)
+    def _call(self, function: Any, proc: pmix.Proc, *arguments: Any) -> None:
+        """Call a function of libpmix; an error ends the helper."""
+        status = function(byref(proc), *arguments)
+        if status not in (pmix.SUCCESS, pmix.OPERATION_SUCCEEDED):
+            raise SystemExit("%s: %s" % (function.__name__, self._describe(status)))
 
 
-def _describe_end(status: int, last_output: bytes) -> str:
-    """Return how the helper ended, with the last lines of its output."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = {known.value: known.name for known in signal.Signals}.get(number, "a signal without a name")
-        end = "was killed by %s (signal %d)" % (name, number)
-    else:
-        end = "ended with code %d" % os.WEXITSTATUS(status)
-    lines = [line.strip() for line in last_output.decode("utf-8", "replace").split("\n") if line.strip()]
-    quoted = " / ".join(lines[-REPORTED_LINES:])
-    return "the PMIx helper %s%s" % (end, "; its last words: " + quoted if quoted else "")
+def _job_infos(world: dict[str, Any], local: list[int], tmpdir: str, directory: str) -> list[tuple[str, Any, Any]]:
+    """Return the job information of a world (see `HelperProcess.register`); the keys are those of pmix_common.h.
+
+    `local` are its ranks on this node, `tmpdir` and `directory` hold files of all worlds and of this one.
+    """
+    apps = sorted(set(world["appnums"]))
+    members = {app: [rank for rank, other in enumerate(world["appnums"]) if other == app] for app in apps}
+    places = {rank: (place, number) for ranks in members.values() for place, rank in enumerate(ranks) for number in [ranks[0]]}
+    facts: list[tuple[str, Any, Any]]
+    infos: list[tuple[str, Any, Any]] = [
+        ("pmix.jobid", pmix.STRING, world["name"]),
+        ("pmix.job.size", pmix.UINT32, world["size"]),
+        ("pmix.univ.size", pmix.UINT32, world["universe_size"]),
+        ("pmix.max.size", pmix.UINT32, max(world["size"], world["universe_size"])),
+        ("pmix.job.napps", pmix.UINT32, len(apps)),
+        ("pmix.num.nodes", pmix.UINT32, len(world["hosts"])),
+        # From these two libpmix derives which ranks share a node.
+        ("pmix.nmap", pmix.STRING, "raw:" + ",".join(world["hosts"])),
+        ("pmix.pmap", pmix.STRING, "raw:" + ";".join(",".join(map(str, ranks)) for ranks in world["ranks_by_node"])),
+        ("pmix.local.size", pmix.UINT32, len(local)),
+        ("pmix.node.size", pmix.UINT32, len(local)),
+        ("pmix.offset", pmix.PROC_RANK, 0),
+        ("pmix.tmpdir", pmix.STRING, tmpdir),
+        ("pmix.nsdir", pmix.STRING, directory),
+        ("pmix.tdir.rmclean", pmix.BOOL, True),  # the daemon removes them
+    ]
+    if local:
+        infos.append(("pmix.lpeers", pmix.STRING, ",".join(map(str, local))))
+        infos.append(("pmix.lldr", pmix.PROC_RANK, local[0]))
+    if world["spawned"]:
+        infos.append(("pmix.spawned", pmix.BOOL, True))
+    for app, ranks in members.items():
+        facts = [
+            ("pmix.appnum", pmix.UINT32, app),
+            ("pmix.app.size", pmix.UINT32, len(ranks)),
+            ("pmix.aldr", pmix.PROC_RANK, ranks[0]),
+        ]
+        infos.append(("pmix.app.arr", pmix.DATA_ARRAY, facts))
+    for node, (host, ranks) in enumerate(zip(world["hosts"], world["ranks_by_node"])):
+        for local_rank, rank in enumerate(ranks):
+            facts = [
+                ("pmix.rank", pmix.PROC_RANK, rank),
+                ("pmix.grank", pmix.PROC_RANK, rank),
+                ("pmix.apprank", pmix.PROC_RANK, places[rank][0]),
+                ("pmix.aldr", pmix.PROC_RANK, places[rank][1]),
+                ("pmix.appnum", pmix.UINT32, world["appnums"][rank]),
+                ("pmix.lrank", pmix.UINT16, local_rank),
+                ("pmix.nrank", pmix.UINT16, local_rank),
+                ("pmix.nodeid", pmix.UINT32, node),
+                ("pmix.hname", pmix.STRING, host),
+            ]
+            if node == world["node"]:
+                facts.append(("pmix.pdir", pmix.STRING, os.path.join(directory, str(rank))))
+            infos.append(("pmix.pdata", pmix.DATA_ARRAY, facts))
+    return infos

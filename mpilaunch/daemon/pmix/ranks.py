@@ -11,7 +11,7 @@ import functools
 import os
 
 from mpilaunch.daemon.mpi.pmi import ABORTED, CONNECTED, FINALIZED
-from mpilaunch.daemon.pmix.helper import PmixServer
+from mpilaunch.daemon.pmix.helper_process import HelperProcess
 from mpilaunch.wire.frames import WireError
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mpilaunch.daemon.mpi.pmi import Ask, Collective
-    from mpilaunch.daemon.pmix.helper import Handlers
+    from mpilaunch.daemon.pmix.helper_process import Handlers
     from mpilaunch.daemon.pmix.search import Libpmix
     from mpilaunch.daemon.poller import Poller
     from mpilaunch.daemon.private_directory import PrivateDirectory
@@ -57,7 +57,7 @@ class PmixRanks:
         self._abort, self._connected, self._broken = abort, connected, broken
         self.states: dict[tuple[str, int], str] = {}
         self.reason = ""
-        self._server: PmixServer | None = None
+        self._helper: HelperProcess | None = None
         self._worlds: dict[str, dict[str, Any]] = {}
         self._environments: dict[str, dict[int, dict[str, str]]] = {}
         self._ready: dict[str, Callable[[], None]] = {}
@@ -71,22 +71,22 @@ class PmixRanks:
         """Register a world, the `mpi` member of `prepare`, with or without ranks here."""
         world = _registration(description)
         self._worlds[world["name"]] = world
-        if self._server is not None:
-            self._server.register(world)
+        if self._helper is not None:
+            self._helper.register(world)
 
     def start(self, world: str, libpmix: Libpmix, hostname: str, ready: Callable[[], None]) -> None:
         """Call `ready` when the ranks of a registered world can start, with PMIx or, for a `reason`, without."""
         self._ready[world] = ready
-        if self._server is None:
+        if self._helper is None:
             self.reason = ""
             try:
-                self._server = PmixServer(self._poller, self._handlers(), libpmix, hostname, self._directory)
+                self._helper = HelperProcess(self._poller, self._handlers(), libpmix, hostname, self._directory)
             except OSError as error:
                 self.reason = "no process or directory for PMIx: %s" % error
                 self._all_ready()
                 return
             for known in self._worlds.values():
-                self._server.register(known)
+                self._helper.register(known)
         self._set_timer("pmix", START_SECONDS, self._start_timed_out)
 
     def environment(self, world: str, rank: int) -> dict[str, str]:
@@ -95,21 +95,21 @@ class PmixRanks:
 
     def give_modex(self, ask: dict[str, Any]) -> None:
         """Answer the head's request for the data of a rank here."""
-        if self._server is None:
+        if self._helper is None:
             self._send({"type": "answer", "id": ask["id"], "error": "not-found"})
             return
         self._tokens += 1
         self._modex[self._tokens] = ask["id"]
-        self._server.modex_request(ask["world"], ask["rank"], self._tokens)
+        self._helper.modex_request(ask["world"], ask["rank"], self._tokens)
 
     def child_ended(self, pid: int, status: int) -> None:
         """Handle the end of a child of the daemon that is no rank."""
-        if self._server is not None:
-            self._server.child_ended(pid, status)
+        if self._helper is not None:
+            self._helper.child_ended(pid, status)
 
     def close(self) -> None:
         """End the helper after the last rank; it removes the shared memory that ranks left."""
-        server, self._server = self._server, None
+        server, self._helper = self._helper, None
         if server is not None:
             server.close()
 
@@ -227,7 +227,7 @@ class PmixRanks:
         self._ask("spawn", {"world": world, "rank": rank, "apps": programs, "pairs": {}}, done)
 
     def failed(self, reason: str) -> None:
-        self._server = None
+        self._helper = None
         self.reason = reason
         for number in self._modex.values():
             self._send({"type": "answer", "id": number, "error": "not-found"})
@@ -237,9 +237,9 @@ class PmixRanks:
         self._all_ready()
 
     def _answering(self, token: int) -> Callable[..., None]:
-        """Return `PmixServer.answer` for a request that is being handled: the next helper has the same tokens again."""
-        assert self._server is not None
-        return functools.partial(self._server.answer, token)
+        """Return `HelperProcess.answer` for a request that is being handled: the next helper has the same tokens again."""
+        assert self._helper is not None
+        return functools.partial(self._helper.answer, token)
 
     def _has(self, world: str, rank: int) -> bool:
         """Return whether there is such a rank; -1 is all of a world."""
@@ -287,7 +287,7 @@ def _spawn_info(directory: str, info: dict[str, Any]) -> dict[str, str | None]:
 
 
 def _registration(description: dict[str, Any]) -> dict[str, Any]:
-    """Return the argument of `PmixServer.register`."""
+    """Return the argument of `HelperProcess.register`."""
     ranks_by_node: list[list[int]] = [[] for _ in description["hosts"]]
     rank = 0
     for first, nodes, each in description["blocks"]:

@@ -41,12 +41,12 @@ BOOT = (
     " if usable:os.write(bundle,data)\n"
     "if not usable:os.write(bundle,zlib.decompress(unpack.unused_data))\n"
     "sys.path.insert(0,'/proc/self/fd/%d'%bundle)\n"
-    "from mpilaunch.daemon.main import main\n"
+    "from mpilaunch.daemon.start import main\n"
     "main()"
 )
 """Run by `python_command` with the bundle's length and optionally STANDBY as arguments, and the bundle on stdin."""
 
-LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.main import main;main()"
+LOCAL_BOOT = "import sys;sys.path.append(sys.argv[1]);from mpilaunch.daemon.start import main;main()"
 """The same without a bundle. The folder is appended, so that other packages in it cannot hide the standard library."""
 
 

@@ -24,13 +24,13 @@ class Observer(Protocol):
     def started(self) -> None:
         """Leave the terminal to the ranks, which are about to run."""
 
-    def remark(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a message at once; called only while no rank runs."""
 
-    def warned(self, text: str) -> str:
+    def warning_line(self, text: str) -> str:
         """Return a warning as a line for stderr, with its newline."""
 
-    def note(self, text: str) -> str:
+    def note_line(self, text: str) -> str:
         """Return a note as a line for stderr, with its newline; empty when the user has turned notes off."""
 
 

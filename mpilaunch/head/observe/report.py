@@ -22,7 +22,7 @@ from mpilaunch.job.restarts import Layout
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
-from mpilaunch.placement.binding import RankBinding
+from mpilaunch.placement.gpu_binding import RankBinding
 
 SCHEMA = "mpilaunch.report/1"
 

@@ -137,12 +137,12 @@ class Keeper(Daemons, IgnoreEvents):
         super().__init__(job, nodes, agents, self, standby=False)
         self._job, self._nodes, self._idle = job, nodes, idle
         self.secret = b""
-        self.unproved: list[StandbyClient] = []
+        self.unproved: list[StandbyConnection] = []
         self._requests: dict[bytes, list[int]] = {}
         self._soon: set[int] = set()
         self._renewals: dict[int, asyncio.Task[None]] = {}
         self._renewed, self._stopping = asyncio.Event(), asyncio.Event()
-        self._stop_requests: list[StandbyClient] = []
+        self._stop_requests: list[StandbyConnection] = []
         self._finished, self._used = False, 0.0
 
     async def run(self, folder: str, result: IO[bytes]) -> None:
@@ -161,7 +161,7 @@ class Keeper(Daemons, IgnoreEvents):
             self.secret = record.secret
             mask = os.umask(0o077)
             try:
-                server = await loop.create_unix_server(lambda: StandbyClient(self), record.socket)
+                server = await loop.create_unix_server(lambda: StandbyConnection(self), record.socket)
             finally:
                 os.umask(mask)
             write_record(record)
@@ -215,7 +215,7 @@ class Keeper(Daemons, IgnoreEvents):
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
 
-    def stop(self, client: StandbyClient) -> None:
+    def stop(self, client: StandbyConnection) -> None:
         """Stop the keeper; the client is answered when the idle daemons have ended."""
         if self._finished:
             self._grant_stop(client)
@@ -223,10 +223,10 @@ class Keeper(Daemons, IgnoreEvents):
         self._stop_requests.append(client)
         self._stopping.set()
 
-    def _grant_stop(self, client: StandbyClient) -> None:
+    def _grant_stop(self, client: StandbyConnection) -> None:
         client.send_frame(YES, json.dumps([node.name for node in self._nodes]).encode())
 
-    async def hand_out(self, request: bytes, client: StandbyClient) -> StandbyLink | None:
+    async def hand_out(self, request: bytes, client: StandbyConnection) -> StandbyLink | None:
         """Return an idle daemon that fits the request, waiting a moment for one that is about to be; None without one."""
         loop = asyncio.get_running_loop()
         indexes = self._requests.get(request, [])
@@ -306,7 +306,7 @@ class Keeper(Daemons, IgnoreEvents):
                 self._renewed.set()
 
 
-class StandbyClient(FrameProtocol):
+class StandbyConnection(FrameProtocol):
     """The keeper's side of a client's connection."""
 
     def __init__(self, keeper: Keeper) -> None:

@@ -26,7 +26,7 @@ from mpilaunch.job.environment.templates import AT_LAUNCH, arguments_of, fields_
 from mpilaunch.job.preparation.world_facts import WorldFacts, profiles_of
 from mpilaunch.job.spec import App, JobSpec, Part
 from mpilaunch.job.worlds import World
-from mpilaunch.placement.binding import RankBinding
+from mpilaunch.placement.gpu_binding import RankBinding
 from mpilaunch.placement.process_map import process_blocks
 
 UNBOUND = RankBinding()

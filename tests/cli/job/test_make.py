@@ -225,7 +225,7 @@ def test_a_profile_needs_the_head_of_all_ranks_if_it_names_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "profiles", "remark"),
+    ("source", "profiles", "note"),
     [
         ("import tensorflow as tf\n", (), "train.py imports tensorflow; --profile tf sets TF_CONFIG"),
         ("if 1:\n    from pytorch_lightning import Trainer\n", (), "train.py imports pytorch_lightning; --profile lightning"),
@@ -233,10 +233,10 @@ def test_a_profile_needs_the_head_of_all_ranks_if_it_names_each() -> None:
         ("import tensorflow_datasets, numpy\n# import tensorflow\n", (), None),
     ],
 )
-def test_an_import_names_a_profile(tmp_path: Path, source: str, profiles: tuple[str, ...], remark: str | None) -> None:
+def test_an_import_names_a_profile(tmp_path: Path, source: str, profiles: tuple[str, ...], note: str | None) -> None:
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
-    found = hints.profile_remark([["python3", str(tmp_path / "train.py")], ["missing.py"]], profiles)
-    assert found is None if remark is None else remark in (found or "")
+    found = hints.profile_note([["python3", str(tmp_path / "train.py")], ["missing.py"]], profiles)
+    assert found is None if note is None else note in (found or "")
 
 
 @pytest.mark.parametrize(

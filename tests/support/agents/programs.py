@@ -19,7 +19,7 @@ def remote_shell(place: Path, name: str = "mpilaunch-rsh") -> Path:
         f"#!{sys.executable}",
         "import sys",
         f"sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'agents')!r}]",
-        "from mpilaunch_agents.rsh.main import main",
+        "from mpilaunch_agents.rsh.shell import main",
         "main()",
     ]
     return script(place / name, "".join(f"{line}\n" for line in lines))

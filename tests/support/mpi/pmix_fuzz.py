@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mpilaunch.daemon.mpi.wireup import WireUp
-from mpilaunch.daemon.pmix import channel, library, server
+from mpilaunch.daemon.pmix import channel, helper, library
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks.spawn import App
@@ -49,8 +49,8 @@ DESCRIPTION: dict[str, Any] = {
 
 
 def hand_over(connection: socket.socket, output: int, *arguments: Any) -> None:
-    """Take the place of `server.run` in the helper's process: give its channel to this program, and wait to be killed."""
-    server._leave_daemon([connection.fileno(), THERE.fileno(), *arguments[-1]], output)
+    """Take the place of `helper.run` in the helper's process: give its channel to this program, and wait to be killed."""
+    helper._leave_daemon([connection.fileno(), THERE.fileno(), *arguments[-1]], output)
     socket.send_fds(THERE, [b"x"], [connection.fileno()])
     connection.close()
     signal.pause()
@@ -220,7 +220,7 @@ class Upcalled:
         self.left = self.random.randrange(5, 60)
         self.answered: list[int] = []
         self.poller = Poller()
-        self.helper = server.Helper(connection, self.poller, folder)
+        self.helper = helper.Helper(connection, self.poller, folder)
         self.helper._library = Library()
         self.kept: list[Any] = []
         self.dones = {
@@ -336,8 +336,8 @@ class Conversation(Head):
             wireup.offer_pmix(description, [app], self.ready.append)
             _, (descriptor,), _, _ = socket.recv_fds(HERE, 1, 1)
             connection = socket.socket(fileno=descriptor)
-            assert wireup._pmix is not None and wireup._pmix._server is not None
-            pid, kind = wireup._pmix._server.pid, self.random.random()
+            assert wireup._pmix is not None and wireup._pmix._helper is not None
+            pid, kind = wireup._pmix._helper.pid, self.random.random()
             if self.hostile and kind < 0.3:
                 self.helpers.append(Upcalled(self, index, connection, pid, os.path.join(place.path, "pmix")))
             else:
@@ -380,13 +380,13 @@ class Conversation(Head):
             for rank in range(index * PER_NODE, (index + 1) * PER_NODE):
                 for name, value in node.environment(rank, App(b"", [], b"", {}, [], "", own=0)).items():
                     assert "=" not in name and b"\0" not in os.fsencode(name + value)
-        for helper in self.helpers:
-            helper.end()
+        for one in self.helpers:
+            one.end()
         for index, node in enumerate(self.nodes):
-            server = node._pmix and node._pmix._server
-            assert server or self.helpers[index].hostile, node._pmix and node._pmix.reason
-            if server:
-                os.kill(server.pid, signal.SIGKILL)
+            process = node._pmix and node._pmix._helper
+            assert process or self.helpers[index].hostile, node._pmix and node._pmix.reason
+            if process:
+                os.kill(process.pid, signal.SIGKILL)
             node.close()
         return states
 
@@ -424,6 +424,6 @@ def _children() -> bool:
 
 
 if __name__ == "__main__":
-    server.run = hand_over  # in the helper's process
+    helper.run = hand_over  # in the helper's process
     channel.MAX_UNSENT = 8 << 20
     sys.exit(main("tests.support.mpi.pmix_fuzz", hold))

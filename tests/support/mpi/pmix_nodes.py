@@ -1,4 +1,4 @@
-"""A small head and its daemons, as far as PMIx needs them: a PmixServer for each node, in one loop, and real ranks.
+"""A small head and its daemons, as far as PMIx needs them: a HelperProcess for each node, in one loop, and real ranks.
 
 The nodes of one machine differ by name only. As a program of its own it runs one job and prints what became of it as JSON.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mpilaunch.daemon.pmix.channel import HELPER_SENDS
-from mpilaunch.daemon.pmix.helper import PmixServer
+from mpilaunch.daemon.pmix.helper_process import HelperProcess
 from mpilaunch.daemon.pmix.search import Libpmix, Program
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private_directory import PrivateDirectory
@@ -30,13 +30,13 @@ SCRUBBED = ("PMI", "OMPI_", "PMIX_", "MPIR_", "UCX_")
 
 
 class Node:
-    """What one PmixServer tells, handed on with the node's number."""
+    """What one HelperProcess tells, handed on with the node's number."""
 
     def __init__(self, nodes: Nodes, number: int, libpmix: Libpmix, directory: Path) -> None:
         self.nodes, self.number = nodes, number
         self.failed_with = ""
         handlers = {name: getattr(self, name) for name in HELPER_SENDS}
-        self.server = PmixServer(nodes.poller, handlers, libpmix, f"node{number}", PrivateDirectory(str(directory)))
+        self.server = HelperProcess(nodes.poller, handlers, libpmix, f"node{number}", PrivateDirectory(str(directory)))
 
     def registered(self, world: str, environments: dict[int, dict[str, str]]) -> None:
         self.nodes.registered(world, environments)

@@ -15,7 +15,7 @@ from mpilaunch.hosts import allocation
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.hosts.node_facts import Cpu, NodeFacts
 from mpilaunch.hosts.nodeset import fold_numbers
-from mpilaunch.placement.binding import GpuPolicy, bind_ranks
+from mpilaunch.placement.gpu_binding import GpuPolicy, bind_ranks
 from mpilaunch.placement.map_by import placement_policies
 from mpilaunch.placement.mapping import map_ranks
 from mpilaunch.placement.topology import objects

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.hosts.node_facts import Cpu, Gpu, NodeFacts
-from mpilaunch.placement.binding import GpuPolicy, RankBinding, bind_ranks, describe_binding
 from mpilaunch.placement.cpu_binding import CpuPolicy
+from mpilaunch.placement.gpu_binding import GpuPolicy, RankBinding, bind_ranks, describe_binding
 from mpilaunch.placement.mapping import JobMap, Placement
 
 ANY = CpuPolicy()

@@ -1,4 +1,4 @@
-"""Binding: chooses the GPUs of each rank;
+"""Binds ranks to GPUs: chooses those that each rank sees.
 
 Pure: a job map, the facts of each node and two policies give a binding per rank, or an error before any rank runs. The facts
 include inherited masks, which are never widened. `cpu_binding` chooses the CPUs.
