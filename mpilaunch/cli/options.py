@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mpilaunch import defaults
 from mpilaunch.cli import dialects
 from mpilaunch.cli.types import Number, OneOf, Option, Seconds, SomeOf, Text
 from mpilaunch.job.environment.contracts import PROFILES
@@ -181,13 +182,14 @@ OPTIONS = (
     Option(LIMITS, "--timeout", "TIME",
         "end the job after this time; no limit without it", Seconds(min=0.1), basic="end the job after this time: 90, 5m, 1h"),
     Option(LIMITS, "--mpi-init-timeout", "TIME",
-        "how long ranks in MPI_Init wait for the others; 0 is no limit", Seconds(), default=600.0),
-    Option(LIMITS, "--grace", "TIME", "time between SIGTERM and SIGKILL", Seconds(), default=10.0),
-    Option(LIMITS, "--heartbeat", "TIME", "silence after which a node counts as lost", Seconds(min=0.5), default=30.0),
+        "how long ranks in MPI_Init wait for the others; 0 is no limit", Seconds(), default=defaults.MPI_INIT_TIMEOUT),
+    Option(LIMITS, "--grace", "TIME", "time between SIGTERM and SIGKILL", Seconds(), default=defaults.GRACE),
+    Option(LIMITS, "--heartbeat", "TIME",
+        "silence after which a node counts as lost", Seconds(min=0.5), default=defaults.HEARTBEAT),
     Option(LIMITS, "--reconnect-timeout", "TIME",
         "how long ranks continue without a connection; default 10, with kubectl 60", Seconds()),
     Option(LIMITS, "--start-timeout", "TIME",
-        "time in which all nodes must answer, and roles listen", Seconds(min=0.1), default=60.0),
+        "time in which all nodes must answer, and roles listen", Seconds(min=0.1), default=defaults.START_TIMEOUT),
     Option(SAVING, "--checkpoint-prefix", "DIR", "directory, shared by all nodes, in which ranks save their state", DIRECTORY),
     Option(SAVING, "--checkpoint-interval", "TIME", "ask the ranks to save their state at this interval", Seconds(min=1)),
     Option(SAVING, "--checkpoint-signal", "",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from mpilaunch import defaults
 from mpilaunch.agent import AgentOptions
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
@@ -81,10 +82,10 @@ class Deadlines(NamedTuple):
     """
 
     timeout: float | None = None
-    mpi_init: float = 600.0
-    grace: float = 10.0
-    start: float = 60.0
-    heartbeat: float = 30.0
+    mpi_init: float = defaults.MPI_INIT_TIMEOUT
+    grace: float = defaults.GRACE
+    start: float = defaults.START_TIMEOUT
+    heartbeat: float = defaults.HEARTBEAT
     drain: float = 1.0
     reconnect: float | None = None
 

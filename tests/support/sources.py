@@ -12,21 +12,22 @@ SOURCES = sorted([*ROOT.glob("mpilaunch/**/*.py"), *ROOT.glob("agents/mpilaunch_
 OURS = {
     "errors": set(),
     "text": set(),
+    "defaults": set(),
     "agent": {"text", "errors"},
     "relay": {"agent"},
     "hosts": {"agent", "text", "errors"},
     "placement": {"hosts", "text", "errors"},
-    "job": {"placement", "hosts", "agent", "wire", "text", "errors"},
+    "job": {"placement", "hosts", "agent", "wire", "defaults", "text", "errors"},
     "wire": set(),
     "daemon": {"wire"},
-    "agents": {"agent", "relay", "hosts", "text", "errors"},
-    "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "text", "errors"},
-    "cli": {"head", "job", "placement", "hosts", "agents", "agent", "text", "errors"},
+    "agents": {"agent", "relay", "hosts", "defaults", "text", "errors"},
+    "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "defaults", "text", "errors"},
+    "cli": {"head", "job", "placement", "hosts", "agents", "agent", "defaults", "text", "errors"},
     "main": {"cli"},
 }
 """Layer -> the other layers that it may import. A folder of mpilaunch/ is a layer, and so is each module beside them."""
 
-PURE = {"errors", "text", "hosts", "placement", "job", "wire"}
+PURE = {"errors", "text", "defaults", "hosts", "placement", "job", "wire"}
 """Layers without I/O."""
 
 OTHERS = {

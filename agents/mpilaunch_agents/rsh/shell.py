@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from mpilaunch.defaults import GRACE, RETRIED_PATIENTLY, START_IN_POD, START_TIMEOUT
 from mpilaunch.text import printable, seconds_of
 from mpilaunch_agents.rsh.command_line import BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT, WATCH_SCRIPT, Remote, Signals, close_leaked, write
@@ -27,19 +28,12 @@ FAILED = 255
 GONE = 137
 """Exit code of a daemon whose pod has gone."""
 
-START_TIMEOUT, START_IN_POD, GRACE = 60.0, 300.0, 10.0
-"""Default seconds for MPILAUNCH_START_TIMEOUT and MPILAUNCH_GRACE, as for the options of these names."""
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between attempts; doubled each time."""
 
 DRAIN = 0.5
 """Seconds for the remaining output after the command's exit."""
 
-RETRIED = (
-    *("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable"),
-    *("host-unknown", "connection-refused", "unreachable", "timeout"),
-)
 DEAD = ("pod-unknown", "pod-completed", "container-unknown")
 """Causes that prove that a command no longer runs."""
 
@@ -74,7 +68,7 @@ class Shell:
             exit_code = code
             cause, message = self._route.explain(code, remote.message)
             # After a stream that was lost at once, kubectl exits with 0 and without a message.
-            if (cause and cause not in RETRIED) or time.monotonic() + pause > deadline:
+            if (cause and cause not in RETRIED_PATIENTLY) or time.monotonic() + pause > deadline:
                 return self._failed(message or f"exit code {code}", code)
             if cause == "pod-unknown":
                 self._search(deadline)

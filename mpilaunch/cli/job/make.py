@@ -13,6 +13,7 @@ from mpilaunch.cli.job.environment import forwarded_variables
 from mpilaunch.cli.job.inputs import Inputs, read_inputs
 from mpilaunch.cli.job.output import output_policy
 from mpilaunch.cli.job.ranks import MappedJob, map_job, placement_options
+from mpilaunch.defaults import START_IN_POD
 from mpilaunch.errors import UsageError
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.templates import check_templates
@@ -24,9 +25,6 @@ from mpilaunch.placement.gpu_binding import GpuPolicy
 from mpilaunch.placement.map_by import cpus_of, placement_policies
 from mpilaunch.text import did_you_mean, is_whole_number
 from mpilaunch_agents.registry import calling_back
-
-START_IN_POD = 300.0
-"""Default of --start-timeout in a pod, in seconds: its image may have to be pulled first."""
 
 
 def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
+from mpilaunch.defaults import RETRIED, RETRIED_PATIENTLY
 from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from mpilaunch.head.nodes.failures import NodeFailure
     from mpilaunch.head.standby.client import KeeperClient
 
-RETRY_CAUSES = ("connection-closed", "pod-unknown", "pod-starting", "cluster-unreachable")
-PATIENT_CAUSES = (*RETRY_CAUSES, "host-unknown", "connection-refused", "unreachable", "timeout")
-"""Causes for which a node is tried again. In a cluster of pods the launcher may start before the workers and their sshd."""
 PROGRESS_SECONDS = 5.0
 """Longest time between two progress reports."""
 STANDBY_PATIENCE = 3.0
@@ -59,7 +57,7 @@ class Daemons:
         raise_file_limit(job, nodes)
         self._agents, self._events, self._say = agents, events, say
         self._python, self._deadlines, self._show_secrets = job.python or "python3", job.deadlines, job.show_secrets
-        self._again = PATIENT_CAUSES if job.patient else RETRY_CAUSES
+        self._again = RETRIED_PATIENTLY if job.patient else RETRIED
         self._contacts = asyncio.Semaphore(job.fanout)
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from mpilaunch.defaults import MASTER_PORT
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
 from mpilaunch.job.environment.master_address import address_of, choose_master_address
@@ -18,8 +19,6 @@ from mpilaunch.job.worlds import PORTS, World, first_worlds, neighbours
 
 RENDEZVOUS_PORT = 10
 """The place of the rendezvous store's port among the free ports of a node."""
-FALLBACK_PORT = 29500
-"""MASTER_PORT when a node reports no free port: torch's default."""
 
 
 class Rendezvous(NamedTuple):
@@ -78,7 +77,7 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
     first_ports: dict[int, int] = {}
     if contracts.need_endpoints(profiles_of(job, world)):
         masters = PORTS * len(first_worlds(job))
-        first_ports = {index: (facts[index].free_port or FALLBACK_PORT) + masters for index in world.job_map.nodes}
+        first_ports = {index: (facts[index].free_port or MASTER_PORT) + masters for index in world.job_map.nodes}
     ports = str(port), str(second_port(port))
     known = WorldFacts(address, *ports, one_machine, frozenset(crowded), addresses, roles, first_ports)
     if contracts.need_rendezvous(profiles_of(job, world)):
@@ -96,7 +95,7 @@ def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[
     node = job.allocation.nodes[index]
     others = [facts[other] for other in neighbours(job, world).nodes if other != index]
     address = job.master_addr or choose_master_address(facts[index], others, node.here, node.name)
-    port = facts[index].free_port or FALLBACK_PORT
+    port = facts[index].free_port or MASTER_PORT
     port += PORTS * (port == job.last_port)
     return address, world.master_port(job.master_port or port)
 
@@ -119,4 +118,4 @@ def _rendezvous(world: World, facts: NodeFacts, address: str) -> Rendezvous:
         address = next((other for other in facts.addresses if ":" not in other), address)
     # Its requests are plain text, so that the name of the world in PMIx must not follow from the secret.
     secret = hashlib.sha256(b"rendezvous " + world.namespace.encode()).hexdigest()
-    return Rendezvous(address, (facts.free_port or FALLBACK_PORT) + RENDEZVOUS_PORT, secret)
+    return Rendezvous(address, (facts.free_port or MASTER_PORT) + RENDEZVOUS_PORT, secret)

@@ -28,9 +28,10 @@ from mpilaunch.cli.dialects.rows import (
     weak,
     whole,
 )
+from mpilaunch.defaults import MASTER_PORT
 from mpilaunch.text import is_whole_number
 
-_PORT = "29500"
+_PORT = str(MASTER_PORT)
 _PARADIGMS = {
     "multi_gpu": frozenset({"dynamo"}),
     "use_fsdp": frozenset({"dynamo", "fsdp"}),

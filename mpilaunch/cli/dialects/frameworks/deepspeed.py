@@ -25,6 +25,7 @@ from mpilaunch.cli.dialects.rows import (
     whole,
 )
 from mpilaunch.cli.files import read_unnamed
+from mpilaunch.defaults import MASTER_PORT
 from mpilaunch.hosts.allocation import HostDefaults, allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch.hosts.nodeset import Span, parse_numbers
@@ -32,7 +33,7 @@ from mpilaunch.hosts.slot_filter import filter_slots
 from mpilaunch.job.environment.env_file import read_env_file
 from mpilaunch.text import escape_braces
 
-_HOSTFILE, _PORT = "/job/hostfile", "29500"
+_HOSTFILE, _PORT = "/job/hostfile", str(MASTER_PORT)
 """DeepSpeed's defaults of --hostfile, used if the file exists, and of --master_port."""
 _OF_NODES = ("PATH", "LD_LIBRARY_PATH")
 """Variables that DeepSpeed gives to the ranks of all nodes, in addition to those that mpilaunch forwards."""

@@ -22,9 +22,10 @@ from mpilaunch.cli.dialects.rows import (
     part,
     weak,
 )
+from mpilaunch.defaults import MASTER_PORT
 from mpilaunch.text import escape_braces
 
-_ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", "29500", "29400"
+_ADDRESS, _PORT, _C10D_PORT = "127.0.0.1", str(MASTER_PORT), "29400"
 """torchrun's defaults of --master-addr, --master-port, and of the port of --rdzv-endpoint with c10d."""
 _LEGACY = "torch.distributed.launch"
 """The module before torchrun: it passes --local-rank to the script, unless --use-env is given."""

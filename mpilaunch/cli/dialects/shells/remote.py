@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, Translation, weak, whole
 from mpilaunch.cli.files import expand_group
+from mpilaunch.defaults import START_TIMEOUT
 from mpilaunch.hosts.nodeset import Span, expand
 
 _IN_HOME = "cd; "
 _SHELL = 'exec "${SHELL:-/bin/sh}" -c '
 """The command line of a user runs in the home directory and by the login shell, as with ssh."""
-_START_TIMEOUT = 60
-"""Default of --start-timeout in seconds."""
 
 
 def expand_host(item: Span) -> list[str]:
@@ -43,8 +42,8 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
     words += ["--agent", "local"] if "local" in parts else ["--ssh-option", f"ConnectTimeout={connect}"]
     words += ["--timeout", str(limit)] if limit else []
     result = Translation(tuple(words)) + weak("--forward", "none") + weak("--exit-code", "largest" if "S" in parts else "zero")
-    if connect > _START_TIMEOUT:
-        result += weak("--start-timeout", str(connect + _START_TIMEOUT))
+    if connect > START_TIMEOUT:
+        result += weak("--start-timeout", f"{connect + START_TIMEOUT:g}")
     return result + (Translation() if "N" in parts else weak("--tag", "{host}: "))
 
 
