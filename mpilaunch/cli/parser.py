@@ -156,7 +156,7 @@ class _Reader:
     def add_agent(self) -> None:
         """Add the agent that several options of other launchers describe together, unless the user names one."""
         if self._agent and self.job.last("remote-agent") is None:
-            from mpilaunch.cli.dialects.mpi.hydra import agent_template
+            from mpilaunch.cli.dialects.rows import agent_template
 
             if (template := agent_template(self._agent)) is not None:
                 self.job.add(OptionUse(BY_NAME["remote-agent"], template, self._agent_flag))

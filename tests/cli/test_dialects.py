@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mpilaunch.cli.dialects import NAMES, SEPARATE, rows
 from mpilaunch.cli.dialects import table as dialects
-from mpilaunch.cli.dialects.mpi import hydra, mca
+from mpilaunch.cli.dialects.mpi import mca
 from mpilaunch.cli.dialects.rows import Row
 from mpilaunch.cli.dialects.table import meaning, of_name, rows_of, spelling
 from mpilaunch.cli.job.make import make_job
@@ -346,7 +346,7 @@ def test_a_spelling_of_several_meanings_is_decided_by_what_stands_before(words: 
     ],
 )
 def test_how_nodes_are_reached_is_put_together(parts: dict[str, str], template: str | None) -> None:
-    assert hydra.agent_template(parts) == template
+    assert rows.agent_template(parts) == template
 
 
 def test_an_explicit_agent_wins_and_order_does_not_matter() -> None:

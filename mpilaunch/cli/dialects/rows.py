@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from mpilaunch.text import is_whole_number
+from mpilaunch.text import escape_braces, is_whole_number
 
 ReadFile = Callable[[str, str], str]
 """Reads a file, given its path and a name of its purpose for error messages; raises UsageError."""
@@ -38,7 +38,7 @@ class Translation:
     Attributes:
         words: our options.
         notes: messages for the user, each with its verbosity level.
-        agent: parts of the remote agent, which several options describe together; see `hydra.agent_template`.
+        agent: parts of the remote agent, which several options describe together; see `agent_template`.
         parts: values for the `finish` of the dialect; a key that ends with a comma collects its values, separated by commas.
         weak: the flags among the words that every other setting overrides.
         programs: for `finish` of a dialect: the ranks and the words of each program, where they are several.
@@ -65,6 +65,23 @@ class Translation:
         """Return the parts together with those of earlier options."""
         added = {key: f"{earlier[key]},{value}" for key, value in self.parts.items() if key.endswith(",") and key in earlier}
         return {**earlier, **self.parts, **added}
+
+
+def agent_template(parts: Mapping[str, str]) -> str | None:
+    """Return the agent that the parts describe, None for the default agent.
+
+    Args:
+        parts: `launcher` ("ssh", "rsh" or "fork"), the `program` to use instead, its `arguments`, and `flags` that its dialect
+            puts before the host.
+    """
+    name = parts.get("launcher", "ssh")
+    if name == "fork":
+        return "local"
+    program, arguments = parts.get("program", name), parts.get("arguments", "")
+    if program == "ssh" and not arguments.strip():
+        return None
+    words = " ".join(word for word in (program, arguments, parts.get("flags", "") if name == "ssh" else "") if word)
+    return escape_braces(words) + " {host} {command}"
 
 
 Means = str | Callable[..., Translation]

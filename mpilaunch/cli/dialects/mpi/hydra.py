@@ -7,7 +7,6 @@ derived from Hydra: both have the rows of `SHARED`.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from functools import partial
 
 from mpilaunch.cli.dialects.rows import (
@@ -22,7 +21,6 @@ from mpilaunch.cli.dialects.rows import (
     needless,
     refused,
 )
-from mpilaunch.text import escape_braces
 
 # Functions of rows
 
@@ -87,23 +85,6 @@ def resource_manager(name: str) -> Translation:
         hint = "mpilaunch detects Slurm, PBS, LSF and SGE; otherwise use --host"
         raise InvalidArgument(f"unknown batch system '{name}'", hint)
     return Translation(notes=((f"-rmk {name} has no effect: mpilaunch detects the batch system", 1),))
-
-
-def agent_template(parts: Mapping[str, str]) -> str | None:
-    """Return the agent that the parts describe, None for the default agent.
-
-    Args:
-        parts: `launcher` ("ssh", "rsh" or "fork"), the `program` to use instead, its `arguments`, and `flags` that its dialect
-            puts before the host.
-    """
-    name = parts.get("launcher", "ssh")
-    if name == "fork":
-        return "local"
-    program, arguments = parts.get("program", name), parts.get("arguments", "")
-    if program == "ssh" and not arguments.strip():
-        return None
-    words = " ".join(word for word in (program, arguments, parts.get("flags", "") if name == "ssh" else "") if word)
-    return escape_braces(words) + " {host} {command}"
 
 
 # Rows
