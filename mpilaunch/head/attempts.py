@@ -148,7 +148,7 @@ class Attempts:
     def _reason_to_end(self, verdict: Verdict) -> str:
         """Return why there is no further attempt, or "" when there is one."""
         if verdict.exit_code == ExitCode.OK:
-            return "it ended well"
+            return "it succeeded"
         reason = restarts.reason_not_to_restart(self._policy, verdict, self._job.restart)
         limit = self._first.deadlines.timeout
         pause = restarts.pause_before(self._job.restart + 1)

@@ -153,7 +153,7 @@ class Launch:
         message = error.message if names in error.message else f"{error.message}: {names}"
         detail = "\n".join((message, *error.context[:-1]))  # the last line is about ranks that did not start
         self._stop.outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=names, detail=detail, hint=error.hint)
-        self._say(f"{message}: the others go on")
+        self._say(f"{message}; the other ranks continue")
 
     def _lose(self, index: int) -> None:
         """Record a node as lost, with its ranks."""
@@ -293,7 +293,7 @@ class Launch:
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=name, detail=detail)
         if self._job.continue_on_error:
             self._stop.outcome = self._stop.outcome or outcome
-            self._say(f"{name}: lost: {reason}: the others go on")
+            self._say(f"{name}: lost: {reason}; the other ranks continue")
             self._check_missed()
         elif self._stop.begun:
             self._say(f"{name}: lost: {reason}")
@@ -380,7 +380,7 @@ class Launch:
     def _output_broken(self, error: OSError) -> None:
         """End the job without a message when the reader of stdout has gone, as SIGPIPE ends a filter."""
         if error.errno == errno.EPIPE:
-            self._stop.begin(Verdict(128 + signal.SIGPIPE, "interrupted", detail="nobody reads the output any more"))
+            self._stop.begin(Verdict(128 + signal.SIGPIPE, "interrupted", detail="the reader of the output has gone"))
 
     def _facts(self) -> dict[int, NodeFacts]:
         return {index: link.facts for index, link in self._daemons.links.items() if link.facts is not None}

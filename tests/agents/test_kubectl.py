@@ -239,7 +239,7 @@ def test_missing_pods_are_named_at_the_end(pods: Pods) -> None:
     done = pods.launch("--agent", "kubectl", "--start-timeout", "2", "-H", "job-worker-0,job-worker-8,job-worker-9", "true")
     assert done.returncode == 1
     assert "error[start-pod-unknown]: 2 of 3 nodes: job-worker-[8-9]: no such pod after 2." in done.stderr
-    assert 'said: Error from server (NotFound): pods "job-worker-8" not found' in done.stderr
+    assert ': Error from server (NotFound): pods "job-worker-8" not found' in done.stderr
 
 
 @pytest.mark.testbed

@@ -50,7 +50,7 @@ VERDICTS = {
     ),
     "rank-not-executed": Verdict(126, "rank-failed", first=RankEnd(1, errno=13), host="n1", stopped=(0,), seconds=0.5),
     "node-lost": Verdict(125, "node-lost", detail="n2: lost: no sign of life\nbanner \x1b[31m", stopped=(0, 1), finished=(2,)),
-    "timeout": Verdict(124, "timeout", detail="the time limit of 5 s is over", stopped=(0,)),
+    "timeout": Verdict(124, "timeout", detail="time limit of 5 s exceeded", stopped=(0,)),
     "interrupted": Verdict(130, "interrupted", detail="SIGINT", stopped=(0, 1)),
 }
 
@@ -71,7 +71,7 @@ def test_a_job_that_went_well_is_no_news() -> None:
 
 
 def test_a_reader_that_went_away_is_no_error() -> None:
-    verdict = Verdict(141, "interrupted", detail="nobody reads the output any more", stopped=(0,))
+    verdict = Verdict(141, "interrupted", detail="the reader of the output has gone", stopped=(0,))
     assert said(lambda console: console.verdict(verdict)) == ""
 
 

@@ -161,7 +161,7 @@ LEFT = {
 @pytest.mark.parametrize("code", [0, 5])
 @proves(
     "left-behind", STRAYS,
-    "children in the background, in own sessions, after two forks, without environment, deaf to SIGTERM, stopped, ...",
+    "children in the background, in own sessions, after two forks, without environment, ignoring SIGTERM, stopped, ...",
     finder="their daemon, by descent",
     says="`warning: localhost: ended process 4711 (sleep), left behind by its rank`", code="the ranks'", within=10,
 )  # fmt: skip
@@ -430,7 +430,7 @@ def test_whoever_ignores_or_blocks_the_end_of_children_does_not_matter(tmp_path:
 
 
 @proves(
-    "timeout", LIMITS, "`--timeout` is over", finder="the head", says="`error[timeout]: the time limit of 0.3 s is over`",
+    "timeout", LIMITS, "`--timeout` is exceeded", finder="the head", says="`error[timeout]: time limit of 0.3 s exceeded`",
     code="124", within=10,
 )  # fmt: skip
 def test_the_time_limit(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_the_time_limit(tmp_path: Path) -> None:
     done = launch("-np", "2", "--timeout", "0.3", *sh(f"trap 'echo told; exit 0' TERM; {STAY}"), cwd=tmp_path)
     assert time.monotonic() - began > 0.3
     assert (done.code, done.lines) == (124, ["told", "told"])
-    assert done.words == "error[timeout]: the time limit of 0.3 s is over\n    ranks 0-1 had succeeded\n"
+    assert done.words == "error[timeout]: time limit of 0.3 s exceeded\n    ranks 0-1 had succeeded\n"
 
 
 def test_a_job_within_its_time_limit_is_not_touched() -> None:
@@ -446,7 +446,7 @@ def test_a_job_within_its_time_limit_is_not_touched() -> None:
 
 
 @proves(
-    "grace", LIMITS, "a rank is deaf to SIGTERM", finder="its daemon, after `--grace`",
+    "grace", LIMITS, "a rank ignores SIGTERM", finder="its daemon, after `--grace`",
     says="the failure that ended the job", code="that of the first", within=10,
 )  # fmt: skip
 def test_after_the_grace_time_a_rank_is_killed(tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ def test_the_end_of_a_rank_that_is_slow_to_go_is_told(tmp_path: Path) -> None:
             assert hold.stdout is not None and hold.stdout.readline() == b"held\n"
             done = finish(process)
             assert hold.wait() == 0
-    assert (done.code, done.words) == (124, "error[timeout]: the time limit of 2 s is over\n    ranks 0-1 stopped\n")
+    assert (done.code, done.words) == (124, "error[timeout]: time limit of 2 s exceeded\n    ranks 0-1 stopped\n")
     # A debugger is asked before SIGTERM acts.
     assert [one["signal"] for one in json.loads(report.read_text())["ranks"]] == [9, 15]
 
@@ -557,7 +557,7 @@ def test_every_rank_runs_to_its_end_and_every_failure_is_told(tmp_path: Path) ->
 
 @proves(
     "continue-lost", NODES, "a node is lost under `--continue-on-error`", finder="the head",
-    says="`note: local: lost: its daemon ended with code 137: the others go on`", code="125", within=10,
+    says="`note: local: lost: its daemon ended with code 137; the other ranks continue`", code="125", within=10,
 )  # fmt: skip
 def test_a_lost_node_does_not_end_the_others_of_a_job_that_continues(tmp_path: Path) -> None:
     program = f"[ $RANK = 0 ] || {{ while [ ! -e go ]; do sleep 0.01; done; touch done-$RANK; exit $((RANK - 1)); }}; {STAY}"
@@ -569,7 +569,7 @@ def test_a_lost_node_does_not_end_the_others_of_a_job_that_continues(tmp_path: P
         done = finish(process)
     assert done.code == 125
     assert (tmp_path / "done-1").exists() and (tmp_path / "done-2").exists()
-    assert "note: local: lost: its daemon ended with code 137: the others go on\n" in done.words
+    assert "note: local: lost: its daemon ended with code 137; the other ranks continue\n" in done.words
     assert "error[node-lost]: local: lost: its daemon ended with code 137\n" in done.words
     assert "    rank 2 on local failed too: exited with code 1\n    rank 0 stopped\n    rank 1 had succeeded\n" in done.words
 

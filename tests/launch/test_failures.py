@@ -160,15 +160,15 @@ while not os.path.exists("loader") or not os.path.getsize("loader"):
 
 
 @proves(
-    "timeout-exact", LIMITS, "`--timeout`, with ranks that are deaf to SIGTERM and a `--grace`",
-    finder="the head, at its deadlines", says="`error[timeout]: the time limit of 1 s is over`", code="124", within=10,
+    "timeout-exact", LIMITS, "`--timeout`, with ranks that ignore SIGTERM and a `--grace`",
+    finder="the head, at its deadlines", says="`error[timeout]: time limit of 1 s exceeded`", code="124", within=10,
 )  # fmt: skip
 def test_deadlines_are_kept_within_a_second(tmp_path: Path) -> None:
     limits = ("--timeout", "1", "--grace", "1", "--report", str(tmp_path / "report"))
     done = launch("-np", "2", *limits, *sh("trap '' TERM; while :; do sleep 0.05; done"))
     phases = json.loads((tmp_path / "report").read_text())["phases"]
     assert 2 <= phases["run"] < 10, "nothing else waits, the default grace time least of all"
-    assert done.code == 124 and "error[timeout]: the time limit of 1 s is over\n" in done.words
+    assert done.code == 124 and "error[timeout]: time limit of 1 s exceeded\n" in done.words
 
 
 @proves(

@@ -1,4 +1,4 @@
-"""What goes wrong on real hosts: nothing runs unless everything can, every reason is told, and no end leaves a process.
+"""What goes wrong on real hosts: nothing runs unless everything can, every reason is reported, and no end leaves a process.
 
 Each test has hosts of its own, so it may break them.
 """
@@ -235,7 +235,7 @@ def test_python_that_is_too_old_on_one_host(hosts: Hosts, agent: str, shared: Pa
         sh(hosts, name, "mkdir /tmp/bin; ln -s /usr/bin/python3 /tmp/bin/python3")
     first, words, *_, hint = refused(hosts, "--agent", agent, "-H", ALL, "--python", "/tmp/bin/python3")
     assert first.startswith("error[start-python-too-old]: 1 of 4 nodes: node03: python3 is older than 3.8 after ")
-    assert words.startswith("    node03 said: mpilaunch: python 3.7.") and words.endswith(" is older than 3.8")
+    assert words.startswith("    node03: mpilaunch: python 3.7.") and words.endswith(" is older than 3.8")
     assert hint == "hint: use --python /path/to/a/newer/python3"
 
 

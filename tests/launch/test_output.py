@@ -255,7 +255,7 @@ def test_a_slow_reader_slows_the_ranks_in_bounded_memory_and_loses_nothing(tmp_p
 
 
 @proves(
-    "head-1", SIGNALS, "nobody reads the output any more (`| head -1`)", finder="the head", says="nothing", code="141",
+    "head-1", SIGNALS, "the reader of the output goes away (`| head -1`)", finder="the head", says="nothing", code="141",
     within=10,
 )  # fmt: skip
 def test_a_reader_that_goes_away_ends_the_job_without_a_word() -> None:

@@ -141,7 +141,7 @@ def test_every_node_is_tried_and_every_cause_is_told(tmp_path: Path) -> None:
     said = start(tmp_path, "--agent", "fake", "-H", hosts, *RUN)
     assert said.startswith("error[start-failed]: 5 of 6 nodes did not start\n    key-refused[1-2]: ")
     assert all(f"\n    {name}1: " in said for name in ("exit", "host-key-changed", "host-unknown"))
-    assert "\n    exit1 said: this account is currently not available\n" in said
+    assert "\n    exit1: this account is currently not available\n" in said
 
 
 def test_a_node_that_does_not_answer_in_time(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_python_that_is_too_old(tmp_path: Path) -> None:
     script(tmp_path / "old-python", "#!/bin/sh\necho 'mpilaunch: python 3.6.8 is older than 3.8' >&2\nexit 97\n")
     said = start(tmp_path, "--agent", "fake", "-H", "node1", "--python", str(tmp_path / "old-python"), *RUN)
     assert said.startswith("error[start-python-too-old]: ")
-    assert "node1 said: mpilaunch: python 3.6.8 is older than 3.8\n" in said
+    assert "node1: mpilaunch: python 3.6.8 is older than 3.8\n" in said
 
 
 def test_a_refusal_of_one_node_stops_all(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_what_the_user_can_set_right_stands_in_the_message_by_its_detail(cause: 
 def test_equal_words_of_nodes_stand_once() -> None:
     found = failures("n1 n2", "agent-failed", "banner\nno route") + failures("n3", "agent-failed", " other \n")
     error = fold_failures(found, 3)
-    assert error.context == ("n[1-2] said: banner", "n[1-2] said: no route", "n3 said: other", "no rank was started anywhere")
+    assert error.context == ("n[1-2]: banner", "n[1-2]: no route", "n3: other", "no rank was started anywhere")
 
 
 def test_words_are_bounded_in_lines_and_length() -> None:
@@ -74,7 +74,7 @@ def test_words_are_bounded_in_lines_and_length() -> None:
     error = fold_failures(found, 50)
     assert len(error.context) <= 13
     assert max(map(len, error.context)) < 250
-    assert error.context[0] == "n0 said: 0"
+    assert error.context[0] == "n0: 0"
 
 
 def test_every_cause_has_words_and_a_hint() -> None:

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT, TESTS
 Test = TypeVar("Test", bound=Callable[..., None])
 
 RANKS = "A rank fails"
-REASONS = "The reason is told"
+REASONS = "The reason is reported"
 SIGNALS = "Signals to mpilaunch"
 START = "The start"
 NODES = "Nodes and connections"
@@ -34,7 +34,7 @@ class Row:
         name: stable; benchmarks/failures.py does the same to other launchers under this name.
         group: heading that it stands under.
         what: what happens.
-        finder: who finds out.
+        finder: what detects it.
         says: what the user reads.
         code: the exit code of mpilaunch.
         within: seconds that the whole test may take, from the start of mpilaunch to the end of its last process.
@@ -95,7 +95,7 @@ def page_rows() -> str:
     """Return the tables of docs/failures.md."""
     parts = []
     for group in GROUPS:
-        lines = ["| what happens | who finds out | within | what you read | exit code | left |", "| --- " * 6 + "|"]
+        lines = ["| what happens | detected by | within | what you read | exit code | left |", "| --- " * 6 + "|"]
         for row in rows():
             if row.group == group:
                 cells = (row.what, row.finder, f"{row.within:g} s", row.says, row.code, "0")

@@ -92,7 +92,7 @@ class Stop:
         """Ask for the end when the job's time limit expires; earlier attempts count towards it."""
         limit = self._deadlines.timeout
         if limit is not None:
-            over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"the time limit of {limit:g} s is over")
+            over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"time limit of {limit:g} s exceeded")
             self._limit = self._loop.call_later(limit - self._spent, self.ask, over)
 
     def close(self) -> None:

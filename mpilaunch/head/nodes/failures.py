@@ -133,4 +133,4 @@ def _details(members: Sequence[NodeFailure]) -> list[str]:
         if member.detail.strip():
             names_of.setdefault(member.detail.strip(), []).append(member.name)
     texts = [(fold(names), line) for text, names in names_of.items() for line in text.splitlines()[-4:]]
-    return [f"{names} said: {line[:LONGEST_LINE]}" for names, line in texts[: DETAILS_SHOWN * 4]]
+    return [f"{names}: {line[:LONGEST_LINE]}" for names, line in texts[: DETAILS_SHOWN * 4]]

@@ -37,7 +37,7 @@ def explain(verdict: Verdict, first: RankEnd, lines_of: Callable[[int], Sequence
         earlier = find_exception(verdict.stopped, lines_of)
         if earlier is not None:
             rank, line = earlier
-            hint = f"this followed from rank {rank} on {ranks.node_name(rank)}, which had not ended yet but had said: {line}"
+            hint = f"this followed from rank {rank} on {ranks.node_name(rank)}, which had not ended yet but had printed: {line}"
     hosts = tuple(ranks.node_name(end.rank) for end in verdict.failed_after)
     last_lines = tuple(lines[-LAST_LINES:])
     host = ranks.node_name(first.rank)
