@@ -38,7 +38,12 @@ async def readable(source: int | socket.socket) -> None:
     """Wait until a descriptor or socket is readable."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_reader(source, ready.set_result, None)
+
+    def settle() -> None:
+        if not ready.done():  # cancelled in the same turn of the loop
+            ready.set_result(None)
+
+    loop.add_reader(source, settle)
     try:
         await ready
     finally:

@@ -1,0 +1,45 @@
+"""Tests of running a program in the event loop, and of waiting for a descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from typing import Any
+
+import pytest
+
+from mpilaunch.agent import AgentFailure
+from mpilaunch_agents.capture import capture, readable
+
+
+def test_the_output_of_a_program_is_captured() -> None:
+    text = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    assert asyncio.run(capture([sys.executable, "-c", text])) == (3, "out\n", "err\n")
+
+
+def test_a_program_that_is_missing_is_named() -> None:
+    with pytest.raises(AgentFailure, match="/no/such/program: No such file or directory"):
+        asyncio.run(capture(["/no/such/program"]))
+
+
+def test_a_wait_that_is_cancelled_in_the_turn_in_which_its_descriptor_becomes_readable_is_no_fault() -> None:
+    faults: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: faults.append(context))
+        source, target = os.pipe()
+        waiting = asyncio.ensure_future(readable(source))
+        await asyncio.sleep(0)  # the descriptor is registered
+        os.write(target, b"x")
+        loop.call_soon(waiting.cancel)  # stands before the reader in the next turn
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)
+        os.close(source)
+        os.close(target)
+
+    asyncio.run(main())
+    assert faults == []
