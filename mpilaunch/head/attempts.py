@@ -97,7 +97,7 @@ class Attempts:
                 agents = None
         assert self._launch is not None
         self._ran = self._launch
-        lost = failed = self._numbers(self._launch.lost_nodes)
+        lost = failed = self._numbers(self._launch.nodes_done.lost)
         if not lost and verdict.first is not None:
             cause = verdict.first if verdict.likely is None else verdict.likely.end
             failed = self._numbers([self._launch.ranks.place(cause.rank).node])

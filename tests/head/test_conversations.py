@@ -100,7 +100,7 @@ class Joins(Waits):
 def lost(ended: Conversation) -> str:
     """Check that only node `b` was lost; return the reason."""
     assert isinstance(ended.outcome, Verdict) and (ended.reference, ended.outcome.host) == ("node-lost", "b"), ended.words
-    assert ended.launch.lost_nodes == {1}
+    assert ended.launch.nodes_done.lost == {1}
     for name in "ac":
         assert any(one["type"] == "stop" for one in ended.nodes[name].taken), "the ranks of the others are ended in order"
     return ended.words
@@ -192,12 +192,12 @@ def test_messages_of_mpi_are_rejected_in_a_job_without_mpi(message: Message) -> 
 def test_a_job_can_continue_without_a_node_that_finishes_too_early() -> None:
     early: Message = {"type": "finished", "worlds": 1, "swept": []}
     ended = talk(instead_of_collective(early), "--continue-on-error", "--mpi", "none")
-    assert (ended.reference, ended.launch.lost_nodes) == ("node-lost", {1})
+    assert (ended.reference, ended.launch.nodes_done.lost) == ("node-lost", {1})
 
 
 def test_a_job_can_continue_without_a_node_that_names_an_unknown_world() -> None:
     ended = talk(instead_of_collective(collective([["other", -1]])), "--continue-on-error")
-    assert ended.launch.lost_nodes == {1}
+    assert ended.launch.nodes_done.lost == {1}
 
 
 def test_an_answer_to_a_request_sent_to_another_node() -> None:
@@ -360,7 +360,7 @@ def test_a_node_that_does_not_end_is_disconnected_after_the_grace_time(monkeypat
         return [] if message["type"] in ("stop", "collective") else answer[:1]
 
     ended = talk(silent, "--mpi", "none", "--timeout", "0.5", script=Waits)
-    assert ended.reference == "timeout" and ended.launch.lost_nodes == {1}
+    assert ended.reference == "timeout" and ended.launch.nodes_done.lost == {1}
     assert ended.seconds >= 0.5 + 0.2 + stop.OVERDUE
 
 
@@ -388,7 +388,7 @@ def test_a_stop_after_a_failure_ends_too(lack: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(stop, "OVERDUE", 1.0)
     words = ["--grace", "0.2", "--reconnect-timeout", "0", "--mpi", "none"]
     ended = asyncio.run(converse(words, Fails))
-    assert ended.reference == "rank-failed" and ended.launch.lost_nodes == {1}
+    assert ended.reference == "rank-failed" and ended.launch.nodes_done.lost == {1}
     assert ended.seconds >= stop.OVERDUE
 
 

@@ -197,7 +197,7 @@ def test_the_head_survives_any_message_of_a_daemon(running: bool, messages: Sequ
 
 
 def handlers_of(launch: Launch, link: NodeLink) -> list[dict[str, Any]]:
-    return [launch.handlers, launch._mpi.handlers, link.handlers]
+    return [link._events.handlers, launch._mpi.handlers, link.handlers]
 
 
 def hear(
@@ -219,13 +219,14 @@ def hear(
             link.opened(Deaf(link), b"")
         hello = json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()
         links[1].channel.data_received(MARKER + frame(CONTROL, 0, hello))
+        starter = links[0]._events._starter
         if running:
-            launch._running = True
-            launch.ranks.worlds_sent.update(link.node.index for link in links)
+            launch.nodes_done.started = True
+            starter.worlds_sent.update(link.node.index for link in links)
             for link in links:
                 link.state = "running"
         else:
-            launch.ranks._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
+            starter._answers = {link.node.index: asyncio.get_running_loop().create_future() for link in links}
         for table in handlers_of(launch, links[0]):
             table.update((kind, other) for kind, other in others.items() if kind in table)
         links[0].channel.data_received(MARKER)
@@ -238,7 +239,7 @@ def hear(
         assert verdict.first is None or (verdict.first.description and isinstance(verdict.first.exit_code, int))
         for end in launch._state.ends.values():
             assert end.rank == 0, "a node speaks for its own ranks"
-        for answer in launch.ranks._answers.values():
+        for answer in starter._answers.values():
             if answer.done() and answer.result()["type"] == "refused":
                 assert all(problem["cause"] and problem["detail"] is not None for problem in answer.result()["problems"])
         return launch
@@ -287,7 +288,7 @@ def test_a_node_lost_while_others_prepare_counts_as_a_failed_start() -> None:
         for link in list(launch._daemons.links.values()):
             link.opened(Deaf(link), b"")
             link.channel.data_received(MARKER + said("hello"))
-        preparing = asyncio.ensure_future(launch.ranks.prepare(launch.ranks.worlds[0]))
+        preparing = asyncio.ensure_future(launch.nodes_done._starter.prepare(launch.ranks.worlds[0]))
         await asyncio.sleep(0)
         first, second = list(launch._daemons.links.values())
         first.channel.data_received(said("ready"))

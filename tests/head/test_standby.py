@@ -21,7 +21,7 @@ import pytest
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.nodes.bundle import local_command
-from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.nodes.link import NodeLink, Replacement
 from mpilaunch.head.nodes.survey import IgnoreEvents
 from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE
 from mpilaunch.hosts.allocation import Node
@@ -284,7 +284,7 @@ class Taken(RelayedChannel):
 def test_a_launch_does_not_wait_for_the_end_of_a_standby_daemon() -> None:
     async def main() -> None:
         for first, ended in ((GO, True), (b"a bundle", False)):
-            link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents())
+            link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents(), Replacement())
             channel = Taken(link)
             link.opened(channel, first)
             link.release()
@@ -298,7 +298,7 @@ def test_a_launch_does_not_wait_for_the_end_of_a_standby_daemon() -> None:
 
 def test_a_launch_waits_for_the_end_of_a_daemon_that_it_started() -> None:
     async def main() -> None:
-        link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents(), 10.0, lambda link, why: None)
+        link = NodeLink(Node(0, "a", (), "ssh"), IgnoreEvents(), Replacement(10.0, lambda link, why: None))
         link.opened(Taken(link), GO)
         link.keep()
         link.channel.closed(ChannelEnd(None, error="the keeper has gone"))

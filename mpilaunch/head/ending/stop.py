@@ -51,7 +51,6 @@ class Stop:
         self._deadlines, self._spent = job.deadlines, job.time_spent
         self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
         self._on_begin, self._node_done = on_begin, node_done
-        self._loop = asyncio.get_running_loop()
         self._overdue: asyncio.TimerHandle | None = None
         self._limit: asyncio.TimerHandle | None = None
         self._received: dict[int, int] = {}
@@ -93,7 +92,7 @@ class Stop:
         limit = self._deadlines.timeout
         if limit is not None:
             over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"time limit of {limit:g} s exceeded")
-            self._limit = self._loop.call_later(limit - self._spent, self.ask, over)
+            self._limit = asyncio.get_running_loop().call_later(limit - self._spent, self.ask, over)
 
     def close(self) -> None:
         for timer in (self._overdue, self._limit):
@@ -107,7 +106,10 @@ class Stop:
         if self._overdue is not None:
             self._overdue.cancel()
         self._received.clear()
-        self._overdue = self._loop.call_later((self._deadlines.grace if signals else 0.0) + OVERDUE, self._give_up)
+        self._give_up_after((self._deadlines.grace if signals else 0.0) + OVERDUE)
+
+    def _give_up_after(self, seconds: float) -> None:
+        self._overdue = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
         """Cut the nodes that have not finished, except those whose output waits for the reader of mpilaunch's output."""
@@ -115,7 +117,7 @@ class Stop:
             self._output.abandon()
         self._cut([index for index in self._daemons.links if not self._may_go_on(index)], OVERDUE_REASON)
         if not all(map(self._node_done, self._daemons.links)):
-            self._overdue = self._loop.call_later(OVERDUE, self._give_up)
+            self._give_up_after(OVERDUE)
 
     def _may_go_on(self, index: int) -> bool:
         """Return whether a node waits only for our reader: its ranks have ended and it still has some of their output."""

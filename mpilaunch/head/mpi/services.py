@@ -15,12 +15,13 @@ from mpilaunch.head.mpi.collectives import Collective, Collectives, LimitExceede
 from mpilaunch.head.mpi.modex import Modex
 from mpilaunch.head.mpi.mpi_init import MpiInit
 from mpilaunch.head.mpi.publishing import Publishing
-from mpilaunch.head.mpi.singletons import singleton_warning
+from mpilaunch.head.mpi.singletons import Singletons
 from mpilaunch.head.mpi.spawning import Spawning
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, Handler, NodeLink
 from mpilaunch.head.nodes.messages import DAEMON_REQUESTS
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.job.environment.contract import mpi_offer
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd
@@ -43,24 +44,24 @@ class MpiServices:
         daemons: Daemons,
         ranks: Ranks,
         state: JobState,
+        starter: WorldStarter,
         say: Callable[[str], None],
         warn: Callable[[str], None],
         end: Callable[[Verdict], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        self._mode, self._offer = job.mpi, mpi_offer(job.mpi)
-        self._daemons, self._ranks, self._warn, self._end = daemons, ranks, warn, end
+        self._offer = mpi_offer(job.mpi)
+        self._daemons, self._ranks, self._end = daemons, ranks, end
         self._collectives = Collectives()
         self._ended: set[int] = set()
         self._missed: set[int] = set()
-        self._warned = False
         self._init = MpiInit(job.deadlines, ranks, say, end)
-        self._spawning = Spawning(job, daemons, ranks, state, self._init.has_joined, say, crashed)
+        self._spawning = Spawning(job, daemons, ranks, state, starter, self._init.has_joined, say, crashed)
         self._publishing = Publishing(ranks)
         self._modex = Modex(daemons, ranks)
         self.handlers: dict[str, Handler] = {
             "collective": self._collect, "ask": self._take_request, "answer": self._modex.take, "joined": self._init.join,
-            "waiting": self._init.take_absent, "singleton": self._warn_of_singleton,
+            "waiting": self._init.take_absent, "singleton": Singletons(job.mpi, ranks, warn).take, "broken": self._take_broken,
         }  # fmt: skip
         self.requests: dict[str, Handler] = {
             "publish": self._publishing.publish, "unpublish": self._publishing.unpublish, "lookup": self._publishing.look_up,
@@ -140,10 +141,8 @@ class MpiServices:
             self.check_offered(kind, ask["space"])
         self.requests[kind](link, ask)
 
-    def _warn_of_singleton(self, link: NodeLink, message: dict[str, Any]) -> None:
-        """Warn once that an MPI program has not found the other ranks and will run as a job of its own."""
-        rank = message["rank"]
-        self._ranks.check_rank(rank, link.node.index)
-        if not self._warned:
-            self._warned = True
-            self._warn(singleton_warning(message, f"rank {rank} on {self._ranks.node_name(rank)}", self._mode))
+    def _take_broken(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """End the job, since the PMIx of a node is broken."""
+        self.check_offered("broken", "pmix")
+        detail = f"{link.node.name}: {message['text'][:LONGEST_NOTE]}"
+        self._end(Verdict(ExitCode.MPI_FAILED, "mpi-failed", host=link.node.name, detail=detail))

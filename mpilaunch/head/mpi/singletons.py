@@ -1,10 +1,28 @@
-"""The reason why an MPI program has not found the other ranks and runs as a job of its own. Pure text."""
+"""Warns once that an MPI program has not found the other ranks and runs as a job of its own, with the reason."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from mpilaunch.head.nodes.link import LONGEST_NOTE
+from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
+from mpilaunch.head.ranks import Ranks
+
+
+class Singletons:
+    """The MPI programs of one job that run alone; `mode` is the job's `--mpi`."""
+
+    def __init__(self, mode: str, ranks: Ranks, warn: Callable[[str], None]) -> None:
+        self._mode, self._ranks, self._warn = mode, ranks, warn
+        self._warned = False
+
+    def take(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Handle a daemon's `singleton`; raises WireError for the rank of another node."""
+        rank = message["rank"]
+        self._ranks.check_rank(rank, link.node.index)
+        if not self._warned:
+            self._warned = True
+            self._warn(singleton_warning(message, f"rank {rank} on {self._ranks.node_name(rank)}", self._mode))
 
 
 def singleton_warning(message: dict[str, Any], where: str, mode: str) -> str:

@@ -15,6 +15,7 @@ from mpilaunch.head.mpi.answers import MAX_REQUESTS, answer
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import LONGEST_NOTE, NodeLink
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.head.tasks import start
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
@@ -35,11 +36,12 @@ class Spawning:
         daemons: Daemons,
         ranks: Ranks,
         state: JobState,
+        starter: WorldStarter,
         has_joined: Callable[[str], bool],
         say: Callable[[str], None],
         crashed: Callable[[BaseException], None],
     ) -> None:
-        self._job, self._daemons, self._ranks, self._state = job, daemons, ranks, state
+        self._job, self._daemons, self._ranks, self._state, self._starter = job, daemons, ranks, state, starter
         self._has_joined, self._say, self._crashed = has_joined, say, crashed
         self._one_at_a_time = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -71,7 +73,7 @@ class Spawning:
 
     async def _spawn(self, link: NodeLink, ask: dict[str, Any]) -> None:
         async with self._one_at_a_time:
-            ranks = self._ranks
+            ranks, starter = self._ranks, self._starter
             for key in sorted({key for app in ask["apps"] for key in app["info"]} & WITHOUT_EFFECT.keys() - self._noted):
                 self._noted.add(key)
                 self._say(f"the info key {key} of MPI_Comm_spawn has no effect: {WITHOUT_EFFECT[key]}")
@@ -81,14 +83,14 @@ class Spawning:
                 world = spawned_world(self._job, ranks.worlds, ask, living)
                 nodes = [self._job.allocation.nodes[index] for index in world.job_map.nodes]
                 await self._daemons.join(nodes, self._job.deadlines.start)
-                ranks.introduce(world)
-                await ranks.prepare(world)
-                ranks.add(world)
+                starter.introduce(world)
+                await starter.prepare(world)
+                starter.add(world)
             except LaunchError as error:
                 if link.may_note():
                     self._say(f"MPI_Comm_spawn failed: {error}"[:LONGEST_NOTE])
                 answer(link, ask, error=str(error))
                 return
-            ranks.launch([world])
+            starter.launch([world])
             counts = Counter(place.app for place in world.job_map.placements)
             answer(link, ask, world=world.name, counts=[counts[app] for app in range(len(world.apps))])

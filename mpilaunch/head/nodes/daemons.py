@@ -12,14 +12,14 @@ import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
 from mpilaunch.defaults import RETRIED, RETRIED_PATIENTLY
 from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes import bundle
 from mpilaunch.head.nodes.bundle import NO_BUNDLE
-from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink
+from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink, Replacement
 from mpilaunch.head.os_limits import process_limits, raise_file_limit
 from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
@@ -42,34 +42,43 @@ Progress = Callable[[int, int, Collection[str]], None]
 
 
 class Daemons:
-    """The daemons of one job, and their links by the index of the node; `standby` allows standby daemons."""
+    """The daemons of one job.
 
-    def __init__(
-        self,
-        job: JobSpec,
-        nodes: Sequence[Node],
-        agents: Mapping[str, Agent],
-        events: LinkEvents,
-        *,
-        say: Callable[[str], None] = lambda text: None,
-        standby: bool = True,
-    ) -> None:
-        raise_file_limit(job, nodes)
-        self._agents, self._events, self._say = agents, events, say
-        self._python, self._deadlines, self._show_secrets = job.python or "python3", job.deadlines, job.show_secrets
+    Attributes:
+        links: the links by the index of the node.
+    """
+
+    def __init__(self, job: JobSpec, agents: Mapping[str, Agent], *, say: Callable[[str], None] = lambda text: None) -> None:
+        self._agents, self._say = agents, say
+        self._job, self._python, self._deadlines = job, job.python or "python3", job.deadlines
         self._again = RETRIED_PATIENTLY if job.patient else RETRIED
         self._contacts = asyncio.Semaphore(job.fanout)
         self._began = time.monotonic()
         self._refused: dict[int, tuple[str, str]] = {}
         self._reconnecting: set[asyncio.Task[None]] = set()
-        self.links = {node.index: self.make_link(node) for node in nodes}
+        self.links: dict[int, NodeLink] = {}
         self._keeper_client: KeeperClient | None = None
         self._hung: set[int] = set()
         self._heartbeat: asyncio.Task[None] | None = None
+
+    def add(self, nodes: Sequence[Node], events: LinkEvents, *, standby: bool = True) -> None:
+        """Make the links of the first nodes.
+
+        Args:
+            events: what these nodes, and those that join later, report to.
+            standby: whether standby daemons may be used.
+        """
+        raise_file_limit(self._job, nodes)
+        self._events = events
+        self.links |= {node.index: self.make_link(node) for node in nodes}
         if standby and any(not node.here for node in nodes):
             from mpilaunch.head.standby.client import KeeperClient  # this machine's daemons never stand by
 
-            self._keeper_client = KeeperClient(job.agent, *self.boot())
+            self._keeper_client = KeeperClient(self._job.agent, *self.boot())
+
+    def send_all(self, message: dict[str, Any]) -> None:
+        for link in list(self.links.values()):
+            link.send(message)
 
     async def start(self, deadline: float, progress: Progress) -> None:
         """Start all within `deadline` seconds; raises one LaunchError for all nodes that did not start."""
@@ -210,7 +219,8 @@ class Daemons:
         return bundle.boot_command(self._python, payload), payload
 
     def make_link(self, node: Node) -> NodeLink:
-        return NodeLink(node, self._events, reconnect_time(node.agent, self._deadlines.reconnect), self._lost)
+        replacement = Replacement(reconnect_time(node.agent, self._deadlines.reconnect), self._lost)
+        return NodeLink(node, self._events, replacement)
 
     async def open(self, link: NodeLink) -> tuple[Channel, bytes]:
         """Return a channel to a daemon and the first bytes to send; raises AgentFailure."""
@@ -244,7 +254,7 @@ class Daemons:
 
             with suppress(UsageError):  # the agent has failed for the same reason
                 argv = agent.argv(node, [self._python, "--version"])
-                command = shlex.join(argv if self._show_secrets else mask_argv(argv))
+                command = shlex.join(argv if self._job.show_secrets else mask_argv(argv))
         return NodeFailure(node.name, cause, detail, time.monotonic() - self._began, index, command)
 
 

@@ -63,6 +63,8 @@ class Replacement:
 
     Attributes:
         seconds: within which it may be replaced, 0 for not at all.
+        begin: replaces the channel of a link or gives the link up; called with the reason of the loss, "" when only the exit
+            code may tell it.
         secret: with it, head and daemon prove to each other that a new channel belongs to the job.
         path, error: of the socket where the daemon waits for a new channel, or why there is none.
         allowed: whether a lost channel is replaced now.
@@ -71,8 +73,8 @@ class Replacement:
         resumed_at: how many bytes had been received when the channel was last replaced; None: it never was.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float = 0.0, begin: Callable[[NodeLink, str], None] | None = None) -> None:
+        self.seconds, self.begin = seconds, begin
         self.secret = os.urandom(32)
         self.path = self.error = self.reason = ""
         self.allowed = False
@@ -93,24 +95,13 @@ class NodeLink:
         first_news: done when the daemon has reported, or can no longer report.
         handlers: the messages of the daemon that the link itself handles; all others go to `events`.
         start_seconds: the time from contacting the node to the daemon's first report.
-
-    Args:
-        seconds: within which a lost channel may be replaced, 0 for not at all.
-        replace: replaces the channel or gives the link up; called with the reason of the loss, "" when only the exit code
-            may tell it.
     """
 
-    def __init__(
-        self,
-        node: Node,
-        events: LinkEvents,
-        seconds: float = 0.0,
-        replace: Callable[[NodeLink, str], None] | None = None,
-    ) -> None:
+    def __init__(self, node: Node, events: LinkEvents, replacement: Replacement) -> None:
         self.node, self._events = node, events
         self.session = Session(max(MAX_CONTROL, MAX_OF_RANK * len(node.slots)), MOST_VALUES)
         self.channel = self._make_channel()
-        self.replacement, self._replace = Replacement(seconds), replace
+        self.replacement = replacement
         self.state, self.broke = "contacted", ""
         self.facts: NodeFacts | None = None
         self.given_up = self._stood_by = False
@@ -232,10 +223,10 @@ class NodeLink:
         """Replace the channel, or report the node as gone."""
         how, end = self.replacement, self.channel.end
         reason, how.reason = how.reason or (end.error if end else ""), ""
-        if how.allowed and not self.given_up and self._replace is not None:
+        if how.allowed and not self.given_up and how.begin is not None:
             if self.session.received != how.resumed_at:
                 how.lost_at = time.monotonic()
-            self._replace(self, reason)
+            how.begin(self, reason)
         else:
             self._go(reason or self.how_ended)
 

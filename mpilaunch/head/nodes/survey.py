@@ -52,7 +52,8 @@ async def _ask(job: JobSpec, observer: Observer) -> Mapping[int, NodeFacts]:
     nodes = _with_slots(job)
     use_daemon_threads()
     agents = Agents(job, [node.index for node in nodes])
-    daemons = Daemons(job, nodes, agents, IgnoreEvents())
+    daemons = Daemons(job, agents)
+    daemons.add(nodes, IgnoreEvents())
     try:
         await daemons.start(job.deadlines.start, observer.progress)
         return {index: link.facts for index, link in daemons.links.items() if link.facts is not None}

@@ -134,8 +134,8 @@ class Keeper(Daemons, IgnoreEvents):
     """
 
     def __init__(self, job: JobSpec, nodes: Sequence[Node], agents: Agents, idle: float) -> None:
-        super().__init__(job, nodes, agents, self, standby=False)
-        self._job, self._nodes, self._idle = job, nodes, idle
+        super().__init__(job, agents)
+        self._nodes, self._idle = nodes, idle
         self.secret = b""
         self.unproved: list[StandbyConnection] = []
         self._requests: dict[bytes, list[int]] = {}
@@ -144,6 +144,7 @@ class Keeper(Daemons, IgnoreEvents):
         self._renewed, self._stopping = asyncio.Event(), asyncio.Event()
         self._stop_requests: list[StandbyConnection] = []
         self._finished, self._used = False, 0.0
+        self.add(nodes, self, standby=False)
 
     async def run(self, folder: str, result: IO[bytes]) -> None:
         """Start the daemons, write the record to `folder` and READY to `result`, serve, end; raises LaunchError."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.head.nodes.daemons import ENDING
-from mpilaunch.head.nodes.link import LinkEvents, NodeLink
+from mpilaunch.head.nodes.link import LinkEvents, NodeLink, Replacement
 from mpilaunch.head.nodes.link_channel import LAST_OUTPUT, LinkChannel
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
@@ -83,7 +83,7 @@ class StandbyLink(NodeLink):
     _overdue: asyncio.TimerHandle | None = None
 
     def __init__(self, node: Node, events: StandbyEvents) -> None:
-        super().__init__(node, events)
+        super().__init__(node, events, Replacement())
         self.released = events.released
 
     def _make_channel(self) -> StandbyChannel:
