@@ -111,6 +111,62 @@ class ProcessAgent:
         self._channels.discard(channel)
 
 
+class PipeWriter:
+    """Writes to a pipe without blocking, and keeps what does not fit; `events` hear when there is too much."""
+
+    def __init__(self, pipe: int, events: ChannelEvents, loop: asyncio.AbstractEventLoop) -> None:
+        self._pipe: int | None = pipe
+        self._events, self._loop = events, loop
+        self._unwritten = bytearray()
+        self._paused = self._eof_asked = False
+
+    def write(self, data: bytes) -> None:
+        if self._pipe is None or self._eof_asked:
+            return
+        if not self._unwritten:
+            data = data[self._write_some(data) :]
+            if not data or self._pipe is None:
+                return
+            self._loop.add_writer(self._pipe, self._writable)
+        self._unwritten += data
+        if len(self._unwritten) > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._events.pause_writing()
+
+    def write_eof(self) -> None:
+        self._eof_asked = True
+        if not self._unwritten:
+            self.close()
+
+    def close(self) -> None:
+        self._unwritten.clear()
+        if self._pipe is not None:
+            self._loop.remove_writer(self._pipe)
+            os.close(self._pipe)
+            self._pipe = None
+
+    def _write_some(self, data: bytes | bytearray) -> int:
+        """Write without blocking and return the number of bytes written; close a pipe without a reader."""
+        assert self._pipe is not None
+        try:
+            return os.write(self._pipe, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.close()
+            return 0
+
+    def _writable(self) -> None:
+        del self._unwritten[: self._write_some(self._unwritten)]
+        if self._paused and len(self._unwritten) < LOW_WATER:
+            self._paused = False
+            self._events.resume_writing()
+        if self._pipe is not None and not self._unwritten:
+            self._loop.remove_writer(self._pipe)
+            if self._eof_asked:
+                self.close()
+
+
 class ProcessChannel:
     """A running process with three pipes, as a channel; `pid` is also the id of its group, and `ended` is set at the end."""
 
@@ -122,11 +178,7 @@ class ProcessChannel:
         self._loop = asyncio.get_running_loop()
         self._events = events
         self._agent = agent
-        self._unwritten = bytearray()
-        self._paused = False
-        self._eof_asked = False
-        self._exited = False
-        self._aborted = False
+        self._exited = self._aborted = False
         self._cleanup_ends = 0.0
         self._strays: set[psutil.Process] = set()
         self._stderr_tail = b""
@@ -134,9 +186,9 @@ class ProcessChannel:
         self._stray_timer: asyncio.TimerHandle | None = None
         self._process = process
         self.pid = process.pid
-        self._stdin: int | None = process.stdin
+        self._stdin = PipeWriter(process.stdin, events, self._loop)
         self._readers = {process.stdout: events.data_received, process.stderr: self._stderr_received}
-        for descriptor in (self._stdin, *self._readers):
+        for descriptor in (process.stdin, *self._readers):
             os.set_blocking(descriptor, False)
         if large_pipes:
             for descriptor in (process.stdin, process.stdout):
@@ -149,22 +201,10 @@ class ProcessChannel:
     # Methods of a channel
 
     def write(self, data: bytes) -> None:
-        if self._stdin is None or self._eof_asked:
-            return
-        if not self._unwritten:
-            data = data[self._write_some(data) :]
-            if not data or self._stdin is None:
-                return
-            self._loop.add_writer(self._stdin, self._writable)
-        self._unwritten += data
-        if len(self._unwritten) > HIGH_WATER and not self._paused:
-            self._paused = True
-            self._events.pause_writing()
+        self._stdin.write(data)
 
     def write_eof(self) -> None:
-        self._eof_asked = True
-        if not self._unwritten:
-            self._close_stdin()
+        self._stdin.write_eof()
 
     def pause_reading(self) -> None:
         self._loop.remove_reader(self._process.stdout)
@@ -186,40 +226,10 @@ class ProcessChannel:
             _kill(stray for stray in parents if stray.pid in parents.values() and _group(parents[stray]) == self.pid)
             self._cleanup_ends = self._loop.time() + GUARD_SECONDS + CLEANUP_SECONDS
             self._await_end()
-        self._close_stdin()
+        self._stdin.close()
         if self._stray_timer is not None:
             self._stray_timer.cancel()
             self._stray_timer = self._loop.call_later(0, self._finish)
-
-    # Stdin
-
-    def _write_some(self, data: bytes | bytearray) -> int:
-        """Write to the pipe without blocking and return the number of bytes written; close a pipe without a reader."""
-        assert self._stdin is not None
-        try:
-            return os.write(self._stdin, data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            self._close_stdin()
-            return 0
-
-    def _writable(self) -> None:
-        del self._unwritten[: self._write_some(self._unwritten)]
-        if self._paused and len(self._unwritten) < LOW_WATER:
-            self._paused = False
-            self._events.resume_writing()
-        if self._stdin is not None and not self._unwritten:
-            self._loop.remove_writer(self._stdin)
-            if self._eof_asked:
-                self._close_stdin()
-
-    def _close_stdin(self) -> None:
-        self._unwritten.clear()
-        if self._stdin is not None:
-            self._loop.remove_writer(self._stdin)
-            os.close(self._stdin)
-            self._stdin = None
 
     # Stdout and stderr
 
@@ -287,7 +297,7 @@ class ProcessChannel:
                 for data in _drain(descriptor):
                     receive(data)
         finally:  # the channel is closed even if a callback raises
-            self._close_stdin()
+            self._stdin.close()
             for descriptor in (self._process.stdout, self._process.stderr):
                 os.close(descriptor)
             self._agent.forget(self)

@@ -33,6 +33,37 @@ SILENT_STEPS = 4
 """Steps in which silence is counted."""
 
 
+class Silence:
+    """Counts the silence of the head; calls `too_long` once it lasts.
+
+    Attributes:
+        seconds: the limit; it holds from the next `restart` on.
+    """
+
+    def __init__(self, timers: Timers, too_long: Callable[[], None]) -> None:
+        self.seconds = START_SILENCE
+        self._timers, self._too_long = timers, too_long
+        self._steps, self._step_ends = 0, 0.0
+
+    def restart(self, steps: int = 0) -> None:
+        """Count from now on, or from this many steps ago."""
+        self._steps = steps
+        self._step_ends = time.monotonic() + self.seconds / SILENT_STEPS
+        self._timers.set("silence", self.seconds / SILENT_STEPS, self._end_step)
+
+    def stop(self) -> None:
+        self._timers.drop("silence")
+
+    def _end_step(self) -> None:
+        """Count a step of silence, but not one in which this whole node was frozen."""
+        frozen = time.monotonic() - self._step_ends >= self.seconds / SILENT_STEPS
+        steps = self._steps + (not frozen)
+        if steps < SILENT_STEPS:
+            self.restart(steps)
+        else:
+            self._too_long()
+
+
 class Lifeline:
     """The wire to the head: calls `readable` when the channel can be read, and once `head_lost`."""
 
@@ -50,8 +81,7 @@ class Lifeline:
         self.lost = self._may_reattach = False
         self._poller, self._timers, self._directory = poller, timers, directory
         self._readable, self._head_lost = readable, head_lost
-        self._silence = START_SILENCE
-        self._silent_steps, self._step_ends = 0, 0.0
+        self.silence = Silence(timers, self._lose_channel)
         self._attach: AttachSocket | None = None
         self._attach_seconds = 0.0
         self._outgoing = bytearray(MARKER)  # before all frames of a channel
@@ -66,8 +96,8 @@ class Lifeline:
 
     def limit_silence(self, seconds: float) -> None:
         """Count the head as lost after this silence."""
-        self._silence = seconds
-        self._restart_silence()
+        self.silence.seconds = seconds
+        self.silence.restart()
 
     def listen(self, secret: bytes, seconds: float) -> str:
         """Let the head connect again within this time; return the path of a new socket, "" if there is one; raises OSError."""
@@ -98,7 +128,7 @@ class Lifeline:
         if not data:
             self._lose_channel()
             return []
-        self._restart_silence()
+        self.silence.restart()
         return self.session.receive_data(data, time.monotonic())
 
     def flush(self) -> None:
@@ -132,8 +162,8 @@ class Lifeline:
             return
         self._leave_channel()
         self.session.stop_keeping()
-        for name in ("silence", "attach"):
-            self._timers.drop(name)
+        self.silence.stop()
+        self._timers.drop("attach")
         self.lost = True
         if self._attach is not None:
             self._attach.close()
@@ -147,7 +177,7 @@ class Lifeline:
             self.lose()
         else:
             self._leave_channel()
-            self._timers.drop("silence")
+            self.silence.stop()
             self._timers.set("attach", self._attach_seconds, self.lose)
 
     def _attached(self, candidate: Candidate) -> None:
@@ -173,7 +203,7 @@ class Lifeline:
             os.set_blocking(descriptor, False)
         self._wire_in, self._wire_out = wire_in, wire_out
         self._poller.watch(wire_in, self._readable)
-        self._restart_silence()
+        self.silence.restart()
 
     def _leave_channel(self) -> None:
         if self._wire_in < 0:
@@ -187,17 +217,3 @@ class Lifeline:
             os.close(self._wire_in)
             os.close(self._wire_out)
         self._wire_in = self._wire_out = -1
-
-    def _restart_silence(self, steps: int = 0) -> None:
-        self._silent_steps = steps
-        self._step_ends = time.monotonic() + self._silence / SILENT_STEPS
-        self._timers.set("silence", self._silence / SILENT_STEPS, self._end_step)
-
-    def _end_step(self) -> None:
-        """Count a step of silence, but not one in which this whole node was frozen."""
-        frozen = time.monotonic() - self._step_ends >= self._silence / SILENT_STEPS
-        steps = self._silent_steps + (not frozen)
-        if steps < SILENT_STEPS:
-            self._restart_silence(steps)
-        else:
-            self._lose_channel()

@@ -17,20 +17,19 @@ from mpilaunch.daemon.mpi.wireup import WireUp
 from mpilaunch.daemon.node.probe import probe
 from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.daemon.private_directory import PrivateDirectory
-from mpilaunch.daemon.ranks import reaper, spawn
+from mpilaunch.daemon.ranks import reaper
 from mpilaunch.daemon.ranks.evidence import Evidence
 from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.daemon.ranks.streams import Forwarder
-from mpilaunch.wire.environment import decode, node_layer
-from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, STDIN, WireError, stream_channel
+from mpilaunch.daemon.worlds import Worlds
+from mpilaunch.wire.environment import decode
+from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, WireError
 from mpilaunch.wire.messages import HEAD_SENDS, accepts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-    from mpilaunch.daemon.rendezvous import Rendezvous
 
 HIGH_WATER = 4 << 20
 """Bytes queued for the wire above which no output of ranks is read."""
@@ -52,14 +51,12 @@ class Daemon:
         self._guard = guard
         self._forwarder = Forwarder(self._session, self._poller, self._check_finished)
         self._state = "fresh"
-        self._plan: dict[str, Any] = {}
-        self._pulse_limit = 0.0
-        self._prepared: dict[int, tuple[dict[str, Any], dict[int, spawn.App]]] = {}
-        self._worlds = 0
         self._evidence: Evidence | None = None
-        self._rendezvous: Rendezvous | None = None
         self._processes = Processes(self._timers, lambda pids: self._wireup.note_memory(pids), self._sweep_later)
         self._wireup = WireUp(self._poller, self._session.send, self._processes.abort, self._timers.set, directory)
+        self._worlds = Worlds(
+            self._session, self._forwarder, self._processes, self._wireup, self._poller, self._timers, self._after_cancel
+        )
         self._handlers: dict[str, Callable[[dict[str, Any]], object]] = {
             "limits": self._limit, "prepare": self._prepare, "launch": self._launch, "await": self._await_port,
             "signal": self._signal, "stop": self._stop, "cancel": self._cancel, "release": self._release,
@@ -68,8 +65,8 @@ class Daemon:
         self._released = False
         self._swept: list[tuple[int, str]] = []
         self._poller.watch(guard, self._lifeline.lose)
-        self._signals = _signal_pipe()
-        self._poller.watch(self._signals, self._take_signals)
+        signals = _signal_pipe()
+        self._poller.watch(signals, lambda: self._take_signals(signals))
 
     def run(self, hardware: dict[str, Any] | None) -> bool:
         """Serve until the wire has ended and no process of the job is left here; return whether the head sent `release`."""
@@ -125,7 +122,7 @@ class Daemon:
         """Read nothing any more, and end the ranks."""
         self._poller.forget(self._guard)
         self._forwarder.pause(True)
-        self._prepared.clear()
+        self._worlds.drop_all()
         if self._state == "running":
             self._processes.end(LOST_HEAD_STEPS)
             self._after_cancel()
@@ -133,69 +130,22 @@ class Daemon:
     # Messages
 
     def _limit(self, message: dict[str, Any]) -> None:
-        self._pulse_limit = message["pulse"]
         self._lifeline.limit_silence(message["silence"])
-        self._beat()
+        self._beat(message["pulse"])
 
     def _prepare(self, message: dict[str, Any]) -> None:
-        self._plan = message
         if not message["sweep"]:
             # Before any rank runs: orphans of independent commands go to init and not to daemon or guard.
             reaper.become_subreaper(False)
             self._pulse.leave()
             self._processes.independent = True
-        apps: dict[int, spawn.App] = {}
         self._limit(message)
         if message["attach"] is not None:
             self._listen(message["attach"])
-        environment = node_layer(message, os.environb)
-        problems = []
-        for number in sorted({spec["app"] for spec in message["ranks"]}):
-            try:
-                spawn.check_file_limit(message, bool(self._processes.ranks))
-                apps[number] = spawn.prepare_app(message["apps"][number], environment, message["python"])
-            except spawn.Problem as problem:
-                problems.append({"cause": problem.cause, "detail": problem.detail})
-        if message["rendezvous"] is not None:
-            try:
-                self._serve_rendezvous(message["rendezvous"])
-            except OSError as error:
-                problems.append({"cause": "rendezvous-failed", "detail": str(error)})
-        if problems:
-            self._session.send({"type": "refused", "problems": problems})
-            return
-        for spec in message["ranks"]:
-            if spec["stdin"]:
-                self._session.open_receiving(stream_channel(spec["rank"], STDIN), message["window"])
-        number = message["number"]
-        self._prepared[number] = message, apps
-        self._worlds += 1
-        if self._state != "running":
-            self._state = "prepared"
-        if message["mpi"] is None:
-            self._ready(number, "")
-        else:
-            description = {**message["mpi"], "node": message["node"]}
-            self._wireup.open_world(description, message["ranks"])
-            self._wireup.offer_pmix(description, list(apps.values()), lambda reason: self._ready(number, reason))
-
-    def _ready(self, number: int, reason: str) -> None:
-        """Report that the ranks of a world are ready, or refused for a reason; ignored after a stop."""
-        if number not in self._prepared:
-            return
-        if reason:
-            self._session.send({"type": "refused", "problems": [{"cause": "pmix-missing", "detail": reason}]})
-            self._worlds -= 1
-            self._cancel({"number": number})
-            return
-        apps = self._prepared[number][1].values()
-        notes = [app.note for app in apps if app.note]
-        self._session.send({"type": "ready", "programs": [decode(app.path) for app in apps], "notes": notes})
-
-    def _serve_rendezvous(self, member: dict[str, Any]) -> None:
-        from mpilaunch.daemon.rendezvous import Rendezvous  # only for Horovod
-
-        self._rendezvous = Rendezvous(member["address"], member["port"], member["secret"], self._poller, self._timers.set)
+        if self._worlds.prepare(message):
+            if self._state != "running":
+                self._state = "prepared"
+            self._worlds.offer_mpi(message["number"])
 
     def _listen(self, attach: dict[str, Any]) -> None:
         """Listen for the head to connect again after a lost channel, and send it the path, or why there is no socket."""
@@ -206,45 +156,20 @@ class Daemon:
         except OSError as error:
             self._session.send({"type": "listening", "path": "", "error": "no place for a socket there: %s" % error})
 
-    def _beat(self) -> None:
-        self._timers.set("pulse", self._pulse.beat(self._pulse_limit), self._beat)
+    def _beat(self, limit: float) -> None:
+        self._timers.set("pulse", self._pulse.beat(limit), lambda: self._beat(limit))
 
     def _launch(self, message: dict[str, Any]) -> None:
         """Start the ranks of some of the prepared worlds; the others wait for a later `launch`."""
-        if not self._prepared:
+        if not self._worlds.waiting:
             return  # stopped meanwhile
         self._state = "running"
         self._lifeline.keep()
         self._timers.drop("sweep")
         self._evidence = self._evidence or Evidence()
         for number in message["numbers"]:
-            self._start(*self._prepared.pop(number))
+            self._worlds.start(number)
         self._after_exits()
-
-    def _start(self, plan: dict[str, Any], apps: dict[int, spawn.App]) -> None:
-        started, failed = [], []
-        for spec in plan["ranks"]:
-            rank = spec["rank"]
-            descriptors = self._forwarder.open_rank(rank, spec["stdin"], plan["merge_stderr"], plan["window"])
-            if plan["mpi"] is not None and plan["mpi"]["descriptor"] is not None:
-                descriptors[plan["mpi"]["descriptor"]] = self._wireup.open_rank(rank, plan["mpi"]["descriptor"])
-            environment = {**spec["environment"], **self._wireup.environment(rank, apps[spec["app"]])}
-            try:
-                pid = spawn.start(apps[spec["app"]], spec, environment, descriptors)
-            except OSError as error:
-                failed.append([rank, error.errno, time.monotonic()])
-                self._forwarder.close_input(rank)
-                self._wireup.close_rank(rank, by_itself=False)
-            else:
-                started.append([rank, pid, time.monotonic()])
-                self._processes.started(pid, rank)
-            finally:
-                for descriptor in descriptors.values():
-                    os.close(descriptor)
-        self._session.send({"type": "started", "ranks": started, "failed": failed})
-        app_of = {spec["rank"]: spec["app"] for spec in plan["ranks"]}
-        for number, app in apps.items():
-            self._wireup.watch({rank: pid for rank, pid, _ in started if app_of[rank] == number}, app.path)
 
     def _add_world(self, message: dict[str, Any]) -> None:
         self._wireup.open_world({**message["mpi"], "node": None}, [])
@@ -270,7 +195,7 @@ class Daemon:
         self._processes.signal(number)
         if number == signal.SIGSTOP:
             # The head is about to stop itself; its next byte starts the clock of silence again.
-            self._timers.drop("silence")
+            self._lifeline.silence.stop()
 
     def _release(self, message: dict[str, Any]) -> None:
         self._released = True
@@ -278,18 +203,18 @@ class Daemon:
 
     def _cancel(self, message: dict[str, Any]) -> None:
         """Drop the ranks of a world that was prepared."""
-        self._prepared.pop(message["number"], None)
+        self._worlds.drop(message["number"])
         self._after_cancel()
 
     def _after_cancel(self) -> None:
         """Begin the end if no rank is left or will start; a sweep that is due comes in its own time."""
-        if self._state == "prepared" and not self._prepared:
+        if self._state == "prepared" and not self._worlds.waiting:
             self._finish()
         elif "sweep" not in self._timers:
             self._after_exits()
 
     def _stop(self, message: dict[str, Any]) -> None:
-        self._prepared.clear()
+        self._worlds.drop_all()
         if self._state == "running":
             self._processes.end(message["steps"], shared=message.get("shared") is True)
         self._after_cancel()
@@ -298,11 +223,11 @@ class Daemon:
 
     def _busy(self) -> bool:
         """Return whether ranks run, are about to start, or are still ending."""
-        return bool(self._processes.ranks) or bool(self._prepared) or self._processes.ending
+        return bool(self._processes.ranks) or self._worlds.waiting or self._processes.ending
 
-    def _take_signals(self) -> None:
+    def _take_signals(self, pipe: int) -> None:
         # SIGTERM first: ranks that died of the same signal then count as stopped.
-        if signal.SIGTERM in os.read(self._signals, 4096):
+        if signal.SIGTERM in os.read(pipe, 4096):
             self._terminated()
         self._children_ended()
 
@@ -344,7 +269,7 @@ class Daemon:
 
     def _sweep_later(self) -> None:
         """Set the deadline for processes that are stuck or have left their group; the end of the others is an event."""
-        self._timers.set("sweep", self._plan["drain"], self._sweep)
+        self._timers.set("sweep", self._worlds.drain, self._sweep)
 
     def _sweep(self) -> None:
         if self._processes.signals_left:
@@ -376,9 +301,8 @@ class Daemon:
     def _finish(self) -> None:
         self._state = "finished"
         self._timers.drop("sweep")
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-        self._session.send({"type": "finished", "worlds": self._worlds, "swept": self._swept})
+        self._worlds.close()
+        self._session.send({"type": "finished", "worlds": self._worlds.count, "swept": self._swept})
         self._swept = []
 
 

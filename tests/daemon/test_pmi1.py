@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.daemon.mpi import pmi1
-from mpilaunch.daemon.mpi.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, MAX_KEY, MAX_PUTS, MAX_VALUE, ProtocolError
+from mpilaunch.daemon.mpi.key_values import MAX_KEY, MAX_PUTS, MAX_VALUE
+from mpilaunch.daemon.mpi.pmi import ABORTED, ABSENT, CONNECTED, FINALIZED, ProtocolError
 from tests.support.mpi.pmi import INIT, Node
 
 BARRIER = "cmd=barrier_in"

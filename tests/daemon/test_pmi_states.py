@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from mpilaunch.daemon.mpi.pmi import MAX_PAIRS, MAX_PENDING, ProtocolError
+from mpilaunch.daemon.mpi.key_values import MAX_PAIRS
+from mpilaunch.daemon.mpi.pmi import MAX_PENDING, ProtocolError
 from tests.support.mpi.fuzz import run_apart
 from tests.support.mpi.pmi import Node
 from tests.support.mpi.pmi2 import begun, message, say

@@ -464,12 +464,12 @@ def test_members_that_there_are_not_are_refused_on_the_node(members: list[tuple[
     sent: list[object] = []
     answers: list[str] = []
     ranks = members_of_a_world(sent, answers)
-    ranks.collective("fence", members, 1, b"", 1)
-    ranks.modex("other", 0, 2)
-    ranks.modex("w", 4, 3)
+    ranks.requests.collective("fence", members, 1, b"", 1)
+    ranks.requests.modex("other", 0, 2)
+    ranks.requests.modex("w", 4, 3)
     assert (sent, answers) == ([], ["not-found"] * 3)
-    ranks.collective("fence", [("w", -1)], 2, b"", 4)
-    ranks.modex("w", 3, 5)
+    ranks.requests.collective("fence", [("w", -1)], 2, b"", 4)
+    ranks.requests.modex("w", 3, 5)
     assert len(sent) == 2
 
 
@@ -485,7 +485,7 @@ def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
 
     ranks = PmixRanks(None, send, "", send, send, send, send, send, send)
     ranks._helper = Helper()
-    ranks._worlds = {"w": {"size": 4, "node": 0, "ranks_by_node": [[0, 1], [2, 3]]}}
+    ranks._worlds.known = {"w": {"size": 4, "node": 0, "ranks_by_node": [[0, 1], [2, 3]]}}
     return ranks
 
 
@@ -496,7 +496,7 @@ def test_each_message_between_daemon_and_helper_has_a_handler(tmp_path: Path) ->
         helper = Helper(theirs, Poller(), str(tmp_path))
         assert set(helper._handlers) == set(DAEMON_SENDS)
         helper._channel.close()
-        for pipe in (helper._woken, helper._wake):
+        for pipe in helper._posts.pipe:
             os.close(pipe)
 
 

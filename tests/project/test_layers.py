@@ -23,6 +23,7 @@ KNOWN_NAMES_ONLY = {"mpilaunch.job.state": {"signal"}}
 LONGEST_MODULE = 400
 MOST_MODULES = 12
 MOST_AT_THE_TOP = 7
+MOST_ATTRIBUTES = 15
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module_of)
@@ -59,6 +60,16 @@ def test_no_folder_holds_more_modules_than_a_reader_can_see_at_once() -> None:
     count = Counter(path.parent.relative_to(ROOT) for path in SOURCES)
     assert {str(folder): number for folder, number in count.items() if number > MOST_MODULES} == {}
     assert count[pathlib.Path("mpilaunch")] <= MOST_AT_THE_TOP
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=module_of)
+def test_no_class_has_more_attributes_than_a_reader_can_remember(path: pathlib.Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and "NamedTuple" not in map(ast.unparse, node.bases):
+            stored = (one for one in ast.walk(node) if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store))
+            names = {one.attr for one in stored if isinstance(one.value, ast.Name) and one.value.id == "self"}
+            names |= {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
+            assert len(names) <= MOST_ATTRIBUTES, f"{path}:{node.lineno}: {node.name} has {len(names)}"
 
 
 def test_the_rule_knows_every_layer() -> None:

@@ -1,4 +1,4 @@
-"""One world's key-value space, barriers (the fences of MPI_Init) and names on one node, for both PMI protocols.
+"""One world on one node, for both PMI protocols: its barriers (the fences of MPI_Init), names and spawned worlds.
 
 No I/O: the protocols (pmi1, pmi2) call the methods; requests to other nodes go to the head through functions of `wireup`.
 Puts stay here until every living rank of the node is in a barrier; then one message goes to the head, and one comes back with
@@ -8,6 +8,7 @@ ranks: the head knows that such a barrier cannot complete, and ends the job.
 
 from __future__ import annotations
 
+from mpilaunch.daemon.mpi.key_values import MAX_NODE_ATTRIBUTES, KeyValues, NodeAttributes, fits_a_line
 from mpilaunch.wire.environment import decode
 
 TYPE_CHECKING = False
@@ -23,15 +24,10 @@ if TYPE_CHECKING:
     Ask = Callable[[str, dict[str, Any], Answered], None]
     """(what, details, done): request a service of the head."""
 
-MAX_NAME, MAX_KEY, MAX_VALUE = 256, 64, 1024
-"""Longest name, key and value in bytes; sent to every rank, and enforced."""
+MAX_NAME = 256
+"""Longest name of a world in bytes; sent to every rank."""
 MAX_PORT = 2048
 """Longest published name and port together, in bytes."""
-MAX_PUTS = 256 << 10
-"""Bytes of keys and values that one rank may put; MPICH puts some hundreds."""
-MAX_PAIRS = 8192
-"""Puts of one rank: a short pair costs some hundred bytes of memory."""
-MAX_NODE_ATTRIBUTES = 1024
 MAX_COUNT = 1 << 20
 """Ranks, arguments or pairs that one MPI_Comm_spawn may name."""
 MAX_PENDING = 64
@@ -62,6 +58,9 @@ class _Barrier:
 class PmiWorld:
     """One world on one node.
 
+    Attributes:
+        key_values: the pairs that its ranks put and get.
+
     Args:
         description: the `mpi` member of `prepare`.
         ranks: the app of each rank of the world on this node.
@@ -82,22 +81,21 @@ class PmiWorld:
         self.name: str = description["world"]
         self.size: int = description["size"]
         self.universe_size: int = description["pmi_universe_size"]
-        self.parent: str = description["parent"]
         self.apps = ranks
         self.states = dict.fromkeys(ranks, ABSENT)
         self._collective, self._ask, self._abort, self._connected = collective, ask, abort, connected
         mapping = mapping_text(description["blocks"])
-        self.attributes = {MAPPING_KEY: mapping} if len(mapping) <= LONGEST_MAPPING else {}
-        self._known: dict[str, str] = {}
-        self._learn(description["pairs"])
-        self._new: dict[str, str] = {}
-        self._put_bytes = dict.fromkeys(ranks, 0)
-        self._puts = dict.fromkeys(ranks, 0)
+        attributes = {MAPPING_KEY: mapping} if len(mapping) <= LONGEST_MAPPING else {}
+        self.key_values = KeyValues(ranks, attributes, description["pairs"])
+        self._node_attributes = NodeAttributes()
         self._pending = dict.fromkeys(ranks, 0)
-        self._node_attributes: dict[str, str] = {}
-        self._waiting_for: dict[str, list[Callable[[str | None], None]]] = {}
         self._living = set(ranks)
         self._barriers: dict[tuple[str, str], list[_Barrier]] = {}
+
+    @property
+    def parent(self) -> str:
+        """The world that has spawned this one, or ""."""
+        return str(self.description["parent"])
 
     # The life of a rank
 
@@ -134,48 +132,20 @@ class PmiWorld:
 
         return answer
 
-    # The key-value space
-
-    def put(self, rank: int, key: str, value: str) -> str:
-        """Keep a pair until the next barrier; return the reason if it is refused, else ""."""
-        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
-            return "key_or_value_too_long"
-        if not _fits_a_line(key + value):
-            return "key_or_value_with_newline"
-        if self._put_bytes[rank] + len(key) + len(value) > MAX_PUTS or self._puts[rank] >= MAX_PAIRS:
-            return "too_much"
-        self._puts[rank] += 1
-        self._put_bytes[rank] += len(key) + len(value)
-        self._new[key] = value
-        return ""
-
-    def get(self, key: str) -> str | None:
-        """Return a value, None if no rank has put it yet."""
-        return self.attributes.get(key, self._new.get(key, self._known.get(key)))
-
-    def _learn(self, pairs: Any) -> None:
-        """Add the pairs of other nodes, which are not trusted: skip pairs that `put` would refuse."""
-        if isinstance(pairs, dict):
-            self._known.update(
-                (key, value)
-                for key, value in pairs.items()
-                if isinstance(value, str) and len(key) <= MAX_KEY and len(value) <= MAX_VALUE and _fits_a_line(key + value)
-            )
+    # Attributes of the node
 
     def put_on_node(self, key: str, value: str) -> None:
         """Keep an attribute of this node, and answer the ranks that wait for it."""
-        if key not in self._node_attributes and len(self._node_attributes) >= MAX_NODE_ATTRIBUTES:
+        if not self._node_attributes.put(key, value):
             raise ProtocolError("more than %d attributes of a node" % MAX_NODE_ATTRIBUTES)
-        self._node_attributes[key] = value
-        for done in self._waiting_for.pop(key, ()):
-            done(value)
 
     def get_on_node(self, rank: int, key: str, wait: bool, done: Callable[[str | None], None]) -> None:
         """Call `done` with an attribute of this node, at once (None if missing) or when it exists (`wait`)."""
-        if key in self._node_attributes or not wait:
-            done(self._node_attributes.get(key))
+        value = self._node_attributes.get(key)
+        if value is None and wait:
+            self._node_attributes.wait_for(key, self._pend(rank, done))
         else:
-            self._waiting_for.setdefault(key, []).append(self._pend(rank, done))
+            done(value)
 
     # Barriers
 
@@ -230,11 +200,8 @@ class PmiWorld:
             self._release(key, [])
             return
         names = [[self.name, number] for number in ([-1] if numbers is None else sorted(numbers))]
-        pairs = {} if group == NODE else self._new
-        if group == WORLD:
-            # After a barrier of a smaller group, the other nodes still need these pairs.
-            self._known.update(pairs)
-            self._new = {}
+        # After a barrier of a smaller group, the other nodes still need these pairs.
+        pairs = {} if group == NODE else self.key_values.new(keep=group != WORLD)
 
         def done(answer: dict[str, Any]) -> None:
             self._release(key, answer["parts"])
@@ -243,7 +210,7 @@ class PmiWorld:
 
     def _release(self, key: tuple[str, str], parts: list[Any]) -> None:
         for pairs in parts:
-            self._learn(pairs)
+            self.key_values.learn(pairs)
         barriers = self._barriers[key]
         barrier = barriers.pop(0)
         if not barriers:
@@ -267,23 +234,18 @@ class PmiWorld:
 
         def answered(answer: dict[str, Any]) -> None:
             port = (answer.get("values") or {}).get(name)
-            done(port if isinstance(port, str) and len(port) <= MAX_PORT and _fits_a_line(port) else None)
+            done(port if isinstance(port, str) and len(port) <= MAX_PORT and fits_a_line(port) else None)
 
         self._ask_of_name(rank, "lookup", {"names": [name], "wait": False}, name, answered)
 
     def _ask_of_name(self, rank: int, what: str, details: dict[str, Any], text: str, done: Callable[[Any], None]) -> None:
-        if len(text) > MAX_PORT or not _fits_a_line(text):
+        if len(text) > MAX_PORT or not fits_a_line(text):
             raise ProtocolError("%s of a name and port of more than %d bytes, or with a newline" % (what, MAX_PORT))
         self._ask(what, {"space": "pmi", **details}, self._pend(rank, done))
 
     def spawn(self, rank: int, apps: list[dict[str, Any]], pairs: dict[str, str], done: Callable[[Any], None]) -> None:
         """Start a new world of these apps (`ask`, docs/wire.md), with `pairs` in its key-value space."""
         self._ask("spawn", {"world": self.name, "rank": rank, "apps": apps, "pairs": pairs}, self._pend(rank, done))
-
-
-def _fits_a_line(text: str) -> bool:
-    """Return whether a text is latin-1, as the ranks' bytes are decoded, without newline and NUL."""
-    return "\n" not in text and "\0" not in text and (text.isascii() or max(text) <= "\xff")
 
 
 def mapping_text(blocks: list[list[int]]) -> str:

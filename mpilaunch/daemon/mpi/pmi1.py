@@ -9,6 +9,7 @@ The protocol: MPICH's src/pmi/maint/pmi-1.1.txt and pmi-1.2.txt, and Flux RFC 13
 from __future__ import annotations
 
 from mpilaunch.daemon.mpi import pmi
+from mpilaunch.daemon.mpi.key_values import MAX_KEY, MAX_VALUE
 from mpilaunch.daemon.mpi.pmi2 import Pmi2
 
 TYPE_CHECKING = False
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-LONGEST_LINE = 4 * pmi.MAX_VALUE
+LONGEST_LINE = 4 * MAX_VALUE
 MAX_SPAWN_LINES = 10_000
 """Lines of one MPI_Comm_spawn: three for each argument, pair and info key."""
 MAX_SPAWN_BYTES = 1 << 20
@@ -109,11 +110,11 @@ class Pmi1:
         if self._is_of_another_world(words):
             refusal = "no_such_kvs"
         else:
-            refusal = self._world.put(self._rank, words["key"], words["value"])
+            refusal = self._world.key_values.put(self._rank, words["key"], words["value"])
         self._reply("put_result", rc=-1 if refusal else 0, msg=refusal or "success")
 
     def _get(self, words: dict[str, str]) -> None:
-        value = self._world.get(words["key"])
+        value = self._world.key_values.get(words["key"])
         if self._is_of_another_world(words):
             self._reply("get_result", rc=-1, msg="no_such_kvs", value="unknown")
         elif value is None:
@@ -189,7 +190,7 @@ class Pmi1:
             self._reply("spawn_result", rc=0, msg="success", errcodes=",".join(codes))
 
 
-_MAXES = {"kvsname_max": pmi.MAX_NAME, "keylen_max": pmi.MAX_KEY, "vallen_max": pmi.MAX_VALUE}
+_MAXES = {"kvsname_max": pmi.MAX_NAME, "keylen_max": MAX_KEY, "vallen_max": MAX_VALUE}
 _COMMANDS: dict[str, Callable[[Pmi1, dict[str, str]], None]] = {
     "init": Pmi1._init,
     "get_maxes": lambda one, words: one._reply("maxes", rc=0, **_MAXES),

@@ -7,6 +7,7 @@ one in a value. The protocol: MPICH's src/pmi/src/pmi2_*.c, Slurm's src/plugins/
 from __future__ import annotations
 
 from mpilaunch.daemon.mpi import pmi
+from mpilaunch.daemon.mpi.key_values import MAX_KEY, MAX_VALUE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,24 +88,24 @@ class Pmi2:
     # Keys, barriers, attributes
 
     def _kvs_put(self, words: dict[str, str]) -> None:
-        refusal = self._world.put(self._rank, words["key"], words.get("value", ""))
+        refusal = self._world.key_values.put(self._rank, words["key"], words.get("value", ""))
         self._reply(words, "kvs-put-response", rc=1 if refusal else 0, **({"errmsg": refusal} if refusal else {}))
 
     def _kvs_get(self, words: dict[str, str]) -> None:
         is_of_another_world = words.get("jobid") not in (None, "", self._world.name)
-        self._reply_value(words, "kvs-get-response", None if is_of_another_world else self._world.get(words["key"]))
+        self._reply_value(words, "kvs-get-response", None if is_of_another_world else self._world.key_values.get(words["key"]))
 
     def _kvs_fence(self, words: dict[str, str]) -> None:
         self._world.barrier(self._rank, pmi.WORLD, "", lambda: self._reply(words, "kvs-fence-response", rc=0))
 
     def _info_getjobattr(self, words: dict[str, str]) -> None:
         size = self._world.universe_size
-        attributes = {**self._world.attributes, **({"universeSize": str(size)} if size else {})}
+        attributes = {**self._world.key_values.attributes, **({"universeSize": str(size)} if size else {})}
         self._reply_value(words, "info-getjobattr-response", attributes.get(words["key"]))
 
     def _info_putnodeattr(self, words: dict[str, str]) -> None:
         key, value = words["key"], words["value"]
-        if len(key) > pmi.MAX_KEY or len(value) > pmi.MAX_VALUE:
+        if len(key) > MAX_KEY or len(value) > MAX_VALUE:
             self._reply(words, "info-putnodeattr-response", rc=1, errmsg="key_or_value_too_long")
         else:
             self._world.put_on_node(key, value)

@@ -88,6 +88,38 @@ def _leave_daemon(keep: list[int], output: int) -> None:
         del os.environ[name]
 
 
+class Posts:
+    """Calls from libpmix's thread, made in the loop.
+
+    Args:
+        waiting: returns how many calls of libpmix wait for an answer, which count too.
+    """
+
+    def __init__(self, poller: Poller, waiting: Callable[[], int]) -> None:
+        self._waiting = waiting
+        self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
+        self.pipe = self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        poller.watch(self._woken, self._run)
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> bool:
+        """Have the loop call a function; return False when too many calls wait already."""
+        if len(self._posted) + self._waiting() >= MOST_WAITING:
+            return False
+        self._posted.append((function, arguments))
+        try:
+            os.write(self._wake, b".")
+        except BlockingIOError:
+            pass  # the pipe is full: the loop will wake
+        return True
+
+    def _run(self) -> None:
+        os.read(self._woken, 4096)
+        while self._posted:
+            function, arguments = self._posted.popleft()
+            function(*arguments)
+
+
 class Helper:
     """The loop between the daemon's channel and libpmix."""
 
@@ -99,14 +131,11 @@ class Helper:
         self._handlers: dict[str, Callable[[dict[str, Any], bytes], None]] = {
             "register": self._register, "answer": self._answer, "modex_request": self._request_modex, "end": self._end
         }  # fmt: skip
-        self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
         self._waiting: dict[int, tuple[Answer, float]] = {}
         self._modex_tokens: dict[int, int] = {}
         self._count = 0
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
-        poller.watch(self._woken, self._run_posted)
-        self._upcalls = Upcalls(self._post, self._channel.send, self._ask)
+        self._posts = Posts(poller, lambda: len(self._waiting))
+        self._upcalls = Upcalls(self._posts.post, self._channel.send, self._ask)
         self._modex_ready = pmix.ModexReady(self._modex_done)
         self._library: Any = None
 
@@ -166,25 +195,6 @@ class Helper:
                 self._library.PMIx_server_deregister_client(byref(pmix.Proc(world.namespace, rank)), None, None)
             self._library.PMIx_server_deregister_nspace(byref(pmix.Proc(world.namespace, 0)), None, None)
 
-    # From libpmix's thread to the loop
-
-    def _post(self, function: Callable[..., None], *arguments: Any) -> bool:
-        """Have the loop call a function; return False when too many calls wait already."""
-        if len(self._posted) + len(self._waiting) >= MOST_WAITING:
-            return False
-        self._posted.append((function, arguments))
-        try:
-            os.write(self._wake, b".")
-        except BlockingIOError:
-            pass  # the pipe is full: the loop will wake
-        return True
-
-    def _run_posted(self) -> None:
-        os.read(self._woken, 4096)
-        while self._posted:
-            function, arguments = self._posted.popleft()
-            function(*arguments)
-
     # To the daemon, and its answers
 
     def _ask(self, message: dict[str, Any], data: bytes, answer: Answer, timeout: float) -> None:
@@ -227,7 +237,7 @@ class Helper:
             self._send_modex(self._count, status, b"")
 
     def _modex_done(self, status: int, data: int, size: int, number: int) -> None:
-        self._post(self._send_modex, number, status, ctypes.string_at(data, size) if size else b"")
+        self._posts.post(self._send_modex, number, status, ctypes.string_at(data, size) if size else b"")
 
     def _send_modex(self, number: int, status: int, data: bytes) -> None:
         token = self._modex_tokens.pop(number)

@@ -245,7 +245,7 @@ class Upcalled:
     def end(self) -> None:
         """Let go of the channel and the pipe."""
         self.helper._channel.close()
-        for descriptor in (self.helper._woken, self.helper._wake):
+        for descriptor in self.helper._posts.pipe:
             os.close(descriptor)
 
     def _proc(self) -> Any:
@@ -336,8 +336,8 @@ class Conversation(Head):
             wireup.offer_pmix(description, [app], self.ready.append)
             _, (descriptor,), _, _ = socket.recv_fds(HERE, 1, 1)
             connection = socket.socket(fileno=descriptor)
-            assert wireup._pmix is not None and wireup._pmix._helper is not None
-            pid, kind = wireup._pmix._helper.pid, self.random.random()
+            assert wireup._pmix.ranks is not None and wireup._pmix.ranks._helper is not None
+            pid, kind = wireup._pmix.ranks._helper.pid, self.random.random()
             if self.hostile and kind < 0.3:
                 self.helpers.append(Upcalled(self, index, connection, pid, os.path.join(place.path, "pmix")))
             else:
@@ -373,7 +373,8 @@ class Conversation(Head):
             self._turn()
             if len(done) == NODES and not self.due:
                 break
-        states = [state for node in self.nodes if node._pmix is not None for state in node._pmix.states.values()]
+        used = [node._pmix.ranks for node in self.nodes if node._pmix.ranks is not None]
+        states = [state for ranks in used for state in ranks.states.values()]
         if not self.hostile:
             assert states == ["finalized"] * SIZE, states
         for index, node in enumerate(self.nodes):
@@ -383,8 +384,8 @@ class Conversation(Head):
         for one in self.helpers:
             one.end()
         for index, node in enumerate(self.nodes):
-            process = node._pmix and node._pmix._helper
-            assert process or self.helpers[index].hostile, node._pmix and node._pmix.reason
+            process = node._pmix.ranks and node._pmix.ranks._helper
+            assert process or self.helpers[index].hostile, node._pmix.error
             if process:
                 os.kill(process.pid, signal.SIGKILL)
             node.close()
