@@ -66,7 +66,7 @@ help:
 	@echo 'make test-chaos  random jobs with random faults, others at each run, for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make test-frameworks  JAX, TensorFlow, Lightning and others, on two ranks here and on two hosts; writes docs/frameworks.md (as root, 8 min)'
-	@echo 'make lint      ruff and mypy --strict'
+	@echo 'make lint      ruff, and mypy --strict over product, tests and benchmarks'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios, and under the same failures (as root, 25 min)'
 	@echo 'make bench-scale  the head with up to 1,000 nodes and 10,000 ranks: CPU time and memory'
 	@echo 'make wheel     build dist/mpilaunch-*.whl'

@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent
@@ -139,7 +140,7 @@ class Case:
     act: Callable[[Run], None] = nothing
     ranks: int = 2
     hosts: tuple[str, ...] = ()
-    options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     variables: dict[str, dict[str, str]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     shell: str = ""
@@ -365,10 +366,10 @@ def _parent(pid: int) -> int:
 # The page
 
 
-def page(data: dict[str, object]) -> str:
+def page(data: dict[str, Any]) -> str:
     """Return the table of the results."""
-    cases: dict[str, dict[str, dict[str, object]]] = data["cases"]  # type: ignore[assignment]
-    versions: dict[str, str] = data["versions"]  # type: ignore[assignment]
+    cases: dict[str, dict[str, dict[str, object]]] = data["cases"]
+    versions: dict[str, str] = data["versions"]
     names = list(versions)
     lines = ["| what happens | " + " | ".join(names) + " |", "| --- " * (len(names) + 1) + "|"]
     for case in CASES:

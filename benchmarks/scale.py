@@ -17,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from mpilaunch.cli import command  # noqa: E402
 from mpilaunch.cli.console import Console  # noqa: E402
 from mpilaunch.cli.job.make import make_job  # noqa: E402
 from mpilaunch.cli.verbs.error_report import ErrorReport  # noqa: E402
-from mpilaunch.head.begin import Agents  # noqa: E402
 from mpilaunch.head.launch import Launch  # noqa: E402
 from mpilaunch.head.nodes import bundle  # noqa: E402
+from mpilaunch.head.nodes.agents import Agents  # noqa: E402
 from mpilaunch.head.signals import SignalRelay  # noqa: E402
 from mpilaunch.hosts.allocation import Node  # noqa: E402
 from mpilaunch.wire.frames import CONTROL, MARKER, STDERR, STDIN, STDOUT, stream_channel  # noqa: E402
@@ -133,11 +133,11 @@ class ScriptedNode:
             self._end("finalized")
 
     def _end(self, mpi: str) -> None:
-        end = {"code": 0, "signal": None, "core": False, "stopped": False, "stdin_read": 0, "mpi": mpi, "evidence": {}}
+        end: dict[str, Any] = {"code": 0, "signal": None, "core": False, "stopped": False, "mpi": mpi}
         for rank in self._ranks:
             for stream in (STDOUT, STDERR):
                 self._session.send_end(stream_channel(rank, stream))
-            self._say("exited", rank=rank, clock=time.monotonic(), **end)
+            self._say("exited", rank=rank, clock=time.monotonic(), stdin_read=0, evidence={}, **end)
         self._say("finished", worlds=1, swept=[])
 
     def _say(self, kind: str, /, **members: Any) -> None:
@@ -170,8 +170,10 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
     job = make_job(asked.settings, asked.sections, {})
     scripts = Scripts(nature == FENCE)
 
+    grown = 0
+
     async def run() -> int:
-        agents = Agents(job, job.job_map.nodes)
+        agents: Mapping[str, Any] = Agents(job, job.job_map.nodes)
         if nature != DAEMONS:
             agents = dict.fromkeys(agents, scripts)
         launch = Launch(job, agents, Console())
@@ -183,7 +185,6 @@ def measure(nodes: int, ranks: int, nature: str) -> dict[str, float]:
         grown = resident() - before
         return verdict.exit_code
 
-    grown = 0
     code = asyncio.run(run())
     assert code == 0, f"the launch ended with {code}"
     return {
@@ -210,7 +211,7 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
     """Return b of the power a * x ** b that fits the larger half of the points best."""
     logs = [(math.log(x), math.log(max(y, 1e-9))) for x, y in points[len(points) // 2 :]]
     mean_x, mean_y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
-    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum((x - mean_x) ** 2 for x, _ in logs)
+    return float(sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum((x - mean_x) ** 2 for x, _ in logs))
 
 
 def curves() -> list[dict[str, Any]]:
@@ -241,7 +242,8 @@ def main() -> None:
     parser.add_argument("--nodes-are", choices=NATURES, default=SCRIPTS, help="with --one; where they fence, ranks do so once")
     arguments = parser.parse_args()
     if arguments.one:
-        print(json.dumps(measure(*arguments.one, arguments.nodes_are)))
+        nodes, ranks = arguments.one
+        print(json.dumps(measure(nodes, ranks, arguments.nodes_are)))
         return
     from page import table_page  # beside this file
 

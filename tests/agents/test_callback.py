@@ -21,7 +21,8 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER
 from mpilaunch_agents.callback import listener as callback_listener
 from mpilaunch_agents.callback import wrapper as callback
-from mpilaunch_agents.callback.wrapper import SECRET, CallbackAgent
+from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET
+from mpilaunch_agents.callback.wrapper import CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder, with_agent
 from mpilaunch_agents.registry import AGENTS, load
 from tests.support.command_line import job
@@ -308,7 +309,7 @@ def test_a_head_with_another_certificate_is_rejected(agent: str, monkeypatch: py
         made, seen = load(agent, AgentOptions(call_back=(agent,))), Recorder()
         await made.open(Node(0, "somewhere", (), ""), [sys.executable, "-c", "print('up')"], seen)
         end = await seen.ended()
-        assert (end.exit_code, end.cause) == (callback.CANNOT_CONNECT, "head-unreachable")
+        assert (end.exit_code, end.cause) == (CANNOT_CONNECT, "head-unreachable")
         assert b"the certificate is not the head's" in seen.stderr and not seen.stdout
         await made.close()
 
@@ -345,9 +346,8 @@ def test_a_lost_stream_is_not_a_lost_job_where_pods_call_back(pods: Pods, tmp_pa
         out, errors = process.communicate(timeout=30)
     go.unlink()
     assert (process.returncode, sorted(out.split()), errors) == (0, ["0", "1"], "")
-    for pod, dead in earlier.items():
-        wait_until(lambda pod=pod: not pods.processes(pod), "the pod is empty")
-        wait_until(lambda pod=pod, dead=dead: pods.zombies(pod) == dead, "the pod has no other zombies")
+    wait_until(lambda: not any(map(pods.processes, earlier)), "the pods are empty")
+    wait_until(lambda: {pod: pods.zombies(pod) for pod in earlier} == earlier, "the pods have no other zombies")
 
 
 def kubectls(pid: int) -> list[int]:

@@ -280,8 +280,13 @@ def launched(pods: Pods, *program: str) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
         yield process
-    for name in pods.names[:2]:
-        wait_until(lambda name=name: not pods.processes(name), f"{name} is empty")
+    wait_until(lambda: not any(map(pods.processes, pods.names[:2])), "the pods are empty")
+
+
+def drop_sessions(pods: Pods) -> None:
+    seen = pods.server.sessions
+    pods.server.drop()
+    wait_until(lambda: pods.server.sessions >= seen + 2, "the head has come back to both pods")
 
 
 @pytest.mark.testbed
@@ -291,9 +296,7 @@ def test_a_lost_stream_is_not_a_lost_job(pods: Pods) -> None:
     text = f"echo up; until [ -e {go} ]; do sleep 0.05; done; seq -f $RANK:%.0f 50000; exit $((RANK * 5))"
     with launched(pods, "--continue-on-error", "sh", "-c", text) as process:
         for _ in range(2):
-            sessions = pods.server.sessions
-            pods.server.drop()
-            wait_until(lambda seen=sessions: pods.server.sessions >= seen + 2, "the head has come back to both pods")
+            drop_sessions(pods)
         go.touch()
         out, errors = process.communicate(timeout=30)
     go.unlink()
@@ -327,8 +330,7 @@ def test_a_killed_head_leaves_nothing_in_the_pods(pods: Pods) -> None:
     with launched(pods, "--reconnect-timeout", "1", "sh", "-c", "echo up; setsid sleep 600") as process:
         process.kill()
         process.communicate(timeout=30)
-    for name in pods.names[:2]:
-        wait_until(lambda name=name: pods.zombies(name) == before[name], f"{name} has no new zombie")
+    wait_until(lambda: {name: pods.zombies(name) for name in pods.names} == before, "no pod has a new zombie")
 
 
 def test_search_for_kubectl(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from tests.support.agents.programs import remote_shell
 from tests.support.hosts import Hosts
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.kubernetes.podserver import Pod, Refusal
-from tests.support.launching import ROOT, script, wait_until
+from tests.support.launching import script, wait_until
+from tests.support.paths import ROOT
 
 POD = "job-worker-0"
 
@@ -446,8 +447,7 @@ def test_a_killed_launcher_leaves_nothing(nodes: Hosts, mpi: str, number: int) -
         assert [process.stdout.readline() for _ in range(2)] == ["up\n", "up\n"]
         process.send_signal(number)
         process.communicate(timeout=30)
-    for name in nodes.names[:2]:
-        wait_until(lambda name=name: not nodes.processes(name), f"{name} is empty")
+    wait_until(lambda: not any(map(nodes.processes, nodes.names[:2])), "the nodes are empty")
 
 
 @pytest.mark.slow

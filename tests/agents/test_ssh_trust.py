@@ -59,7 +59,7 @@ def listening(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     public = hosts.shared.parent / "host_key.pub"
     for port, name in ((WITH_CERTIFICATE, "node01"), (WITH_OTHER_NAME, "elsewhere")):
         shutil.copy(public, folder / f"{name}.pub")
-        sign = ["ssh-keygen", "-q", "-h", "-s", folder / "ca", "-I", "host", "-n", name, folder / f"{name}.pub"]
+        sign = ["ssh-keygen", "-q", "-h", "-s", f"{folder}/ca", "-I", "host", "-n", name, f"{folder}/{name}.pub"]
         subprocess.run(sign, check=True, capture_output=True)
         hosts.listen("node01", port, f"HostCertificate={folder}/{name}-cert.pub")
     hosts.listen("node01", PORT)

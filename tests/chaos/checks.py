@@ -158,7 +158,7 @@ def _silences(hit: Hit) -> bool:
 
 
 def _code_problems(job: Job, record: Record) -> list[str]:
-    wrong = []
+    wrong: list[str] = []
     code, possible = record.code, possible_codes(job, record.hits, record.seconds)
     assert code is not None
     if code in PYTHON_INTERRUPTED and _interrupted_python(record):

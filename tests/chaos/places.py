@@ -161,7 +161,7 @@ class ChaosHosts(Hosts):
 
     def _list_files(self, place: str) -> set[str]:
         root = self._root(place)
-        found = set()
+        found: set[str] = set()
         for folder in WATCHED:
             for path, folders, files in os.walk(root / folder):
                 # A checkout below /tmp is not the job's.

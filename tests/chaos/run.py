@@ -17,7 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from tests.chaos.checks import Hit, Record, end_bound, gone_bound
 from tests.chaos.places import RUNTIME, ChaosHosts, Process
@@ -82,10 +84,12 @@ class _Run:
         self._began = time.monotonic()
         for fault in self._plan.faults:
             if not fault.after_start:
-                self._at(fault.at, lambda fault=fault: self._do(fault))
+                self._at(fault.at, partial(self._do, fault))
         self._watch()
         code, seconds = self._process.poll(), self._ended or self._now()
-        gone_after, processes, files = None, (), ()
+        gone_after: float | None = None
+        processes: tuple[str, ...] = ()
+        files: tuple[str, ...] = ()
         if code is not None:
             bound = gone_bound(self._job, code, self._hits)
             gone_after, processes = self._wait_gone(max(seconds, self._calm), bound)
@@ -126,7 +130,7 @@ class _Run:
     def _start(self, program: Path) -> subprocess.Popen[bytes]:
         (self._folder / "hosts").write_text("".join(f"{line}\n" for line in host_lines(self._job)))
         words = command(self._job, program, self._folder)
-        stdin: int | object = subprocess.DEVNULL
+        stdin: int | IO[bytes] = subprocess.DEVNULL
         if self._job.stdin == "pipe":
             stdin = subprocess.PIPE
         elif self._job.stdin == "file":
@@ -137,8 +141,8 @@ class _Run:
                 words, env={"XDG_RUNTIME_DIR": RUNTIME}, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, text=False,
                 bufsize=0, start_new_session=True,
             )  # fmt: skip
-        if self._job.stdin == "file":
-            stdin.close()  # type: ignore[attr-defined]
+        if not isinstance(stdin, int):
+            stdin.close()
         os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]
         if process.stdin is not None:
             os.set_blocking(process.stdin.fileno(), False)
@@ -172,7 +176,7 @@ class _Run:
             return
         self._up = True
         for fault in later:
-            self._at(self._now() + fault.at, lambda fault=fault: self._do(fault))
+            self._at(self._now() + fault.at, partial(self._do, fault))
 
     def _read(self) -> None:
         if self._blocked or self._eof or self._closed:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -32,11 +33,11 @@ from mpilaunch.job.state import RankEnd
 from mpilaunch.job.verdict import Verdict
 from tests.support import goldens
 from tests.support.command_line import request
-from tests.support.paths import ROOT
+from tests.support.paths import GOLDEN, ROOT
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory and an environment in which nothing is said; what marks the tests' processes stays."""
     for name in list(os.environ):
         if not name.startswith(("PYTEST", "TESTS_OF_")):
@@ -48,13 +49,13 @@ def here(tmp_path: Path, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def launched(monkeypatch):
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The jobs that were given to the head, which pretends that they went well."""
     from mpilaunch.head import begin as module
 
-    jobs = []
+    jobs: list[Any] = []
 
-    def launch(job, observer, local):
+    def launch(job: Any, observer: Any, local: Any) -> Verdict:
         jobs.append(job)
         return Verdict(0, "ok")
 
@@ -247,7 +248,9 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_messages(here: Path, monkeypatch, capsys, launched, name: str) -> None:
+def test_messages(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], launched: list[Any], name: str
+) -> None:
     words, files, environ = MESSAGES[name]
     for path, text in files.items():
         (here / path).write_text(text)
@@ -257,7 +260,8 @@ def test_messages(here: Path, monkeypatch, capsys, launched, name: str) -> None:
     out, err = capsys.readouterr()
     goldens.check(f"messages/{name}.txt", err)
     assert not out and not launched
-    assert re.match(r"error\[([a-z-]+)\]: ", err)[1] in name
+    reference = re.match(r"error\[([a-z-]+)\]: ", err)
+    assert reference is not None and reference[1] in name
 
 
 BEFORE_A_LAUNCH = ("cli", "hosts", "placement", "job/environment", "job/output")
@@ -277,7 +281,7 @@ def test_every_reference_has_a_golden_message() -> None:
                 text = str(node.args[0].value)
                 if name in ("UsageError", "LaunchError", "error") and re.fullmatch("[a-z]+(-[a-z]+)*", text):
                     references.add(text)
-    golden = [path.read_text() for path in (goldens.GOLDEN / "messages").iterdir()]
+    golden = [path.read_text() for path in (GOLDEN / "messages").iterdir()]
     shown = {match[1] for text in golden if (match := re.match(r"error\[([a-z-]+)\]", text))}
     assert references - {"internal", "output-lost", "file-untrusted", "output-directory"} <= shown
 
@@ -285,7 +289,7 @@ def test_every_reference_has_a_golden_message() -> None:
 # Help
 
 
-def test_nothing_said_gets_a_short_help(capsys) -> None:
+def test_nothing_said_gets_a_short_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     out, err = capsys.readouterr()
     goldens.check("messages/short-help.txt", err)
@@ -294,7 +298,9 @@ def test_nothing_said_gets_a_short_help(capsys) -> None:
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "-help"])
 @pytest.mark.parametrize("columns", ["80", "100"])
-def test_the_help_fits_one_screen(monkeypatch, capsys, flag: str, columns: str) -> None:
+def test_the_help_fits_one_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flag: str, columns: str
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["-np", "4", flag]) == 0
     out, err = capsys.readouterr()
@@ -304,7 +310,7 @@ def test_the_help_fits_one_screen(monkeypatch, capsys, flag: str, columns: str) 
     assert all(topic in out for topic in (*GROUPS, "openmpi", "hydra", "intel", "all"))
 
 
-def test_the_whole_help_has_every_option_in_100_columns(capsys) -> None:
+def test_the_whole_help_has_every_option_in_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help", "all"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
@@ -315,7 +321,9 @@ def test_the_whole_help_has_every_option_in_100_columns(capsys) -> None:
 
 @pytest.mark.parametrize("columns", ["60", "70", "80", "90", "100"])
 @pytest.mark.parametrize("topic", ["all", "openmpi", "hydra", "intel"])
-def test_no_line_of_the_help_ends_inside_a_name(monkeypatch, capsys, topic: str, columns: str) -> None:
+def test_no_line_of_the_help_ends_inside_a_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], topic: str, columns: str
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     assert main(["--help", topic]) == 0
     out = capsys.readouterr().out
@@ -324,7 +332,7 @@ def test_no_line_of_the_help_ends_inside_a_name(monkeypatch, capsys, topic: str,
 
 
 @pytest.mark.parametrize("topic", GROUPS)
-def test_a_topic_has_its_options_and_no_others(capsys, topic: str) -> None:
+def test_a_topic_has_its_options_and_no_others(capsys: pytest.CaptureFixture[str], topic: str) -> None:
     assert main(["--help", topic]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{GROUPS[topic]}:\n")
@@ -334,13 +342,13 @@ def test_a_topic_has_its_options_and_no_others(capsys, topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", ["openmpi", "hydra", "intel"])
-def test_the_help_of_another_launcher(capsys, topic: str) -> None:
+def test_the_help_of_another_launcher(capsys: pytest.CaptureFixture[str], topic: str) -> None:
     assert main(["--help", topic]) == 0
     assert capsys.readouterr().out.startswith("Options of ")
 
 
 @pytest.mark.parametrize(("verb", "flags"), [("up", ["--up-idle", "--host", "--agent"]), ("down", [])])
-def test_a_verb_has_a_help(capsys, verb: str, flags: list[str]) -> None:
+def test_a_verb_has_a_help(capsys: pytest.CaptureFixture[str], verb: str, flags: list[str]) -> None:
     assert main([verb, "--help"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"mpilaunch {verb}") and all(flag in out for flag in flags)
@@ -348,40 +356,40 @@ def test_a_verb_has_a_help(capsys, verb: str, flags: list[str]) -> None:
 
 
 @pytest.mark.parametrize("verb", ["up", "down"])
-def test_a_verb_is_a_topic(capsys, verb: str) -> None:
+def test_a_verb_is_a_topic(capsys: pytest.CaptureFixture[str], verb: str) -> None:
     assert main(["--help", verb]) == 0
     assert capsys.readouterr().out.rstrip() == help_text(verb=verb)
 
 
-def test_a_command_line_behind_help_is_not_a_topic(capsys) -> None:
+def test_a_command_line_behind_help_is_not_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help", "-np", "two", "prog"]) == 0
     assert capsys.readouterr().out.rstrip() == help_text()
 
 
 @pytest.mark.parametrize("name", ["", " "])
-def test_an_empty_program_name_is_an_error(launched, capsys, name: str) -> None:
+def test_an_empty_program_name_is_an_error(launched: list[Any], capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["-np", "2", name]) == 2
     assert capsys.readouterr().err.startswith("error[no-program]: the name of the program is empty\n") and not launched
 
 
-def test_help_does_not_read_a_broken_config(monkeypatch, capsys) -> None:
+def test_help_does_not_read_a_broken_config(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("MPILAUNCH_CONFIG", "missing.yaml")
     assert main(["--help"]) == 0
 
 
-def test_the_version_takes_no_value(capsys) -> None:
+def test_the_version_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version=maybe"]) == 2
     assert capsys.readouterr().err == "error[option-value]: option --version takes no value\n"
 
 
 @pytest.mark.parametrize("words", [["--version"], ["-np", "2", "-V", "--nothing-like-it"], ["-info"]])
-def test_version(capsys, words: list[str]) -> None:
+def test_version(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert main(words) == 0
     assert capsys.readouterr().out == f"mpilaunch {__version__}\n"
 
 
 @pytest.mark.parametrize("words", [shlex.split(command)[1:] for command, _ in EXAMPLES])
-def test_the_examples_work(here: Path, launched, capsys, words: list[str]) -> None:
+def test_the_examples_work(here: Path, launched: list[Any], capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     (here / "hosts.txt").write_text("n1\n")
     assert main(words) == 0
 
@@ -389,13 +397,15 @@ def test_the_examples_work(here: Path, launched, capsys, words: list[str]) -> No
 # Looking
 
 
-def test_dry_run_starts_nothing(launched, capsys) -> None:
+def test_dry_run_starts_nothing(launched: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--dry-run", "-H", "a:2,b:2", "-np", "3", "prog"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith("3 ranks on 2 nodes, hosts from --host\n") and not err and not launched
 
 
-def test_dry_run_as_json_has_options_with_provenance(monkeypatch, capsys) -> None:
+def test_dry_run_as_json_has_options_with_provenance(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("MPILAUNCH_FANOUT", "8")
     assert main(["--dry-run", "--json", "-H", "a", "-x", "MY_TOKEN=s3cret", "prog"]) == 0
     out = capsys.readouterr().out
@@ -406,7 +416,7 @@ def test_dry_run_as_json_has_options_with_provenance(monkeypatch, capsys) -> Non
     assert "s3cret" not in out
 
 
-def test_show_env_masks_secrets_and_escapes(capsys) -> None:
+def test_show_env_masks_secrets_and_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-np", "2", "--show-env", "1", "-x", "MY_TOKEN=s3cret", "-x", "TWO=a\nb", "prog"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -416,7 +426,7 @@ def test_show_env_masks_secrets_and_escapes(capsys) -> None:
     assert "MY_TOKEN=s3cret" in capsys.readouterr().out
 
 
-def test_show_config_needs_no_program(here: Path, capsys) -> None:
+def test_show_config_needs_no_program(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "c.yaml").write_text("grace: 5\n")
     assert main(["--show-config", "-np", "3", "--config", "c.yaml", "-x", "A_KEY=s3cret"]) == 0
     rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()}
@@ -427,7 +437,7 @@ def test_show_config_needs_no_program(here: Path, capsys) -> None:
     assert set(rows) == {"option", *(option.key for option in OPTIONS)}
 
 
-def test_display_map_goes_on(launched, capsys) -> None:
+def test_display_map_goes_on(launched: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--display-map", "-H", "a:2", "prog"]) == 0
     out, err = capsys.readouterr()
     assert "0     a     ssh    2      0-1\n" in err and not out and len(launched) == 1
@@ -436,7 +446,9 @@ def test_display_map_goes_on(launched, capsys) -> None:
 # Launching
 
 
-def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, capsys) -> None:
+def test_a_launch_gets_the_job_and_gives_the_exit_code(
+    launched: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["-np", "3", "-H", "local:3", "prog", "-np", "4"]) == 0
     assert launched[0].apps[0].program == ("prog", "-np", "4") and len(launched[0].job_map.placements) == 3
     from mpilaunch.head import begin as module
@@ -461,7 +473,9 @@ def test_a_launch_gets_the_job_and_gives_the_exit_code(launched, monkeypatch, ca
         ),
     ],
 )
-def test_a_fault_of_ours_is_told_as_such(monkeypatch, capsys, raised: BaseException, code: int, said: str) -> None:
+def test_a_fault_of_ours_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raised: BaseException, code: int, said: str
+) -> None:
     def run(*arguments: object) -> int:
         raise raised
 
@@ -470,7 +484,7 @@ def test_a_fault_of_ours_is_told_as_such(monkeypatch, capsys, raised: BaseExcept
     assert capsys.readouterr().err == said
 
 
-def test_a_fault_of_ours_is_traced_when_asked(monkeypatch, capsys) -> None:
+def test_a_fault_of_ours_is_traced_when_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli, "run", lambda *arguments: 1 // 0)
     monkeypatch.setenv("MPILAUNCH_DEBUG", "1")
     assert main(["prog"]) == 70
@@ -553,7 +567,7 @@ def test_a_command_line_in_one_word_gets_a_hint(program: list[str], hint: str) -
     assert done.stderr.splitlines()[-1] == f"hint: {hint}"
 
 
-def test_a_file_in_place_of_the_directory_of_output_gets_a_hint(tmp_path) -> None:
+def test_a_file_in_place_of_the_directory_of_output_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     done = run_python("-m", "mpilaunch", "--output-filename", str(tmp_path / "out"), "true", agents=True)
     assert done.returncode == 2 and done.stderr.startswith("error[output-directory]: ")
@@ -584,7 +598,7 @@ def test_any_other_missing_program_gets_the_usual_hint(here: Path, program: str)
     assert for_missing_program([[program]]) == "give its path, or --wdir DIR, or -x PATH", "on this machine"
 
 
-def test_a_program_of_this_machine_is_not_taken_for_a_verb(here: Path, monkeypatch) -> None:
+def test_a_program_of_this_machine_is_not_taken_for_a_verb(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert for_missing_program([["uup"]], ["node01"])
     (here / "uup").touch(mode=0o755)
     assert for_missing_program([["uup"]], ["node01"]) is None

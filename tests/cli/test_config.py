@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,12 +20,12 @@ from tests.support.launching import launch
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def message(call, *arguments) -> str:
+def message(call: Any, *arguments: Any) -> str:
     with pytest.raises(UsageError) as caught:
         call(*arguments)
     return caught.value.message
@@ -187,7 +188,7 @@ def test_aliases_cannot_unfold_without_bound(here: Path) -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_data_or_a_usage_error(tmp_path_factory, text: str) -> None:
+def test_any_text_is_data_or_a_usage_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text(text, encoding="utf-8", newline="")
     try:
@@ -216,7 +217,7 @@ def test_files_that_cannot_be_read(here: Path, path: str, reason: str, hint: str
     assert (caught.value.message, caught.value.hint) == (f"cannot read hostfile '{path}': {reason}", hint)
 
 
-def test_yaml_is_imported_for_a_file_only(here: Path, monkeypatch) -> None:
+def test_yaml_is_imported_for_a_file_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "yaml", raising=False)
     settings("-np 2", {"HOME": str(here), "MPILAUNCH_FANOUT": "2"})
     assert "yaml" not in sys.modules

@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def said(call, **options) -> str:
+def said(call: Any, **options: Any) -> str:
     stream = io.StringIO()
     call(Console(stream, {}, **options))
     return stream.getvalue()
@@ -178,7 +179,7 @@ def test_progress_text(done: int, total: int, waiting: list[str], text: str) -> 
     assert progress_text(done, total, waiting) == text
 
 
-def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch) -> None:
+def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("mpilaunch.cli.console.time.monotonic", lambda: now[0])
     stream = io.StringIO()
@@ -190,7 +191,7 @@ def test_progress_in_a_log_is_a_line_now_and_then(monkeypatch) -> None:
     assert stream.getvalue() == "note: launched 1/3, waiting for a, b\n" * 3
 
 
-def shown_progress(monkeypatch, environ: dict[str, str], stream: io.StringIO, **options) -> Console:
+def shown_progress(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], stream: io.StringIO, **options: Any) -> Console:
     """Tell a console of progress, let the time come when the line is due, and tell it more."""
     monkeypatch.setattr(module, "PROGRESS_AFTER", 0.0)
     console = Console(stream, environ, **options)
@@ -201,7 +202,7 @@ def shown_progress(monkeypatch, environ: dict[str, str], stream: io.StringIO, **
     return console
 
 
-def test_progress_is_drawn_over_and_taken_away(monkeypatch) -> None:
+def test_progress_is_drawn_over_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     console = shown_progress(monkeypatch, {"TERM": "xterm"}, stream)
     assert "launched 1/3, waiting for a, b" in stream.getvalue()
@@ -234,7 +235,9 @@ def test_secrets_in_errors_and_warnings_are_masked() -> None:
     ("environ", "stream", "options"),
     [({}, io.StringIO(), {}), ({"TERM": "dumb"}, Terminal(), {}), ({"TERM": "xterm"}, Terminal(), {"quiet": True})],
 )
-def test_where_no_progress_is_shown(monkeypatch, environ, stream, options) -> None:
+def test_where_no_progress_is_shown(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], stream: Any, options: Any
+) -> None:
     shown_progress(monkeypatch, environ, stream, **options)
     assert stream.getvalue() == ""
 
@@ -243,6 +246,7 @@ def test_a_quick_start_shows_nothing() -> None:
     stream = Terminal()
     console = Console(stream, {"TERM": "xterm"})
     console.progress(0, 1, ["a"])
+    assert console._progress is not None
     timer = console._progress._timer
     console.started()
     timer.join()

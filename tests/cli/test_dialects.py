@@ -34,11 +34,11 @@ from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.job.environment.forwarded import forwarded_environment
 from tests.support import goldens
 from tests.support.command_line import request, settings
-from tests.support.paths import DOCS, ROOT
+from tests.support.paths import DOCS, GOLDEN, ROOT
 
 ROWS = rows_of(map(of_name, NAMES))
-TABLE = yaml.safe_load((goldens.GOLDEN / "commands.yaml").read_text(encoding="utf-8"))
-PLANS = goldens.GOLDEN / "commands.json"
+TABLE = yaml.safe_load((GOLDEN / "commands.yaml").read_text(encoding="utf-8"))
+PLANS = GOLDEN / "commands.json"
 
 OF_MAPPING: set[str] = set()
 
@@ -153,7 +153,7 @@ def test_the_plans_are_those_of_the_table() -> None:
 
 
 def launcher_options() -> list[tuple[str, str, int]]:
-    lines = (goldens.GOLDEN / "launcher_options.txt").read_text(encoding="utf-8").splitlines()
+    lines = (GOLDEN / "launcher_options.txt").read_text(encoding="utf-8").splitlines()
     rows = [line.split(": ") for line in lines if not line.startswith("#")]
     return [(launcher, flag, int(words)) for launcher, flags, words in rows for flag in flags.split()]
 

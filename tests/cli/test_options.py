@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +35,7 @@ def test_what_a_rank_is_given_sets_no_option_of_a_launch_inside_it() -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
-def test_every_row_is_whole(option) -> None:
+def test_every_row_is_whole(option: Any) -> None:
     assert option.group in GROUPS
     assert option.help and not option.help.endswith(".")
     assert option.fixed_value(option.flag) is not None or option.metavar or option.choices, "no name of its argument"
@@ -123,7 +124,7 @@ def test_values_of_yaml(tmp_path: Path, name: str, data: object, value: object) 
         ("export", ["A", ["B"]], "where text is expected"),
     ],
 )
-def test_wrong_values_of_yaml(tmp_path: Path, monkeypatch, name: str, data: object, what: str) -> None:
+def test_wrong_values_of_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: object, what: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.yaml").write_text(yaml.safe_dump({name: data}), encoding="utf-8")
     with pytest.raises(UsageError, match=rf"^x\.yaml:1:1: {name}: ") as caught:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +25,12 @@ def named(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The verbs that were called, in the place of what they do."""
     called: list[str] = []
 
-    def main_of(name: str):
-        return lambda request: called.append(" ".join([name, *request.sections[0].program])) or 0
+    def main_of(name: str) -> Callable[[Any], int]:
+        def main(request: Any) -> int:
+            called.append(" ".join([name, *request.sections[0].program]))
+            return 0
+
+        return main
 
     monkeypatch.setattr(verbs, "main_of", main_of)
     monkeypatch.setattr(sys, "argv", ["mpilaunch"])

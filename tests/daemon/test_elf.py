@@ -24,15 +24,15 @@ def from_bytes(data: bytes, with_imports: bool = True) -> Elf:
     return parse(lambda offset, size: data[offset : offset + size], with_imports)
 
 
-def compile_c(path: Path, source: str, *words: object) -> bytes:
+def compile_c(path: Path, source: str, *words: str | Path) -> bytes:
     """Compile a program or a library; return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = ["gcc", "-x", "c", "-", "-x", "none", "-o", path, "-Wl,--no-as-needed", *words]
+    command: list[str | Path] = ["gcc", "-x", "c", "-", "-x", "none", "-o", path, "-Wl,--no-as-needed", *words]
     subprocess.run(command, input=source.encode(), check=True)
     return os.fsencode(path)
 
 
-def library(folder: Path, name: str, *words: object) -> Path:
+def library(folder: Path, name: str, *words: str | Path) -> Path:
     """Make a shared library that is linked with what `words` say."""
     compile_c(folder / name, "int f;", "-shared", "-fPIC", f"-Wl,-soname,{name}", *words)
     return folder / name
@@ -49,7 +49,7 @@ MAIN = "int main(void) { return 0; }"
 def test_a_program_and_what_it_needs(tmp_path: Path, style: str) -> None:
     made = library(tmp_path / "libs", "libx.so.1")
     source = "#include <stdio.h>\n#include <math.h>\nint main(int c, char **v) { puts(v[0]); return (int) cos(c); }"
-    words = ["-lm", made, "-Wl,-rpath,$ORIGIN/libs:/y", "-Wl,--enable-new-dtags", f"-Wl,--hash-style={style}"]
+    words: list[str | Path] = ["-lm", made, "-Wl,-rpath,$ORIGIN/libs:/y", "-Wl,--enable-new-dtags", f"-Wl,--hash-style={style}"]
     elf = read_elf(compile_c(tmp_path / "program", source, *words), with_imports=True)
     assert elf.is_program
     assert elf.needed == [b"libm.so.6", b"libx.so.1", b"libc.so.6"]

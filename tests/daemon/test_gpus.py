@@ -3,7 +3,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ def no_nvml(bus_ids: list[str]) -> dict[str, Any]:
     raise AssertionError(f"NVML was asked for {bus_ids} though /proc says all")
 
 
-def find(root: Path, ask: Callable[[list[str]], Any] = no_nvml, **environ: str) -> tuple[list[dict[str, Any]], list[str]]:
+def find(root: Path, ask: Callable[[list[str]], Any] = no_nvml, **environ: Any) -> tuple[list[dict[str, Any]], list[str]]:
     notes: list[str] = []
     return find_gpus(str(root), environ, notes, ask), notes
 
 
-def indices(root: Path, **environ: str) -> list[int]:
+def indices(root: Path, **environ: Any) -> list[int]:
     return [gpu["index"] for gpu in find(root, **environ)[0]]
 
 
@@ -97,7 +97,12 @@ def test_an_unknown_uuid_is_asked_of_nvml(tmp_path: Path) -> None:
     trees.nvidia_gpu(tmp_path, "0000:2b:00.0", 1)
     library = trees.FakeNvml({}, uuids={"0000:1b:00.0": "GPU-feed"})
     asked: list[list[str]] = []
-    found, _ = find(tmp_path, lambda bus_ids: asked.append(bus_ids) or read_nvml(library, bus_ids))
+
+    def ask(bus_ids: list[str]) -> Any:
+        asked.append(bus_ids)
+        return read_nvml(library, bus_ids)
+
+    found, _ = find(tmp_path, ask)
     assert asked == [["0000:1b:00.0"]]
     assert [gpu["uuid"] for gpu in found] == ["GPU-feed", trees.nvidia_uuid(1)]
 
@@ -205,7 +210,7 @@ def test_the_request_to_a_container_runtime_is_no_mask(tmp_path: Path) -> None:
         ({}, False),
     ],
 )
-def test_numbers_on_a_node_of_several_models_are_noted(tmp_path: Path, environ: Mapping[str, str], noted: bool) -> None:
+def test_numbers_on_a_node_of_several_models_are_noted(tmp_path: Path, environ: dict[str, Any], noted: bool) -> None:
     trees.nvidia_gpu(tmp_path, "0000:1b:00.0", 0, model="NVIDIA T4")
     trees.nvidia_gpu(tmp_path, "0000:2b:00.0", 1, model="NVIDIA H200")
     assert bool(find(tmp_path, **environ)[1]) is noted
@@ -273,7 +278,7 @@ def test_amd_partitions_that_share_a_name_have_none(tmp_path: Path) -> None:
         ({"ROCR_VISIBLE_DEVICES": ""}, []),
     ],
 )
-def test_rocm_masks_compound(tmp_path: Path, environ: Mapping[str, str], expected: list[int]) -> None:
+def test_rocm_masks_compound(tmp_path: Path, environ: dict[str, Any], expected: list[int]) -> None:
     trees.amd_node(tmp_path, 4)
     assert indices(tmp_path, **environ) == expected
 
@@ -329,7 +334,7 @@ def test_a_sick_intel_gpu_is_left_out_and_noted(tmp_path: Path) -> None:
         ({"ZE_AFFINITY_MASK": "default"}, [0, 1, 2]),
     ],
 )
-def test_level_zero_mask(tmp_path: Path, environ: Mapping[str, str], expected: list[int]) -> None:
+def test_level_zero_mask(tmp_path: Path, environ: dict[str, Any], expected: list[int]) -> None:
     intel_node(tmp_path)
     assert indices(tmp_path, **environ) == expected
 
@@ -344,7 +349,7 @@ def test_level_zero_mask(tmp_path: Path, environ: Mapping[str, str], expected: l
     ],
 )
 def test_a_mask_of_tiles_is_never_widened_to_whole_gpus(
-    tmp_path: Path, environ: Mapping[str, str], expected: list[int]
+    tmp_path: Path, environ: dict[str, Any], expected: list[int]
 ) -> None:
     intel_node(tmp_path, tiles=2)
     found, notes = find(tmp_path, **environ)

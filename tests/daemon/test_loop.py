@@ -20,7 +20,17 @@ from mpilaunch.daemon.poller import Timers
 from mpilaunch.daemon.ranks import reaper
 from mpilaunch.daemon.ranks.processes import Processes
 from mpilaunch.wire.frames import CONTROL, CREDIT, DATA, END, MAGIC, PING, STDERR, STDIN, STDOUT, frame, stream_channel
-from tests.support.launching import WireToDaemon, children, living, peak_memory, state, stopped, wait_for_files, wait_until
+from tests.support.launching import (
+    WireToDaemon,
+    children,
+    living,
+    peak_memory,
+    state,
+    stopped,
+    wait_for_files,
+    wait_gone,
+    wait_until,
+)
 from tests.support.paths import ROOT
 
 STDOUT_0, STDERR_0, STDIN_0 = (stream_channel(0, stream) for stream in (STDOUT, STDERR, STDIN))
@@ -614,8 +624,7 @@ def test_a_daemon_without_its_guard_ends_its_ranks(daemon: WireToDaemon, tmp_pat
     ranks = rank_pids(tmp_path, 2)
     (pid,) = children(daemon.process.pid)
     daemon.process.kill()
-    for one in (*ranks, pid):
-        wait_until(lambda one=one: not living(one), f"{one} is gone", limit=5)
+    wait_gone(*ranks, pid, limit=5)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
@@ -678,7 +687,7 @@ def test_a_stop_ends_what_outlives_the_leader_of_an_independent_command(daemon: 
 def end_all(pids: str) -> None:
     for pid in pids.split():
         os.kill(int(pid), signal.SIGKILL)
-        wait_until(lambda pid=pid: not living(int(pid)), f"{pid} is gone", limit=5)
+        wait_gone(int(pid), limit=5)
 
 
 # What cannot be killed

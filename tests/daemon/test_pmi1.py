@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -200,12 +202,13 @@ def test_a_quick_rank_may_be_in_the_next_barrier_of_a_group() -> None:
 
 def test_names_are_the_heads_affair() -> None:
     node = Node().init()
-    for line, what, details, answer, said in [
+    requests: list[tuple[str, str, dict[str, Any], str, str]] = [
         ("publish_name service=s port=p", "publish", {"values": {"s": "p"}}, "", "publish_result rc=0 msg=success"),
         ("publish_name service=s port=p", "publish", {"values": {"s": "p"}}, "no", "publish_result rc=1 msg=name_is_taken"),
         ("unpublish_name service=s", "unpublish", {"names": ["s"]}, "", "unpublish_result rc=0 msg=success"),
         ("unpublish_name service=s", "unpublish", {"names": ["s"]}, "no", "unpublish_result rc=1 msg=no_such_name"),
-    ]:
+    ]
+    for line, what, details, answer, said in requests:
         assert node.say(0, f"cmd={line}") == []
         assert node.asked.pop() == (what, {"space": "pmi", **details})
         node.ask_done.pop()({"error": answer})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,14 +58,15 @@ def test_two_nodes_and_a_rank_of_pmi_1_share_a_world() -> None:
 
 def test_names_and_spawn() -> None:
     node = begun()
-    for text, answer, said in [
+    conversation: list[tuple[str, dict[str, Any], str]] = [
         ("cmd=name-publish;name=s;port=p;infokeycount=0;", {"error": ""}, "cmd=name-publish-response;rc=0;"),
         ("cmd=name-publish;name=s;port=p;infokeycount=0;", {"error": "no"}, "cmd=name-publish-response;rc=1;"),
         ("cmd=name-unpublish;name=s;", {"error": ""}, "cmd=name-unpublish-response;rc=0;"),
         ("cmd=name-lookup;name=s;", {"values": {"s": "p"}}, "cmd=name-lookup-response;rc=0;port=p;value=p;"),
         ("cmd=name-lookup;name=s;", {"values": {}}, "cmd=name-lookup-response;rc=1;"),
         ("cmd=spawn;ncmds=1;preputcount=0;subcmd=x;maxprocs=1;argc=0;", {"error": "no"}, "cmd=spawn-response;rc=1;"),
-    ]:
+    ]
+    for text, answer, said in conversation:
         assert say(node, 0, text) == ""
         node.ask_done.pop()(answer)
         assert last(node, 0).startswith(said)

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,9 +21,11 @@ from mpilaunch.daemon import guard
 from mpilaunch.daemon.mpi import segments
 from mpilaunch.daemon.pmix.channel import DAEMON_SENDS, HELPER_SENDS, MAX_TEXT, Channel
 from mpilaunch.daemon.pmix.helper import Helper
+from mpilaunch.daemon.pmix.helper_process import HelperProcess
 from mpilaunch.daemon.pmix.ranks import PmixRanks
 from mpilaunch.daemon.pmix.search import LIBPMIX, Libpmix
 from mpilaunch.daemon.poller import Poller
+from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.head.nodes import bundle
 from tests.support.launching import children, guard_and_daemon, launch, launching, living, wait_until
 from tests.support.mpi.pmix_nodes import Nodes, served
@@ -147,7 +149,7 @@ def test_a_rank_that_leaves_the_world(tmp_path: Path, programs: Path, nodes: int
         'TMPDIR=/run/files "$@" && cd /dev/shm && find . /run/files -mindepth 1'
     )
     script = ROOT / "tests/support/mpi/pmix_nodes.py"
-    job = [sys.executable, script, str(nodes), "4", "/run/files", programs / "ends", *words]
+    job = [sys.executable, str(script), str(nodes), "4", "/run/files", str(programs / "ends"), *words]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", look, "sh", *job],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -253,9 +255,9 @@ def test_no_library_can_be_used(files: Path) -> None:
 
 
 def test_what_a_library_needs_is_found_in_the_ranks_library_path(tmp_path: Path) -> None:
-    def build(name: str, source: str, *words: object) -> Path:
-        command = ["gcc", "-x", "c", "-", "-x", "none", "-shared", "-fPIC", "-Wl,--no-as-needed", "-o", tmp_path / name, *words]
-        subprocess.run([*command, f"-Wl,-soname,{name}"], input=source.encode(), check=True)
+    def build(name: str, source: str, *words: str | Path) -> Path:
+        command = ["gcc", "-x", "c", "-", "-x", "none", "-shared", "-fPIC", "-Wl,--no-as-needed", "-o", f"{tmp_path}/{name}"]
+        subprocess.run([*command, *words, f"-Wl,-soname,{name}"], input=source.encode(), check=True)
         return tmp_path / name
 
     deepest = build("libdeepest.so.1", "int f;")
@@ -271,7 +273,7 @@ except UnusableLibrary as error:
     print(error)
 print(load(sys.argv[1], ["/missing", sys.argv[2]])._name)
 """
-    command = [sys.executable, "-c", program, library, tmp_path]
+    command: list[str | Path] = [sys.executable, "-c", program, library, tmp_path]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "libdeep.so.1: cannot open shared object file: No such file or directory",
@@ -319,7 +321,7 @@ def test_the_helper_holds_nothing_of_its_parent(files: Path) -> None:
         pid = job.nodes[0].server.pid
         job.nodes[0].server.register({**WORLD_OF_ONE, "hosts": ["node1"], "node": None})
         told: list[str] = []
-        job.registered = lambda world, environments: told.append(world)  # type: ignore[method-assign]
+        job.registered = lambda name, environments: told.append(name)  # type: ignore[method-assign]
         job.turn(lambda: told == ["w"])
         held = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
         assert not [path for path in held if "secret" in path or "pidfd" in path]
@@ -483,8 +485,8 @@ def members_of_a_world(sent: list[object], answers: list[str]) -> PmixRanks:
     def send(*message: object) -> None:
         sent.append(message)
 
-    ranks = PmixRanks(None, send, "", send, send, send, send, send, send)
-    ranks._helper = Helper()
+    ranks = PmixRanks(Poller(), send, PrivateDirectory("/nonexistent"), send, send, send, send, send, send)
+    ranks._helper = cast(HelperProcess, Helper())
     ranks._worlds.known = {"w": {"size": 4, "node": 0, "ranks_by_node": [[0, 1], [2, 3]]}}
     return ranks
 

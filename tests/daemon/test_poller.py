@@ -101,7 +101,8 @@ def test_it_waits_no_longer_than_it_is_told() -> None:
 
 def test_a_file_cannot_be_waited_for(tmp_path: Path) -> None:
     poller = Poller()
-    with (tmp_path / "file").open("wb") as file:
+    with (tmp_path / "file").open("wb") as opened:
+        file = opened.fileno()
         with pytest.raises(PermissionError):
             poller.watch(file, lambda: None)
         assert file not in poller

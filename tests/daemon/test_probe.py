@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -160,7 +161,7 @@ def test_ports_lie_outside_the_kernels_range(
 ) -> None:
     if kernel is not None:
         trees.write(tmp_path / "proc/sys/net/ipv4/ip_local_port_range", kernel)
-    drawn = iter([lambda count: 0, lambda count: count - 1, lambda count: 7])
+    drawn: Iterator[Callable[[int], int]] = iter([lambda count: 0, lambda count: count - 1, lambda count: 7])
     assert find_free_port(str(tmp_path), lambda count: next(drawn)(count)) == first + 7
     assert binds == [first, *range(last - PORTS + 1, last + 1), *range(first + 7, first + 7 + PORTS)]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,18 @@ def test_a_broken_file_costs_no_more_than_what_it_says(tmp_path: Path) -> None:
     assert usable_cpus(str(tmp_path), {0, 1}) == [[0, 0, 0, 0], [1, 1, 0, 0]]
 
 
+def read_and_note(read: list[str]) -> Callable[[str], str]:
+    def read_text(path: str) -> str:
+        read.append(path)
+        return Path(path).read_text()
+
+    return read_text
+
+
 def test_each_core_and_package_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     total = trees.cpus(tmp_path, sockets=2, cores=64, threads=2)
     read: list[str] = []
-    monkeypatch.setattr(topology, "read_text", lambda path: read.append(path) or Path(path).read_text())
+    monkeypatch.setattr(topology, "read_text", read_and_note(read))
     assert len(usable_cpus(str(tmp_path), set(range(total)))) == 256
     assert len(read) == 128 + 2 + 2 + 2  # cores, packages, their numbers, NUMA nodes
 
@@ -118,7 +127,7 @@ def test_a_shared_cache_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     trees.caches(tmp_path, 3, 1, [f"{first}-{first + 7},{first + 128}-{first + 135}" for first in range(0, 128, 8)])
     rows = usable_cpus(str(tmp_path), set(range(total)))
     read: list[str] = []
-    monkeypatch.setattr(topology, "read_text", lambda path: read.append(path) or Path(path).read_text())
+    monkeypatch.setattr(topology, "read_text", read_and_note(read))
     told = shared_caches(rows, str(tmp_path))
     assert len(read) == 4 + 2 + 1 + 16  # level and type of two, the cores at both ends, and for the other the first end and all
     assert len(json.dumps(told)) < 600

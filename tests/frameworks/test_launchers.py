@@ -137,7 +137,7 @@ def known(dialect: str, flag: str) -> bool:
 
 def test_every_option_of_the_launchers_is_known() -> None:
     python = frameworks_python()
-    command = (python, "-m", "deepspeed.launcher.runner", "--help")
+    command: tuple[str, ...] = (python, "-m", "deepspeed.launcher.runner", "--help")
     text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     flags = {("deepspeed", flag) for flag in re.findall(r"^  (-\w|--\w+)", text, re.MULTILINE) + re.findall(r", (--\w+)", text)}
     command = (python, str(Path(__file__).parent / "programs" / "accelerate_variables.py"), "--options")

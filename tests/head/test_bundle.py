@@ -24,9 +24,9 @@ import mpilaunch
 from mpilaunch.agent import UNPACK
 from mpilaunch.head.nodes import bundle, cache, pack
 
-TOP = Path(mpilaunch.__file__).parent
+TOP = Path(str(mpilaunch.__file__)).parent
 TRAVELS = [TOP / "__init__.py", *TOP.glob("wire/**/*.py"), *TOP.glob("daemon/**/*.py")]
-PACKERS = [Path(module.__file__) for module in (bundle, pack)]
+PACKERS = [Path(str(module.__file__)) for module in (bundle, pack)]
 
 
 @pytest.fixture(autouse=True)

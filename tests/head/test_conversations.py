@@ -32,7 +32,8 @@ from tests.support.conversations import (
     converse,
 )
 from tests.support.cpu_time import without_collector
-from tests.support.launching import LIMIT, ROOT, WireToDaemon, environment
+from tests.support.launching import LIMIT, WireToDaemon, environment
+from tests.support.paths import ROOT
 
 SEED = int(os.environ.get("MPILAUNCH_TEST_SEED") or 1_795_449_008)
 """The first seed of the fuzz tests. The default has a request of a node that is preparing in its first sixty."""

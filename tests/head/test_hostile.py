@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mpilaunch.agent import ChannelEnd
 from mpilaunch.errors import DaemonFault, LaunchError
 from mpilaunch.head.launch import Launch
+from mpilaunch.head.node_events import NodeEvents
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.link_channel import LAST_OUTPUT
 from mpilaunch.head.nodes.messages import DAEMON_MESSAGES, DAEMON_REQUESTS
@@ -184,6 +185,9 @@ class Silent(Observer):
     def started(self) -> None:
         pass
 
+    def note(self, text: str) -> None:
+        pass
+
     def note_line(self, text: str) -> str:
         return ""
 
@@ -197,7 +201,13 @@ def test_the_head_survives_any_message_of_a_daemon(running: bool, messages: Sequ
 
 
 def handlers_of(launch: Launch, link: NodeLink) -> list[dict[str, Any]]:
-    return [link._events.handlers, launch._mpi.handlers, link.handlers]
+    return [events_of(link).handlers, launch._mpi.handlers, link.handlers]
+
+
+def events_of(link: NodeLink) -> NodeEvents:
+    events = link._events
+    assert isinstance(events, NodeEvents)
+    return events
 
 
 def hear(
@@ -219,7 +229,7 @@ def hear(
             link.opened(Deaf(link), b"")
         hello = json.dumps({"type": "hello", **FROM_DAEMON["hello"]}).encode()
         links[1].channel.data_received(MARKER + frame(CONTROL, 0, hello))
-        starter = links[0]._events._starter
+        starter = events_of(links[0])._starter
         if running:
             launch.nodes_done.started = True
             starter.worlds_sent.update(link.node.index for link in links)

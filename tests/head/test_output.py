@@ -77,7 +77,9 @@ def printed(capfd: pytest.CaptureFixture[str]) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("words", ["-np 1 --output-file pipe", "-np 2 -H local:2 --tag rank --output-file pipe"])
-def test_a_slow_reader_of_a_pipe_slows_the_rank_and_holds_nobody_else(tmp_path: Path, monkeypatch, words: str) -> None:
+def test_a_slow_reader_of_a_pipe_slows_the_rank_and_holds_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -104,7 +106,9 @@ def test_a_slow_reader_of_a_pipe_slows_the_rank_and_holds_nobody_else(tmp_path: 
     os.close(reader)
 
 
-def test_a_pipe_that_nobody_reads_is_given_up(tmp_path: Path, monkeypatch, capfd) -> None:
+def test_a_pipe_that_nobody_reads_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(safe_files, "PATIENCE", 0.1)
     os.mkfifo("pipe")
@@ -118,7 +122,9 @@ def test_a_pipe_that_nobody_reads_is_given_up(tmp_path: Path, monkeypatch, capfd
     os.close(reader)
 
 
-def test_a_pipe_that_nobody_reads_keeps_no_output_from_the_terminal(tmp_path: Path, monkeypatch, capfd) -> None:
+def test_a_pipe_that_nobody_reads_keeps_no_output_from_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     reader = os.open("pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -138,7 +144,7 @@ def test_a_pipe_that_nobody_reads_keeps_no_output_from_the_terminal(tmp_path: Pa
 # Lines
 
 
-def test_pieces_become_lines_and_two_ranks_never_share_one(capfd) -> None:
+def test_pieces_become_lines_and_two_ranks_never_share_one(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, out(0), b"one ")
         forwarder.data(link, out(1), b"two ")
@@ -178,11 +184,11 @@ def test_however_the_bytes_are_cut_each_ranks_lines_are_its_own(pieces: list[tup
         tag = b"%d:" % rank
         mine = b"".join(line[len(tag) :] + b"\n" for line in lines if line.startswith(tag))
         whole = wrote if not wrote or wrote.endswith(b"\n") else wrote + b"\n"
-        assert mine == re.sub(rb"\r+(?=[^\r\n])", lambda match, tag=tag: match[0] + tag, whole)
+        assert mine == re.sub(rb"(\r+)(?=[^\r\n])", rb"\g<1>" + tag, whole)
     assert all(line[:2] in (b"0:", b"1:", b"2:") for line in lines)
 
 
-def test_the_two_streams_go_to_their_own_places_under_their_own_tags(capfd) -> None:
+def test_the_two_streams_go_to_their_own_places_under_their_own_tags(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, out(1), b"a\n")
         forwarder.data(link, err(1), b"b\n")
@@ -191,7 +197,7 @@ def test_the_two_streams_go_to_their_own_places_under_their_own_tags(capfd) -> N
     assert printed(capfd) == (["101n2stdout:a"], ["101n2stderr:b"])
 
 
-def test_one_rank_without_a_tag_passes_bytes_as_they_are(capfdbinary) -> None:
+def test_one_rank_without_a_tag_passes_bytes_as_they_are(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         for piece in (b"\0\xff", b"no newline", b"\r50%"):
             forwarder.data(link, out(0), piece)
@@ -201,7 +207,7 @@ def test_one_rank_without_a_tag_passes_bytes_as_they_are(capfdbinary) -> None:
     assert capfdbinary.readouterr().out == b"\0\xffno newline\r50%"
 
 
-def test_an_endless_line_is_split_at_the_limit(capfd) -> None:
+def test_an_endless_line_is_split_at_the_limit(capfd: pytest.CaptureFixture[str]) -> None:
     block = b"x" * 200_000
 
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
@@ -214,7 +220,7 @@ def test_an_endless_line_is_split_at_the_limit(capfd) -> None:
     assert max(map(len, lines)) <= LONGEST_LINE + len(block)
 
 
-def test_our_messages_are_printed_between_lines(capfd) -> None:
+def test_our_messages_are_printed_between_lines(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, err(0), b"half ")
         forwarder.say("note: of ours\n")
@@ -270,7 +276,7 @@ def test_an_unfinished_line_that_is_cut_leaves_no_colour_open() -> None:
     assert re.search(rb"\x1b\[K\x1b\[31mx+\x1b\[0m", drawn)
 
 
-def test_bytes_in_a_pipe_keep_their_colours(capfdbinary) -> None:
+def test_bytes_in_a_pipe_keep_their_colours(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     forward("-np 2 -H local:2 --tag rank", lambda forwarder, link: forwarder.data(link, out(0), b"\x1b[31mred\n"))
     assert capfdbinary.readouterr().out == b"[0] \x1b[31mred\n"
 
@@ -289,7 +295,7 @@ def test_windows_are_bounded_together_and_each(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("words", ["-np 2 -H local:2", "-np 1", "-np 2 -H local:2 --fold", "-np 2 -H local:2 --tag rank"])
-def test_credit_is_granted_again_for_all_but_a_quarter_of_the_window(capfd, words: str) -> None:
+def test_credit_is_granted_again_for_all_but_a_quarter_of_the_window(capfd: pytest.CaptureFixture[str], words: str) -> None:
     windows = []
     sent = 0
 
@@ -339,7 +345,7 @@ def test_nothing_is_granted_before_it_is_written() -> None:
 # Last lines
 
 
-def test_the_last_lines_of_stderr_are_kept(capfd) -> None:
+def test_the_last_lines_of_stderr_are_kept(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, out(0), b"not this\n")
         for number in range(5000):
@@ -353,7 +359,7 @@ def test_the_last_lines_of_stderr_are_kept(capfd) -> None:
     forward("-np 2 -H local:2", body)
 
 
-def test_a_long_last_line_is_cut_and_a_truncated_line_is_not_shown(capfd) -> None:
+def test_a_long_last_line_is_cut_and_a_truncated_line_is_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, err(0), b"x" * (KEPT - 4) + b"\nend\n")
         assert forwarder.last_lines(0) == (b"end",)
@@ -361,7 +367,7 @@ def test_a_long_last_line_is_cut_and_a_truncated_line_is_not_shown(capfd) -> Non
     forward("-np 2 -H local:2", body)
 
 
-def test_merged_stderr_is_kept_from_stdout(capfd) -> None:
+def test_merged_stderr_is_kept_from_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, out(0), b"Traceback\n")
         assert forwarder.last_lines(0) == (b"Traceback",)
@@ -372,7 +378,7 @@ def test_merged_stderr_is_kept_from_stdout(capfd) -> None:
 # The end of streams
 
 
-def test_a_rank_is_drained_when_both_its_streams_have_ended(capfd) -> None:
+def test_a_rank_is_drained_when_both_its_streams_have_ended(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         assert not forwarder.drained(0)
         forwarder.end(out(0))
@@ -383,7 +389,7 @@ def test_a_rank_is_drained_when_both_its_streams_have_ended(capfd) -> None:
     forward("-np 2 -H local:2", body)
 
 
-def test_with_merged_streams_the_one_is_enough(capfd) -> None:
+def test_with_merged_streams_the_one_is_enough(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.end(out(1))
         assert forwarder.drained(1) and not forwarder.drained(0)
@@ -391,7 +397,7 @@ def test_with_merged_streams_the_one_is_enough(capfd) -> None:
     forward("-np 2 -H local:2 --merge-stderr-to-stdout", body)
 
 
-def test_draining_prints_what_a_lost_node_left_unfinished(capfd) -> None:
+def test_draining_prints_what_a_lost_node_left_unfinished(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, out(0), b"last words of a lost node")
 
@@ -402,7 +408,7 @@ def test_draining_prints_what_a_lost_node_left_unfinished(capfd) -> None:
 # Files
 
 
-def test_files_get_the_bytes_as_they_come(capfd, tmp_path: Path) -> None:
+def test_files_get_the_bytes_as_they_come(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         forwarder.data(link, out(1), b"\0half")
         assert (tmp_path / "rank-0001.out").read_bytes() == b"\0half", "at once, for who looks into it"
@@ -418,12 +424,12 @@ def test_files_get_the_bytes_as_they_come(capfd, tmp_path: Path) -> None:
     }
 
 
-def test_merged_streams_have_one_file(capfd, tmp_path: Path) -> None:
+def test_merged_streams_have_one_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     forward(f"-np 1 --merge-stderr-to-stdout --output-filename {tmp_path}", lambda forwarder, link: None)
     assert [path.name for path in tmp_path.iterdir()] == ["rank-0000.out"]
 
 
-def test_file_names_sort_as_ranks_do(capfd, tmp_path: Path) -> None:
+def test_file_names_sort_as_ranks_do(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     forward(f"-np 10001 --oversubscribe -H local:10001 --merge-stderr-to-stdout --output-filename {tmp_path}", lambda *_: None)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert (names[0], names[-1], len(names)) == ("rank-00000.out", "rank-10000.out", 10001)
@@ -435,10 +441,12 @@ def test_a_directory_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
         forward(f"-np 1 --output-filename {tmp_path}/file/logs", lambda forwarder, link: None)
 
 
-def test_a_full_disk_is_reported_once_and_the_output_continues(capfd, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_the_output_continues(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, forwarder._streams[out(0)].file.descriptor)
+        file = forwarder._streams[out(0)].file
+        assert file is not None
+        os.dup2(full, file.descriptor)
         os.close(full)
         for _ in range(3):
             forwarder.data(link, out(0), b"line\n")
@@ -453,7 +461,7 @@ def test_a_full_disk_is_reported_once_and_the_output_continues(capfd, tmp_path: 
 # Folding
 
 
-def test_equal_texts_are_printed_once_behind_the_names_of_their_nodes(capfd) -> None:
+def test_equal_texts_are_printed_once_behind_the_names_of_their_nodes(capfd: pytest.CaptureFixture[str]) -> None:
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
         for rank, text in enumerate((b"same\nlines", b"other", b"same\nlines\n", b"")):
             if text:
@@ -465,7 +473,7 @@ def test_equal_texts_are_printed_once_behind_the_names_of_their_nodes(capfd) -> 
     assert printed(capfd) == (["node[01,03]: same", "node[01,03]: lines", "node02: other"], ["node04: error"])
 
 
-def test_more_than_can_be_folded_is_printed_at_once(capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_can_be_folded_is_printed_at_once(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpilaunch.head.output.forward.MOST_FOLDED", 1000)
 
     def body(forwarder: OutputForwarder, link: NodeLink) -> None:
@@ -482,6 +490,6 @@ def test_more_than_can_be_folded_is_printed_at_once(capfd, monkeypatch: pytest.M
 # Messages of mpilaunch
 
 
-def test_texts_of_a_node_reach_no_terminal_as_control_sequences(capfd) -> None:
+def test_texts_of_a_node_reach_no_terminal_as_control_sequences(capfd: pytest.CaptureFixture[str]) -> None:
     forward("-np 2 -H local:2", lambda forwarder, link: forwarder.say("rank 0: GPU-\x1b[2J\x9b1m\tx\r\n"))
     assert printed(capfd) == ([], ["rank 0: GPU-\\x1b[2J\\x9b1m\tx\\x0d"])

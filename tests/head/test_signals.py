@@ -72,7 +72,7 @@ def test_every_forwarded_signal_reaches_the_ranks_and_a_stop_stops_us_after_them
             await told.news.wait()
             assert told.told[-1] == ("forward", FORWARDED[number], 0)
 
-    monkeypatch.setattr(signals.os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
     with_relay(body)
     assert sent == [(os.getpid(), signal.SIGSTOP)]
 

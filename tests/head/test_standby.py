@@ -249,11 +249,12 @@ def test_a_standby_guard_forks_again_only_after_a_release() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen([*local_command(), STANDBY], stdin=pipe, stdout=pipe, bufsize=0) as process:
         assert process.stdin and process.stdout
+        output = process.stdout.fileno()
 
         def until(words: bytes) -> None:
             said = b""
             while words not in said:
-                data = os.read(process.stdout.fileno(), 65536)
+                data = os.read(output, 65536)
                 assert data, said
                 said += data
 
@@ -274,7 +275,7 @@ class Taken(RelayedChannel):
     said = b""
 
     def __init__(self, link: NodeLink) -> None:
-        super().__init__(link, "")
+        super().__init__(link.channel, "")
 
     def send_frame(self, kind: int, data: bytes = b"") -> None:
         """Keep it."""

@@ -41,7 +41,7 @@ def test_a_number_that_another_launch_takes_is_not_taken_twice(tmp_path: Path, m
     mine.mkdir()
     (mine / "state").touch()
     real = os.listdir
-    seen = []
+    seen: list[list[str]] = []
 
     def listdir(path: str) -> list[str]:
         names = real(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ def test_names_have_the_width_of_the_whole_job() -> None:
     assert templates_of(job("-np 2")) == {}
     words = PART.replace("4", "9000") + " --output-filename d{}"
     out, err = templates_of(job(words)).values()
-    fields = {"rank": 3, "local_rank": 1, "node_rank": 1, "host": "h", "stream": "", "job": "", "run": "", "restart": 0}
+    fields: dict[str, Any] = {"rank": 3, "local_rank": 1, "node_rank": 1, "host": "h", "restart": 0}
+    fields |= dict.fromkeys(("stream", "job", "run"), "")
     assert (out.path(**fields), err.path(**fields)) == ("d{}/rank-00003.out", "d{}/rank-00003.err")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -20,13 +21,13 @@ from tests.support import goldens
 from tests.support.command_line import request, settings
 
 
-def job(*nodes: Node, ranks: int | None = None, source: str = "hosts.txt", **fields) -> JobSpec:
+def job(*nodes: Node, ranks: int | None = None, source: str = "hosts.txt", **fields: Any) -> JobSpec:
     allocation = Allocation(nodes, source)
     job_map = map_ranks(allocation, MappingPolicy(ranks))
     return JobSpec("00c0ffee00c0ffee", (App(("python", "train.py", "--name", "a b")),), allocation, job_map, **fields)
 
 
-def node(index: int, name: str, slots: int, **fields) -> Node:
+def node(index: int, name: str, slots: int, **fields: Any) -> Node:
     return Node(index, name, (Slot(),) * slots, "ssh", origin=f"hosts.txt:{index + 1}", **fields)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -15,7 +16,7 @@ from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 
 
-def job(*slots: int, ranks: int, **members: object) -> JobSpec:
+def job(*slots: int, ranks: int, **members: Any) -> JobSpec:
     nodes = tuple(Node(index, f"n{index}", (Slot(),) * count, "ssh") for index, count in enumerate(slots))
     allocation = Allocation(nodes, "hosts.txt")
     return JobSpec("00c0ffee00c0ffee", (App(("prog",)),), allocation, map_ranks(allocation, MappingPolicy(ranks)), **members)

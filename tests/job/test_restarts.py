@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -35,13 +36,13 @@ def pool(*slots: int, names: str = "abcdefgh") -> Allocation:
     return Allocation(tuple(nodes), "--host")
 
 
-def asked(nodes: Allocation, mapping: MappingPolicy | None = None, **options: object) -> RestartPolicy:
+def asked(nodes: Allocation, mapping: MappingPolicy | None = None, **options: Any) -> RestartPolicy:
     """Return the policy for these options; underscores stand for the hyphens in their names."""
     names = ("max-restarts", "no-restart-codes", "spares", "nnodes", "node-unit", "host-discovery-script")
     values = {**dict.fromkeys(names), "max-restarts": 0, "spares": 0, "node-unit": 1}
     values |= {name.replace("_", "-"): value for name, value in options.items()}
     assert values.keys() == set(names)
-    settings = Settings({name: Setting(value) for name, value in values.items()})  # type: ignore[arg-type]
+    settings = Settings({name: Setting(value) for name, value in values.items()})
     return restart_policy(settings, nodes, mapping or MappingPolicy())
 
 
@@ -51,7 +52,7 @@ def places(layout: Layout | None) -> list[str]:
     return [layout.allocation.nodes[place.node].name for place in layout.job_map.placements]
 
 
-def goes_on(nodes: Allocation, health: Health, ranks: int | None = None, **options: object) -> Layout | None:
+def goes_on(nodes: Allocation, health: Health, ranks: int | None = None, **options: Any) -> Layout | None:
     """Return the second attempt of a job."""
     mapping = MappingPolicy(ranks)
     policy = asked(nodes, mapping, max_restarts=1, **options)
@@ -89,7 +90,7 @@ def test_without_options_all_is_as_it_was() -> None:
         ({"nnodes": "2:2", "node_unit": 2}, "aabb"),
     ],
 )
-def test_where_a_job_begins(options: dict[str, object], expected: str) -> None:
+def test_where_a_job_begins(options: dict[str, Any], expected: str) -> None:
     nodes = pool(2, 2, 0, 2)
     first = first_layout(asked(nodes, **options), nodes, MappingPolicy())
     assert places(first) == list(expected)
@@ -116,7 +117,7 @@ def test_where_a_job_begins(options: dict[str, object], expected: str) -> None:
         ({"max_restarts": 1, "no_restart_codes": "256"}, None, "option-value"),
     ],
 )
-def test_what_cannot_be(options: dict[str, object], ranks: int | None, reference: str) -> None:
+def test_what_cannot_be(options: dict[str, Any], ranks: int | None, reference: str) -> None:
     with pytest.raises(UsageError) as caught:
         asked(pool(1, 1, 1), MappingPolicy(ranks), **options)
     assert caught.value.reference == reference
@@ -192,7 +193,7 @@ def test_nodes_without_spares_keep_their_slots_for_spawned_ranks() -> None:
         ({"nnodes": "3:4"}, out(1), "abc"),
     ],
 )
-def test_the_size_follows_the_nodes(options: dict[str, object], health: Health, expected: str) -> None:
+def test_the_size_follows_the_nodes(options: dict[str, Any], health: Health, expected: str) -> None:
     nodes = pool(1, 1, 1)
     if "3:4" in options.values():
         assert goes_on(nodes, health, **options) is None
@@ -219,7 +220,7 @@ def test_the_layout_is_sound_whatever_happens_to_nodes(
     slots: list[int], data: some.DataObject, elastic: bool, spares: int
 ) -> None:
     nodes, mapping = pool(*slots), MappingPolicy()
-    options: dict[str, object] = {"nnodes": "1:9"} if elastic else {}
+    options: dict[str, Any] = {"nnodes": "1:9"} if elastic else {}
     try:
         policy = asked(nodes, mapping, max_restarts=9, spares=spares, **options)
     except UsageError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ NOW = 1_700_000_000.123456
 
 
 @pytest.fixture(autouse=True)
-def utc(monkeypatch):
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -23,7 +25,7 @@ def utc(monkeypatch):
     time.tzset()
 
 
-def prefix(template: str, now: float = NOW, **fields) -> bytes:
+def prefix(template: str, now: float = NOW, **fields: Any) -> bytes:
     known = {"rank": 3, "local_rank": 1, "node_rank": 2, "host": "node07", "stream": "stdout"}
     known |= {"job": "4f0a-1", "run": "4f0a", "restart": 1}
     return parse_tag(template).bind(**{**known, **fields}).prefix(now)
@@ -66,14 +68,14 @@ def test_prefixes(template: str, expected: bytes) -> None:
     ],
 )
 def test_a_value_adds_no_component_to_the_path_of_a_file(template: str, host: str) -> None:
-    fields = {"rank": 3, "local_rank": 1, "node_rank": 2, "stream": "stdout", "job": "4f0a"}
+    fields: dict[str, Any] = {"rank": 3, "local_rank": 1, "node_rank": 2, "stream": "stdout", "job": "4f0a"}
     with pytest.raises(UsageError, match="its name is no part of a file's name") as caught:
         parse_tag(template, "--output-file").path(host=host, **fields)
     assert caught.value.reference == "output-directory"
 
 
 def test_the_path_of_a_file_may_have_any_directories_of_its_own() -> None:
-    fields = {"rank": 3, "local_rank": 1, "node_rank": 2, "host": "n.1", "stream": "stdout", "job": "4f0a"}
+    fields: dict[str, Any] = {"rank": 3, "local_rank": 1, "node_rank": 2, "host": "n.1", "stream": "stdout", "job": "4f0a"}
     assert parse_tag("../d//./{host}/{rank:02}..", "--output-file").path(**fields) == "../d//./n.1/03.."
 
 

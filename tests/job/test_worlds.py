@@ -67,7 +67,7 @@ def test_numbers_go_on_where_the_last_world_ends() -> None:
 
 
 def test_several_programs_and_their_info() -> None:
-    apps = [
+    apps: list[dict[str, Any]] = [
         {"count": 2, "info": {"wdir": "/tmp", "unknown": "x"}, "environment": {"A": "1"}},
         {"program": ["other", "x"], "info": {"host": "b"}},
     ]

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,7 +30,7 @@ def of_hosts(text: str, *, elastic: bool = False) -> Allocation:
     return Allocation(found.nodes, found.source, elastic)
 
 
-def shares(*ranks: int | None, **policy) -> list[Share]:
+def shares(*ranks: int | None, **policy: Any) -> list[Share]:
     return [Share(f"app{number}", MappingPolicy(count, **policy)) for number, count in enumerate(ranks)]
 
 

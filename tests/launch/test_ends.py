@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,7 @@ from tests.support.launching import (
     state,
     stopped,
     wait_for_files,
+    wait_gone,
     wait_until,
 )
 
@@ -40,11 +42,6 @@ STAY = "exec 2> /dev/null; echo $$ > pid-$RANK; while :; do sleep 0.05; done"
 def pids(folder: Path, *names: str) -> list[int]:
     """Wait for files with process ids, and return these."""
     return [int(text) for text in wait_for_files(*(folder / name for name in names))]
-
-
-def wait_gone(*gone: int) -> None:
-    for pid in gone:
-        wait_until(lambda pid=pid: not living(pid), f"process {pid} is gone", limit=10)
 
 
 # The exit code and the report
@@ -378,8 +375,7 @@ def test_a_stopped_job_stops_its_ranks_and_goes_on_with_them(tmp_path: Path) -> 
     with launching("-np", "2", "--heartbeat", "0.5", *sh(program), cwd=tmp_path) as process:
         ranks = pids(tmp_path, "pid-0", "pid-1")
         process.send_signal(signal.SIGTSTP)
-        for pid in (process.pid, *ranks):
-            wait_until(lambda pid=pid: stopped(pid), f"{pid} is stopped")
+        wait_until(lambda: all(map(stopped, (process.pid, *ranks))), "all are stopped")
         (tmp_path / "go").touch()
         since = time.monotonic()
         # Longer than any silence limit of this job: four heartbeat limits.
@@ -490,7 +486,7 @@ UNREAD = "echo $$ > pid-0; head -c 300000 /dev/zero"
 @pytest.mark.parametrize("streams", [{}, {"stderr": subprocess.STDOUT}], ids=["apart", "one pipe"])
 @pytest.mark.parametrize(("program", "code"), [("exit 0", 143), ("exit 7", 7)])
 def test_a_signal_ends_a_job_whose_output_nobody_reads(
-    tmp_path: Path, streams: dict[str, int], program: str, code: int
+    tmp_path: Path, streams: dict[str, Any], program: str, code: int
 ) -> None:
     with launching("-np", "1", *sh(f"{UNREAD}; {program}"), cwd=tmp_path, **streams) as process:
         wait_gone(*pids(tmp_path, "pid-0"))

@@ -6,6 +6,7 @@ Each test has hosts of its own, so it may break them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shlex
@@ -516,7 +517,7 @@ def test_the_earlier_of_two_failures_is_named_whoever_is_heard_first(hosts: Host
         os.kill(head, signal.SIGSTOP)
         for rank in (1, 0):
             Path(f"go-{rank}").touch()
-            wait_until(lambda rank=rank: not runs(hosts, rank, script), f"rank {rank} has ended")
+            wait_until(functools.partial(has_ended, hosts, rank, script), f"rank {rank} has ended")
             # On a busy machine the daemon learns of it later than we, and clocks are compared to half a round trip.
             time.sleep(0.3)
         os.kill(head, signal.SIGCONT)
@@ -526,8 +527,8 @@ def test_the_earlier_of_two_failures_is_named_whoever_is_heard_first(hosts: Host
     assert "    rank 0 on node01 failed too: exited with code 3\n    rank 2 stopped after it\n" in errors
 
 
-def runs(hosts: Hosts, rank: int, script: str) -> bool:
-    return any(argv[-1] == script for _, argv in hosts.processes(f"node{rank + 1:02}"))
+def has_ended(hosts: Hosts, rank: int, script: str) -> bool:
+    return not any(argv[-1] == script for _, argv in hosts.processes(f"node{rank + 1:02}"))
 
 
 def descendants(pid: int) -> list[int]:
@@ -577,7 +578,7 @@ def test_link_that_comes_back_in_time(hosts: Hosts, agent: str) -> None:
         wait_until(lambda: len(list(Path.cwd().glob("up-*"))) == 2, "both ranks run")
         hosts.link("node02", up=False)
         Path("go").touch()
-        wait_until(lambda: not runs(hosts, 0, script), "the rank of the other node is through", limit=5)
+        wait_until(lambda: has_ended(hosts, 0, script), "the rank of the other node is through", limit=5)
         hosts.link("node02", up=True)
         # TCP tries again after pauses that double.
         assert job.communicate(timeout=15) == ("went on\nwent on\n", "")

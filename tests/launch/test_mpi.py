@@ -148,7 +148,7 @@ def test_what_ranks_put_reaches_those_of_other_hosts(
     hosts: Hosts, map_by: str, places: tuple[int, ...], mapping: str
 ) -> None:
     # Not an MPI program: UCX takes hosts of one kernel for one host, looks for a rank of another in its own /proc, and aborts.
-    client = shutil.copy(PROGRAMS / "pmi_client.py", hosts.shared)
+    client = str(shutil.copy(PROGRAMS / "pmi_client.py", hosts.shared))
     done = hosts.launch("--wdir", "/", "-H", "node01:2,node02:2", "--map-by", map_by, "python3", client)
     values = " ".join(f"rank-{rank}-of-node{place:02}" for rank, place in enumerate(places))
     assert (done.returncode, done.stderr) == (0, "")
@@ -256,7 +256,7 @@ def test_a_rank_on_a_host_that_leaves_the_world(
 @pytest.mark.parametrize("words", [["ring", "4"], ["ends", "abort", "42"], ["ends", "no-finalize"], ["ends", "before-init"]])
 def test_nothing_is_left_in_dev_shm(family_programs: Path, words: list[str]) -> None:
     look = 'mount -t tmpfs tmpfs /dev/shm && { "$@" >&2; echo $?; ls -A /dev/shm; }'
-    command = [*MPILAUNCH, "-H", "local:2,local:2", family_programs / words[0], *words[1:]]
+    command = [*MPILAUNCH, "-H", "local:2,local:2", str(family_programs / words[0]), *words[1:]]
     unshare = ["unshare", "--mount", *sh(look), "sh"]
     done = subprocess.run([*unshare, *command], env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False)
     code, *left = done.stdout.splitlines()
@@ -574,7 +574,7 @@ def test_names_are_found_by_ranks_of_other_nodes_and_worlds() -> None:
 
 @pytest.mark.testbed
 def test_a_world_reaches_hosts_that_had_no_rank(hosts: Hosts) -> None:
-    client = shutil.copy(PROGRAMS / "pmi_say.py", hosts.shared)
+    client = str(shutil.copy(PROGRAMS / "pmi_say.py", hosts.shared))
     child = spawning((3, ["sh", "-c", "echo child $PMI_RANK on $(hostname)"]))
     done = hosts.launch("--wdir", "/", "-H", "node01:1,node02:2,node03:1", "-np", "1", "python3", client, child)
     assert (done.returncode, done.stderr) == (0, "")
@@ -584,7 +584,7 @@ def test_a_world_reaches_hosts_that_had_no_rank(hosts: Hosts) -> None:
 
 @pytest.mark.testbed
 def test_a_world_does_not_start_where_a_host_cannot_be_reached(hosts: Hosts) -> None:
-    client = shutil.copy(PROGRAMS / "pmi_say.py", hosts.shared)
+    client = str(shutil.copy(PROGRAMS / "pmi_say.py", hosts.shared))
     child = spawning((1, ["true"]))
     done = hosts.launch("--wdir", "/", "-H", "node01:1,nowhere:1", "-np", "1", "python3", client, child, child)
     assert done.returncode == 0

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import LIMIT, ROOT, environment, launch, script, sh, wait_for_files
+from tests.support.launching import LIMIT, environment, launch, script, sh, wait_for_files
+from tests.support.paths import ROOT
 
 PLACE = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $NODE_RANK/$GROUP_WORLD_SIZE"
 ARGUMENTS = "import os, sys\nprint([os.fsencode(word) for word in sys.argv[1:]])\n"

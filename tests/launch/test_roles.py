@@ -20,10 +20,10 @@ from tests.support.launching import (
     kill_hard,
     launch,
     launching,
-    living,
     script,
     sh,
     wait_for_files,
+    wait_gone,
     wait_until,
 )
 from tests.support.paths import ROOT
@@ -171,8 +171,7 @@ def test_nothing_is_left_of_a_job_that_is_ended(here: Path, port: int, number: i
             process.send_signal(number)
             done = finish(process)
             assert done.code == 128 + number and "internal" not in done.words
-        for pid in (guard, daemon, *ranks):
-            wait_until(lambda pid=pid: not living(pid), f"process {pid} is gone", limit=10)
+        wait_gone(guard, daemon, *ranks)
     assert ready or not (here / "worker-0").exists()
 
 
@@ -180,7 +179,9 @@ def test_a_job_whose_server_fails_is_started_again(here: Path, port: int) -> Non
     first = "import os, sys\nif not os.path.exists('again'): sys.exit(4)\nimport os"
     script(here / "server.py", SERVER.replace("import os", first, 1))
     with launching("--max-restarts", "2", *served(port, "echo", "done", ranks=1), cwd=here) as process:
-        wait_until(lambda: process.stderr is not None and b"attempt 1" in process.stderr.read1(), "the first attempt fails")
+        assert process.stderr is not None
+        errors = process.stderr.fileno()
+        wait_until(lambda: b"attempt 1" in os.read(errors, 65536), "the first attempt fails")
         (here / "again").touch()
         done = finish(process)
     assert (done.code, done.out) == (0, b"done\n")

@@ -232,7 +232,7 @@ def test_dshbak_writes_files_and_never_outside_of_their_directory(links: Path, t
     _, ours = bak(links, ["-d", str(tmp_path)], b"../x: 1\n")
     assert ours.returncode == 2 and b"is not the name of a host" in ours.stderr
     (tmp_path / "link").symlink_to(tmp_path / "aim")
-    line = [links / "dshbak", "-d", tmp_path]
+    line: list[str | Path] = [links / "dshbak", "-d", tmp_path]
     done = subprocess.run(line, input=b"link: 1\n", capture_output=True, env=environment(), timeout=60, check=False)
     assert done.returncode == 2 and not (tmp_path / "aim").exists()
 
@@ -240,7 +240,7 @@ def test_dshbak_writes_files_and_never_outside_of_their_directory(links: Path, t
 @pytest.mark.testbed
 def test_dshbak_writes_nothing_where_another_user_could_decide_what(links: Path, tmp_path: Path) -> None:
     def write(folder: Path) -> str:
-        line = [links / "dshbak", "-f", "-d", folder]
+        line: list[str | Path] = [links / "dshbak", "-f", "-d", folder]
         done = subprocess.run(line, input=b"n1: 1\n", capture_output=True, env=environment(), timeout=60, check=False)
         assert done.returncode in (0, 2) and not done.stdout
         return done.stderr.decode()

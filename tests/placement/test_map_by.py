@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -127,4 +128,5 @@ def test_what_is_refused(words: str, reference: str, message: str) -> None:
 def test_any_words_are_read_or_refused(option: str, words: list[str]) -> None:
     text = "".join(words) or ":"
     with contextlib.suppress(UsageError):
-        placement_policies(PlacementOptions(**{option.replace("-", "_"): text}))
+        options: dict[str, Any] = {option.replace("-", "_"): text}
+        placement_policies(PlacementOptions(**options))

@@ -28,8 +28,8 @@ def pictures(where: str) -> str:
                 for core in range(int(first), int(last or first) + 1):
                     on_core[core].append(rank)
         sockets = []
-        for first in (0, 4):
-            cells = [" ".join(on_core[core]) or "." for core in range(first, first + 4)]
+        for begin in (0, 4):
+            cells = [" ".join(on_core[core]) or "." for core in range(begin, begin + 4)]
             shared = cells[0] != "." and len(set(cells)) == 1
             sockets.append(f"[{cells[0] if shared else '/'.join(cells)}]")
         lines.append(f"{name} {''.join(sockets)}\n")

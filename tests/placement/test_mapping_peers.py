@@ -10,7 +10,7 @@ import re
 import pytest
 
 from mpilaunch.errors import LaunchError
-from tests.support.goldens import GOLDEN
+from tests.support.paths import GOLDEN
 from tests.support.placement.topologies import bound
 
 CASES = {

@@ -81,7 +81,7 @@ def as_rank(library, name, wish) -> str:  # type: ignore[no-untyped-def]
 
 def as_tool(library, name, wish) -> str:  # type: ignore[no-untyped-def]
     """Be a tool, with a name or without."""
-    items = [("pmix.srvr.uri", pmix.STRING, f"server.0;tcp4://127.0.0.1:{wish['port']}")]
+    items: list[tuple[str, int, object]] = [("pmix.srvr.uri", pmix.STRING, f"server.0;tcp4://127.0.0.1:{wish['port']}")]
     if name:
         items += [("pmix.tool.nspace", pmix.STRING, name), ("pmix.tool.rank", pmix.PROC_RANK, 0)]
     infos = pmix.Infos(items)

@@ -92,6 +92,7 @@ def test_nothing_replaces_pythons_modules_or_the_private_parts_of_others(path: p
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
         for name in names:
+            assert isinstance(node, ast.stmt)
             private = name.startswith("_") and name != "__future__"
             assert not private and name != "marshal", f"{path}:{node.lineno}: {name}"
 

@@ -94,7 +94,7 @@ class Script:
 
     def take(self, message: Message) -> list[Message]:
         """Return the answer to a message of the head's."""
-        return getattr(self, "take_" + message["type"], lambda message: [])(message)  # type: ignore[no-any-return]
+        return getattr(self, "take_" + message["type"], lambda message: [])(message)
 
     def take_prepare(self, message: Message) -> list[Message]:
         self.ranks = [spec["rank"] for spec in message["ranks"]]
@@ -131,7 +131,8 @@ class Script:
         ending = [rank for rank in self.living if ranks is None or rank in ranks]
         for rank in ending:
             end = {"code": None if signal else 0, "signal": signal, "core": False, "stopped": signal is not None}
-            more = {"stdin_read": 0, "mpi": "finalized" if self.world else "absent", "evidence": {}, "clock": time.monotonic()}
+            mpi = "finalized" if self.world else "absent"
+            more: Message = {"stdin_read": 0, "mpi": mpi, "evidence": {}, "clock": time.monotonic()}
             messages += [{"type": "drained", "rank": rank}, {"type": "exited", "rank": rank, **end, **more}]
         self.living = [rank for rank in self.living if rank not in ending]
         return messages if self.living else [*messages, {"type": "finished", "worlds": self.worlds, "swept": []}]
@@ -284,7 +285,7 @@ class Hostile(Script):
         return made
 
     def _value(self) -> Any:
-        values = (
+        values: tuple[Any, ...] = (
             *(None, True, -1, 0, 1, 2, 5, 6, 1 << 31, 1 << 70, 1.5, 1e300, "", [], {}, [[]], "other", ESCAPES, "a\0b"),
             *("x" * (1 << 20), ["y"] * 100_000, [["unknown", -1]], [[self.world, 99]], self.world),
         )
@@ -401,7 +402,8 @@ async def converse(words: Sequence[str], script: Callable[[str], Script], signal
     hosts = ",".join(f"{name}:{RANKS_EACH}" for name in NODES)
     job = command_line.job(" ".join(["-H", hosts, "--agent", "fake", *words]))
     agent = ScriptedAgent(script)
-    launch = Launch(job, {"fake": agent}, Console())
+    agents: dict[str, Any] = {"fake": agent}
+    launch = Launch(job, agents, Console())
     loop, began = asyncio.get_running_loop(), time.monotonic()
 
     relay = Relay()

@@ -68,8 +68,8 @@ def launch(
 ) -> Launched:
     """Run mpilaunch to its end, and see that nothing of it is left."""
     before = everything()
-    given = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
-    done: subprocess.CompletedProcess[bytes] = subprocess.run(  # type: ignore[call-overload]
+    given: dict[str, Any] = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
+    done: subprocess.CompletedProcess[bytes] = subprocess.run(
         [*MPILAUNCH, *words], capture_output=True, env=environment(env), cwd=cwd, timeout=limit, check=False, **given
     )
     left = ours(before)
@@ -123,9 +123,17 @@ def wait_until(condition: Callable[[], Any], what: str, limit: float = LIMIT) ->
 
 def wait_for_files(*paths: Path) -> list[str]:
     """Wait until each file is there and not empty; return what they hold."""
-    for path in paths:
-        wait_until(lambda path=path: path.exists() and path.stat().st_size, f"{path.name} is written")
-    return [path.read_text(encoding="utf-8") for path in paths]
+    return [_wait_for_file(path) for path in paths]
+
+
+def _wait_for_file(path: Path) -> str:
+    wait_until(lambda: path.exists() and path.stat().st_size, f"{path.name} is written")
+    return path.read_text(encoding="utf-8")
+
+
+def wait_gone(*pids: int, limit: float = 10.0) -> None:
+    """Wait until none of these processes lives."""
+    wait_until(lambda: not any(map(living, pids)), f"of the processes {pids} none is left", limit)
 
 
 def script(path: Path, text: str, *, mode: int = 0o755) -> Path:
@@ -252,7 +260,8 @@ class WireToDaemon:
 
     def send(self, kind: str, /, **members: Any) -> None:
         """Send a control message; `launch` and `cancel` are about the world that `prepare` prepares by default."""
-        world = {"launch": {"numbers": [0]}, "cancel": {"number": 0}}.get(kind, {})
+        worlds: dict[str, dict[str, Any]] = {"launch": {"numbers": [0]}, "cancel": {"number": 0}}
+        world = worlds.get(kind, {})
         self.session.send({"type": kind, **world, **members})
         self.flush()
 

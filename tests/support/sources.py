@@ -62,7 +62,7 @@ def imports_of(path: pathlib.Path) -> set[str]:
 
     `from mpilaunch import x` counts as `mpilaunch.x` where that is a module.
     """
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -70,7 +70,7 @@ def imports_of(path: pathlib.Path) -> set[str]:
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
             found.update({f"{node.module}.{alias.name}" for alias in node.names} & MODULES or {str(node.module)})
         elif isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "import_module":
-            found.update(argument.value for argument in node.args if isinstance(argument, ast.Constant))
+            found.update(str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             module, colon, _ = node.value.partition(":")
             found.update({module} & MODULES if colon else ())

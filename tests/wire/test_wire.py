@@ -173,6 +173,7 @@ def test_control_messages_keep_bytes_that_are_not_utf_8() -> None:
     pair = Pair()
     pair.head.send({"type": "prepare", "value": b"\xff\xfe=\n\"'".decode("utf-8", "surrogateescape")})
     ((_, _, message),) = pair.to_daemon()
+    assert isinstance(message, dict)
     assert message["value"].encode("utf-8", "surrogateescape") == b"\xff\xfe=\n\"'"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from tests.support.command_line import job, settings
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -289,6 +290,6 @@ def test_the_rest_of_the_job() -> None:
 
 def test_what_nobody_said_is_the_default_of_the_job_spec() -> None:
     made = job("-H a")
-    found = {"head_python": made.head_python, "directory": os.getcwd()}
+    found: dict[str, Any] = {"head_python": made.head_python, "directory": os.getcwd()}
     plain = JobSpec(made.job_id, made.apps, made.allocation, made.job_map, **found)
     assert made == plain

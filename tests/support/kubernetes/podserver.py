@@ -124,7 +124,11 @@ class PodServer:
 
     def drop(self) -> None:
         """Cut every session's connection, as a restart of the API server does."""
-        self._loop.call_soon_threadsafe(lambda: [session.drop() for session in list(self._sessions)])
+        self._loop.call_soon_threadsafe(self._drop)
+
+    def _drop(self) -> None:
+        for session in list(self._sessions):
+            session.drop()
 
     def __enter__(self) -> PodServer:
         self._thread.start()
@@ -204,9 +208,8 @@ class PodServer:
                     return
                 code, body = refused
         else:
-            code, body = (
-                (200, DISCOVERY[request.path]) if request.path in DISCOVERY else _failure(404, "NotFound", "no such path")
-            )
+            found = DISCOVERY.get(request.path)
+            code, body = _failure(404, "NotFound", "no such path") if found is None else (200, found)
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         kind = "text/plain" if isinstance(body, str) else "application/json"
         head = f"HTTP/1.1 {code} Said\r\nContent-Type: {kind}\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
@@ -390,7 +393,7 @@ def _shown(pod: Pod) -> dict[str, Any]:
 _PODS = {"name": "pods", "singularName": "pod", "namespaced": True, "kind": "Pod", "verbs": ["get", "list"]}
 _PODS["shortNames"] = ["po"]
 _EXEC = {"name": "pods/exec", "singularName": "", "namespaced": True, "kind": "PodExecOptions", "verbs": ["create", "get"]}
-DISCOVERY = {
+DISCOVERY: dict[str, dict[str, Any]] = {
     "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
     "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
     "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [_PODS, _EXEC]},

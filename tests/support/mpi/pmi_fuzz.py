@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from mpilaunch.daemon.mpi.pmi import FINALIZED
 from mpilaunch.daemon.mpi.wireup import WireUp
+from mpilaunch.daemon.private_directory import PrivateDirectory
 from tests.support.mpi.fuzz import NODES, PER_NODE, SIZE, Head, main
 
 
@@ -46,7 +47,8 @@ class Conversation(Head):
             self._connect(rank)
 
     def _node(self, index: int, by_port: bool) -> WireUp:
-        wireup = WireUp(self.poller, lambda message: self.take(index, message), self.abort, self.timers.set, "/nonexistent")
+        unused = PrivateDirectory("/nonexistent")
+        wireup = WireUp(self.poller, lambda message: self.take(index, message), self.abort, self.timers.set, unused)
         description = {
             "world": "job",
             "first": 0,

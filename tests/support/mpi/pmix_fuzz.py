@@ -425,6 +425,6 @@ def _children() -> bool:
 
 
 if __name__ == "__main__":
-    helper.run = hand_over  # in the helper's process
+    helper.run = hand_over  # type: ignore[assignment]  # in the helper's process
     channel.MAX_UNSENT = 8 << 20
     sys.exit(main("tests.support.mpi.pmix_fuzz", hold))

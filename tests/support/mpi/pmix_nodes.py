@@ -5,6 +5,7 @@ The nodes of one machine differ by name only. As a program of its own it runs on
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -117,11 +118,13 @@ class Nodes:
     Attributes:
         log: the events, in order.
         exits: (world, rank) -> exit code, -N for signal N.
+        lines: what the ranks of a job have written, once it has ended.
     """
 
     def __init__(self, count: int, libpmix: Libpmix, directory: Path) -> None:
         self.poller = Poller()
         self.log: list[tuple[Any, ...]] = []
+        self.lines: list[str] = []
         self.exits: dict[tuple[str, int], int] = {}
         self.worlds: dict[str, World] = {}
         self.questions: list[Callable[[bool, bytes], None]] = []
@@ -136,7 +139,7 @@ class Nodes:
             self.environment["OMPI_MCA_btl"] = "self,tcp"  # one machine under two names: shared memory would be a lie
         self.nodes = [Node(self, number, libpmix, directory) for number in range(count)]
         for node in self.nodes:
-            self._watch(node.server.pid, lambda node=node: self._helper_ended(node))
+            self._watch(node.server.pid, functools.partial(self._helper_ended, node))
 
     # Ranks
 
@@ -178,7 +181,7 @@ class Nodes:
                 start_new_session=True,
             )
             self._ranks[name, rank] = process
-            self._watch(process.pid, lambda rank=rank: self._rank_ended(name, rank))
+            self._watch(process.pid, functools.partial(self._rank_ended, name, rank))
         world.then(name)
 
     def _watch(self, pid: int, ended: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.goldens import GOLDEN
+from tests.support.paths import GOLDEN
 from tests.support.placement.topologies import TOPOLOGIES, drawn, facts_of, logical
 
 ERRORS = {
