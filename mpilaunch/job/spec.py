@@ -158,7 +158,7 @@ class App(NamedTuple):
     Attributes:
         program: the program and its arguments, at least one item.
         environment, wdir: variables and working directory of its ranks, which override those of the job.
-        edits: edits that the node then applies to its ranks' variables, see `environment.forward.environment_edits`.
+        edits: edits that the node then applies to its ranks' variables, see `environment.forwarded.environment_edits`.
         template: the arguments are templates.
         variables: the variables of `environment`, and of the job's, that are templates.
         role: its role, "" for none.

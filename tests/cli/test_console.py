@@ -15,7 +15,6 @@ from mpilaunch.cli.console import Console, progress_text, verdict_error, wants_c
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.job.state import RankEnd
 from mpilaunch.job.verdict import Verdict
-from mpilaunch.text import printable
 from tests.support import goldens
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -118,21 +117,6 @@ def test_who_decides_on_colour(environ: dict[str, str], terminal: bool, colour: 
     stream = Terminal() if terminal else io.StringIO()
     Console(stream, environ).warn("x")
     assert ("\x1b" in stream.getvalue()) is colour
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain tab\there ä 漢", "plain tab\there ä 漢"),
-        ("a\nb\r\x1b]0;t\x07", "a\\x0ab\\x0d\\x1b]0;t\\x07"),
-        ("\x9b31m\x7f", "\\x9b31m\\x7f"),
-        ("\u202eevil\u2066", "\\u202eevil\\u2066"),
-        ("\udcff\ud800", "\\xff\\ud800"),
-        (b"\xc3\xa4 \xff\x1b[0m", "ä \\xff\\x1b[0m"),
-    ],
-)
-def test_what_is_not_plain_text_is_written_out(text: str | bytes, shown: str) -> None:
-    assert printable(text) == shown
 
 
 def test_nothing_from_elsewhere_forges_a_line() -> None:

@@ -12,7 +12,6 @@ from mpilaunch.cli.options import BY_FLAG, GROUPS, OPTIONS
 from mpilaunch.errors import UsageError
 from mpilaunch.job.environment import contracts
 from mpilaunch.job.environment.contract import JobFacts, NodePlace, RankPlace
-from mpilaunch.text import did_you_mean
 from tests.support.command_line import request, settings
 
 
@@ -130,8 +129,3 @@ def test_wrong_values_of_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n
     with pytest.raises(UsageError, match=rf"^x\.yaml:1:1: {name}: ") as caught:
         settings("--config x.yaml")
     assert what in caught.value.message
-
-
-def test_near_names() -> None:
-    assert did_you_mean("--hostfle", BY_FLAG) == "; did you mean --hostfile?"
-    assert did_you_mean("--zzz", BY_FLAG) == ""

@@ -103,3 +103,22 @@ def test_no_method_is_found_by_a_text(path: pathlib.Path) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
             assert not (isinstance(node.args[0], ast.Name) and node.args[0].id == "self"), f"{path}:{node.lineno}"
         assert not (isinstance(node, ast.alias) and node.name == "attrgetter"), path
+
+
+ROWS = {"hosts.schedulers", "job.environment.contracts"}
+"""Folders with one module for each launcher or framework, whose rows are tested together."""
+
+
+def test_every_pure_module_has_a_test_file_by_its_name() -> None:
+    without = []
+    for path in SOURCES:
+        module = module_of(path).removeprefix("mpilaunch.")
+        decides = any(isinstance(node, ast.FunctionDef) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        if layer_of(module_of(path)) in PURE and path.name != "__init__.py" and decides:
+            folder, _, name = module.rpartition(".")
+            name = folder.rpartition(".")[2] if folder in ROWS else name
+            places = (ROOT / "tests").glob(f"**/test_{name}.py") if folder else [ROOT / "tests" / f"test_{name}.py"]
+            top = module.partition(".")[0]
+            if not any(place.exists() and place.relative_to(ROOT / "tests").parts[0] in (top, place.name) for place in places):
+                without.append(module)
+    assert without == []

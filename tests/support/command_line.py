@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from unittest import mock
 
@@ -31,4 +32,10 @@ def settings(words: str = "", environ: Mapping[str, str] | None = None) -> Setti
 def job(words: str, **environ: str) -> JobSpec:
     """Return the job of the options `words` and the program `prog`, with only these variables in the environment."""
     asked = request([*words.split(), "prog"], {"HOME": "/nowhere", **environ})
+    return make_job(asked.settings, asked.sections, asked.environ)
+
+
+def job_of(line: str) -> JobSpec:
+    """Return the job of a whole command line, with its programs."""
+    asked = request(shlex.split(line))
     return make_job(asked.settings, asked.sections, asked.environ)

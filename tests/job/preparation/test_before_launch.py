@@ -6,13 +6,9 @@ import json
 from typing import Any
 
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
-from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment.templates import AT_LAUNCH
 from mpilaunch.job.preparation.before_launch import environment_before_launch
-from mpilaunch.job.preparation.messages import preparations
-from mpilaunch.job.preparation.world_facts import world_facts
 from mpilaunch.job.spec import App, JobSpec
-from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.mapping import MappingPolicy, map_ranks
 
 
@@ -47,20 +43,3 @@ def test_a_profile_and_what_the_user_sets_instead() -> None:
     own = {"TF_CONFIG": "mine", "PL_TRAINER_DEVICES": "1", "JAX_COORDINATOR_ADDRESS": "a:1", "OMPI_MCA_orte_hnp_uri": "u"}
     variables = environment_before_launch(job(2, 2, ranks=4, profiles=("tf", "lightning"), environment=own), 3)
     assert own.items() <= variables.items()
-
-
-def test_every_rank_has_a_port_on_its_own_node() -> None:
-    spec = job(2, 1, ranks=3, profiles=("tf",))
-    (world,) = first_worlds(spec)
-    facts = {
-        index: NodeFacts(f"n{index}", "3.11.0", "/usr/bin/python3", (), (), (f"10.0.0.{index}",), None, 20000 * (index + 1))
-        for index in range(2)
-    }
-    known = world_facts(spec, world, facts)
-    assert (known.master_addr, known.master_port, known.second_port) == ("10.0.0.0", "20000", "20001")
-    found = [
-        json.loads(rank["environment"]["TF_CONFIG"])["cluster"]
-        for _, message in preparations(spec, world, known, {})
-        for rank in message["ranks"]
-    ]
-    assert found == [{"worker": ["10.0.0.0:20002", "10.0.0.0:20003", "10.0.0.1:40002"]}] * 3
