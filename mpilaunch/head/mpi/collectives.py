@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 MAX_WAITING, MAX_BYTES = 10_000, 64 << 20
@@ -97,4 +98,5 @@ class Collectives:
         return one
 
     def waiting(self) -> Iterable[Collective]:
-        return [one for queue in self._waiting.values() for one in queue]
+        """Return the collectives that wait for more ranks, one after the other: whoever looks for one stops at the first."""
+        return chain.from_iterable(self._waiting.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -73,27 +73,37 @@ class WorldStarter:
         bindings = bind_ranks(job.allocation, near, facts, job.gpu, job.cpu)
         if apart:
             bindings = {rank: bindings[world.first + rank] for rank in range(world.size)}
-        self._answers = {index: asyncio.get_running_loop().create_future() for index in links}
-        prepared = self._prepared[world.number] = {}
         known = world_facts(job, world, facts)
         shared = encode_shared(common_preparation(job, whole, known, self._output.window))
+        self._prepared[world.number] = {}
         for index, message in preparations(job, whole, known, bindings):
-            if index not in links:
-                continue
-            prepared[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
-            link = links[index]
-            self.worlds_sent[index] += 1
-            self._unanswered[index] += 1
-            if link.state != "running":
-                link.state = "preparing"
-            if link.given_up:
-                self.gone(link, "its daemon ended")
-            else:
-                link.send({**message, "attach": link.attach}, shared)
-        await asyncio.wait(self._answers.values(), timeout=job.deadlines.start)
+            if index in links:
+                self.send_preparation(links[index], world.number, message, shared)
+        await self.await_answers(world.number, links)
+        self._ranks.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}
+
+    def send_preparation(self, link: NodeLink, number: int, message: dict[str, Any], shared: bytes) -> None:
+        """Send a node the ranks of a world that it will run, the parts of its `prepare`; `await_answers` has its answer."""
+        index = link.node.index
+        self._answers[index] = asyncio.get_running_loop().create_future()
+        self._prepared.setdefault(number, {})[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
+        self.worlds_sent[index] += 1
+        self._unanswered[index] += 1
+        if link.state != "running":
+            link.state = "preparing"
+        if link.given_up:
+            self.gone(link, "its daemon ended")
+        else:
+            link.send({**message, "attach": link.attach}, shared)
+
+    async def await_answers(self, number: int, links: Mapping[int, NodeLink]) -> None:
+        """Await the answers of these nodes to the preparation of a world; raises LaunchError when one refuses."""
+        job = self._job
+        answers = {index: self._answers[index] for index in links}
+        await asyncio.wait(answers.values(), timeout=job.deadlines.start)
         failures: list[tuple[str, str, str, float, int]] = []
         notes: dict[str, list[str]] = {}
-        for index, future in self._answers.items():
+        for index, future in answers.items():
             link, name = links[index], links[index].node.name
             if not future.done():
                 failures.append((name, "timeout", "no answer to the preparation", job.deadlines.start, index))
@@ -106,18 +116,17 @@ class WorldStarter:
                 failures.append((name, _cause(link), link.broke or link.channel.last_output, 0.0, index))
             else:
                 lines = answer["notes"]
-                if job.output.verbose:
-                    lines = [*lines, *facts[index].notes, *(f"runs {path}" for path in answer["programs"])]
+                if job.output.verbose and link.facts is not None:
+                    lines = [*lines, *link.facts.notes, *(f"runs {path}" for path in answer["programs"])]
                 for note in lines[:MOST_NOTES]:
                     notes.setdefault(note[:LONGEST_NOTE], []).append(name)
         if failures:
             from mpilaunch.head.nodes.failures import NodeFailure, fold_failures  # most launches have no failure
 
-            self._cancel(world)
-            raise fold_failures([NodeFailure(*failure) for failure in failures], len(self._answers))
+            self._cancel(number, links)
+            raise fold_failures([NodeFailure(*failure) for failure in failures], len(answers))
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
-        self._ranks.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}
 
     def introduce(self, world: World) -> None:
         """Describe a world to the nodes without a rank of it, and all earlier worlds to nodes that have just joined."""
@@ -146,15 +155,19 @@ class WorldStarter:
         try:
             self._output.add_world(world)
         except LaunchError:
-            self._cancel(world)
+            self._cancel(world.number, self._prepared.get(world.number, {}))
             raise
         self._ranks.add(world)
         self._state.add(range(world.first, world.first + world.size))
 
-    def _cancel(self, world: World) -> None:
-        """Tell the nodes of a world to drop its ranks, which were prepared."""
-        for index in self._prepared.pop(world.number, {}):
-            self._daemons.links[index].send({"type": "cancel", "number": world.number})
+    def _cancel(self, number: int, indexes: Iterable[int]) -> None:
+        """Tell nodes to drop the ranks of a world, which were prepared."""
+        prepared = self._prepared.get(number, {})
+        for index in list(indexes):
+            prepared.pop(index, None)
+            self._daemons.links[index].send({"type": "cancel", "number": number})
+        if not prepared:
+            self._prepared.pop(number, None)
 
     @property
     def waiting(self) -> list[World]:
@@ -163,24 +176,30 @@ class WorldStarter:
 
     def launch(self, worlds: Sequence[World]) -> None:
         """Start the ranks of worlds that were prepared; nodes whose ranks all wait for others are told that the job runs."""
-        window = self._output.window
         starting: defaultdict[int, dict[int, list[tuple[int, bool]]]] = defaultdict(dict)
         for number, prepared in self._prepared.items():
             for index, ranks in prepared.items():
                 starting[index] |= {number: ranks} if any(world.number == number for world in worlds) else {}
         for index, of_worlds in starting.items():
-            link = self._daemons.links[index]
-            for rank, stdin in chain.from_iterable(of_worlds.values()):
-                link.session.open_receiving(stream_channel(rank, STDOUT), window)
-                if not self._job.output.merge_stderr:
-                    link.session.open_receiving(stream_channel(rank, STDERR), window)
-                if stdin:
-                    link.session.open_sending(stream_channel(rank, STDIN), window)
-            link.keep()
-            link.state = "running"
-            link.send({"type": "launch", "numbers": list(of_worlds)})
+            self._launch_on(self._daemons.links[index], of_worlds)
         for world in worlds:
             del self._prepared[world.number]
+
+    def launch_on(self, link: NodeLink, number: int) -> None:
+        """Start the ranks of a world on one node, where they were prepared."""
+        self._launch_on(link, {number: self._prepared[number].pop(link.node.index)})
+
+    def _launch_on(self, link: NodeLink, of_worlds: Mapping[int, Sequence[tuple[int, bool]]]) -> None:
+        window = self._output.window
+        for rank, stdin in chain.from_iterable(of_worlds.values()):
+            link.session.open_receiving(stream_channel(rank, STDOUT), window)
+            if not self._job.output.merge_stderr:
+                link.session.open_receiving(stream_channel(rank, STDERR), window)
+            if stdin:
+                link.session.open_sending(stream_channel(rank, STDIN), window)
+        link.keep()
+        link.state = "running"
+        link.send({"type": "launch", "numbers": list(of_worlds)})
 
     def drop_waiting(self) -> None:
         """Give up the ranks that have not started, since the job ends; their nodes drop them when they are told to stop."""
