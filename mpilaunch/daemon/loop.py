@@ -119,12 +119,16 @@ class Daemon:
             self._forwarder.pause(self._lifeline.backlog > HIGH_WATER)
 
     def _head_lost(self) -> None:
-        """Read nothing any more, and end the ranks."""
+        """Hear nothing any more, and end the ranks; independent commands run to their ends, and nobody reads their output."""
         self._poller.forget(self._guard)
-        self._forwarder.pause(True)
         self._worlds.drop_all()
+        if self._processes.outlive_head and not self._processes.stopping:
+            self._forwarder.discard()
+        else:
+            self._forwarder.pause(True)
+            if self._state == "running":
+                self._processes.end(LOST_HEAD_STEPS)
         if self._state == "running":
-            self._processes.end(LOST_HEAD_STEPS)
             self._after_cancel()
 
     # Messages
@@ -134,6 +138,7 @@ class Daemon:
         self._beat(message["pulse"])
 
     def _prepare(self, message: dict[str, Any]) -> None:
+        self._processes.outlive_head = message["independent"]
         if not message["sweep"]:
             # Before any rank runs: orphans of independent commands go to init and not to daemon or guard.
             reaper.become_subreaper(False)

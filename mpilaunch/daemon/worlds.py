@@ -58,7 +58,7 @@ class Worlds:
         """Check the programs of a world and make what they need, as `prepare` says; return False when it is refused."""
         self.drain = plan["drain"]
         apps: dict[int, spawn.App] = {}
-        environment = node_layer(plan, os.environb)
+        environment = node_layer(plan, own_environment())
         problems = []
         for number in sorted({spec["app"] for spec in plan["ranks"]}):
             try:
@@ -148,3 +148,13 @@ class Worlds:
         """Close what served the ranks, since the last one has ended."""
         if self._rendezvous is not None:
             self._rendezvous.close()
+
+
+def own_environment() -> dict[bytes, bytes]:
+    """Return this process's environment, without the LC_CTYPE that Python sets for itself in the C locale (PEP 538)."""
+    own = dict(os.environb)
+    if b"LC_CTYPE" in own:
+        with open("/proc/self/environ", "rb") as file:  # as it was at the start of this process
+            if not any(item.startswith(b"LC_CTYPE=") for item in file.read().split(b"\0")):
+                del own[b"LC_CTYPE"]
+    return own

@@ -190,6 +190,7 @@ class JobSpec(NamedTuple):
         wdir: working directory of the ranks; None: `directory` where a node has it, else the home directory.
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         skip_unreachable: nodes that do not start are lost nodes, and the ranks of the others start.
+        independent: each rank is a command by itself: no variables, no MPI, and it outlives the head.
         bare: the ranks get no variables of frameworks, and no MPI.
         bare_if_single: bare if the whole job has one rank; `settle_ranks` decides it.
         leave_running: what a rank leaves running is not ended with it.
@@ -224,6 +225,7 @@ class JobSpec(NamedTuple):
     wdir: str | None = None
     continue_on_error: bool = False
     skip_unreachable: bool = False
+    independent: bool = False
     bare: bool = False
     bare_if_single: bool = False
     leave_running: bool = False

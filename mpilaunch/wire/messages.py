@@ -118,7 +118,7 @@ HEAD_SENDS: Table = {
             defaults=named(without_nul), scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds,
             pulse=seconds, attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
             rendezvous=maybe(having(address=text, port=between(1, 65535), secret=secret)), ranks=listed(_rank), number=whole,
-            sweep=flag,
+            sweep=flag, independent=flag,
         ),
     ),
     "launch": ("prepared running", having(numbers=listed(whole))),

@@ -116,25 +116,29 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXT | st.sampled_from(["%n", "%h", "%%", "%", "'", '"', "$1", "`", "\\", "%u%n"]), min_size=1, max_size=5))
 def test_a_program_of_words_gets_them_byte_for_byte(words: list[str]) -> None:
-    """Run by a real sh, as the second of three hosts."""
+    """Run by a real sh, as the third of several hosts."""
     expected = [_filled(word) for word in words]
-    program = remote.program(["printf", "%%s\\0", *words], ["a", "b", "joe@c d"], FIELDS, "words")
-    done = subprocess.run(
-        program, env={"PATH": "/usr/bin:/bin", "MPILAUNCH_RANK": "2"}, capture_output=True, check=True, timeout=20
-    )
+    program = _program(["printf", "%%s\\0", *words], "words", rank=2, host="c.d")
+    done = subprocess.run(program, env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True, timeout=20)
     assert done.stdout.decode().split("\0")[:-1] == expected
 
 
 def _filled(word: str) -> str:
-    marked = word.replace("%%", "\0").replace("%h", "c d").replace("%n", "2").replace("%u", "joe")
+    marked = word.replace("%%", "\0").replace("%h", "c.d").replace("%n", "2").replace("%u", "joe")
     return marked.replace("\0", "%")
 
 
-def test_a_line_runs_at_home_by_the_login_shell() -> None:
+def _program(words: list[str], form: str, **fields: int | str) -> list[str]:
+    """Return the program of one host, with its fields filled in as the head does it."""
+    options, (program, *arguments) = remote.program(words, FIELDS, form)
+    return [program, *((word.format(**fields) for word in arguments) if options.words else arguments)]
+
+
+def test_a_line_runs_by_the_login_shell() -> None:
     for words in (["pwd;", "echo", "$0", "'a  b'"], ["pwd;", "echo", "$0", "'a  b'", "%n", "%h"]):
-        program = remote.program(words, ["a", "b"], FIELDS, "login")
-        environ = {"PATH": "/usr/bin:/bin", "HOME": "/usr", "SHELL": "/bin/bash", "MPILAUNCH_RANK": "1"}
-        done = subprocess.run(program, env=environ, capture_output=True, text=True, check=True, timeout=20)
+        program = _program(words, "login", rank=1, host="b")
+        environ = {"PATH": "/usr/bin:/bin", "SHELL": "/bin/bash"}
+        done = subprocess.run(program, env=environ, cwd="/usr", capture_output=True, text=True, check=True, timeout=20)
         assert done.stdout == "/usr\n/bin/bash a  b" + (" 1 b" if len(words) > 4 else "") + "\n"
 
 

@@ -187,18 +187,19 @@ def test_output_of_what_a_rank_left_behind_is_taken_while_it_writes(tmp_path: Pa
     assert done.out.decode().split("\n")[:2] == ["first", "late 1"]
 
 
-@pytest.mark.parametrize("option", ["--bare", "--leave-running"])
-def test_only_with_leave_running_it_stays(tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize(("option", "stays"), [("--mpi=none", False), ("--leave-running", True), ("--independent", True)])
+def test_only_where_it_may_it_stays(tmp_path: Path, option: str, stays: bool) -> None:
     stray = "echo $$ > stray; while [ ! -e go ]; do sleep 0.02; done; touch lived"
     program = f"setsid sh -c '{stray}' > /dev/null 2>&1 & while [ ! -s stray ]; do sleep 0.01; done"
     try:
-        done = subprocess.run([*MPILAUNCH, option, "-np", "1", *sh(program)], env=environment(), cwd=tmp_path, timeout=LIMIT)
+        command = [*MPILAUNCH, option, "--wdir", ".", "-np", "1", *sh(program)]
+        done = subprocess.run(command, env=environment(), cwd=tmp_path, timeout=LIMIT)
         (pid,) = pids(tmp_path, "stray")
-        assert (done.returncode, living(pid)) == (0, option == "--leave-running")
+        assert (done.returncode, living(pid)) == (0, stays)
     finally:
         (tmp_path / "go").touch()
     wait_until(lambda: not living(pid), "the end of what was left")
-    assert (tmp_path / "lived").exists() == (option == "--leave-running")
+    assert (tmp_path / "lived").exists() == stays
 
 
 @proves(

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import Hosts
-from tests.support.launching import environment
+from tests.support.launching import LIMIT, environment, wait_until
 from tests.support.second_user import USER, shared_directory
 
 W = "node[01-02]"
@@ -69,6 +69,8 @@ LINES = (
     f"pdsh -S -u1 -w {W} sleep 5",
     f"pdsh -S -f 1024 -w {W} 'export A=b; cd /var; echo $A $PWD --node_rank=%n'",
     f"pdsh -w {W} 'echo -n x; sleep 0.2; echo y; echo ${{RANK-no}} ${{OMPI_COMM_WORLD_SIZE-no}} ${{MASTER_ADDR-no}}'",
+    f"pdsh -w {W} 'pwd; env | sed s/=.*// | sort | xargs'",
+    f"clush -w {W} 'pwd; env | sed s/=.*// | sort | xargs'",
     f"pdsh -R exec -w {W} echo '%n %h %u %%' 'a b;' x",
     f"pdsh -S -R exec -w {W} false",
     "pdsh -R exec -w b,a,c[1-2] -x a -l joe echo %n %u",
@@ -142,6 +144,18 @@ def test_what_a_command_leaves_running_stays_as_under_ssh(hosts: Hosts, links: P
     finally:
         for host, pid in left.items():
             hosts.on(host, ["kill", "-9", pid])
+
+
+@pytest.mark.testbed
+@pytest.mark.parametrize("name", ["pdsh", "clush"])
+def test_a_command_runs_to_its_end_when_its_head_is_killed(hosts: Hosts, links: Path, shared: Path, name: str) -> None:
+    text = f"touch {shared}/up-$(hostname); sleep 1; seq 300000 && seq 300000 >&2 && touch {shared}/done-$(hostname)"
+    with hosts.popen([str(links / name), "-w", W, text], env=PDSH) as job:
+        wait_until(lambda: len(list(shared.glob("up-*"))) == 2, "both commands run")
+        job.kill()
+        job.communicate(timeout=LIMIT)
+    wait_until(lambda: len(list(shared.glob("done-*"))) == 2, "both commands are done, and got no signal")
+    wait_until(lambda: not any(map(hosts.processes, ("node01", "node02"))), "nothing of mpilaunch is left")
 
 
 @pytest.mark.testbed

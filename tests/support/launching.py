@@ -313,6 +313,7 @@ class WireToDaemon:
             "ranks": specs,
             "number": 0,
             "sweep": True,
+            "independent": False,
             **members,
         }
         for rank in range(first, first + ranks):

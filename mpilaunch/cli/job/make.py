@@ -18,13 +18,22 @@ from mpilaunch.errors import UsageError
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.templates import check_templates
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
-from mpilaunch.job.settings import Section, Setting, Settings, Value, merge_program_settings
-from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, Part, settle_ranks
+from mpilaunch.job.settings import Layer, Section, Setting, Settings, Value, merge_program_settings
+from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, Part, RestartPolicy, settle_ranks
 from mpilaunch.job.worlds import PORTS
+from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.gpu_binding import GpuPolicy
 from mpilaunch.placement.map_by import cpus_of, placement_policies
 from mpilaunch.text import did_you_mean, is_whole_number
 from mpilaunch_agents.registry import calling_back
+
+OF_EACH_BY_ITSELF = ("skip-unreachable", "continue-on-error", "leave-running")
+"""Options that --independent implies."""
+OF_A_JOB = (
+    *("mpi", "pmi-port", "profile", "bare-if-single", "node-rank", "gpus-per-rank", "bind-to", "report-bindings"),
+    *("max-restarts", "spares", "checkpoint-prefix"),
+)
+"""Options for ranks that know of each other or are placed on CPUs and GPUs, which --independent excludes."""
 
 
 def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
@@ -47,8 +56,10 @@ def _spec(
     part: Part | None,
 ) -> JobSpec:
     """Return the job of a map; raises UsageError. Pure."""
-    if settings["bare"] and settings["mpi"] not in ("auto", "none"):
-        raise UsageError("option-conflict", f"--bare and --mpi {settings['mpi']} cannot be used together", hint="leave one out")
+    independent = settings["independent"]
+    if independent and (other := next((name for name in OF_A_JOB if settings.layer(name) == Layer.COMMAND_LINE), None)):
+        message = f"--independent and --{other} cannot be used together"
+        raise UsageError("option-conflict", message, hint="leave one out: independent commands are no ranks of a job")
     machine, nodes = inputs.machine, mapped.allocation.nodes
     slot_count = None if mapped.slots_by else mapped.allocation.slot_count
     job = JobSpec(
@@ -79,11 +90,16 @@ def _spec(
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
         directory=machine.directory,
         head_python=machine.python,
-        **settings.fields("python", "wdir", "continue-on-error", "master-addr", "master-port", "fanout", "show-secrets"),
-        **settings.fields("skip-unreachable", "bare", "bare-if-single", "leave-running", "pmi-port", "pmix-library"),
-        mpi="none" if settings["bare"] else settings["mpi"],
+        **settings.fields("python", "wdir", "master-addr", "master-port", "fanout", "show-secrets"),
+        **settings.fields("bare-if-single", "pmi-port", "pmix-library"),
+        **{name.replace("-", "_"): independent or settings[name] for name in OF_EACH_BY_ITSELF},
+        independent=independent,
+        mpi="none" if independent else settings["mpi"],
         profiles=settings["profile"] or (),
     )
+    if independent:
+        job = job._replace(restarts=RestartPolicy(), checkpoints=None, profiles=(), gpu=GpuPolicy(bind="none"))
+        job = job._replace(cpu=CpuPolicy())
     if not job.pending:
         job = settle_ranks(job)
     if job.cpu.chosen:  # by the number of the rank
@@ -102,9 +118,10 @@ def _programs(
         for section, own in zip(sections, of_each, strict=True)
     )
     check_roles(apps)
-    if settings["skip-unreachable"] and any(app.role for app in apps):
+    alone = next((name for name in ("independent", "skip-unreachable") if settings[name]), None)
+    if alone is not None and any(app.role for app in apps):
         hint = "leave one out: a role cannot do without its ranks"
-        raise UsageError("option-conflict", "--skip-unreachable and --role cannot be used together", hint=hint)
+        raise UsageError("option-conflict", f"--{alone} and --role cannot be used together", hint=hint)
     if part is not None and any(app.role for app in apps):
         hint = "run mpilaunch once with --host or --hostfile, without --node-rank"
         raise UsageError("option-conflict", "--node-rank and --role cannot be used together", hint=hint)
@@ -145,7 +162,7 @@ def _part(settings: Settings) -> tuple[Part | None, Settings]:
 def _threads(settings: Settings) -> str:
     """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
     cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
-    as_torchrun = not settings["bare"] and settings["dialect"] in {"auto", *dialects.SEPARATE} - dialects.NO_THREADS
+    as_torchrun = settings["dialect"] in {"auto", *dialects.SEPARATE} - dialects.NO_THREADS
     return str(cpus or ("auto" if as_torchrun else "none"))
 
 

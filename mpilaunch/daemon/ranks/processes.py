@@ -27,6 +27,7 @@ class Processes:
     Attributes:
         ranks: process id -> rank, of those that have not exited.
         independent: what ended ranks have left behind is not touched, and goes to init and not to this process.
+        outlive_head: they are not ended when the head is lost.
         got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
 
     Args:
@@ -37,7 +38,7 @@ class Processes:
 
     def __init__(self, timers: Timers, note_memory: Callable[[list[int]], None], all_sent: Callable[[], None]) -> None:
         self.ranks: dict[int, int] = {}
-        self.stopping = self.got_sigterm = self.independent = False
+        self.stopping = self.got_sigterm = self.independent = self.outlive_head = False
         self._timers, self._note_memory, self._all_sent = timers, note_memory, all_sent
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []

@@ -104,7 +104,10 @@ def check_file_limit(message: dict[str, Any], others: bool) -> None:
 
 
 def choose_directory(requested: str, required: bool) -> tuple[bytes, str]:
-    """Return the directory that ranks start in, and a note if it is not the requested one; raises Problem."""
+    """Return the directory that ranks start in, and a note if it is not the requested one; raises Problem.
+
+    "" requests the home directory.
+    """
     path = encode(requested)
     if os.path.isdir(path) and os.access(path, os.X_OK):
         return path, ""
@@ -113,7 +116,8 @@ def choose_directory(requested: str, required: bool) -> tuple[bytes, str]:
         reason = "no permission to enter" if os.path.isdir(path) else kind
         raise Problem(DIRECTORY_MISSING, "%s: %s" % (requested, reason))
     home = os.path.expanduser(b"~")
-    return (home if os.path.isdir(home) else b"/"), "no %s here: ranks start in the home directory" % requested
+    note = "no %s here: ranks start in the home directory" % requested if requested else ""
+    return (home if os.path.isdir(home) else b"/"), note
 
 
 def resolve_program(program: list[str], search_path: bytes, directory: bytes, pythons: list[str]) -> tuple[bytes, list[bytes]]:

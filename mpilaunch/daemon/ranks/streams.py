@@ -82,7 +82,7 @@ class Forwarder:
         self._reading = Poller()
         self._outputs: dict[int, int] = {}  # by channel
         self._inputs: dict[int, Input] = {}
-        self._paused = True
+        self._paused, self._discards = True, False
         self.pause(False)
 
     def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int) -> dict[int, int]:
@@ -132,6 +132,13 @@ class Forwarder:
             else:
                 self.poller.watch(self._reading, lambda: self._reading.run(0))
 
+    def discard(self) -> None:
+        """Read all outputs from now on and drop what they hold: what writes to them gets no signal and never waits."""
+        self._discards = True
+        for channel in self._outputs:
+            self.credit_added(channel)
+        self.pause(False)
+
     def all_ended(self) -> bool:
         return not self._outputs
 
@@ -154,9 +161,11 @@ class Forwarder:
 
     def _read(self, channel: int) -> None:
         """Send a rank's output, as far as the credit allows."""
-        data = os.read(self._outputs[channel], min(self.session.credit(channel), MAX_DATA))
+        data = os.read(self._outputs[channel], MAX_DATA if self._discards else min(self.session.credit(channel), MAX_DATA))
         if not data:
             self._close_output(channel)
+            return
+        if self._discards:
             return
         self.session.send_data(channel, data)
         if not self.session.credit(channel):

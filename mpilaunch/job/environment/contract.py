@@ -54,7 +54,8 @@ class JobFacts(NamedTuple):
         endpoints: the endpoint of each rank, if a profile needs them.
         role: the name of the world's role.
         rendezvous: where the ranks reach the store that rank 0's node serves: HOST:PORT/SECRET and PORT; if a profile needs it.
-        bare: the ranks are independent programs: only mpilaunch's own variables are set.
+        bare: only mpilaunch's own variables are set.
+        independent: no variables are set.
     """
 
     job_id: str
@@ -76,6 +77,7 @@ class JobFacts(NamedTuple):
     role: str = "default"
     rendezvous: tuple[str, str] = ("", "")
     bare: bool = False
+    independent: bool = False
 
     @property
     def second_address(self) -> str:

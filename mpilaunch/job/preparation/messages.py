@@ -44,6 +44,7 @@ def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: in
         "window": window,
         "drain": job.deadlines.drain,
         "sweep": not job.leave_running,
+        "independent": job.independent,
         **job.deadlines.silence_limits(),
         "mpi": mpi_description(job, world, known.one_machine),
     }
@@ -75,6 +76,7 @@ def preparations(
         role=world.role or "default",
         rendezvous=(AT_LAUNCH, AT_LAUNCH) if known.rendezvous is None else known.rendezvous.variables,
         bare=job.bare,
+        independent=job.independent,
     )
     common = {**contracts.job_environment(job_facts), **job.checkpoint_environment, **job.environment}
     crosses = cross_places(job_map.placements) if job.part is None else [part] * world.size
@@ -172,10 +174,10 @@ def _fields(job: JobSpec, world: World, app: App, known: WorldFacts) -> dict[str
 
 def _app(job: JobSpec, world: World, app: App, known: WorldFacts) -> dict[str, Any]:
     directory = app.wdir or job.wdir
+    usual = "" if job.independent else job.directory  # the user's own, as for ssh, or the head's, as for mpirun
     return {
         "program": arguments_of(app, _fields(job, world, app, known)),
-        # Relative to the head's directory, as for mpirun.
-        "directory": job.directory if directory is None else os.path.join(job.directory, directory),
+        "directory": usual if directory is None else os.path.join(job.directory, directory),
         "directory_required": directory is not None,
         "environment": dict(app.environment),
         "edits": [list(edit) for edit in app.edits],

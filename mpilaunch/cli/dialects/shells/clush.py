@@ -70,7 +70,8 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     elif "L" in parts:
         options += Translation(("--fold", "--fold-style=hosts"))
     fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
-    return options, remote.program(words, hosts, fields, "shell" if local else "login")
+    filled, command = remote.program(words, fields, "shell" if local else "login")
+    return options + filled, command
 
 
 def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:

@@ -60,7 +60,8 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
             options += remote.ssh_options(name, re.sub("-l ?%u|%[hu]", "", around.environ.get(name, "")))
         if path := around.environ.get("DSHPATH"):
             words = [f"PATH={shlex.quote(path)};", *words]
-    return options, remote.program(words or ["true"], hosts, fields, "words" if local else "login")
+    filled, command = remote.program(words or ["true"], fields, "words" if local else "login")
+    return options + filled, command
 
 
 def _hosts(parts: Mapping[str, str], around: Surroundings) -> tuple[list[str], set[str]]:

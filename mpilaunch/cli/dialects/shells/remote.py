@@ -13,10 +13,10 @@ from mpilaunch.cli.dialects.rows import InvalidArgument, Translation, weak, whol
 from mpilaunch.cli.files import expand_group
 from mpilaunch.defaults import START_TIMEOUT
 from mpilaunch.hosts.nodeset import Span, expand
+from mpilaunch.text import escape_braces
 
-_IN_HOME = "cd; "
-_SHELL = 'exec "${SHELL:-/bin/sh}" -c '
-"""The command line of a user runs in the home directory and by the login shell, as with ssh."""
+_LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -c '
+"""The command line of a user runs by the login shell, as with ssh."""
 
 
 def expand_host(item: Span) -> list[str]:
@@ -36,10 +36,10 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
         hint = f"leave -f out, or name at most {fanout} hosts at a time with -w"
         raise InvalidArgument(f"-f {fanout}, but {len(hosts)} hosts: mpilaunch runs on all hosts at the same time", hint)
     names = ",".join(name if user is None or "@" in name else f"{user}@{name}" for name in hosts)
-    words = ["--host", names, "--map-by", "seq", "--bare", "--leave-running", "--continue-on-error", "--skip-unreachable"]
+    words = ["--host", names, "--map-by", "seq", "--independent"]
     words += ["--fanout", fanout] if fanout else []
     connect, limit = whole(parts["t"], "-t", 0), whole(parts.get("u", "0"), "-u", 0)
-    words += ["--agent", "local"] if "local" in parts else ["--ssh-option", f"ConnectTimeout={connect}"]
+    words += ["--agent", "local", "--wdir", "."] if "local" in parts else ["--ssh-option", f"ConnectTimeout={connect}"]
     words += ["--timeout", str(limit)] if limit else []
     result = Translation(tuple(words)) + weak("--forward", "none") + weak("--exit-code", "largest" if "S" in parts else "zero")
     if connect > START_TIMEOUT:
@@ -47,47 +47,44 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
     return result + (Translation() if "N" in parts else weak("--tag", "{host}: "))
 
 
-def program(words: Sequence[str], hosts: Sequence[str], fields: Mapping[str, str], form: str) -> list[str]:
-    """Return the program that runs the words on each host, with the fields of its host and number filled in.
+def program(words: Sequence[str], fields: Mapping[str, str], form: str) -> tuple[Translation, list[str]]:
+    """Return the program that runs the words on each host, and the option that fills in the fields of each.
 
     Args:
         fields: a field, such as "%h", to "host", "number" or "=TEXT"; a sign without a field stays as it is.
         form: "login": the words are a line for the login shell; "shell": for sh here; "words": they are the program.
     """
     lines = list(words) if form == "words" else [" ".join(words)]
-    used = {fields[field] for line in lines for field in _pieces(line, fields) if field in fields}
-    quoted = [_quoted(line, fields) for line in lines]
-    if form == "words":
-        if not used & {"host", "number"}:
-            return [shlex.split(word)[0] for word in quoted]
-        script = "exec " + " ".join(quoted)
-    else:
-        shell = _IN_HOME + _SHELL if form == "login" else "exec /bin/sh -c "
-        if not used & {"host", "number"}:
-            return ["sh", "-c", f'{shell}"$0"', shlex.split(quoted[0])[0]]
-        script = shell + quoted[0]
-    if "host" in used:
-        names = " ".join(shlex.quote(name.rpartition("@")[2]) for name in hosts)
-        script = f'set -- {names}; shift "$MPILAUNCH_RANK"; {script}'
-    return ["sh", "-c", script]
+    of_host = any(fields.get(piece) in _TEMPLATES for line in lines for piece in _pieces(line, fields))
+    lines = [_filled(line, fields, of_host) for line in lines]
+    if form != "words":
+        lines = ["sh", "-c", f"{_LOGIN_SHELL if form == 'login' else 'exec /bin/sh -c '}{_TAKES_A_LINE}", lines[0]]
+        if of_host:
+            lines[2] = escape_braces(lines[2])
+    elif of_host:
+        lines = ["sh", "-c", escape_braces('exec "$@"'), "sh", *lines]  # the program itself is no template
+    return Translation(("--template",) if of_host else ()), lines
+
+
+_TAKES_A_LINE = '"$0"'
+_TEMPLATES = {"host": "{host}", "number": "{rank}"}
+"""What a field becomes, to its template. No name of a host has a character of the shell (`hosts.remote_names`)."""
 
 
 def _pieces(line: str, fields: Mapping[str, str]) -> list[str]:
     return re.split("(" + "|".join(map(re.escape, fields)) + ")", line) if fields else [line]
 
 
-def _quoted(line: str, fields: Mapping[str, str]) -> str:
-    """Return a word for sh that stands for the line: its text in quotes, its fields as variables."""
-    values = {"host": '"$1"', "number": '"$MPILAUNCH_RANK"'}
-    result, text = "", ""
+def _filled(line: str, fields: Mapping[str, str], template: bool) -> str:
+    """Return the line with its fields as text, or, if it is a `template`, as fields of one."""
+    result = ""
     for piece in _pieces(line, fields):
         value = fields.get(piece, "=" + piece)
         if value.startswith("="):
-            text += value[1:]
+            result += escape_braces(value[1:]) if template else value[1:]
         else:
-            result += (shlex.quote(text) if text else "") + values[value]
-            text = ""
-    return result + (shlex.quote(text) if text or not result else "")
+            result += _TEMPLATES[value]
+    return result
 
 
 _ARGUMENT = {"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump", "-o": "", "-c": "Ciphers", "-m": "MACs"}

@@ -49,6 +49,8 @@ def need_rendezvous(profiles: Iterable[str]) -> bool:
 
 
 def _contracts(job: JobFacts) -> list[Contract]:
+    if job.independent:
+        return []
     return [own.CONTRACT] if job.bare else [*CONTRACTS, *(PROFILES[name] for name in job.profiles)]
 
 
