@@ -7,7 +7,7 @@ import torch
 
 accelerator = accelerate.Accelerator(cpu=True)
 model = torch.nn.Linear(2, 1)
-data = torch.utils.data.DataLoader(list(torch.arange(16.0).reshape(8, 2)), batch_size=2)  # type: ignore[arg-type, var-annotated]
+data = torch.utils.data.DataLoader(torch.arange(16.0).reshape(8, 2), batch_size=2)
 model, optimizer, data = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.01), data)
 steps = 0
 for batch in data:
