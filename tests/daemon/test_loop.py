@@ -323,7 +323,8 @@ def test_a_fault_of_the_daemon_is_reported_with_its_traceback_and_leaves_no_rank
     with WireToDaemon(settings=break_it) as daemon:
         daemon.run(*stay(tmp_path))
         (rank,) = rank_pids(tmp_path)
-        daemon.send("signal", signal=signal.SIGCONT)
+        # Both in one write: the first may end the daemon.
+        daemon.session.send({"type": "signal", "signal": signal.SIGCONT})
         daemon.send("stop", steps=[])
         fault = daemon.until("fault")["text"]
         code, words = daemon.end()
