@@ -35,7 +35,9 @@ PER_NODE = 3
 NODES = 2
 SIZE = NODES * PER_NODE
 LONGEST_NOTE = 500
-WRONG_PAIRS: tuple[Any, ...] = (None, 7, [], {"k": 1}, {"k": "a\nb"}, {"k": "\u1234"}, {"x" * 99: "v"}, {"k": "v" * 5000}, "")
+WRONG_PAIRS: tuple[Any, ...] = (
+    *(None, 7, [], {"k": 1}, {"k": "a\nb"}, {"k": "\u1234"}, {"x" * 99: "v"}, {"k": "v" * 5000}, "text"),
+)
 
 
 class Head:
