@@ -498,7 +498,7 @@ def test_each_message_between_daemon_and_helper_has_a_handler(tmp_path: Path) ->
         helper = Helper(theirs, Poller(), str(tmp_path))
         assert set(helper._handlers) == set(DAEMON_SENDS)
         helper._channel.close()
-        for pipe in helper._posts.pipe:
+        for pipe in (helper._posts._woken, helper._posts._wake):
             os.close(pipe)
 
 

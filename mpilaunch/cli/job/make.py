@@ -98,8 +98,8 @@ def _spec(
         profiles=settings["profile"] or (),
     )
     if independent:
-        job = job._replace(restarts=RestartPolicy(), checkpoints=None, profiles=(), gpu=GpuPolicy(bind="none"))
-        job = job._replace(cpu=CpuPolicy())
+        gpu, cpu = GpuPolicy(bind="none"), CpuPolicy()
+        job = job._replace(restarts=RestartPolicy(), checkpoints=None, profiles=(), gpu=gpu, cpu=cpu)
     if not job.pending:
         job = settle_ranks(job)
     if job.cpu.chosen:  # by the number of the rank

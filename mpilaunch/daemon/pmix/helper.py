@@ -98,7 +98,7 @@ class Posts:
     def __init__(self, poller: Poller, waiting: Callable[[], int]) -> None:
         self._waiting = waiting
         self._posted: collections.deque[tuple[Callable[..., None], tuple[Any, ...]]] = collections.deque()
-        self.pipe = self._woken, self._wake = os.pipe()
+        self._woken, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         poller.watch(self._woken, self._run)
 

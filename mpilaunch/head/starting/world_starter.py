@@ -78,12 +78,12 @@ class WorldStarter:
         self._prepared[world.number] = {}
         for index, message in preparations(job, whole, known, bindings):
             if index in links:
-                self.send_preparation(links[index], world.number, message, shared)
-        await self.await_answers(world.number, links)
+                self._send_preparation(links[index], world.number, message, shared)
+        await self._await_answers(world.number, links)
         self._ranks.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}
 
-    def send_preparation(self, link: NodeLink, number: int, message: dict[str, Any], shared: bytes) -> None:
-        """Send a node the ranks of a world that it will run, the parts of its `prepare`; `await_answers` has its answer."""
+    def _send_preparation(self, link: NodeLink, number: int, message: dict[str, Any], shared: bytes) -> None:
+        """Send a node the ranks of a world that it will run, the parts of its `prepare`; `_await_answers` has its answer."""
         index = link.node.index
         self._answers[index] = asyncio.get_running_loop().create_future()
         self._prepared.setdefault(number, {})[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
@@ -96,7 +96,7 @@ class WorldStarter:
         else:
             link.send({**message, "attach": link.attach}, shared)
 
-    async def await_answers(self, number: int, links: Mapping[int, NodeLink]) -> None:
+    async def _await_answers(self, number: int, links: Mapping[int, NodeLink]) -> None:
         """Await the answers of these nodes to the preparation of a world; raises LaunchError when one refuses."""
         job = self._job
         answers = {index: self._answers[index] for index in links}
@@ -184,10 +184,6 @@ class WorldStarter:
             self._launch_on(self._daemons.links[index], of_worlds)
         for world in worlds:
             del self._prepared[world.number]
-
-    def launch_on(self, link: NodeLink, number: int) -> None:
-        """Start the ranks of a world on one node, where they were prepared."""
-        self._launch_on(link, {number: self._prepared[number].pop(link.node.index)})
 
     def _launch_on(self, link: NodeLink, of_worlds: Mapping[int, Sequence[tuple[int, bool]]]) -> None:
         window = self._output.window

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import re
-import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.job.environment.forwarded import (
-    forwarded_environment,
-)
-
-names = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=20).map(lambda text: "V" + text)
-values = st.binary(max_size=200).map(lambda data: data.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
+from mpilaunch.job.environment.forwarded import forwarded_environment
+from tests.support.variables import NAMES, VALUES, refused
 
 
-def refused(exports: list[str], environ: dict[str, str] | None = None, file: str | None = None) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        forwarded_environment(environ or {}, exports, [("job.env", file)] if file is not None else [])
-    assert caught.value.exit_code == 2
-    return caught.value
-
-
-@given(st.dictionaries(names, values))
+@given(st.dictionaries(NAMES, VALUES))
 def test_env_files_give_back_what_was_quoted_into_them(variables: dict[str, str]) -> None:
     escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
     lines = [f'{name}="{"".join(escapes.get(c, c) for c in value)}"' for name, value in variables.items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import string
 import subprocess
 import sys
 
@@ -19,13 +18,7 @@ from mpilaunch.job.environment.forwarded import (
     environment_edits,
     forwarded_environment,
 )
-
-
-def refused(exports: list[str], environ: dict[str, str] | None = None, file: str | None = None) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        forwarded_environment(environ or {}, exports, [("job.env", file)] if file is not None else [])
-    assert caught.value.exit_code == 2
-    return caught.value
+from tests.support.variables import NAMES, VALUES, refused
 
 
 def test_a_value_after_a_space_is_not_shown() -> None:
@@ -157,11 +150,7 @@ def test_a_value_that_no_program_can_get_is_an_error_that_does_not_show_it(value
     assert "secret" not in error.message
 
 
-names = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=20).map(lambda text: "V" + text)
-values = st.binary(max_size=200).map(lambda data: data.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
-
-
-@given(st.dictionaries(names, values))
+@given(st.dictionaries(NAMES, VALUES))
 def test_values_survive_as_they_are(variables: dict[str, str]) -> None:
     exports = [f"{name}={value}" for name, value in variables.items()]
     assert forwarded_environment({}, exports) == variables

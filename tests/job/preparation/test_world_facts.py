@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
-from mpilaunch.hosts.allocation import Allocation, Node, Slot
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.preparation.messages import preparations
 from mpilaunch.job.preparation.world_facts import world_facts
-from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.job.worlds import first_worlds
-from mpilaunch.placement.mapping import MappingPolicy, map_ranks
-
-
-def job(*slots: int, ranks: int, **members: Any) -> JobSpec:
-    nodes = tuple(Node(index, f"n{index}", (Slot(),) * count, "ssh") for index, count in enumerate(slots))
-    allocation = Allocation(nodes, "hosts.txt")
-    return JobSpec("00c0ffee00c0ffee", (App(("prog",)),), allocation, map_ranks(allocation, MappingPolicy(ranks)), **members)
+from tests.support.jobs import job_of_slots
 
 
 def test_every_rank_has_a_port_on_its_own_node() -> None:
-    spec = job(2, 1, ranks=3, profiles=("tf",))
+    spec = job_of_slots(2, 1, ranks=3, profiles=("tf",))
     (world,) = first_worlds(spec)
     facts = {
         index: NodeFacts(f"n{index}", "3.11.0", "/usr/bin/python3", (), (), (f"10.0.0.{index}",), None, 20000 * (index + 1))

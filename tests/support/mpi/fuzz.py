@@ -36,8 +36,8 @@ NODES = 2
 SIZE = NODES * PER_NODE
 LONGEST_NOTE = 500
 WRONG_PAIRS: tuple[Any, ...] = (
-    *(None, 7, [], {"k": 1}, {"k": "a\nb"}, {"k": "\u1234"}, {"x" * 99: "v"}, {"k": "v" * 5000}, "text"),
-)
+    None, 7, [], {"k": 1}, {"k": "a\nb"}, {"k": "\u1234"}, {"x" * 99: "v"}, {"k": "v" * 5000}, "text",
+)  # fmt: skip
 
 
 class Head:

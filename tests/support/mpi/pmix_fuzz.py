@@ -245,7 +245,7 @@ class Upcalled:
     def end(self) -> None:
         """Let go of the channel and the pipe."""
         self.helper._channel.close()
-        for descriptor in self.helper._posts.pipe:
+        for descriptor in (self.helper._posts._woken, self.helper._posts._wake):
             os.close(descriptor)
 
     def _proc(self) -> Any:

@@ -15,8 +15,8 @@ from mpilaunch.defaults import START_TIMEOUT
 from mpilaunch.hosts.nodeset import Span, expand
 from mpilaunch.text import escape_braces
 
-_LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -c '
-"""The command line of a user runs by the login shell, as with ssh."""
+_SHELLS = {"login": 'exec "${SHELL:-/bin/sh}" -c "$0"', "shell": 'exec /bin/sh -c "$0"'}
+"""Form of the words to the script of sh that runs them as a line: by the login shell, as with ssh, or by sh."""
 
 
 def expand_host(item: Span) -> list[str]:
@@ -57,16 +57,16 @@ def program(words: Sequence[str], fields: Mapping[str, str], form: str) -> tuple
     lines = list(words) if form == "words" else [" ".join(words)]
     of_host = any(fields.get(piece) in _TEMPLATES for line in lines for piece in _pieces(line, fields))
     lines = [_filled(line, fields, of_host) for line in lines]
-    if form != "words":
-        lines = ["sh", "-c", f"{_LOGIN_SHELL if form == 'login' else 'exec /bin/sh -c '}{_TAKES_A_LINE}", lines[0]]
-        if of_host:
-            lines[2] = escape_braces(lines[2])
-    elif of_host:
-        lines = ["sh", "-c", escape_braces('exec "$@"'), "sh", *lines]  # the program itself is no template
-    return Translation(("--template",) if of_host else ()), lines
+    if form in _SHELLS:
+        script = _SHELLS[form]
+    elif of_host:  # the program itself is no template
+        script, lines = 'exec "$@"', ["sh", *lines]
+    else:
+        return Translation(), lines
+    options = Translation(("--template",) if of_host else ())
+    return options, ["sh", "-c", escape_braces(script) if of_host else script, *lines]
 
 
-_TAKES_A_LINE = '"$0"'
 _TEMPLATES = {"host": "{host}", "number": "{rank}"}
 """What a field becomes, to its template. No name of a host has a character of the shell (`hosts.remote_names`)."""
 
