@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import signal
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from mpilaunch.agent import Agent
 from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.ending.ends import Ends
 from mpilaunch.head.ending.faults import Faults
+from mpilaunch.head.ending.host_ends import HostEnds
 from mpilaunch.head.ending.interrupts import Interrupts
 from mpilaunch.head.ending.nodes_done import NodesDone
 from mpilaunch.head.ending.stop import Stop
@@ -26,9 +28,11 @@ from mpilaunch.head.node_events import NodeEvents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.observe import Observer, Timeline, node_notes
 from mpilaunch.head.output.forward import OutputForwarder
+from mpilaunch.head.output.spooled_stdin import SpooledStdin
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
+from mpilaunch.head.starting.independent_hosts import IndependentHosts
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -36,7 +40,7 @@ from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.preparation.world_facts import master
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
-from mpilaunch.job.verdict import Verdict, verdict_of_ranks
+from mpilaunch.job.verdict import Verdict
 from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.gpu_binding import describe_binding
 
@@ -62,16 +66,25 @@ class Launch:
         self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, self._stopping, is_done)
         self._faults = Faults(self._stop.begin)
         suspects = Suspects(job, self._daemons, self.ranks, self._state, self._say, is_done)
-        self._order = StartOrder(job, self._daemons, self.ranks, self._state, starter, self._stop.begin)
+        host_ends = HostEnds(len(job.job_map.nodes)) if job.independent else None
+        self._order: StartOrder | IndependentHosts
+        if host_ends is None:
+            self._order = StartOrder(job, self._daemons, self.ranks, self._state, starter, self._stop.begin)
+        else:
+            self._order = IndependentHosts(
+                job, self._daemons, self.ranks, self._output, starter, self.nodes_done, host_ends, self._lose,
+                self._faults.take, self._say,
+            )  # fmt: skip
         self._mpi = MpiServices(
             job, self._daemons, self.ranks, self._state, starter, self._say, self._warn, self._stop.begin, self._faults.take
         )
         readers = {place.rank: place.node for place in job.global_map.placements if job.gets_stdin(place.rank)}
-        self._stdin = StdinForwarder(readers, self._daemons.links)
+        apart = job.independent and len(readers) > 1
+        self._stdin = (SpooledStdin if apart else StdinForwarder)(readers, self._daemons.links)
         self._interrupts = Interrupts(job, self._daemons, self._stop, self._say)
         self._ends = Ends(
             job, self.ranks, self._state, self._order, self._mpi, self._stdin, self._stop, suspects, self.nodes_done,
-            self._say,
+            host_ends, self._say,
         )  # fmt: skip
         events = NodeEvents(
             self.ranks, self._state, self._timeline, self._output, self._stdin, self._mpi, starter, self._order, self._ends,
@@ -120,14 +133,9 @@ class Launch:
         """Start the daemons, check everything, then start the ranks."""
         self._faults.starting = asyncio.current_task()
         self._output.begin()
-        self._timeline.begin("launch-daemons")
-        try:
-            await self._daemons.start(self._job.deadlines.start, self._observer.progress)
-        except LaunchError as error:
-            self._skip(error)
+        if not self._job.independent:
+            await self._start_daemons()
         self._timeline.begin("prepare")
-        for note in node_notes(self._job, self._facts(), self._timeline.phases()["launch-daemons"]):
-            self._say(note)
         await self._order.prepare()
         self._observer.started()
         if self._job.report_bindings:
@@ -140,30 +148,46 @@ class Launch:
         self.nodes_done.started = True
         self._faults.starting = None
 
+    async def _start_daemons(self) -> None:
+        self._timeline.begin("launch-daemons")
+        began = time.monotonic()
+        try:
+            await self._daemons.start(self._job.deadlines.start, self._observer.progress)
+        except LaunchError as error:
+            self._skip(error)
+        for note in node_notes(self._job, self._facts(), time.monotonic() - began):
+            self._say(note)
+
     def _skip(self, error: LaunchError) -> None:
         """Go on without the nodes that did not start, as if they were lost later; raises the error if that is not wanted."""
         if not self._job.skip_unreachable or not set(self._daemons.links) - set(error.nodes):
             raise error
         for index in error.nodes:
             self._daemons.links.pop(index).give_up("it did not start")
-            self._ends.lose(index)
+            self._lose(index)
         names = fold(error.nodes.values())
         message = error.message if names in error.message else f"{error.message}: {names}"
         detail = "\n".join((message, *error.context[:-1]))  # the last line is about ranks that did not start
         self._stop.outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=names, detail=detail, hint=error.hint)
         self._say(f"{message}; the other ranks continue")
 
+    def _lose(self, index: int) -> None:
+        """Go on without a node, which counts as lost."""
+        self._ends.lose(index)
+        self.nodes_done.check()
+
     async def _run_ranks(self) -> None:
         """Wait until every rank has ended and every node has swept up, within the time limits."""
         self._timeline.begin("run")
         self._stdin.more_credit()
         self._interrupts.checkpoints.begin()
-        self._stop.limit_time()
+        if not self._job.independent:  # else it counts for each host
+            self._stop.limit_time()
         await self.nodes_done.over.wait()
         self._timeline.begin("end")
 
     def _conclude(self) -> Verdict:
-        verdict = verdict_of_ranks(self._state)
+        verdict = self._ends.verdict()
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
@@ -174,7 +198,7 @@ class Launch:
             if self._job.continue_on_error or verdict.cause == "node-lost":
                 hosts = tuple(self.ranks.node_name(end.rank) for end in failed)
                 verdict = verdict._replace(failed_after=failed, hosts=hosts)
-        elif verdict.first is None and self._output.lost:
+        elif verdict.cause == "ok" and self._output.lost:
             verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
         self._timeline.begin("")
         ends = self._state.ends.values() if verdict.first is None else [verdict.first]

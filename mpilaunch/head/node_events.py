@@ -15,6 +15,7 @@ from mpilaunch.head.observe import Timeline
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.starting.independent_hosts import IndependentHosts
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.job.state import JobState, RankEnd
@@ -38,7 +39,7 @@ class NodeEvents:
         stdin: StdinForwarder,
         mpi: MpiServices,
         starter: WorldStarter,
-        order: StartOrder,
+        order: StartOrder | IndependentHosts,
         ends: Ends,
         nodes_done: NodesDone,
         faults: Faults,

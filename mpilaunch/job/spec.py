@@ -190,7 +190,9 @@ class JobSpec(NamedTuple):
         wdir: working directory of the ranks; None: `directory` where a node has it, else the home directory.
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         skip_unreachable: nodes that do not start are lost nodes, and the ranks of the others start.
-        independent: each rank is a command by itself: no variables, no MPI, and it outlives the head.
+        independent: each rank is a command by itself: no variables, no MPI, it starts when its node is ready, and it outlives
+            the head. The limits of `Deadlines` count for each node.
+        window: independent nodes at work at a time; None: no limit but that of contacts.
         bare: the ranks get no variables of frameworks, and no MPI.
         bare_if_single: bare if the whole job has one rank; `settle_ranks` decides it.
         leave_running: what a rank leaves running is not ended with it.
@@ -226,6 +228,7 @@ class JobSpec(NamedTuple):
     continue_on_error: bool = False
     skip_unreachable: bool = False
     independent: bool = False
+    window: int | None = None
     bare: bool = False
     bare_if_single: bool = False
     leave_running: bool = False

@@ -32,8 +32,8 @@ class Verdict(NamedTuple):
 
     Attributes:
         exit_code: exit code of mpilaunch.
-        cause: "ok", "rank-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or "output-lost"; or the
-            reason why the last attempt did not start.
+        cause: "ok", "rank-failed", "hosts-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or
+            "output-lost"; or the reason why the last attempt did not start.
         first, host: for cause "rank-failed", the rank that failed first, and the name of its node.
         detail: for the other causes, a description ("node07: no sign of life for 30 s").
         last_lines, hint: the last lines of `first`'s stderr, unmodified, and the likely reason, if known.
@@ -43,6 +43,7 @@ class Verdict(NamedTuple):
         swept: orphaned descendants of ranks that were ended: (node name, process id, command name).
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
         earlier: how the earlier attempts ended, and why there is no further one; a line each.
+        largest: for cause "hosts-failed", the largest exit code of a host.
         unread: output was dropped because its reader did not take it before a requested stop.
     """
 
@@ -61,6 +62,7 @@ class Verdict(NamedTuple):
     swept: tuple[tuple[str, int, str], ...] = ()
     seconds: float = 0.0
     earlier: tuple[str, ...] = ()
+    largest: int = 0
     unread: bool = False
 
     @property
@@ -75,10 +77,12 @@ class Verdict(NamedTuple):
 
 def exit_code_of(verdict: Verdict, policy: str) -> int:
     """Return the exit code of --exit-code: of the "first" failure, the "largest" (255 for a lost node), or "zero"."""
-    if policy == "first" or verdict.cause not in ("rank-failed", "node-lost", "timeout"):
+    if policy == "first" or verdict.cause not in ("rank-failed", "hosts-failed", "node-lost", "timeout"):
         return verdict.exit_code
     if policy == "zero":
         return ExitCode.OK
+    if verdict.cause == "hosts-failed":
+        return verdict.largest
     ends = verdict.failed_after if verdict.first is None else (verdict.first, *verdict.failed_after)
     return max([*(end.exit_code for end in ends), 0 if verdict.cause == "rank-failed" else LOST_CODE])
 

@@ -62,9 +62,8 @@ def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
         ("pdsh", "prog", "no hosts"),
         ("pdsh", "-w a", "pdsh without a command is not supported"),
         ("pdsh", "-w a -x a prog", "no host is left to run on"),
-        ("pdsh", "-w a,b -f 1 prog", "-f 1, but 2 hosts: mpilaunch runs on all hosts at the same time"),
         ("pdsh", "-w a -f 0 prog", "-f: '0' is not a whole number from 1"),
-        ("pdsh", "-w a -t x prog", "-t: 'x' is not a whole number from 0"),
+        ("pdsh", "-w a -t x prog", "-t: 'x' is not a number of seconds"),
         ("pdsh", "-w a -R rsh prog", "module 'rsh' of pdsh is not supported"),
         ("pdsh", "-w rsh:a prog", "module 'rsh' of pdsh is not supported"),
         ("pdsh", "-w exec:a,ssh:b prog", "module"),
@@ -92,11 +91,11 @@ def test_what_cannot_be_honoured_is_refused_with_a_hint(name: str, words: str, m
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
-        ("FANOUT", "1", "-f 1, but 2 hosts"),
+        ("FANOUT", "x", "-f: 'x' is not a whole number from 1"),
         ("PDSH_RCMD_TYPE", "mrsh", "module 'mrsh' of pdsh is not supported"),
         ("PDSH_SSH_ARGS", "-L 1:a:1", "PDSH_SSH_ARGS: option '-L' of ssh is not supported"),
         ("PDSH_SSH_ARGS_APPEND", "'", "PDSH_SSH_ARGS_APPEND: No closing quotation"),
-        ("PDSH_CONNECT_TIMEOUT", "soon", "-t: 'soon' is not a whole number"),
+        ("PDSH_CONNECT_TIMEOUT", "soon", "-t: 'soon' is not a number of seconds"),
     ],
 )
 def test_variables_of_pdsh_act_or_are_refused(variable: str, value: str, message: str) -> None:

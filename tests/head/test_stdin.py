@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.output.spooled_stdin import SpooledStdin
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.wire.frames import STDIN, WireError, stream_channel
 
@@ -58,9 +60,11 @@ def stdin_is_a_pipe() -> int:
     return write
 
 
-def forward(links: dict[int, Link], body: Callable[[StdinForwarder], Any]) -> None:
+def forward(
+    links: dict[int, Link], body: Callable[[StdinForwarder], Any], kind: type[StdinForwarder] = StdinForwarder
+) -> None:
     async def main() -> None:
-        forwarder = StdinForwarder({rank: rank for rank in links}, cast("dict[int, NodeLink]", links))
+        forwarder = kind({rank: rank for rank in links}, cast("dict[int, NodeLink]", links))
         forwarder.more_credit()
         await body(forwarder)
         forwarder.close()
@@ -210,3 +214,53 @@ def test_the_channel_is_that_of_the_ranks_stdin(tmp_path: Path) -> None:
 
     forward({7: Noting(1000)}, body)
     assert channels == {stream_channel(7, STDIN)}
+
+
+def test_independent_commands_get_stdin_each_at_its_own_pace() -> None:
+    """One is not ready yet, one takes all; the input is read as far as the quickest goes, and all of it reaches the last."""
+    write = stdin_is_a_pipe()
+    links = {0: Link(0), 1: Link(1 << 20)}
+
+    async def body(forwarder: StdinForwarder) -> None:
+        os.write(write, b"first ")
+        await turns()
+        assert (links[0].got, links[1].got) == (b"", b"first ")
+        os.write(write, b"second")
+        os.close(write)
+        await turns()
+        assert (links[1].got, links[1].ended) == (b"first second", True)
+        forwarder.rank_ended(1, 12)
+        links[0].left = 8
+        forwarder.more_credit()
+        assert (links[0].got, links[0].ended) == (b"first se", False)
+        links[0].left = 8
+        forwarder.more_credit()
+        assert (links[0].got, links[0].ended) == (b"first second", True)
+        forwarder.rank_ended(0, 12)
+
+    forward(links, body, SpooledStdin)
+
+
+def test_nothing_is_read_while_no_independent_command_can_take_it() -> None:
+    write = stdin_is_a_pipe()
+    links = {0: Link(0), 1: Link(4)}
+
+    async def body(forwarder: StdinForwarder) -> None:
+        os.write(write, b"12345678")
+        await turns()
+        assert links[1].got == b"1234" and os.read(0, 100) == b"5678"
+        with pytest.raises(WireError):
+            forwarder.rank_ended(1, 5)
+
+    forward(links, body, SpooledStdin)
+    os.close(write)
+
+
+def test_stdin_that_cannot_be_kept_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/no/such")
+
+    async def body(forwarder: StdinForwarder) -> None:
+        raise AssertionError("it was made")
+
+    with pytest.raises(LaunchError, match="cannot keep stdin for the hosts that start later: no such file"):
+        forward({0: Link(0), 1: Link(0)}, body, SpooledStdin)

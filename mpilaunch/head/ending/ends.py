@@ -1,7 +1,7 @@
 """What follows from the end of a rank and from the loss of a node: whether the other ranks end, and with which verdict.
 
 A rank that fails ends the job, and so does a lost node, unless --continue-on-error is given. Ranks that wait in MPI for one
-that has ended would wait for ever, so they end the job in any case.
+that has ended would wait for ever, so they end the job in any case. The ends of independent hosts are only recorded.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mpilaunch.errors import ExitCode
+from mpilaunch.head.ending.host_ends import HostEnds
 from mpilaunch.head.ending.nodes_done import NodesDone
 from mpilaunch.head.ending.stop import Stop
 from mpilaunch.head.ending.suspects import Suspects
@@ -16,10 +17,11 @@ from mpilaunch.head.mpi.services import MpiServices
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.starting.independent_hosts import IndependentHosts
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd
-from mpilaunch.job.verdict import Verdict
+from mpilaunch.job.verdict import Verdict, verdict_of_ranks
 
 
 class Ends:
@@ -30,24 +32,31 @@ class Ends:
         job: JobSpec,
         ranks: Ranks,
         state: JobState,
-        order: StartOrder,
+        order: StartOrder | IndependentHosts,
         mpi: MpiServices,
         stdin: StdinForwarder,
         stop: Stop,
         suspects: Suspects,
         nodes_done: NodesDone,
+        host_ends: HostEnds | None,
         say: Callable[[str], None],
     ) -> None:
         self._continue_on_error, self._ranks, self._state, self._say = job.continue_on_error, ranks, state, say
         self._order, self._mpi, self._stdin = order, mpi, stdin
-        self._stop, self._suspects, self._nodes_done = stop, suspects, nodes_done
+        self._stop, self._suspects, self._nodes_done, self._host_ends = stop, suspects, nodes_done, host_ends
 
     def close(self) -> None:
         self._suspects.close()
 
+    def verdict(self) -> Verdict:
+        """Return the verdict on ranks, or independent hosts, that have all ended by themselves."""
+        return verdict_of_ranks(self._state) if self._host_ends is None else self._host_ends.verdict()
+
     def rank_ended(self, end: RankEnd) -> None:
         """Handle the end of a rank, which `state` has."""
         self._mpi.rank_ended(end)
+        if self._host_ends is not None:
+            self._host_ends.exited(self._ranks.node_name(end.rank), end)
         # With --continue-on-error too, other ranks may wait in MPI for ever for one that fails between init and finalize.
         if end.failed and not (self._continue_on_error and end.mpi in ("absent", "finalized")):
             if not self._stop.begun:
@@ -74,6 +83,9 @@ class Ends:
     def _node_lost(self, link: NodeLink, reason: str) -> None:
         index, name = link.node.index, link.node.name
         self.lose(index)
+        if self._host_ends is not None:
+            self._host_ends.lost(name, reason)
+            return
         detail = f"{name}: lost: {reason}\n{link.channel.last_output}".rstrip("\n")
         outcome = Verdict(ExitCode.NODE_LOST, "node-lost", host=name, detail=detail)
         if self._continue_on_error:
@@ -91,7 +103,7 @@ class Ends:
 
     def lose(self, index: int) -> None:
         """Record a node as lost, with its ranks."""
-        self._nodes_done.lost.add(index)
+        self._nodes_done.lose(index)
         for rank in self._ranks.of_node(index):
             self._state.apply(rank, "lost")
             self._stdin.rank_ended(rank, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from typing import Any
 
 from mpilaunch.head.nodes.daemons import Daemons
@@ -33,10 +34,20 @@ class NodesDone:
         self.over = asyncio.Event()
         self._daemons, self._ranks, self._state, self._starter = daemons, ranks, state, starter
         self._finished: dict[int, int] = {}
+        self._done: defaultdict[int, asyncio.Event] = defaultdict(asyncio.Event)
 
     def is_done(self, index: int) -> bool:
         """Return whether a node is lost or has finished all worlds that it was sent."""
         return index in self.lost or self._finished.get(index, 0) == self._starter.worlds_sent[index]
+
+    async def wait(self, index: int) -> None:
+        """Wait until a node is done with all worlds that it was sent."""
+        await self._done[index].wait()
+
+    def lose(self, index: int) -> None:
+        """Record a node as lost."""
+        self.lost.add(index)
+        self._done[index].set()
 
     def take_finished(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Record that a node has ended its ranks, unless a further world is on its way to the node."""
@@ -53,6 +64,7 @@ class NodesDone:
         self.swept += [(link.node.name, pid, name[:LONGEST_NAME]) for pid, name in message["swept"][:room]]
         self._finished[index] = message["worlds"]
         link.state = "finished"
+        self._done[index].set()
         self.check()
 
     def check(self) -> None:

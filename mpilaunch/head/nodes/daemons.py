@@ -100,10 +100,24 @@ class Daemons:
                     # The job continues without this node and may try it again.
                     self.links.pop(node.index).give_up("it had not reported")
 
-    async def _start(self, indexes: list[int], until: float, progress: Progress) -> None:
-        waiting = {index: self.links[index].node.name for index in indexes}
+    async def contact(self, index: int, seconds: float) -> NodeFailure | None:
+        """Start one within `seconds`; return why it did not start, or None."""
+        self._begin_to_beat()
+        task = asyncio.ensure_future(self._start_node(index))
+        try:
+            await asyncio.wait([task], timeout=seconds)
+        finally:
+            in_time = task.done()
+            await cancel_all([task])
+        return task.result() if in_time else self._late(index)
+
+    def _begin_to_beat(self) -> None:
         if self._heartbeat is None:  # a daemon ends when it hears nothing of the head, so this begins with the first contact
             self._heartbeat = asyncio.ensure_future(self.beat())
+
+    async def _start(self, indexes: list[int], until: float, progress: Progress) -> None:
+        waiting = {index: self.links[index].node.name for index in indexes}
+        self._begin_to_beat()
 
         async def start_node(index: int) -> NodeFailure | None:
             failure = await self._start_node(index)
@@ -126,9 +140,7 @@ class Daemons:
             late = {index for index, task in tasks.items() if not task.done()}
             await cancel_all(tasks[index] for index in late)
         failures = [failure for index in indexes if index not in late and (failure := tasks[index].result()) is not None]
-        for index in late:
-            cause, detail = self._refused.get(index, ("timeout", self.links[index].channel.last_output))
-            failures.append(self._failure(index, cause, detail))
+        failures += map(self._late, late)
         if failures:
             from mpilaunch.head.nodes.failures import fold_failures
 
@@ -173,6 +185,9 @@ class Daemons:
         living = [link.channel.ended for link in self.links.values() if link.channel.living]
         if living:
             await asyncio.wait(living, timeout=ENDING)
+
+    def _late(self, index: int) -> NodeFailure:
+        return self._failure(index, *self._refused.get(index, ("timeout", self.links[index].channel.last_output)))
 
     async def _start_node(self, index: int) -> NodeFailure | None:
         """Start one node, with retries; return why it did not start, or None."""

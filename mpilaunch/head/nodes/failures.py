@@ -106,11 +106,11 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
     for (cause, shown), members in ordered:
         description = f": {shown}" if shown else f" after {max(member.seconds for member in members):.1f} s"
         lines.append(f"{fold([member.name for member in members])}: {WORDS[cause]}{description}")
-        details += _details(members) if not shown else []
+        details += output_of_nodes(members) if not shown else []
     details.append("no rank was started anywhere")
     failed_nodes = {failure.node: failure.name for failure in failures}
     failed = len({(failure.name, failure.node) for failure in failures})
-    hint = "; ".join(dict.fromkeys(_hint(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN]))
+    hint = "; ".join(dict.fromkeys(hint_of(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN]))
     if len(lines) == 1:
         message = f"{failed} of {nodes} nodes: {lines[0]}" if nodes > 1 else lines[0]
         return LaunchError(f"start-{ordered[0][0][0]}", message, context=details, hint=hint, nodes=failed_nodes)
@@ -118,7 +118,7 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
     return LaunchError("start-failed", message, context=[*lines, *details], hint=hint, nodes=failed_nodes)
 
 
-def _hint(cause: str, failures: Sequence[NodeFailure]) -> str:
+def hint_of(cause: str, failures: Sequence[NodeFailure]) -> str:
     """Return the hint of a cause, with the command of the first node where the hint is to run it."""
     if cause != "agent-failed":
         return HINTS[cause]
@@ -126,7 +126,7 @@ def _hint(cause: str, failures: Sequence[NodeFailure]) -> str:
     return HINTS[cause] + (f": {command}" if command else "")
 
 
-def _details(members: Sequence[NodeFailure]) -> list[str]:
+def output_of_nodes(members: Sequence[NodeFailure]) -> list[str]:
     """Return some of the nodes' own output lines; nodes with equal output share them."""
     names_of: dict[str, list[str]] = {}
     for member in members:

@@ -64,6 +64,9 @@ class StdinForwarder:
             self.close()
 
     def close(self) -> None:
+        self._end_reading()
+
+    def _end_reading(self) -> None:
         self._ended = True
         self._stop_polling()
         if self._source:
@@ -86,10 +89,13 @@ class StdinForwarder:
         except OSError:
             data = b""
         self._sent += len(data)
+        self._pass_on(data)
+        if not data:
+            self._end_reading()
+
+    def _pass_on(self, data: bytes) -> None:
         for channel, node in self._targets.items():
             self._links[node].send_input(channel, data)
-        if not data:
-            self.close()
 
     def _stop_polling(self) -> None:
         if self._polled:

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.head.nodes.daemons import Daemons
@@ -27,6 +27,9 @@ from mpilaunch.placement.gpu_binding import bind_ranks
 from mpilaunch.placement.mapping import JobMap
 from mpilaunch.wire.frames import STDERR, STDIN, STDOUT, WireError, stream_channel
 from mpilaunch.wire.session import encode_shared
+
+if TYPE_CHECKING:
+    from mpilaunch.head.nodes.failures import NodeFailure
 
 
 class WorldStarter:
@@ -78,12 +81,16 @@ class WorldStarter:
         self._prepared[world.number] = {}
         for index, message in preparations(job, whole, known, bindings):
             if index in links:
-                self._send_preparation(links[index], world.number, message, shared)
-        await self._await_answers(world.number, links)
+                self.send_preparation(links[index], world.number, message, shared)
+        failures = await self.await_answers(world.number, links, job.deadlines.start)
+        if failures:
+            from mpilaunch.head.nodes.failures import fold_failures  # most launches have no failure
+
+            raise fold_failures(failures, len(links))
         self._ranks.bindings |= {world.first + rank: binding for rank, binding in bindings.items()}
 
-    def _send_preparation(self, link: NodeLink, number: int, message: dict[str, Any], shared: bytes) -> None:
-        """Send a node the ranks of a world that it will run, the parts of its `prepare`; `_await_answers` has its answer."""
+    def send_preparation(self, link: NodeLink, number: int, message: dict[str, Any], shared: bytes) -> None:
+        """Send a node the ranks of a world that it will run, the parts of its `prepare`; `await_answers` has its answer."""
         index = link.node.index
         self._answers[index] = asyncio.get_running_loop().create_future()
         self._prepared.setdefault(number, {})[index] = [(spec["rank"], spec["stdin"]) for spec in message["ranks"]]
@@ -96,17 +103,17 @@ class WorldStarter:
         else:
             link.send({**message, "attach": link.attach}, shared)
 
-    async def _await_answers(self, number: int, links: Mapping[int, NodeLink]) -> None:
-        """Await the answers of these nodes to the preparation of a world; raises LaunchError when one refuses."""
+    async def await_answers(self, number: int, links: Mapping[int, NodeLink], seconds: float) -> list[NodeFailure]:
+        """Await the answers of these nodes to the preparation of a world; return the refusals, with which it is cancelled."""
         job = self._job
         answers = {index: self._answers[index] for index in links}
-        await asyncio.wait(answers.values(), timeout=job.deadlines.start)
+        await asyncio.wait(answers.values(), timeout=seconds)
         failures: list[tuple[str, str, str, float, int]] = []
         notes: dict[str, list[str]] = {}
         for index, future in answers.items():
             link, name = links[index], links[index].node.name
             if not future.done():
-                failures.append((name, "timeout", "no answer to the preparation", job.deadlines.start, index))
+                failures.append((name, "timeout", "no answer to the preparation", seconds, index))
                 continue
             answer = future.result()
             if answer["type"] == "refused":
@@ -121,12 +128,13 @@ class WorldStarter:
                 for note in lines[:MOST_NOTES]:
                     notes.setdefault(note[:LONGEST_NOTE], []).append(name)
         if failures:
-            from mpilaunch.head.nodes.failures import NodeFailure, fold_failures  # most launches have no failure
+            from mpilaunch.head.nodes.failures import NodeFailure  # most launches have no failure
 
             self._cancel(number, links)
-            raise fold_failures([NodeFailure(*failure) for failure in failures], len(answers))
+            return [NodeFailure(*failure) for failure in failures]
         for note, names in notes.items():
             self._say(f"{fold(names)}: {note}")
+        return []
 
     def introduce(self, world: World) -> None:
         """Describe a world to the nodes without a rank of it, and all earlier worlds to nodes that have just joined."""
@@ -184,6 +192,10 @@ class WorldStarter:
             self._launch_on(self._daemons.links[index], of_worlds)
         for world in worlds:
             del self._prepared[world.number]
+
+    def launch_on(self, link: NodeLink, number: int) -> None:
+        """Start the ranks of a world on one node."""
+        self._launch_on(link, {number: self._prepared[number].pop(link.node.index)})
 
     def _launch_on(self, link: NodeLink, of_worlds: Mapping[int, Sequence[tuple[int, bool]]]) -> None:
         window = self._output.window

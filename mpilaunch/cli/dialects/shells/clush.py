@@ -27,7 +27,7 @@ from mpilaunch.cli.files import expand_group
 from mpilaunch.hosts.nodeset import Span
 from mpilaunch.text import escape_braces
 
-_CONNECT_TIMEOUT = "15"
+_DEFAULTS = {"f": "64", "t": "15"}
 _SETTINGS = {"fanout": "f", "connect_timeout": "t", "command_timeout": "u", "ssh_user": "l", "ssh_options": "o", "maxrc": "S"}
 """Setting of clush.conf, for -O, to the option that sets the same."""
 _WITHOUT_EFFECT = ("color", "fd_max", "history_size", "node_count")
@@ -59,7 +59,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         raise InvalidArgument(f"worker '{worker}' is not supported", "use -R ssh or -R exec")
     hosts = _hosts(parts, around)
     local = worker == "exec"
-    shown = {"t": _CONNECT_TIMEOUT, **parts, **({"local": "yes"} if local else {})}
+    shown = {**_DEFAULTS, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else parts.get("l"), shown)
     options += remote.ssh_options("-o", "" if local else parts.get("o", ""))
     options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
@@ -138,9 +138,9 @@ DIALECT = Dialect(
         part("R worker", "NAME", "ssh, or exec: the command runs here, once for each host"),
         part("l user", "USER", "the login on the hosts"),
         part("o options", "OPTIONS", "`--ssh-option` for each option of ssh"),
-        part("f fanout", "N", "`--fanout N`; less than the number of hosts is an error: the command runs on all at once"),
+        part("f fanout", "N", "`--fanout N`, 64 without it: on so many hosts at a time, the next begins when one is done"),
         part("t connect_timeout", "SECONDS", "`--ssh-option ConnectTimeout=SECONDS`, 15 without it"),
-        part("u command_timeout", "SECONDS", "`--timeout SECONDS`"),
+        part("u command_timeout", "SECONDS", "`--timeout SECONDS`, for each host"),
         refused("remote", "YES", "mpilaunch connects to each host directly"),
         refused("sudo", "", "add sudo -n to the command"),
         part("n nostdin", "", "`--stdin none`; without it `--stdin all`, unless stdin is a terminal"),

@@ -26,7 +26,7 @@ from mpilaunch.cli.dialects.rows import (
 from mpilaunch.cli.dialects.shells import remote
 from mpilaunch.hosts.nodeset import Span
 
-_CONNECT_TIMEOUT = "10"
+_DEFAULTS = {"f": "32", "t": "10"}
 _RCMD = "ssh exec rsh mrsh krb4 xcpu qsh mqsh"
 """The modules of pdsh by which it reaches hosts; the first two exist here."""
 _VARIABLES = {"f": "FANOUT", "t": "PDSH_CONNECT_TIMEOUT", "u": "PDSH_COMMAND_TIMEOUT", "R": "PDSH_RCMD_TYPE"}
@@ -53,7 +53,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         if len(users) > 1:
             raise InvalidArgument("%u needs one user on all hosts", "use -l USER")
         fields["%u"] = f"={users.pop()}" if users else "="
-    shown = {"t": _CONNECT_TIMEOUT, **parts, **({"local": "yes"} if local else {})}
+    shown = {**_DEFAULTS, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else user, shown) + weak("--stdin", "none")
     if not local:
         for name in ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"):
@@ -135,9 +135,9 @@ DIALECT = Dialect(
         # Reaching them
         part("R", "NAME", "ssh, or exec: the command runs here, once for each host"),
         part("l", "USER", "the login on the hosts"),
-        part("f", "N", "`--fanout N`; less than the number of hosts is an error: the command runs on all at once"),
+        part("f", "N", "`--fanout N`, 32 without it: on so many hosts at a time, the next begins when one is done"),
         part("t", "SECONDS", "`--ssh-option ConnectTimeout=SECONDS`, 10 without it"),
-        part("u", "SECONDS", "`--timeout SECONDS`"),
+        part("u", "SECONDS", "`--timeout SECONDS`, for each host"),
         refused("M", "NAMES", "mpilaunch has no modules of pdsh"),
         refused("L", "", "mpilaunch has no modules of pdsh; --version prints its version"),
         # Output and end

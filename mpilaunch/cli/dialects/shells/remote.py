@@ -5,6 +5,7 @@ Pure, but for groups of hosts: those are looked up in ClusterShell's files.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,10 @@ _SHELLS = {"login": 'exec "${SHELL:-/bin/sh}" -c "$0"', "shell": 'exec /bin/sh -
 """Form of the words to the script of sh that runs them as a line: by the login shell, as with ssh, or by sh."""
 
 
+_SHORTEST = 0.1
+"""The shortest --timeout, in seconds."""
+
+
 def expand_host(item: Span) -> list[str]:
     """Return the names of one item of a host list: a name, a range, or a group."""
     if item.text.startswith("@"):
@@ -29,22 +34,29 @@ def expand_host(item: Span) -> list[str]:
 
 
 def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Translation:
-    """Return the options of a job that runs one command on each host, in this order; `parts` has local, S, N, t, u and f."""
+    """Return the options of a job that runs one command on each host, in this order; `parts` has local, S, N, t, u and f.
+
+    Raises InvalidArgument.
+    """
     if not hosts:
         raise InvalidArgument("no host is left to run on", "check -w and -x")
-    if (fanout := parts.get("f")) and whole(fanout, "-f") < len(hosts):
-        hint = f"leave -f out, or name at most {fanout} hosts at a time with -w"
-        raise InvalidArgument(f"-f {fanout}, but {len(hosts)} hosts: mpilaunch runs on all hosts at the same time", hint)
     names = ",".join(name if user is None or "@" in name else f"{user}@{name}" for name in hosts)
-    words = ["--host", names, "--map-by", "seq", "--independent"]
-    words += ["--fanout", fanout] if fanout else []
-    connect, limit = whole(parts["t"], "-t", 0), whole(parts.get("u", "0"), "-u", 0)
-    words += ["--agent", "local", "--wdir", "."] if "local" in parts else ["--ssh-option", f"ConnectTimeout={connect}"]
-    words += ["--timeout", str(limit)] if limit else []
+    words = ["--host", names, "--map-by", "seq", "--independent", "--fanout", str(whole(parts["f"], "-f"))]
+    connect, limit = _seconds(parts["t"], "-t"), _seconds(parts.get("u", "0"), "-u")
+    ssh = ["--ssh-option", f"ConnectTimeout={math.ceil(connect)}"]
+    words += ["--agent", "local", "--wdir", "."] if "local" in parts else ssh
+    words += ["--timeout", f"{max(limit, _SHORTEST):g}"] if limit else []
     result = Translation(tuple(words)) + weak("--forward", "none") + weak("--exit-code", "largest" if "S" in parts else "zero")
     if connect > START_TIMEOUT:
         result += weak("--start-timeout", f"{connect + START_TIMEOUT:g}")
     return result + (Translation() if "N" in parts else weak("--tag", "{host}: "))
+
+
+def _seconds(text: str, flag: str) -> float:
+    """Return a time limit, 0 for none; raises InvalidArgument."""
+    if not re.fullmatch("[0-9]{1,7}([.][0-9]{0,6})?", text):
+        raise InvalidArgument(f"{flag}: '{text}' is not a number of seconds", f"write {flag} 10, or {flag} 2.5")
+    return float(text)
 
 
 def program(words: Sequence[str], fields: Mapping[str, str], form: str) -> tuple[Translation, list[str]]:

@@ -1,0 +1,88 @@
+"""How the commands of independent hosts failed, and the verdict on all of them.
+
+Each failure is one fact of one host: no host's changes that of another, and none ends the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mpilaunch.errors import ExitCode
+from mpilaunch.head.nodes.failures import CONFIGURED, DETAILS_SHOWN, WORDS, NodeFailure, hint_of, output_of_nodes
+from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.state import RankEnd
+from mpilaunch.job.verdict import LOST_CODE, Verdict
+
+
+class HostEnd(NamedTuple):
+    """The failure of a command, or of a host.
+
+    Attributes:
+        text: what happened: "exit code 3", "connection refused".
+        exit_code: of mpilaunch, if nothing failed before.
+        counts: the code of which --exit-code takes the largest.
+    """
+
+    host: str
+    text: str
+    exit_code: int
+    counts: int = LOST_CODE
+
+
+class HostEnds:
+    """The failures of one job of independent hosts, in the order in which they became known."""
+
+    def __init__(self, hosts: int) -> None:
+        self._hosts = hosts
+        self._ends: list[HostEnd] = []
+        self._unreached: list[NodeFailure] = []
+
+    def exited(self, host: str, end: RankEnd) -> None:
+        """Record the end of a command; one that we have stopped is recorded by the reason."""
+        if end.failed and not end.stopped:
+            text = end.description if end.code is None else f"exit code {end.code}"
+            self._ends.append(HostEnd(host, text, end.exit_code, end.exit_code))
+
+    def unreached(self, failures: Sequence[NodeFailure]) -> None:
+        """Record why a host could not be reached, or cannot run the command."""
+        for failure in failures:
+            text = failure.detail if failure.cause in CONFIGURED else WORDS[failure.cause]
+            self._ends.append(HostEnd(failure.name, text, ExitCode.START_FAILED))
+        self._unreached += failures
+
+    def timed_out(self, host: str, seconds: float) -> None:
+        """Record that a host was not done within --timeout."""
+        self._ends.append(HostEnd(host, f"time limit of {seconds:g} s exceeded", ExitCode.TIMEOUT))
+
+    def lost(self, host: str, reason: str) -> None:
+        """Record that the connection to a host was lost while its command ran."""
+        self._ends.append(HostEnd(host, f"lost: {reason}; its command may still run", ExitCode.NODE_LOST))
+
+    def verdict(self) -> Verdict:
+        """Return the verdict on all hosts, when each is done: hosts with the same failure share a line."""
+        if not self._ends:
+            return Verdict(ExitCode.OK, "ok")
+        lines = self._lines()
+        failed = len({end.host for end in self._ends})
+        lines = lines if len(lines) == 1 else [f"{failed} of {self._hosts} hosts failed", *lines]
+        shown = [failure for failure in self._unreached if failure.cause not in CONFIGURED]
+        detail = "\n".join((*lines, *output_of_nodes(shown)))
+        causes = dict.fromkeys(failure.cause for failure in self._unreached)
+        hints = dict.fromkeys(hint_of(cause, self._unreached) for cause in list(causes)[:DETAILS_SHOWN])
+        largest = max(end.counts for end in self._ends)
+        return Verdict(
+            self._ends[0].exit_code, "hosts-failed", detail=detail, hint="; ".join(hints) or None, largest=largest
+        )
+
+    def _lines(self) -> list[str]:
+        """Return a line for each failure with its hosts, the most frequent first."""
+        hosts_of: dict[str, list[str]] = {}
+        for end in self._ends:
+            hosts_of.setdefault(end.text, []).append(end.host)
+        return [f"{fold(dict.fromkeys(names))}: {text}" for text, names in sorted(hosts_of.items(), key=_frequency)]
+
+
+def _frequency(item: tuple[str, list[str]]) -> tuple[int, str]:
+    text, names = item
+    return -len(names), text

@@ -1,0 +1,70 @@
+"""Forward stdin to independent commands, each at its own pace: a host that starts late or reads slowly delays no other.
+
+What was read is kept in a file without a name, for the hosts that come later. More is read only when a command that has been
+sent everything can take more.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from mpilaunch.errors import LaunchError, reason_of
+from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.output.stdin import StdinForwarder
+from mpilaunch.head.safe_files import write_all
+from mpilaunch.wire.frames import MAX_DATA
+
+
+class SpooledStdin(StdinForwarder):
+    """Copies stdin to several ranks; raises LaunchError where it cannot be kept."""
+
+    def __init__(self, targets: Mapping[int, int], links: Mapping[int, NodeLink]) -> None:
+        super().__init__(targets, links)
+        self._complete = False
+        self._sent_to = dict.fromkeys(self._targets, 0)
+        with _explained():
+            self._spool = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed by close()
+
+    def more_credit(self) -> None:
+        self._feed()
+        super().more_credit()
+
+    def close(self) -> None:
+        super().close()
+        self._spool.close()
+
+    def _room(self) -> int:
+        waiting = (channel for channel in self._targets if self._sent_to[channel] == self._sent)
+        return max(map(self._credit, waiting), default=0)
+
+    def _pass_on(self, data: bytes) -> None:
+        self._complete = not data
+        with _explained():
+            write_all(self._spool.fileno(), data)
+        self._feed()
+
+    def _feed(self) -> None:
+        """Send each rank what it can take of what was read, and the end after the last byte."""
+        for channel, node in self._targets.items():
+            while (credit := self._credit(channel)) and self._sent_to[channel] < self._sent:
+                data = os.pread(self._spool.fileno(), min(credit, MAX_DATA), self._sent_to[channel])
+                self._links[node].send_input(channel, data)
+                self._sent_to[channel] += len(data)
+            if self._complete and credit:
+                self._links[node].send_input(channel, b"")
+
+    def _credit(self, channel: int) -> int:
+        return self._links[self._targets[channel]].session.credit(channel)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot keep stdin for the hosts that start later: {reason_of(error)}"
+        hint = f"make room in {tempfile.gettempdir()}, or set TMPDIR; --stdin none gives the commands no input"
+        raise LaunchError("stdin-lost", message, hint=hint) from error

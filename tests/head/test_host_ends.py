@@ -1,0 +1,47 @@
+"""The verdict on independent hosts: a line for each failure with its hosts, and both exit codes."""
+
+from __future__ import annotations
+
+from mpilaunch.head.ending.host_ends import HostEnds
+from mpilaunch.head.nodes.failures import NodeFailure
+from mpilaunch.job.state import RankEnd
+from mpilaunch.job.verdict import exit_code_of
+
+
+def test_hosts_without_a_failure_have_succeeded() -> None:
+    ends = HostEnds(2)
+    ends.exited("a1", RankEnd(0, code=0))
+    ends.exited("a2", RankEnd(1, signal=15, stopped=True))  # whoever stopped it gives the reason
+    assert (ends.verdict().cause, ends.verdict().exit_code) == ("ok", 0)
+
+
+def test_one_failure_is_the_message_itself() -> None:
+    ends = HostEnds(3)
+    ends.exited("a1", RankEnd(0, code=3))
+    ends.exited("a3", RankEnd(2, code=3))
+    verdict = ends.verdict()
+    assert (verdict.cause, verdict.detail, verdict.exit_code) == ("hosts-failed", "a[1,3]: exit code 3", 3)
+    assert [exit_code_of(verdict, policy) for policy in ("first", "largest", "zero")] == [3, 3, 0]
+
+
+def test_several_failures_are_counted_and_told_in_the_order_of_their_numbers_of_hosts() -> None:
+    ends = HostEnds(9)
+    ends.timed_out("a1", 2.5)
+    ends.unreached([NodeFailure("a2", "connection-refused", "Connection refused", 0.1, 1)])
+    ends.unreached([NodeFailure("a3", "program-missing", "no 'prog' in PATH", 0.1, 2)])
+    ends.lost("a4", "its connection was lost")
+    ends.exited("a5", RankEnd(4, signal=9))
+    ends.exited("a6", RankEnd(5, signal=9))
+    verdict = ends.verdict()
+    assert verdict.detail.splitlines() == [
+        "6 of 9 hosts failed",
+        "a[5-6]: killed by SIGKILL (signal 9)",
+        "a2: connection refused",
+        "a4: lost: its connection was lost; its command may still run",
+        "a3: no 'prog' in PATH",
+        "a1: time limit of 2.5 s exceeded",
+        "a2: Connection refused",
+    ]
+    assert verdict.hint is not None
+    assert "is sshd running there?" in verdict.hint and "the program must be on every node" in verdict.hint
+    assert [exit_code_of(verdict, policy) for policy in ("first", "largest", "zero")] == [124, 255, 0]
