@@ -12,13 +12,12 @@ import errno
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.agent import Agent
 from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.ending.ends import Ends
 from mpilaunch.head.ending.faults import Faults
-from mpilaunch.head.ending.host_ends import HostEnds
 from mpilaunch.head.ending.interrupts import Interrupts
 from mpilaunch.head.ending.nodes_done import NodesDone
 from mpilaunch.head.ending.stop import Stop
@@ -28,11 +27,9 @@ from mpilaunch.head.node_events import NodeEvents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.observe import Observer, Timeline, node_notes
 from mpilaunch.head.output.forward import OutputForwarder
-from mpilaunch.head.output.spooled_stdin import SpooledStdin
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
-from mpilaunch.head.starting.independent_hosts import IndependentHosts
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -43,6 +40,10 @@ from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.gpu_binding import describe_binding
+
+if TYPE_CHECKING:
+    from mpilaunch.head.ending.host_ends import HostEnds
+    from mpilaunch.head.starting.independent_hosts import IndependentHosts
 
 
 class Launch:
@@ -66,11 +67,18 @@ class Launch:
         self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, self._stopping, is_done)
         self._faults = Faults(self._stop.begin)
         suspects = Suspects(job, self._daemons, self.ranks, self._state, self._say, is_done)
-        host_ends = HostEnds(len(job.job_map.nodes)) if job.independent else None
+        host_ends: HostEnds | None = None
         self._order: StartOrder | IndependentHosts
-        if host_ends is None:
+        stdin: type[StdinForwarder] = StdinForwarder
+        if not job.independent:
             self._order = StartOrder(job, self._daemons, self.ranks, self._state, starter, self._stop.begin)
-        else:
+        else:  # few launches are, and none of the others is to load these
+            from mpilaunch.head.ending.host_ends import HostEnds
+            from mpilaunch.head.output.spooled_stdin import SpooledStdin
+            from mpilaunch.head.starting.independent_hosts import IndependentHosts
+
+            stdin = SpooledStdin
+            host_ends = HostEnds(len(job.job_map.nodes))
             self._order = IndependentHosts(
                 job, self._daemons, self.ranks, self._output, starter, self.nodes_done, host_ends, self._lose,
                 self._faults.take, self._say,
@@ -79,8 +87,7 @@ class Launch:
             job, self._daemons, self.ranks, self._state, starter, self._say, self._warn, self._stop.begin, self._faults.take
         )
         readers = {place.rank: place.node for place in job.global_map.placements if job.gets_stdin(place.rank)}
-        apart = job.independent and len(readers) > 1
-        self._stdin = (SpooledStdin if apart else StdinForwarder)(readers, self._daemons.links)
+        self._stdin = (stdin if len(readers) > 1 else StdinForwarder)(readers, self._daemons.links)
         self._interrupts = Interrupts(job, self._daemons, self._stop, self._say)
         self._ends = Ends(
             job, self.ranks, self._state, self._order, self._mpi, self._stdin, self._stop, suspects, self.nodes_done,

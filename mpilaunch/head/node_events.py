@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.head.ending.ends import Ends
 from mpilaunch.head.ending.faults import Faults
@@ -15,11 +15,13 @@ from mpilaunch.head.observe import Timeline
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
-from mpilaunch.head.starting.independent_hosts import IndependentHosts
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.job.state import JobState, RankEnd
 from mpilaunch.wire.frames import WireError, rank_of
+
+if TYPE_CHECKING:
+    from mpilaunch.head.starting.independent_hosts import IndependentHosts
 
 
 class NodeEvents:

@@ -7,9 +7,9 @@ that has ended would wait for ever, so they end the job in any case. The ends of
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mpilaunch.errors import ExitCode
-from mpilaunch.head.ending.host_ends import HostEnds
 from mpilaunch.head.ending.nodes_done import NodesDone
 from mpilaunch.head.ending.stop import Stop
 from mpilaunch.head.ending.suspects import Suspects
@@ -17,11 +17,14 @@ from mpilaunch.head.mpi.services import MpiServices
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
-from mpilaunch.head.starting.independent_hosts import IndependentHosts
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState, RankEnd
 from mpilaunch.job.verdict import Verdict, verdict_of_ranks
+
+if TYPE_CHECKING:
+    from mpilaunch.head.ending.host_ends import HostEnds
+    from mpilaunch.head.starting.independent_hosts import IndependentHosts
 
 
 class Ends:

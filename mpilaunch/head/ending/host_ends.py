@@ -80,7 +80,7 @@ class HostEnds:
         hosts_of: dict[str, list[str]] = {}
         for end in self._ends:
             hosts_of.setdefault(end.text, []).append(end.host)
-        return [f"{fold(dict.fromkeys(names))}: {text}" for text, names in sorted(hosts_of.items(), key=_frequency)]
+        return [f"{fold(names)}: {text}" for text, names in sorted(hosts_of.items(), key=_frequency)]
 
 
 def _frequency(item: tuple[str, list[str]]) -> tuple[int, str]:
