@@ -89,10 +89,10 @@ OTHER_NAMES = {"tensorflow": "tf", "keras": "tf", "pytorch-lightning": "lightnin
 
 
 class OneOf(Text):
-    """One of a few words."""
+    """One of a few words; a text follows those that end with a colon."""
 
     def parse(self, text: str) -> str:
-        if text not in self.words:
+        if text not in self.words and not text.startswith(tuple(word for word in self.words if word.endswith(":"))):
             raise ValueError(f"'{text}' is not one of {', '.join(self.words)}{_meant(text, self.words)}")
         return text
 

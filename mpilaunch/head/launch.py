@@ -40,6 +40,7 @@ from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.job.worlds import first_worlds
 from mpilaunch.placement.gpu_binding import describe_binding
+from mpilaunch.text import printable
 
 if TYPE_CHECKING:
     from mpilaunch.head.ending.host_ends import HostEnds
@@ -73,12 +74,12 @@ class Launch:
         if not job.independent:
             self._order = StartOrder(job, self._daemons, self.ranks, self._state, starter, self._stop.begin)
         else:  # few launches are, and none of the others is to load these
-            from mpilaunch.head.ending.host_ends import HostEnds
+            from mpilaunch.head.ending.peer_ends import host_ends as make_host_ends
             from mpilaunch.head.output.spooled_stdin import SpooledStdin
             from mpilaunch.head.starting.independent_hosts import IndependentHosts
 
             stdin = SpooledStdin
-            host_ends = HostEnds(len(job.job_map.nodes))
+            host_ends = make_host_ends(len(job.job_map.nodes), job.output, self._say_as_it_is)
             self._order = IndependentHosts(
                 job, self._daemons, self.ranks, self._output, starter, self.nodes_done, host_ends, self._lose,
                 self._faults.take, self._say,
@@ -228,6 +229,9 @@ class Launch:
         line = self._observer.note_line(text)
         if line:
             self._output.say(line)
+
+    def _say_as_it_is(self, text: str) -> None:
+        self._output.say(f"{printable(text)}\n")
 
     def _warn(self, text: str) -> None:
         self._output.say(self._observer.warning_line(text))

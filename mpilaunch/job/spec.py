@@ -40,6 +40,8 @@ class OutputPolicy(NamedTuple):
         fold: print equal output once, at the end, after the names of its nodes: before each of its "lines", or
             stdout in "blocks"; or print stdout at the end, not merged, in the order of "hosts".
         local_ranks: print only the output of these ranks of each node; None: of all.
+        host_failures: failed independent hosts are told together at the "end", or each as it fails, as "clush" does it, or
+            "pdsh:PROGRAM", which runs the commands by PROGRAM.
         quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.
     """
 
@@ -53,6 +55,7 @@ class OutputPolicy(NamedTuple):
     merge_stderr: bool = False
     fold: str | None = None
     local_ranks: frozenset[int] | None = None
+    host_failures: str = "end"
     quiet: bool = False
     verbose: int = 0
 

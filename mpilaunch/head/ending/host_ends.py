@@ -21,13 +21,18 @@ class HostEnd(NamedTuple):
     Attributes:
         text: what happened: "exit code 3", "connection refused".
         exit_code: of mpilaunch, if nothing failed before.
-        counts: the code of which --exit-code takes the largest.
+        code: the command's, or as ssh has it; --exit-code can take the largest.
+        failure: why the host was not reached, or cannot run the command.
+        timeout, lost: the command took too long, or the connection to the host broke.
     """
 
     host: str
     text: str
     exit_code: int
-    counts: int = LOST_CODE
+    code: int = LOST_CODE
+    failure: NodeFailure | None = None
+    timeout: bool = False
+    lost: bool = False
 
 
 class HostEnds:
@@ -36,28 +41,30 @@ class HostEnds:
     def __init__(self, hosts: int) -> None:
         self._hosts = hosts
         self._ends: list[HostEnd] = []
-        self._unreached: list[NodeFailure] = []
+
+    def record(self, end: HostEnd) -> None:
+        """Record a failure."""
+        self._ends.append(end)
 
     def exited(self, host: str, end: RankEnd) -> None:
         """Record the end of a command; one that we have stopped is recorded by the reason."""
         if end.failed and not end.stopped:
             text = end.description if end.code is None else f"exit code {end.code}"
-            self._ends.append(HostEnd(host, text, end.exit_code, end.exit_code))
+            self.record(HostEnd(host, text, end.exit_code, end.exit_code))
 
     def unreached(self, failures: Sequence[NodeFailure]) -> None:
         """Record why a host could not be reached, or cannot run the command."""
         for failure in failures:
             text = failure.detail if failure.cause in CONFIGURED else WORDS[failure.cause]
-            self._ends.append(HostEnd(failure.name, text, ExitCode.START_FAILED))
-        self._unreached += failures
+            self.record(HostEnd(failure.name, text, ExitCode.START_FAILED, failure=failure))
 
     def timed_out(self, host: str, seconds: float) -> None:
         """Record that a host was not done within --timeout."""
-        self._ends.append(HostEnd(host, f"time limit of {seconds:g} s exceeded", ExitCode.TIMEOUT))
+        self.record(HostEnd(host, f"time limit of {seconds:g} s exceeded", ExitCode.TIMEOUT, timeout=True))
 
     def lost(self, host: str, reason: str) -> None:
         """Record that the connection to a host was lost while its command ran."""
-        self._ends.append(HostEnd(host, f"lost: {reason}; its command may still run", ExitCode.NODE_LOST))
+        self.record(HostEnd(host, f"lost: {reason}; its command may still run", ExitCode.NODE_LOST, lost=True))
 
     def verdict(self) -> Verdict:
         """Return the verdict on all hosts, when each is done: hosts with the same failure share a line."""
@@ -66,11 +73,12 @@ class HostEnds:
         lines = self._lines()
         failed = len({end.host for end in self._ends})
         lines = lines if len(lines) == 1 else [f"{failed} of {self._hosts} hosts failed", *lines]
-        shown = [failure for failure in self._unreached if failure.cause not in CONFIGURED]
+        failures = [end.failure for end in self._ends if end.failure is not None]
+        shown = [failure for failure in failures if failure.cause not in CONFIGURED]
         detail = "\n".join((*lines, *output_of_nodes(shown)))
-        causes = dict.fromkeys(failure.cause for failure in self._unreached)
-        hints = dict.fromkeys(hint_of(cause, self._unreached) for cause in list(causes)[:DETAILS_SHOWN])
-        largest = max(end.counts for end in self._ends)
+        causes = dict.fromkeys(failure.cause for failure in failures)
+        hints = dict.fromkeys(hint_of(cause, failures) for cause in list(causes)[:DETAILS_SHOWN])
+        largest = max(end.code for end in self._ends)
         return Verdict(
             self._ends[0].exit_code, "hosts-failed", detail=detail, hint="; ".join(hints) or None, largest=largest
         )

@@ -61,6 +61,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     local = worker == "exec"
     shown = {**_DEFAULTS, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else parts.get("l"), shown)
+    options += weak("--host-failures", "clush")
     options += remote.ssh_options("-o", "" if local else parts.get("o", ""))
     options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
     if "b" in parts or "B" in parts:

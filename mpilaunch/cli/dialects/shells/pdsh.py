@@ -55,6 +55,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
         fields["%u"] = f"={users.pop()}" if users else "="
     shown = {**_DEFAULTS, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else user, shown) + weak("--stdin", "none")
+    options += weak("--host-failures", "pdsh:" + (os.path.basename(words[0]) if local and words else "ssh"))
     if not local:
         for name in ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"):
             options += remote.ssh_options(name, re.sub("-l ?%u|%[hu]", "", around.environ.get(name, "")))

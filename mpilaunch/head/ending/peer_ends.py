@@ -1,0 +1,105 @@
+"""The failures of independent hosts in the words of pdsh and clush, for scripts that read these; each as soon as it is known.
+
+The lines are those of pdsh 2.34 and ClusterShell 1.9, whose worker `pdsh` finds exit codes and timeouts by the number of words.
+A host that was not reached has the line that tells why, as ssh prints it there, before the one with ssh's exit code.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from mpilaunch.head.ending.host_ends import HostEnd, HostEnds
+from mpilaunch.head.nodes.failures import DETAILS_SHOWN, LONGEST_LINE, hint_of
+from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.spec import OutputPolicy
+from mpilaunch.job.verdict import Verdict
+
+TIMEOUT = "command timeout"
+VAGUE = ("agent-failed", "connection-closed", "daemon-failed")
+"""Causes of which only the output of the node, or of the agent, tells what happened."""
+
+
+class PeerEnds(HostEnds):
+    """Failures that are told in lines of a peer's, and not again in the message at the end.
+
+    Args:
+        say: takes a line.
+    """
+
+    def __init__(self, hosts: int, say: Callable[[str], None]) -> None:
+        super().__init__(hosts)
+        self._say = say
+        self._explained: set[str] = set()
+
+    def verdict(self) -> Verdict:
+        """Return the verdict, whose detail has only the lines that are still to be told."""
+        return super().verdict()._replace(detail="\n".join(self._last_lines()), hint=None, told=True)
+
+    def _last_lines(self) -> list[str]:
+        return []
+
+    def _explain(self, end: HostEnd) -> None:
+        """Say why a host was not reached or was lost, with a hint the first time."""
+        if end.failure is None:
+            if end.lost:
+                self._say(f"{end.host}: {end.text}")
+            return
+        cause = end.failure.cause
+        for line in end.failure.detail.splitlines()[-DETAILS_SHOWN:] if cause in VAGUE else ():
+            self._say(f"{end.host}: {line[:LONGEST_LINE]}")
+        hint = "" if cause in self._explained else f" ({hint_of(cause, [end.failure])})"
+        self._explained.add(cause)
+        self._say(f"{end.host}: {end.text}{hint}")
+
+
+class PdshEnds(PeerEnds):
+    """pdsh@HEAD: HOST: ssh exited with exit code 3.
+
+    Args:
+        program: what runs the command: "ssh", or with `-R exec` the command itself.
+    """
+
+    def __init__(self, hosts: int, say: Callable[[str], None], program: str) -> None:
+        super().__init__(hosts, say)
+        self._program, self._head = program, socket.gethostname().partition(".")[0]
+
+    def record(self, end: HostEnd) -> None:
+        super().record(end)
+        self._explain(end)
+        exited = f"{self._program} exited with exit code {end.code}"
+        for how in [exited] if not end.timeout else [TIMEOUT, exited] if self._program == "ssh" else [TIMEOUT]:
+            self._say(f"pdsh@{self._head}: {end.host}: {how}")
+
+
+class ClushEnds(PeerEnds):
+    """clush: HOST: exited with exit code 3; with folded output equal codes of several hosts at the end."""
+
+    def __init__(self, hosts: int, say: Callable[[str], None], output: OutputPolicy) -> None:
+        super().__init__(hosts, say)
+        self._quiet, self._folded = output.quiet, output.fold in ("lines", "blocks")
+        self._later: dict[str, list[str]] = {}
+
+    def record(self, end: HostEnd) -> None:
+        super().record(end)
+        self._explain(end)
+        how = TIMEOUT if end.timeout else f"exited with exit code {end.code}"
+        if end.timeout or self._folded:
+            self._later.setdefault(how, []).append(end.host)
+        elif not self._quiet:
+            self._say(f"clush: {end.host}: {how}")
+
+    def _last_lines(self) -> list[str]:
+        lines = []
+        for how, hosts in self._later.items() if not self._quiet else ():
+            count = f" ({len(hosts)})" if len(hosts) > 1 and how != TIMEOUT else ""
+            lines.append(f"clush: {fold(sorted(hosts))}{count}: {how}")
+        return lines
+
+
+def host_ends(hosts: int, output: OutputPolicy, say: Callable[[str], None]) -> HostEnds:
+    """Return the failures of a job of so many hosts, in the style of its --host-failures."""
+    style, _, program = output.host_failures.partition(":")
+    if style == "pdsh":
+        return PdshEnds(hosts, say, program or "ssh")
+    return ClushEnds(hosts, say, output) if style == "clush" else HostEnds(hosts)
