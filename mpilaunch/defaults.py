@@ -2,8 +2,8 @@
 
 START_TIMEOUT, START_IN_POD = 60.0, 300.0
 """Seconds of --start-timeout; in a pod, whose workers' images may have to be pulled first."""
-MPI_INIT_TIMEOUT, GRACE, HEARTBEAT = 600.0, 10.0, 30.0
-"""Seconds of --mpi-init-timeout, --grace and --heartbeat."""
+MPI_INIT_TIMEOUT, GRACE, HEARTBEAT, DRAIN = 600.0, 10.0, 30.0, 1.0
+"""Seconds of --mpi-init-timeout, --grace, --heartbeat and --drain."""
 
 MASTER_PORT = 29500
 """torch's default of MASTER_PORT, and that of the launchers that follow it."""

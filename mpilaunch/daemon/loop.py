@@ -37,6 +37,9 @@ FAULT_SECONDS = 1.0
 """Seconds in which the head must take the report of a fault of our own."""
 LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """Signals and waits before SIGKILL, when the head is lost."""
+LOOK_AGAIN = 1.0
+"""Seconds to the next look at what survives a stop, where --drain sets no limit."""
+HELD = "what its command left running holds its output open, which is no longer read: redirect it, or give --drain more time"
 
 
 class Daemon:
@@ -268,13 +271,13 @@ class Daemon:
             if self._lifeline.lost or self._processes.stopping:
                 self._sweep()
             elif "sweep" not in self._timers:
-                if not self._processes.independent:  # else wait, as ssh does, for what holds the output open
+                if self._worlds.drain:  # else wait, as ssh does, for what holds the output open
                     self._sweep_later()
                 self._check_finished()
 
     def _sweep_later(self) -> None:
         """Set the deadline for processes that are stuck or have left their group; the end of the others is an event."""
-        self._timers.set("sweep", self._worlds.drain, self._sweep)
+        self._timers.set("sweep", self._worlds.drain or LOOK_AGAIN, self._sweep)
 
     def _sweep(self) -> None:
         if self._processes.signals_left:
@@ -287,7 +290,8 @@ class Daemon:
         if not self._processes.ranks:
             self._kill_descendants()
             self._processes.forget_groups()
-            self._forwarder.close_idle_outputs()
+            if self._forwarder.close_idle_outputs() and self._processes.independent and not self._processes.stopping:
+                self._session.send({"type": "note", "text": HELD})
             self._check_finished()
         if self._state == "running":
             self._sweep_later()

@@ -80,7 +80,7 @@ class Deadlines(NamedTuple):
         grace: from SIGTERM to SIGKILL.
         start: until every node has reported.
         heartbeat: silence after which a node is lost.
-        drain: for output that an orphaned descendant of a rank holds open.
+        drain: for output that an orphaned descendant of a rank holds open; 0: no limit.
         reconnect: to restore a lost connection; None: the agent's default.
     """
 
@@ -89,7 +89,7 @@ class Deadlines(NamedTuple):
     grace: float = defaults.GRACE
     start: float = defaults.START_TIMEOUT
     heartbeat: float = defaults.HEARTBEAT
-    drain: float = 1.0
+    drain: float = defaults.DRAIN
     reconnect: float | None = None
 
     def silence_limits(self) -> dict[str, float]:

@@ -656,9 +656,29 @@ def test_what_an_independent_command_leaves_running_stays(daemon: WireToDaemon) 
 
 
 def test_the_output_of_what_an_independent_command_leaves_running_is_awaited(daemon: WireToDaemon) -> None:
-    daemon.run("sh", "-c", "(sleep 1; echo late) & echo $!", sweep=False, drain=0.1)
+    daemon.run("sh", "-c", "(sleep 1; echo late) & echo $!", sweep=False, drain=0)
     daemon.until("finished")
     assert daemon.stdout_of(0).decode().split()[1:] == ["late"]
+
+
+def test_output_that_an_independent_leftover_holds_is_read_as_long_as_wanted(daemon: WireToDaemon) -> None:
+    daemon.run("sh", "-c", "sleep 60 & echo $!", sweep=False, drain=0.2)
+    try:
+        assert daemon.until("finished")["swept"] == []
+        assert "holds its output open" in daemon.until("note")["text"]
+        assert living(int(daemon.stdout_of(0)))
+    finally:
+        end_all(daemon.stdout_of(0).decode())
+
+
+def test_a_stop_ends_the_wait_for_output_without_a_limit(daemon: WireToDaemon) -> None:
+    daemon.run("sh", "-c", "sleep 60 & echo $!", sweep=False, drain=0)
+    try:
+        daemon.until("exited")
+        daemon.send("stop", steps=[[signal.SIGTERM, 0.1]])
+        daemon.until("finished")
+    finally:
+        end_all(daemon.stdout_of(0).decode())
 
 
 @pytest.mark.parametrize("killed", ["daemon", "guard"])

@@ -74,7 +74,7 @@ def _spec(
             mpi_init=settings["mpi-init-timeout"],
             start=START_IN_POD if machine.in_pod and settings.layer("start-timeout") == 0 else settings["start-timeout"],
             reconnect=settings["reconnect-timeout"],
-            **settings.fields("timeout", "grace", "heartbeat"),
+            **settings.fields("timeout", "grace", "heartbeat", "drain"),
         ),
         patient=machine.in_pod,
         agent=AgentOptions(

@@ -142,11 +142,12 @@ class Forwarder:
     def all_ended(self) -> bool:
         return not self._outputs
 
-    def close_idle_outputs(self) -> None:
-        """End every empty stream; an orphaned descendant may still hold it open."""
-        for channel, descriptor in list(self._outputs.items()):
-            if self.session.credit(channel) and not _bytes_in_pipe(descriptor):
-                self._close_output(channel)
+    def close_idle_outputs(self) -> bool:
+        """End every empty stream, which an orphaned descendant may still hold open; return whether there was one."""
+        idle = [one for one, pipe in self._outputs.items() if self.session.credit(one) and not _bytes_in_pipe(pipe)]
+        for channel in idle:
+            self._close_output(channel)
+        return bool(idle)
 
     def _open_output(self, channel: int, window: int) -> int:
         ours, theirs = os.pipe()

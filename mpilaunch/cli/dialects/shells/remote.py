@@ -46,7 +46,8 @@ def job(hosts: Sequence[str], user: str | None, parts: Mapping[str, str]) -> Tra
     ssh = ["--ssh-option", f"ConnectTimeout={math.ceil(connect)}"]
     words += ["--agent", "local", "--wdir", "."] if "local" in parts else ssh
     words += ["--timeout", f"{max(limit, _SHORTEST):g}"] if limit else []
-    result = Translation(tuple(words)) + weak("--forward", "none") + weak("--exit-code", "largest" if "S" in parts else "zero")
+    result = Translation(tuple(words)) + weak("--forward", "none") + weak("--drain", "0")
+    result += weak("--exit-code", "largest" if "S" in parts else "zero")
     if connect > START_TIMEOUT:
         result += weak("--start-timeout", f"{connect + START_TIMEOUT:g}")
     return result + (Translation() if "N" in parts else weak("--tag", "{host}: "))
