@@ -52,12 +52,16 @@ def run(words: Sequence[str], invocation: Invocation) -> int:
     finally:
         if use := given.last("report"):
             invocation.report.path = use.value
+    if line.wants == "text":
+        for text, level in line.notes:
+            invocation.console.note(text, level=level)
+        return print_result(line.topic)
     if line.wants == "version":
         return print_result(_version(invocation.name))
     if line.wants:
         from mpilaunch.cli import help
 
-        return print_result(help.text(line.topic, verb))
+        return print_result(help.text(line.topic or help.topic_of(invocation.name), verb))
     return verbs.main_of(verb)(_request(line, invocation, own))
 
 

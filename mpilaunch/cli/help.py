@@ -73,6 +73,11 @@ def text(topic: str = "", verb: str = "run") -> str:
     raise UsageError("option-value", message, hint=f"the topics are {', '.join(topics)}")
 
 
+def topic_of(name: str) -> str:
+    """Return the topic under a command name: that of a launcher which is no MPI's, else none."""
+    return name if name in dialects.SEPARATE else ""
+
+
 def short() -> str:
     """Return the help that `mpilaunch` prints without arguments."""
     formatter = _Formatter()
@@ -127,6 +132,7 @@ def _dialect(name: str) -> str:
 
     dialect = of_name(name)
     formatter = _Formatter()
+    formatter.write(f"Usage: {dialect.usage}\n\n" if dialect.usage else "")
     formatter.write(f"Options of {dialect.title} with other names in mpilaunch; all others are in mpilaunch --help all.\n\n")
     formatter.write_dl([(spelling(row, name), meaning(row).replace("`", "")) for row in dialect.rows])
     formatter.write_paragraph()

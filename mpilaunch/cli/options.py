@@ -80,8 +80,8 @@ OPTIONS = (
         "start this program when rank 0 of ROLE listens on PORT; ROLE ends with the job", multiple=True, local=True,
         configurable=False),
     Option(PROGRAM, "--template", "",
-        "fill in {rank}, {local_rank}, {node_rank}, {host}, {world_size}, {nnodes}, {master_addr} and {master_port} in the "
-        "programs' arguments and the values of -x", configurable=False),
+        "fill in {rank}, {local_rank}, {node_rank}, {host}, {user}, {world_size}, {nnodes}, {master_addr} and {master_port} in "
+        "the programs' arguments and the values of -x", configurable=False),
     Option(PROGRAM, "--export -x", "NAME[=VALUE]",
         "give the ranks a variable: NAME, NAME=VALUE or PREFIX_*", multiple=True, local=True,
         basic="give the ranks a variable"),

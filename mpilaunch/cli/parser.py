@@ -44,8 +44,8 @@ class CommandLine(NamedTuple):
         programs: its programs, at least one.
         defaults: weakest settings, by option: values of another launcher, with their sources.
         notes: messages for the user, each with its verbosity level.
-        wants: "help" or "version" if the user asked for that; the words after it are not parsed.
-        topic: the word after --help.
+        wants: "help", "version" or "text" if the user asked for that; the words after it are not parsed.
+        topic: the word after --help, or the text.
     """
 
     job: OptionUses
@@ -329,3 +329,5 @@ class _Reader:
             self._agent |= translation.agent
             self._agent_flag = flag
         self._parts = translation.parts_after(self._parts)
+        if translation.text:
+            self.wants, self.topic = "text", translation.text

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from mpilaunch.cli.dialects.rows import InvalidArgument
 from mpilaunch.cli.dialects.shells import dshbak, remote
 from mpilaunch.cli.dialects.shells.dshbak import compressed
+from mpilaunch.cli.files import read_named
+from mpilaunch.cli.parser import read_command
 from mpilaunch.errors import ExitCode, UsageError
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.job.state import RankEnd
@@ -46,10 +48,29 @@ def refused(name: str, words: str, **environ: str) -> str:
         ("-w n[1-3] -w m -x /n/", ["m"]),
         ("-w root@n[1-2],-n1", ["n2"]),
         ("-w ssh:root@n1,n2", ["n1", "n2"]),
+        ("'-w n1, n2' '-f 4'", ["n1", "n2"]),
     ],
 )
 def test_targets_of_pdsh_are_in_the_order_of_the_line(words: str, expected: list[str]) -> None:
-    assert hosts_of("pdsh", *words.split()) == expected
+    assert hosts_of("pdsh", *shlex.split(words)) == expected
+
+
+def test_files_may_include_others_that_lie_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "all").write_text("n1\n#include sub/more\n# a comment\nn4 # the last\n")
+    (tmp_path / "sub" / "more").write_text("#included all\nn2\n#include last\n#include\n#include a b\n")
+    (tmp_path / "sub" / "last").write_text("n[2-3]")
+    assert hosts_of("pdsh", "-w", f"^{tmp_path}/all") == ["n1", "n2", "n2", "n3", "n4"]
+    notes = read_command(["-w", f"^{tmp_path}/all", "prog"], "pdsh", read_named).notes
+    assert [note.partition("more:")[2][:10] for note, _ in notes] == ["1: warning", "4: warning", "5: warning"], notes
+
+
+def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("n1\n#include b\n")
+    (tmp_path / "b").write_text("n2\n#include a\n")
+    assert f"{tmp_path}/b: #include of {tmp_path}/a, which includes it" in refused("pdsh", f"-w ^{tmp_path}/a prog")
+    (tmp_path / "c").write_text("#include ./././c\n")
+    assert "which includes it" in refused("pdsh", f"-w ^{tmp_path}/c prog")
 
 
 def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
@@ -71,7 +92,6 @@ def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
         ("pdsh", "-w a,/[/ prog", "'/[/' is not a regular expression"),
         ("pdsh", "-w ^/no/such prog", "cannot read list of hosts '/no/such'"),
         ("pdsh", "-H a prog", "--host and --hostfile are not options of pdsh"),
-        ("pdsh", "-w joe@a,b echo %u", "%u needs one user on all hosts"),
         ("pdsh", "-g all prog", "option -g is not supported"),
         ("clush", "-w a", "clush without a command is not supported"),
         ("clush", "prog", "no hosts"),

@@ -55,6 +55,8 @@ LINES = (
     f"pdsh -w {W} echo %n %h %u %% %x 100%",
     f"pdsh -w {W} echo \"'a   b'\" 'c;' 'pwd;' 'echo $HOME'",
     f"pdsh -w {W} 'exit %n'",
+    "pdsh '-f 2' '-w node[01-02], node03' '-u 9' hostname",
+    "pdsh -w node01,root@node02 echo %u",
     f"pdsh -S -w {W} 'exit %n'",
     f"pdsh -S -w {W} 'exit $((7 - %n))'",
     f"pdsh -S -w {W} nosuchcommand",
@@ -74,6 +76,7 @@ LINES = (
     f"pdsh -R exec -w {W} echo '%n %h %u %%' 'a b;' x",
     f"pdsh -S -R exec -w {W} false",
     "pdsh -R exec -w b,a,c[1-2] -x a -l joe echo %n %u",
+    "pdsh -S -R exec -w u1@a,u2@b,c echo %u@%h",
     f"clush -w {W} echo %n %h %%",
     f"clush -S -w {W} 'exit 3'",
     f"clush -w {W} 'exit 3'",
@@ -120,6 +123,29 @@ def test_gathered_output_is_that_of_clush_byte_for_byte(hosts: Hosts, links: Pat
     # After two seconds the real command draws its progress there.
     said = [line for line in real.stderr.splitlines() if re.fullmatch(r"clush: +\d/\d| +", line) is None]
     assert sorted(ours.stderr.splitlines()) == sorted(said)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-q -w n[3,1-2],m,n[08-11]x,a1,n12 echo  a 'b  c'",
+        "-Q -w n[1-2]-[0-1],m -x m",
+        "-qSNd -R exec -l joe -f 1 -u 7 -w b3,b1,b2,b1,root@b09,b10,b011 x",
+        "-q -R ssh -b -w ^{}/list,x -x n2",
+        "-Q -w - -w n9",
+    ],
+)
+def test_settings_and_hosts_are_listed_as_by_pdsh(links: Path, tmp_path: Path, line: str) -> None:
+    (tmp_path / "list").write_text("n1\n#include list2\n")
+    (tmp_path / "list2").write_text("n[2-3]\n#include x y\n")
+    variables = {**environment(), b"PDSH_RCMD_TYPE": b"ssh", b"DSHPATH": b"/opt/x:/bin", b"FANOUT": b"7"}
+    texts = []
+    for program in ("/usr/bin/pdsh", links / "pdsh"):
+        words = [str(program), *shlex.split(line.format(tmp_path))]
+        done = subprocess.run(words, input="n5\nn[6-7]\n", capture_output=True, text=True, env=variables, timeout=60)
+        texts.append([text for text in done.stdout.splitlines() if "program path" not in text])
+        assert ("warning" in done.stderr) == ("list" in line), done.stderr
+    assert texts[1] == texts[0]
 
 
 @pytest.mark.testbed

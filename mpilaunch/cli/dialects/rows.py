@@ -42,6 +42,7 @@ class Translation:
         parts: values for the `finish` of the dialect; a key that ends with a comma collects its values, separated by commas.
         weak: the flags among the words that every other setting overrides.
         programs: for `finish` of a dialect: the ranks and the words of each program, where they are several.
+        text: is printed instead of running a job.
     """
 
     words: tuple[str, ...] = ()
@@ -50,6 +51,7 @@ class Translation:
     weak: frozenset[str] = frozenset()
     parts: Mapping[str, str] = field(default_factory=dict)
     programs: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    text: str = ""
 
     def __add__(self, other: Translation) -> Translation:
         return Translation(
@@ -59,6 +61,7 @@ class Translation:
             self.weak | other.weak,
             other.parts_after(self.parts),
             self.programs + other.programs,
+            self.text or other.text,
         )
 
     def parts_after(self, earlier: Mapping[str, str]) -> dict[str, str]:
@@ -172,6 +175,7 @@ class Dialect:
         verbs: words after a separate launcher's name: "launch" of `accelerate launch`. The part `started` has the one used.
         getopt: short options of a separate launcher may be joined, with a value or with each other: -n4, -lN2.
         colon: a word ":" separates the programs of a separate launcher, and each has parts of its own.
+        usage: how a separate launcher is called, for its help.
         finish: for a separate dialect: returns the options that the parts of its rows make together, and the program to run.
     """
 
@@ -188,6 +192,7 @@ class Dialect:
     verbs: tuple[str, ...] = ()
     getopt: bool = False
     colon: bool = False
+    usage: str = ""
     finish: Finish | None = None
 
     def has(self, flag: str) -> bool:

@@ -14,7 +14,7 @@ from mpilaunch.job.worlds import World, first_worlds
 
 AT_LAUNCH = "<chosen at launch>"
 """Stands in plans for a value that is not known before a launch."""
-OF_RANK = ("rank", "local_rank", "node_rank", "host")
+OF_RANK = ("rank", "local_rank", "node_rank", "host", "user")
 FIELDS = (*OF_RANK, "world_size", "nnodes", "master_addr", "master_port")
 MASTER = ("master_addr", "master_port")
 
@@ -53,9 +53,9 @@ def fields_of_ranks(job: JobSpec, world: World) -> dict[int, dict[str, int | str
     """Return the fields of each rank of a world."""
     ranks: dict[int, dict[str, int | str]] = {}
     for number, (index, places) in enumerate(world.job_map.by_node().items(), start=job.first_node_rank):
-        host = job.allocation.nodes[index].name
+        node = job.allocation.nodes[index]
         for place in places:
-            values = (job.first_rank + place.rank, place.local_rank, number, host)
+            values = (job.first_rank + place.rank, place.local_rank, number, node.name, node.user or "")
             ranks[place.rank] = dict(zip(OF_RANK, values, strict=True))
     return ranks
 

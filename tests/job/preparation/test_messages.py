@@ -10,7 +10,7 @@ from tests.support.command_line import job_of
 
 
 def test_only_what_differs_between_ranks_is_sent_for_each() -> None:
-    """The arguments travel once for all nodes; a rank gets the four fields in which it differs."""
+    """The arguments travel once for all nodes; a rank gets the five fields in which it differs."""
     served = "--role w --after s:80 -np 1 ./y {s.master_addr}:{rank} {{{world_size}"
     spec = job_of(f"--template -H a,b --role s -np 1 ./x : {served}")
     world = first_worlds(spec)[1]
@@ -18,7 +18,7 @@ def test_only_what_differs_between_ranks_is_sent_for_each() -> None:
     shared = common_preparation(spec, world, known, 1)
     assert shared["apps"][0]["program"] == ["./y", "10.0.0.1:{rank:}", "{{1"]
     ((_, message),) = preparations(spec, world, known, {})
-    assert message["ranks"][0]["fields"] == {"rank": 0, "local_rank": 0, "node_rank": 0, "host": "b"}
+    assert message["ranks"][0]["fields"] == {"rank": 0, "local_rank": 0, "node_rank": 0, "host": "b", "user": ""}
     (_, plain) = next(preparations(job_of("-H a ./x"), first_worlds(job_of("-H a ./x"))[0], WorldFacts("m", "1", "2"), {}))
     assert plain["ranks"][0]["fields"] is None
 

@@ -156,6 +156,7 @@ DIALECT = Dialect(
         acts("outdir", "DIR", partial(output_files, "--output-file"), "`--output-file DIR/{host} --copy`"),
         acts("errdir", "DIR", partial(output_files, "--error-file"), "`--error-file DIR/{host} --copy`"),
         acts("q quiet", "", "--quiet"),
+        acts("v verbose", "", "-v"),
         acts("d debug", "", "-vv"),
         needless("P progress", "", "mpilaunch shows the progress of a slow start"),
         needless("G groupbase", "", "hosts are printed by name, not by group"),
@@ -165,5 +166,6 @@ DIALECT = Dialect(
         refused("dest", "PATH", _COPY),
     ),
     getopt=True,
+    usage="clush [OPTIONS] -w HOSTS COMMAND...",
     finish=finish,
 )

@@ -9,26 +9,27 @@ import os
 import pwd
 import re
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 
+from mpilaunch import __version__
 from mpilaunch.cli.dialects.rows import (
     Dialect,
     InvalidArgument,
     Surroundings,
     Translation,
     acts,
-    ignored,
+    keep,
     needless,
     part,
     refused,
     weak,
 )
 from mpilaunch.cli.dialects.shells import remote
-from mpilaunch.hosts.nodeset import Span
+from mpilaunch.cli.dialects.shells.wcoll import Collective, ranged
 
 _DEFAULTS = {"f": "32", "t": "10"}
-_RCMD = "ssh exec rsh mrsh krb4 xcpu qsh mqsh"
-"""The modules of pdsh by which it reaches hosts; the first two exist here."""
 _VARIABLES = {"f": "FANOUT", "t": "PDSH_CONNECT_TIMEOUT", "u": "PDSH_COMMAND_TIMEOUT", "R": "PDSH_RCMD_TYPE"}
 
 
@@ -37,22 +38,26 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     if around.names_hosts:
         raise InvalidArgument("--host and --hostfile are not options of pdsh", "name the hosts with -w HOSTS or -w ^FILE")
     parts = {**{key: around.environ[name] for key, name in _VARIABLES.items() if around.environ.get(name)}, **parts}
-    hosts, modules = _hosts(parts, around)
+    parts = {key: value.strip() for key, value in parts.items()}  # ClusterShell passes "-f 64" as one word
+    collective = Collective(parts, around)
+    hosts, modules = collective.hosts, collective.modules
     for module in modules or {parts.get("R", "ssh")}:
         if module not in ("ssh", "exec") or len(modules) > 1:
             hint = "use -R ssh, or -R exec with the command that reaches a host"
             raise InvalidArgument(f"module '{module}' of pdsh is not supported", hint)
     local = (modules or {parts.get("R", "ssh")}) == {"exec"}
-    if not words and "q" not in parts:
+    if "q" in parts:
+        return collective.notes + Translation(text=_listing(parts, words, around.environ, hosts, local=local)), [*words]
+    if not words:
         raise InvalidArgument("pdsh without a command is not supported", "add the command; run pdsh once for each command")
     user = parts.get("l")
     fields = {"%%": "=%", "%h": "host", "%n": "number"}
     if any("%u" in word for word in words):
         own = user or pwd.getpwuid(os.getuid()).pw_name
         users = {name.rpartition("@")[0] or own for name in hosts}
+        fields["%u"] = "user" if len(users) > 1 else f"={users.pop()}" if users else "="
         if len(users) > 1:
-            raise InvalidArgument("%u needs one user on all hosts", "use -l USER")
-        fields["%u"] = f"={users.pop()}" if users else "="
+            user, hosts = None, [name if "@" in name else f"{own}@{name}" for name in hosts]
     shown = {**_DEFAULTS, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else user, shown) + weak("--stdin", "none")
     options += weak("--host-failures", "pdsh:" + (os.path.basename(words[0]) if local and words else "ssh"))
@@ -61,62 +66,60 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
             options += remote.ssh_options(name, re.sub("-l ?%u|%[hu]", "", around.environ.get(name, "")))
         if path := around.environ.get("DSHPATH"):
             words = [f"PATH={shlex.quote(path)};", *words]
-    filled, command = remote.program(words or ["true"], fields, "words" if local else "login")
-    return options + filled, command
+    filled, command = remote.program(words, fields, "words" if local else "login")
+    return collective.notes + options + filled, command
 
 
-def _hosts(parts: Mapping[str, str], around: Surroundings) -> tuple[list[str], set[str]]:
-    """Return the hosts of -w, or of WCOLL, without those of -x; and the modules of pdsh that the list names."""
-    text = parts.get("w,") or (f"^{around.environ['WCOLL']}" if around.environ.get("WCOLL") else "")
-    if not text:
-        raise InvalidArgument("no hosts", "name them with -w HOSTS, -w ^FILE or the variable WCOLL")
-    hosts: list[str] = []
-    excluded: set[str] = set()
-    patterns: list[tuple[bool, str]] = []
-    modules: set[str] = set()
-    items = [(False, item) for item in Span.of(text, "-w").split()]
-    items += [(True, item) for item in Span.of(parts.get("x,", ""), "-x").split()]
-    for without, item in items:
-        if item.text.startswith("-") and item.text != "-":
-            without, item = True, item.part(1)
-        if item.text.startswith("/"):
-            patterns.append((without, item.text[1:].removesuffix("/")))
-            continue
-        if item.text.startswith("^") or item.text == "-":
-            names = _of_file(item.text[1:] if item.text != "-" else "/dev/stdin", around)
-        else:
-            if (module := item.text.partition(":")[0]) in _RCMD.split() and module != item.text:
-                modules.add(module)
-                item = item.part(len(module) + 1)
-            names = _expand(item)
-        if without:
-            excluded.update(names)
-        else:
-            hosts += names
-    hosts = [name for name in hosts if name not in excluded and name.rpartition("@")[2] not in excluded]
-    for without, pattern in patterns:
-        try:
-            hosts = [name for name in hosts if bool(re.search(pattern, name.rpartition("@")[2])) != without]
-        except re.error as error:
-            raise InvalidArgument(f"'/{pattern}/' is not a regular expression: {error}", "like /node0[1-4]/") from None
-    return hosts, modules
+def _listing(
+    parts: Mapping[str, str], words: Sequence[str], environ: Mapping[str, str], hosts: Sequence[str], *, local: bool
+) -> str:
+    """Return what -q and -Q print: the settings, and on the last line the hosts, for -Q each by itself."""
+    names = [name.rpartition("@")[2] for name in hosts]
+    user, program = pwd.getpwuid(os.getuid()).pw_name, os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
+    given = {**_DEFAULTS, **parts}
+    yes = {key: "Yes" if key in parts else "No" for key in "bNd"}
+    return f"""\
+-- DSH-specific options --
+Separate stderr/stdout	Yes
+Path prepended to cmd	{f"PATH={path};" if (path := environ.get("DSHPATH")) else "none"}
+Appended to cmd         none
+Command:		{" ".join(words) or "none"}
+Full program pathname	{program}
+Remote program path	{program}
+
+-- Generic options --
+Local username		{user}
+Local uid     		{os.getuid()}
+Remote username		{given.get("l", user)}
+Rcmd type		{"exec" if local else "ssh"}
+one ^C will kill pdsh   {yes["b"]}
+Connect timeout (secs)	{given["t"]}
+Command timeout (secs)	{given.get("u", "0")}
+Fanout			{given["f"]}
+Display hostname labels	{"No" if "N" in parts else "Yes"}
+Debugging       	{yes["d"]}
+
+-- Target nodes --
+{",".join(names) if parts["q"] == "Q" else ranged(names)}"""
 
 
-def _expand(item: Span) -> list[str]:
-    """Return the names of an item, each with its user if it has one."""
-    at = 0 if item.text.startswith("@") else item.text.rfind("@") + 1
-    return [item.text[:at] + name for name in remote.expand_host(item.part(at))] if item.text[at:] else []
+_VERSION = f"""\
+pdsh-2.34 (mpilaunch {__version__})
+rcmd modules: ssh,exec (default: ssh)
+misc modules: (none)"""
+_MODULES = """\
+2 modules loaded:
 
+Module: rcmd/exec
+Author: mpilaunch
+Descr:  arbitrary command rcmd connect method
+Active: yes
 
-def _of_file(path: str, around: Surroundings) -> list[str]:
-    """Return the hosts of a file: lists in its lines."""
-    names = []
-    for number, line in enumerate(around.read_file(path, "list of hosts").splitlines(), start=1):
-        if line.startswith("#include"):
-            raise InvalidArgument(f"{path}:{number}: #include is not supported", "name each file: -w ^FILE1,^FILE2")
-        for word in line.partition("#")[0].split():
-            names += [name for item in Span.of(word, path, number).split() for name in _expand(item)]
-    return names
+Module: rcmd/ssh
+Author: mpilaunch
+Descr:  ssh based rcmd connect method, without the program ssh
+Active: yes
+"""
 
 
 _GROUPS = "-w @GROUP names a group of ClusterShell's files, -w ^FILE a file of hosts"
@@ -140,16 +143,19 @@ DIALECT = Dialect(
         part("t", "SECONDS", "`--ssh-option ConnectTimeout=SECONDS`, 10 without it"),
         part("u", "SECONDS", "`--timeout SECONDS`, for each host"),
         refused("M", "NAMES", "mpilaunch has no modules of pdsh"),
-        refused("L", "", "mpilaunch has no modules of pdsh; --version prints its version"),
+        acts("L", "", lambda: Translation(text=_MODULES), "print the modules"),
+        acts("V", "", lambda: Translation(text=_VERSION), "print the version"),
         # Output and end
         part("S", "", "`--exit-code largest`; without it `--exit-code zero`"),
         part("N", "", "no `--tag`; without it `--tag '{host}: '`"),
-        acts("q", "", lambda: Translation(("--dry-run",), parts={"q": "yes"}), "`--dry-run`"),
-        needless("b", "", "the first interrupt ends the commands"),
+        acts("q", "", lambda: keep("q", "q"), "print the settings and the hosts as pdsh does; see also `--dry-run`"),
+        acts("Q", "", lambda: keep("q", "Q"), "the same, with each host by itself"),
+        part("b", "", "only for -q: the first interrupt ends the commands always"),
         needless("K", "", "a host's name is never shortened"),
         needless("s", "", "stdout and stderr are always separate"),
-        ignored("d", "", "--report FILE has the times of each host, -v the steps of the start"),
+        part("d", "", "only for -q: --report FILE has the times of each host, -v the steps of the start"),
     ),
     getopt=True,
+    usage="pdsh [OPTIONS] -w HOSTS COMMAND...",
     finish=finish,
 )

@@ -64,7 +64,7 @@ def program(words: Sequence[str], fields: Mapping[str, str], form: str) -> tuple
     """Return the program that runs the words on each host, and the option that fills in the fields of each.
 
     Args:
-        fields: a field, such as "%h", to "host", "number" or "=TEXT"; a sign without a field stays as it is.
+        fields: a field, such as "%h", to "host", "number", "user" or "=TEXT"; a sign without a field stays as it is.
         form: "login": the words are a line for the login shell; "shell": for sh here; "words": they are the program.
     """
     lines = list(words) if form == "words" else [" ".join(words)]
@@ -80,7 +80,7 @@ def program(words: Sequence[str], fields: Mapping[str, str], form: str) -> tuple
     return options, ["sh", "-c", escape_braces(script) if of_host else script, *lines]
 
 
-_TEMPLATES = {"host": "{host}", "number": "{rank}"}
+_TEMPLATES = {"host": "{host}", "number": "{rank}", "user": "{user}"}
 """What a field becomes, to its template. No name of a host has a character of the shell (`hosts.remote_names`)."""
 
 
