@@ -117,6 +117,9 @@ OPTIONS = (
         OneOf("first", "largest", "zero"), default="first"),
     Option(PROGRAM, "--independent", "",
         "run a command on each host by itself, as pdsh does: no job, no variables, no MPI; it outlives mpilaunch"),
+    Option(PROGRAM, "--first-interrupt", "",
+        "with --independent, what the first Ctrl-C does: end the commands, or print the hosts at work (status); a second one "
+        "within a second ends them", OneOf("end", "status"), default="end"),
     Option(PROGRAM, "--bare-if-single", "", "set no variables of frameworks, and no MPI, if the job has one rank"),
     Option(PROGRAM, "--leave-running", "", "end nothing that a rank leaves running when it ends"),
     Option(PROGRAM, "--stdin", "RANK",

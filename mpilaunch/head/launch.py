@@ -70,26 +70,33 @@ class Launch:
         suspects = Suspects(job, self._daemons, self.ranks, self._state, self._say, is_done)
         host_ends: HostEnds | None = None
         self._order: StartOrder | IndependentHosts
+        self._interrupts = Interrupts(job, self._daemons, self._stop, self._say)
         stdin: type[StdinForwarder] = StdinForwarder
         if not job.independent:
             self._order = StartOrder(job, self._daemons, self.ranks, self._state, starter, self._stop.begin)
         else:  # few launches are, and none of the others is to load these
             from mpilaunch.head.ending.peer_ends import host_ends as make_host_ends
             from mpilaunch.head.output.spooled_stdin import SpooledStdin
+            from mpilaunch.head.starting.at_work import HostsAtWork
             from mpilaunch.head.starting.independent_hosts import IndependentHosts
 
             stdin = SpooledStdin
             host_ends = make_host_ends(len(job.job_map.nodes), job.output, self._say_as_it_is)
+            at_work = HostsAtWork(self._output.show_status)
             self._order = IndependentHosts(
-                job, self._daemons, self.ranks, self._output, starter, self.nodes_done, host_ends, self._lose,
+                job, self._daemons, self.ranks, self._output, starter, self.nodes_done, host_ends, at_work, self._lose,
                 self._faults.take, self._say,
             )  # fmt: skip
+            if job.first_interrupt == "status":
+                from mpilaunch.head.ending.host_interrupts import HostInterrupts
+
+                tell = host_ends.tell_at_work
+                self._interrupts = HostInterrupts(job, self._daemons, self._stop, self._say, at_work.states, tell)
         self._mpi = MpiServices(
             job, self._daemons, self.ranks, self._state, starter, self._say, self._warn, self._stop.begin, self._faults.take
         )
         readers = {place.rank: place.node for place in job.global_map.placements if job.gets_stdin(place.rank)}
         self._stdin = (stdin if len(readers) > 1 else StdinForwarder)(readers, self._daemons.links)
-        self._interrupts = Interrupts(job, self._daemons, self._stop, self._say)
         self._ends = Ends(
             job, self.ranks, self._state, self._order, self._mpi, self._stdin, self._stop, suspects, self.nodes_done,
             host_ends, self._say,
@@ -201,11 +208,7 @@ class Launch:
 
             verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
-            failed, stopped, finished = self._state.other_ranks(None)
-            verdict = self._stop.outcome._replace(stopped=stopped, finished=finished)
-            if self._job.continue_on_error or verdict.cause == "node-lost":
-                hosts = tuple(self.ranks.node_name(end.rank) for end in failed)
-                verdict = verdict._replace(failed_after=failed, hosts=hosts)
+            verdict = self._ends.verdict_of_stop(self._stop.outcome)
         elif verdict.cause == "ok" and self._output.lost:
             verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
         self._timeline.begin("")

@@ -35,8 +35,12 @@ FORWARDED = {
 class Receiver(Protocol):
     """Acts on signals; implemented by a launch."""
 
-    def interrupt(self, number: int, times: int) -> None:
-        """Handle a signal that asks for the end of the job; `times` counts all such signals so far."""
+    def interrupt(self, number: int, times: int) -> bool:
+        """Handle a signal that asks for the end of the job; return False if it asked for the state only, and does not count.
+
+        Args:
+            times: the number of such signals so far that count, with this one.
+        """
 
     def forward(self, number: int) -> None:
         """Send a signal to every rank."""
@@ -111,8 +115,8 @@ class SignalRelay:
         self._cancelled_by = number
         if self._starting is not None:
             self._starting.cancel()
-        elif self.receiver is not None:
-            self.receiver.interrupt(number, times)
+        elif self.receiver is not None and not self.receiver.interrupt(number, times):
+            self._interrupts = 0
 
     def _forward(self, number: signal.Signals) -> None:
         if self._starting is None and self.receiver is not None:

@@ -196,6 +196,7 @@ class JobSpec(NamedTuple):
         independent: each rank is a command by itself: no variables, no MPI, it starts when its node is ready, and it outlives
             the head. The limits of `Deadlines` count for each node.
         window: independent nodes at work at a time; None: no limit but that of contacts.
+        first_interrupt: what the first interrupt of independent commands does: "end" them, or tell their "status".
         bare: the ranks get no variables of frameworks, and no MPI.
         bare_if_single: bare if the whole job has one rank; `settle_ranks` decides it.
         leave_running: what a rank leaves running is not ended with it.
@@ -232,6 +233,7 @@ class JobSpec(NamedTuple):
     skip_unreachable: bool = False
     independent: bool = False
     window: int | None = None
+    first_interrupt: str = "end"
     bare: bool = False
     bare_if_single: bool = False
     leave_running: bool = False

@@ -5,18 +5,36 @@ from __future__ import annotations
 from mpilaunch.head.ending.host_ends import HostEnds
 from mpilaunch.head.nodes.failures import NodeFailure
 from mpilaunch.job.state import RankEnd
-from mpilaunch.job.verdict import exit_code_of
+from mpilaunch.job.verdict import Verdict, exit_code_of
 
 
 def test_hosts_without_a_failure_have_succeeded() -> None:
-    ends = HostEnds(2)
+    ends = HostEnds(2, print)
     ends.exited("a1", RankEnd(0, code=0))
     ends.exited("a2", RankEnd(1, signal=15, stopped=True))  # whoever stopped it gives the reason
     assert (ends.verdict().cause, ends.verdict().exit_code) == ("ok", 0)
 
 
+def test_a_stop_names_the_hosts_that_were_stopped_and_those_that_never_began() -> None:
+    ends = HostEnds(5, print)
+    ends.exited("a1", RankEnd(0, code=3))
+    ends.exited("a2", RankEnd(1, signal=15, stopped=True))
+    ends.not_started(["a4", "a5"])
+    verdict = ends.verdict_of_stop(Verdict(130, "interrupted", detail="SIGINT to mpilaunch"), ["a2"])
+    lines = ["SIGINT to mpilaunch", "a1: exit code 3", "a2: stopped", "a[4-5]: not started"]
+    assert (verdict.detail.splitlines(), verdict.exit_code, verdict.told) == (lines, 130, False)
+
+
+def test_hosts_at_work_are_told_by_what_they_do() -> None:
+    said: list[str] = []
+    ends = HostEnds(5, said.append)
+    ends.tell_at_work({"a1": "connecting", "a2": "command in progress", "a3": "command in progress"})
+    (line,) = said
+    assert line.startswith("note: waiting for a1 (connecting), a[2-3] (command in progress); ")
+
+
 def test_one_failure_is_the_message_itself() -> None:
-    ends = HostEnds(3)
+    ends = HostEnds(3, print)
     ends.exited("a1", RankEnd(0, code=3))
     ends.exited("a3", RankEnd(2, code=3))
     verdict = ends.verdict()
@@ -25,7 +43,7 @@ def test_one_failure_is_the_message_itself() -> None:
 
 
 def test_several_failures_are_counted_and_told_in_the_order_of_their_numbers_of_hosts() -> None:
-    ends = HostEnds(9)
+    ends = HostEnds(9, print)
     ends.timed_out("a1", 2.5)
     ends.unreached([NodeFailure("a2", "connection-refused", "Connection refused", 0.1, 1)])
     ends.unreached([NodeFailure("a3", "program-missing", "no 'prog' in PATH", 0.1, 2)])

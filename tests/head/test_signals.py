@@ -25,11 +25,13 @@ class Told:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int, int]] = []
+        self.counts = True
         self.news = asyncio.Event()
 
-    def interrupt(self, number: int, times: int) -> None:
+    def interrupt(self, number: int, times: int) -> bool:
         self.told.append(("interrupt", number, times))
         self.news.set()
+        return self.counts
 
     def forward(self, number: int) -> None:
         self.told.append(("forward", number, 0))
@@ -50,6 +52,17 @@ async def raise_and_wait(told: Told, number: int) -> None:
     told.news.clear()
     os.kill(os.getpid(), number)
     await told.news.wait()
+
+
+def test_a_signal_that_only_asks_for_the_state_does_not_count() -> None:
+    async def body(relay: SignalRelay, told: Told) -> None:
+        told.counts = False
+        for _ in range(3):
+            await raise_and_wait(told, signal.SIGINT)
+        told.counts = True
+        await raise_and_wait(told, signal.SIGINT)
+
+    assert [times for _, _, times in with_relay(body).told] == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)

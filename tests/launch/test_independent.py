@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import signal
 import subprocess
 import time
@@ -85,6 +86,30 @@ def test_the_time_limit_counts_for_each_host(hosts: Hosts) -> None:
         done = hosts.launch(*THREE, "--fanout", "2", "--timeout", "2.5", "sh", "-c", text)
     assert (done.returncode, done.stdout) == (124, "node03\n")
     assert done.stderr == "error[hosts-failed]: node[01-02]: time limit of 2.5 s exceeded\n"
+
+
+def test_an_interrupt_names_stopped_hosts_and_those_that_never_began(hosts: Hosts) -> None:
+    with running(hosts, *THREE, "--fanout", "2", "sh", "-c", "echo up; exec sleep 300") as job:
+        assert lines_of(job, 2) == ["up", "up"]
+        job.send_signal(signal.SIGINT)
+        code, _, errors = end(job)
+    assert code == 130
+    stopped = "error[interrupted]: SIGINT to mpilaunch\n    node[01-02]: stopped\n    node03: not started\n"
+    assert errors.endswith(stopped), errors
+
+
+def test_a_terminal_shows_how_many_hosts_are_done(hosts: Hosts) -> None:
+    ours, theirs = pty.openpty()
+    text = "test $(hostname) = node01 || until [ -e go ]; do sleep 0.05; done"
+    words = [*MPILAUNCH, *THREE, "--wdir", os.getcwd(), "sh", "-c", text]
+    with hosts.popen(words, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs) as job:
+        os.close(theirs)
+        shown = b""
+        while b"1/3, waiting for node[02-03]" not in shown:
+            shown += os.read(ours, 4096)
+        Path("go").touch()
+        assert job.wait(LIMIT) == 0
+    os.close(ours)
 
 
 def test_a_frozen_host_takes_only_its_own_place(hosts: Hosts) -> None:

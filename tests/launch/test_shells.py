@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.support.hosts import Hosts
-from tests.support.launching import LIMIT, environment, wait_until
+from tests.support.launching import LIMIT, environment, living, wait_until
 from tests.support.second_user import USER, shared_directory
 
 W = "node[01-02]"
@@ -146,6 +150,34 @@ def test_settings_and_hosts_are_listed_as_by_pdsh(links: Path, tmp_path: Path, l
         texts.append([text for text in done.stdout.splitlines() if "program path" not in text])
         assert ("warning" in done.stderr) == ("list" in line), done.stderr
     assert texts[1] == texts[0]
+
+
+def test_the_first_interrupt_tells_which_hosts_are_at_work_as_pdsh_does(links: Path) -> None:
+    """And a second one within a second ends them, with pdsh's exit code."""
+    ends = []
+    for program in ("/usr/bin/pdsh", str(links / "pdsh")):
+        words = [program, "-R", "exec", "-w", "a,b,c", "sh", "-c", "echo $$; test %h = a || exec sleep 300"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as job:
+            assert job.stdout and job.stderr
+            pids = dict(job.stdout.readline().split(": ") for _ in range(3))
+            wait_until(partial(is_gone, int(pids["a"])), "a is done")
+            time.sleep(0.2)  # until that is known
+            job.send_signal(signal.SIGINT)
+            told: list[str] = []
+            while len(told) < 3:
+                told += [line for line in [job.stderr.readline()] if "^Z" not in line]
+            job.send_signal(signal.SIGINT)
+            _, rest = job.communicate(timeout=LIMIT)
+            ends.append((job.returncode, sorted(told), rest.splitlines()[-1]))
+        for pid in (pids["b"], pids["c"]):
+            with contextlib.suppress(ProcessLookupError):  # the real one leaves them
+                os.kill(int(pid), signal.SIGKILL)
+    assert ends[1] == ends[0]
+    assert [line.partition(": ")[2] for line in ends[0][1][:2]] == ["b: command in progress\n", "c: command in progress\n"]
+
+
+def is_gone(pid: int) -> bool:
+    return not living(pid)
 
 
 @pytest.mark.testbed

@@ -94,6 +94,7 @@ def _spec(
         **settings.fields("bare-if-single", "pmi-port", "pmix-library"),
         **{name.replace("-", "_"): independent or settings[name] for name in OF_EACH_BY_ITSELF},
         independent=independent,
+        first_interrupt=settings["first-interrupt"],
         window=settings["fanout"] if independent and settings.layer("fanout") > Layer.DEFAULT else None,
         mpi="none" if independent else settings["mpi"],
         profiles=settings["profile"] or (),

@@ -55,6 +55,18 @@ class Ends:
         """Return the verdict on ranks, or independent hosts, that have all ended by themselves."""
         return verdict_of_ranks(self._state) if self._host_ends is None else self._host_ends.verdict()
 
+    def verdict_of_stop(self, outcome: Verdict) -> Verdict:
+        """Return the verdict on ranks, or independent hosts, that were asked to end."""
+        failed, stopped, finished = self._state.other_ranks(None)
+        if self._host_ends is not None:
+            names = [self._ranks.node_name(rank) for rank in stopped if rank in self._state.ends]
+            return self._host_ends.verdict_of_stop(outcome, names)
+        verdict = outcome._replace(stopped=stopped, finished=finished)
+        if self._continue_on_error or verdict.cause == "node-lost":
+            hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
+            verdict = verdict._replace(failed_after=failed, hosts=hosts)
+        return verdict
+
     def rank_ended(self, end: RankEnd) -> None:
         """Handle the end of a rank, which `state` has."""
         self._mpi.rank_ended(end)

@@ -5,7 +5,7 @@ Each failure is one fact of one host: no host's changes that of another, and non
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from mpilaunch.errors import ExitCode
@@ -36,11 +36,16 @@ class HostEnd(NamedTuple):
 
 
 class HostEnds:
-    """The failures of one job of independent hosts, in the order in which they became known."""
+    """The failures of one job of independent hosts, in the order in which they became known.
 
-    def __init__(self, hosts: int) -> None:
-        self._hosts = hosts
+    Args:
+        say: takes a line for the user.
+    """
+
+    def __init__(self, hosts: int, say: Callable[[str], None]) -> None:
+        self._hosts, self._say = hosts, say
         self._ends: list[HostEnd] = []
+        self._left: list[str] = []
 
     def record(self, end: HostEnd) -> None:
         """Record a failure."""
@@ -66,6 +71,10 @@ class HostEnds:
         """Record that the connection to a host was lost while its command ran."""
         self.record(HostEnd(host, f"lost: {reason}; its command may still run", ExitCode.NODE_LOST, lost=True))
 
+    def not_started(self, hosts: Sequence[str]) -> None:
+        """Record that nothing was started on these hosts, since the job ends."""
+        self._left += hosts
+
     def verdict(self) -> Verdict:
         """Return the verdict on all hosts, when each is done: hosts with the same failure share a line."""
         if not self._ends:
@@ -83,12 +92,30 @@ class HostEnds:
             self._ends[0].exit_code, "hosts-failed", detail=detail, hint="; ".join(hints) or None, largest=largest
         )
 
+    def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
+        """Return the verdict when all commands were asked to end, and on which hosts they were stopped."""
+        lines = [outcome.detail, *self._lines()]
+        lines += [f"{fold(names)}: {how}" for names, how in ((stopped, "stopped"), (self._left, "not started")) if names]
+        return outcome._replace(detail="\n".join(lines))
+
+    def tell_at_work(self, states: Mapping[str, str]) -> None:
+        """Tell which hosts are at work, and what each does."""
+        self._say(f"note: waiting for {at_work_text(states)}; a second interrupt within a second ends the commands")
+
     def _lines(self) -> list[str]:
         """Return a line for each failure with its hosts, the most frequent first."""
         hosts_of: dict[str, list[str]] = {}
         for end in self._ends:
             hosts_of.setdefault(end.text, []).append(end.host)
         return [f"{fold(names)}: {text}" for text, names in sorted(hosts_of.items(), key=_frequency)]
+
+
+def at_work_text(states: Mapping[str, str]) -> str:
+    """Return "node[02-03] (command in progress), node07 (connecting)"."""
+    hosts_in: dict[str, list[str]] = {}
+    for host, state in states.items():
+        hosts_in.setdefault(state, []).append(host)
+    return ", ".join(f"{fold(hosts)} ({state})" for state, hosts in hosts_in.items()) or "no host"
 
 
 def _frequency(item: tuple[str, list[str]]) -> tuple[int, str]:

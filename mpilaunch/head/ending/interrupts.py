@@ -20,11 +20,12 @@ class Interrupts:
     """The receiver of `SignalRelay` for one launch; `checkpoints` are those of the job."""
 
     def __init__(self, job: JobSpec, daemons: Daemons, stop: Stop, say: Callable[[str], None]) -> None:
+        self._who = "commands" if job.independent else "ranks"
         self.checkpoints = Checkpoints(job, daemons.send_all, say)
         self._grace, self._daemons, self._stop, self._say = job.deadlines.grace, daemons, stop, say
         self._preempted = False
 
-    def interrupt(self, number: int, times: int) -> None:
+    def interrupt(self, number: int, times: int) -> bool:
         """End the job: the first signal stops the ranks, the second kills them, the third does not wait for nodes.
 
         A second SIGTERM has no effect: schedulers and timeout(1) may send two, and promise the ranks the whole grace time.
@@ -41,8 +42,9 @@ class Interrupts:
             from_keyboard = number in (signal.SIGINT, signal.SIGQUIT)
             first = [signal.SIGINT, signal.SIGTERM] if from_keyboard else [signal.SIGTERM]
             if times == 1 and not leaving:
-                self._say(f"{detail}: the ranks have {self._grace:g} s to end; once more kills them now")
+                self._say(f"{detail}: the {self._who} have {self._grace:g} s to end; once more kills them now")
             self._stop.ask(outcome, first if times == 1 else [], again=True)
+        return True
 
     def forward(self, number: int) -> None:
         if not self.checkpoints.takes(number):
@@ -59,5 +61,5 @@ class Interrupts:
         self._preempted = True
         outcome = Verdict(128 + signal.SIGTERM, "preempted", detail=detail)
         if not self.checkpoints.save_first(lambda: self._stop.ask(outcome)):
-            self._say(f"{detail}: the ranks have {self._grace:g} s to end; SIGINT kills them now")
+            self._say(f"{detail}: the {self._who} have {self._grace:g} s to end; SIGINT kills them now")
             self._stop.ask(outcome, again=True, shared=True)

@@ -7,7 +7,7 @@ A host that was not reached has the line that tells why, as ssh prints it there,
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from mpilaunch.head.ending.host_ends import HostEnd, HostEnds
 from mpilaunch.head.nodes.failures import DETAILS_SHOWN, LONGEST_LINE, hint_of
@@ -16,20 +16,17 @@ from mpilaunch.job.spec import OutputPolicy
 from mpilaunch.job.verdict import Verdict
 
 TIMEOUT = "command timeout"
+INTERRUPTED = 1
+"""Exit code of pdsh after an interrupt."""
 VAGUE = ("agent-failed", "connection-closed", "daemon-failed")
 """Causes of which only the output of the node, or of the agent, tells what happened."""
 
 
 class PeerEnds(HostEnds):
-    """Failures that are told in lines of a peer's, and not again in the message at the end.
-
-    Args:
-        say: takes a line.
-    """
+    """Failures that are told in lines of a peer's, and not again in the message at the end."""
 
     def __init__(self, hosts: int, say: Callable[[str], None]) -> None:
-        super().__init__(hosts)
-        self._say = say
+        super().__init__(hosts, say)
         self._explained: set[str] = set()
 
     def verdict(self) -> Verdict:
@@ -62,14 +59,24 @@ class PdshEnds(PeerEnds):
 
     def __init__(self, hosts: int, say: Callable[[str], None], program: str) -> None:
         super().__init__(hosts, say)
-        self._program, self._head = program, socket.gethostname().partition(".")[0]
+        self._program, self._name = program, f"pdsh@{socket.gethostname().partition('.')[0]}"
 
     def record(self, end: HostEnd) -> None:
         super().record(end)
         self._explain(end)
         exited = f"{self._program} exited with exit code {end.code}"
         for how in [exited] if not end.timeout else [TIMEOUT, exited] if self._program == "ssh" else [TIMEOUT]:
-            self._say(f"pdsh@{self._head}: {end.host}: {how}")
+            self._say(f"{self._name}: {end.host}: {how}")
+
+    def tell_at_work(self, states: Mapping[str, str]) -> None:
+        self._say(f"{self._name}: interrupt (one more within 1 sec to abort)")
+        for host, state in states.items():
+            self._say(f"{self._name}: {host}: {state}")
+
+    def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
+        if outcome.cause != "interrupted":
+            return super().verdict_of_stop(outcome, stopped)
+        return outcome._replace(exit_code=INTERRUPTED, detail=f"{self._name}: interrupt, aborting.", told=True)
 
 
 class ClushEnds(PeerEnds):
@@ -89,6 +96,11 @@ class ClushEnds(PeerEnds):
         elif not self._quiet:
             self._say(f"clush: {end.host}: {how}")
 
+    def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
+        if outcome.cause != "interrupted":
+            return super().verdict_of_stop(outcome, stopped)
+        return outcome._replace(detail="\n".join((*self._last_lines(), "Keyboard interrupt.")), told=True)
+
     def _last_lines(self) -> list[str]:
         lines = []
         for how, hosts in self._later.items() if not self._quiet else ():
@@ -102,4 +114,4 @@ def host_ends(hosts: int, output: OutputPolicy, say: Callable[[str], None]) -> H
     style, _, program = output.host_failures.partition(":")
     if style == "pdsh":
         return PdshEnds(hosts, say, program or "ssh")
-    return ClushEnds(hosts, say, output) if style == "clush" else HostEnds(hosts)
+    return ClushEnds(hosts, say, output) if style == "clush" else HostEnds(hosts, say)

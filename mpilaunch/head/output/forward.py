@@ -158,6 +158,11 @@ class OutputForwarder:
         """Write our own lines to stderr, between whole lines of the ranks; control characters from nodes are escaped."""
         self._put(STDERR, text.translate(CONTROLS).encode("utf-8", "backslashreplace"))
 
+    def show_status(self, text: str) -> None:
+        """Show a status below all output, where stderr is a terminal; an empty text removes it."""
+        if STDERR in self._live:
+            self._live[STDERR].show_status(text.translate(CONTROLS).encode("utf-8", "backslashreplace"))
+
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
         """Return the kept last lines of a rank's stderr, or of its stdout when stderr is merged into it."""
         stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
@@ -174,6 +179,7 @@ class OutputForwarder:
         self._print_folded()
         for live in self._live.values():
             live.close()
+        self._live = {}
         await self._drain(self._file_writers())
         await self._drain(set(self._writers.values()))  # the last, for what was said about the others
 

@@ -1,4 +1,4 @@
-"""The live line: on a terminal, the unfinished line of one rank, below the whole lines of all ranks.
+"""The live line: on a terminal, the unfinished line of one rank, below the whole lines of all ranks; without one, a status.
 
 Progress bars and prompts have no newline and would otherwise stay invisible. The line of the stream that wrote last is shown;
 it is erased before whole lines are written and drawn again after them. A file or a pipe never gets one.
@@ -26,6 +26,7 @@ class LiveLine:
         self._owner: object = None
         self._prefix, self._drawn = b"", False
         self._tail: bytes | bytearray = b""
+        self._status = b""
         self._timer: asyncio.TimerHandle | None = None
 
     def show(self, owner: object, prefix: bytes, tail: bytes | bytearray) -> None:
@@ -35,6 +36,12 @@ class LiveLine:
         elif owner is self._owner:
             self._owner, self._tail = None, b""
         if self._tail or self._drawn:
+            self._redraw_soon()
+
+    def show_status(self, text: bytes) -> None:
+        """Show a text of our own wherever no stream has an unfinished line; an empty one removes it."""
+        if text != self._status:
+            self._status = text
             self._redraw_soon()
 
     def above(self, lines: bytes) -> bytes:
@@ -47,7 +54,7 @@ class LiveLine:
 
     def close(self) -> None:
         """Erase the line for good."""
-        self._tail = b""
+        self._tail = self._status = b""
         self._redraw()
 
     def _redraw_soon(self) -> None:
@@ -58,12 +65,12 @@ class LiveLine:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._tail or self._drawn:
+        if self._tail or self._status or self._drawn:
             columns = 0
             with suppress(OSError):
                 columns = os.get_terminal_size(self._descriptor).columns
             # A line that wraps could not be erased, so it is cut to the terminal's width.
-            text = self._prefix + as_shown(bytes(self._tail)) if self._tail else b""
+            text = self._prefix + as_shown(bytes(self._tail)) if self._tail else self._status
             shown = text[: (columns or 80) - 1]
             self._draw(ERASE + shown + (RESET if b"\x1b" in shown else b""))
             self._drawn = bool(text)

@@ -30,6 +30,7 @@ from mpilaunch.wire.session import encode_shared
 
 if TYPE_CHECKING:
     from mpilaunch.head.nodes.failures import NodeFailure
+    from mpilaunch.head.starting.at_work import HostsAtWork
 
 
 class IndependentHosts:
@@ -49,29 +50,31 @@ class IndependentHosts:
         starter: WorldStarter,
         nodes_done: NodesDone,
         ends: HostEnds,
+        at_work: HostsAtWork,
         lose: Callable[[int], None],
         crashed: Callable[[BaseException], None],
         say: Callable[[str], None],
     ) -> None:
         self._job, self._daemons, self._starter, self._nodes_done, self._ends = job, daemons, starter, nodes_done, ends
-        (self._world,), self._credit = ranks.worlds, output.window
-        self._lose, self._crashed, self._say = lose, crashed, say
+        self._lose, self._crashed, self._say, self._at_work = lose, crashed, say, at_work
+        (self._world,) = ranks.worlds
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waiting: dict[int, dict[str, Any]] = {}
-        self._shared = b""
+        # What the nodes are sent depends on nothing that they report.
+        nothing = WorldFacts("", "", "")
+        self._shared = encode_shared(common_preparation(job, self._world, nothing, output.window))
+        self._waiting: dict[int, dict[str, Any]] = dict(preparations(job, self._world, nothing, {}))
         self._contacts = asyncio.Semaphore(job.fanout)
         self._window = asyncio.Semaphore(job.window) if job.window else nullcontext()
 
     async def prepare(self) -> None:
-        """Make what the nodes are sent, which depends on nothing that they report."""
-        nothing = WorldFacts("", "", "")
-        self._shared = encode_shared(common_preparation(self._job, self._world, nothing, self._credit))
-        self._waiting = dict(preparations(self._job, self._world, nothing, {}))
+        """No host is prepared before its turn."""
 
     def launch(self) -> None:
         """Begin with all hosts, or as many as the window has room for."""
         for index in self._waiting:
             start(self._tasks, self._run(index), self._crashed)
+        if len(self._waiting) > 1 and not self._job.output.quiet:
+            self._at_work.show(len(self._waiting), self._tasks)
 
     def take_listening(self, link: NodeLink, message: dict[str, Any]) -> None:
         """No independent command waits for another to listen."""
@@ -84,27 +87,38 @@ class IndependentHosts:
         for task in self._tasks:
             task.cancel()
         waiting, self._waiting = list(self._waiting), {}
+        self._ends.not_started([self._job.allocation.nodes[index].name for index in waiting])
         for index in waiting:
             self._lose(index)
 
     async def _run(self, index: int) -> None:
-        """See one host through: reach it, start its command, wait for its end."""
+        """See one host through when its turn comes."""
+        name = self._job.allocation.nodes[index].name
         async with self._window:
-            async with self._contacts:
-                limit = self._job.deadlines.timeout or math.inf
-                began = time.monotonic()
-                failures = await self._start(index, min(limit, self._job.deadlines.start))
-                left = limit - (time.monotonic() - began)
-            if failures and left <= 0:
-                self._ends.timed_out(failures[0].name, limit)
-            elif failures:
-                self._ends.unreached(failures)
-            else:
-                await self._see_through(self._daemons.links[index], left)
-                return
-            if self._waiting.pop(index, None) is not None:
-                self._lose(index)
-                self._daemons.links[index].give_up("its command did not start")
+            try:
+                await self._reach(index, name)
+            finally:
+                self._at_work.states.pop(name, None)
+
+    async def _reach(self, index: int, name: str) -> None:
+        """Reach a host, start its command, wait for its end."""
+        async with self._contacts:
+            self._at_work.states[name] = "connecting"
+            limit = self._job.deadlines.timeout or math.inf
+            began = time.monotonic()
+            failures = await self._start(index, min(limit, self._job.deadlines.start))
+            left = limit - (time.monotonic() - began)
+        if failures and left <= 0:
+            self._ends.timed_out(failures[0].name, limit)
+        elif failures:
+            self._ends.unreached(failures)
+        else:
+            self._at_work.states[name] = "command in progress"
+            await self._see_through(self._daemons.links[index], left)
+            return
+        if self._waiting.pop(index, None) is not None:
+            self._lose(index)
+            self._daemons.links[index].give_up("its command did not start")
 
     async def _start(self, index: int, seconds: float) -> list[NodeFailure]:
         """Start the command of a host within `seconds`; return why that failed."""

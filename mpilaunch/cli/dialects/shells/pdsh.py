@@ -61,6 +61,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     shown = {**_DEFAULTS, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else user, shown) + weak("--stdin", "none")
     options += weak("--host-failures", "pdsh:" + (os.path.basename(words[0]) if local and words else "ssh"))
+    options += weak("--first-interrupt", "end" if "b" in parts else "status")
     if not local:
         for name in ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"):
             options += remote.ssh_options(name, re.sub("-l ?%u|%[hu]", "", around.environ.get(name, "")))
@@ -150,7 +151,7 @@ DIALECT = Dialect(
         part("N", "", "no `--tag`; without it `--tag '{host}: '`"),
         acts("q", "", lambda: keep("q", "q"), "print the settings and the hosts as pdsh does; see also `--dry-run`"),
         acts("Q", "", lambda: keep("q", "Q"), "the same, with each host by itself"),
-        part("b", "", "only for -q: the first interrupt ends the commands always"),
+        part("b", "", "`--first-interrupt end`; without it `--first-interrupt status`"),
         needless("K", "", "a host's name is never shortened"),
         needless("s", "", "stdout and stderr are always separate"),
         part("d", "", "only for -q: --report FILE has the times of each host, -v the steps of the start"),

@@ -1,0 +1,47 @@
+"""The first interrupt of independent hosts, as pdsh handles it: it tells which hosts are at work, and a second one soon after
+ends their commands."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from mpilaunch.head.ending.interrupts import Interrupts
+from mpilaunch.head.ending.stop import Stop
+from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.job.spec import JobSpec
+
+SOON = 1.0
+"""Seconds within which a second interrupt ends the commands."""
+
+
+class HostInterrupts(Interrupts):
+    """Signals to mpilaunch while independent commands run.
+
+    Args:
+        at_work: the hosts at work, by name, and what each does; it is read at each interrupt.
+        tell: tells the user of them.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        daemons: Daemons,
+        stop: Stop,
+        say: Callable[[str], None],
+        at_work: Mapping[str, str],
+        tell: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        super().__init__(job, daemons, stop, say)
+        self._at_work, self._tell, self._told = at_work, tell, -SOON
+        self._counted = 0
+
+    def interrupt(self, number: int, times: int) -> bool:
+        now = time.monotonic()
+        if number == signal.SIGINT and not self._counted and now - self._told > SOON:
+            self._told = now
+            self._tell(self._at_work)
+            return False
+        self._counted += 1
+        return super().interrupt(number, self._counted)
