@@ -15,7 +15,7 @@ from configparser import Error as ConfigError
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, expand
+from mpilaunch.hosts.nodeset import MAX_ITEMS, OPERATORS, Span, combine, expand
 from mpilaunch.text import closest
 
 _FILE, _MAIN, _ALL = "groups.conf", "Main", "all"
@@ -84,9 +84,8 @@ def expand_item(item: Span, groups: Groups) -> list[str]:
 
 def _expand(item: Span, groups: Groups, depth: int, done: dict[tuple[str, str], list[str]]) -> list[str]:
     """Return the hosts of an item; `done` keeps those of each group, so that none is expanded twice."""
-    if re.search("[&!^]", item.text):
-        hint = "install the Python library ClusterShell, which knows &, ! and ^; or leave hosts out with -x of clush"
-        raise item.error("group-unknown", f"'{item.text}' combines sets of hosts", hint)
+    if any(operator in item.text for operator in OPERATORS):
+        return combine(item, lambda one: _expand(one, groups, depth, done))
     if not item.text.startswith("@"):
         return expand(item)
     source, colon, name = item.text[1:].rpartition(":")

@@ -7,13 +7,16 @@ faulty text, is here because the other parsers import this module.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 
 MAX_ITEMS = 65_536
 """Limit on the names or numbers that one text expands to, so that a typing error cannot exhaust the memory."""
+
+OPERATORS = "&!^"
+"""What combines two sets of hosts, beside the comma."""
 
 _SHOWN_WIDTH = 100
 """Limit on the characters of a line that an error shows: a list of 10,000 hosts must not bury the message."""
@@ -61,15 +64,15 @@ class Span(NamedTuple):
         """Return a span of at least one character, to mark a place where something is missing."""
         return self if self.text else Span(self.line, self.start, self.start + 1)
 
-    def split(self, separator: str = ",") -> Iterator[Span]:
-        """Return the pieces between separators; separators inside brackets do not count."""
+    def split(self, separators: str = ",") -> Iterator[Span]:
+        """Return the pieces between separators, a character each; separators inside brackets do not count."""
         depth = piece = 0
         for offset, character in enumerate(self.text):
             if character == "[":
                 depth += 1
             elif character == "]":
                 depth = max(0, depth - 1)
-            elif character == separator and not depth:
+            elif character in separators and not depth:
                 yield self.part(piece, offset)
                 piece = offset + 1
         yield self.part(piece)
@@ -110,6 +113,35 @@ def expand(span: Span) -> list[str]:
         offset = closing + 1
 
 
+def combine(span: Span, names_of: Callable[[Span], Iterable[str]]) -> list[str]:
+    """Return the names of a set such as `n[1-9]!n5,m&@up`: sets combined from left to right, as by ClusterShell.
+
+    `,` joins, `!` takes away, `&` keeps what both have and `^` what one of them has. Raises UsageError.
+
+    Args:
+        names_of: returns the names of one set; blanks around it are left out.
+    """
+    text, names = span.text, dict[str, None]()
+    for piece in span.split(OPERATORS + ","):
+        begin, end = piece.start - span.start, piece.end - span.start
+        operator = text[begin - 1] if begin else ","
+        if not (operand := piece.strip()).text:
+            if operator in OPERATORS or text[end : end + 1] in tuple(OPERATORS):
+                message, hint = "a set is missing beside an operator", "write sets like n[1-9]!n5"
+                raise piece.visible().error("nodeset-syntax", message, hint)
+            continue
+        others = dict.fromkeys(names_of(operand))
+        if operator == "&":
+            names = {name: None for name in names if name in others}
+            continue
+        for name in others:
+            if operator == "," or (operator == "^" and name not in names):
+                names[name] = None
+            else:
+                names.pop(name, None)
+    return list(names)
+
+
 def parse_numbers(span: Span) -> tuple[int, ...]:
     """Return the numbers of a list like `0-3,8` or `0-14/2`, in the order written; raises UsageError."""
     return tuple(number for numbers, _ in _read_ranges(span) for number in numbers)
@@ -145,7 +177,7 @@ def _read_ranges(span: Span) -> list[tuple[range, int]]:
     """Return each item of `01-16,20` as its numbers and their padded width."""
     ranges: list[tuple[range, int]] = []
     total = 0
-    for item in span.split():
+    for item in map(Span.strip, span.split()):
         match = re.fullmatch(_ITEM, item.text)
         if match is None:
             message = f"'{item.text}' is not a number or a range" if item.text else "a number is missing"

@@ -75,6 +75,14 @@ def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
 
 def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
     assert hosts_of("clush", "-w", "n10,n9,n1,n9", "-w", "m", "-x", "n1") == ["m", "n9", "n10"]
+    assert hosts_of("clush", "-w", "n001,n[1, 10-11] n2", "-x", "n[1-99] ! n[11-20]") == ["n11", "n001"]
+
+
+def test_clush_picks_hosts_at_random() -> None:
+    picked = [hosts_of("clush", "-w", "n[1-99]", "--pick", "4") for _ in range(3)]
+    assert all(len(set(names)) == 4 and names == sorted(names, key=lambda name: int(name[1:])) for names in picked)
+    assert len({tuple(names) for names in picked}) > 1
+    assert hosts_of("clush", "-w", "n[1-2]", "--pick", "4") == ["n1", "n2"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,10 @@ def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
         ("clush", "-w a -O what=1 prog", "setting 'what=1' is not supported"),
         ("clush", "-w a -o '-D 1' prog", "-o: option '-D' of ssh is not supported"),
         ("clush", "-w a -o '-p' prog", "-o: -p needs a value"),
-        ("clush", "-w 'a&b' prog", "combines sets of hosts"),
+        ("clush", "-w 'a&' prog", "a set is missing beside an operator"),
+        ("clush", "-w '!a' prog", "a set is missing beside an operator"),
+        ("clush", "-w 'a!a' prog", "no host is left to run on"),
+        ("clush", "-w 'n[1-9]' --pick 0 prog", "--pick: '0' is not a whole number from 1"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_with_a_hint(name: str, words: str, message: str) -> None:
@@ -244,5 +255,5 @@ def test_dshbak_reports_that_stdout_cannot_be_written(options: list[str]) -> Non
 
 
 def test_clush_sorts_by_numbers_of_any_length() -> None:
-    numbers = ["n1", "n2", "n002", "n10", "n" + "9" * 5000]
-    assert hosts_of("clush", "-w", ",".join(reversed(numbers))) == ["n1", "n002", "n2", "n10", numbers[-1]]
+    names = ["n1", "n2", "n10", "n" + "9" * 5000, "n002", "n0001"]
+    assert hosts_of("clush", "-w", ",".join(reversed(names))) == names

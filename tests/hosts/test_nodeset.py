@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, expand, fold, fold_numbers, parse_numbers
+from mpilaunch.hosts.nodeset import MAX_ITEMS, Span, combine, expand, fold, fold_numbers, parse_numbers
 from tests.support.cpu_time import cpu_seconds
 
 
@@ -115,6 +115,20 @@ NAMES = st.lists(st.from_regex(r"[a-z]{1,2}[0-9]{0,3}(-[a-z][0-9]{1,2})?", fullm
 def test_fold_is_the_inverse_of_expand(names: list[str]) -> None:
     folded = [name for item in Span.of(fold(names), "").split() if item.text for name in expand(item)]
     assert sorted(folded) == sorted(set(names))
+
+
+def test_combining_many_sets_is_fast() -> None:
+    text = ",".join(f"n[{number}-{number + 9}]" for number in range(3000)) + "!n[10-2900]" * 50 + "^m[1-9]" * 301
+    names: list[str] = []
+    assert cpu_seconds(lambda: names.extend(combine(Span.of(text, "-w"), expand))) < 2
+    assert len(names) == 10 + 108 + 9
+
+
+@pytest.mark.parametrize("text", ["&a", "a!", "a,!b", "a^,b", "a!&b", " ^ "])
+def test_an_operator_needs_two_sets(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        combine(Span.of(text, "-w"), expand)
+    assert raised.value.reference == "nodeset-syntax"
 
 
 def test_fold_is_fast_for_10_000_names() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from mpilaunch.hosts.nodeset import Span, combine, expand
 from tests.support.hosts import Hosts
 from tests.support.launching import LIMIT, environment, living, wait_until
 from tests.support.second_user import USER, shared_directory
@@ -178,6 +179,17 @@ def test_the_first_interrupt_tells_which_hosts_are_at_work_as_pdsh_does(links: P
 
 def is_gone(pid: int) -> bool:
     return not living(pid)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sets_of_hosts_are_combined_as_by_clustershell(seed: int) -> None:
+    draw = random.Random(seed)
+    sets = [f"n[{first}-{first + draw.randint(0, 9)}]" for first in draw.choices(range(20), k=6)] + ["n[1-3, 7]", "n5", "m"]
+    text = draw.choice(sets)
+    for _ in range(draw.randint(1, 7)):
+        text += draw.choice([",", "!", "&", "^", " ! ", " & ", ", "]) + draw.choice(sets)
+    real = subprocess.run(["/usr/bin/nodeset", "-S", "\n", "-e", text], capture_output=True, text=True, timeout=60, check=True)
+    assert sorted(combine(Span.of(text, "-w"), expand)) == sorted(real.stdout.split())
 
 
 @pytest.mark.testbed

@@ -6,6 +6,7 @@ Its hosts are a set, in the order of their names. The words of the command are j
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,10 +22,10 @@ from mpilaunch.cli.dialects.rows import (
     part,
     refused,
     weak,
+    whole,
 )
 from mpilaunch.cli.dialects.shells import remote
-from mpilaunch.cli.files import expand_group
-from mpilaunch.hosts.nodeset import Span
+from mpilaunch.hosts.nodeset import Span, combine
 from mpilaunch.text import escape_braces
 
 _DEFAULTS = {"f": "64", "t": "15"}
@@ -87,14 +88,21 @@ def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:
     left_out = [("-x", parts.get("x,", "")), ("-X", _groups(source, parts.get("X,", "")))]
     if not any(text for _, text in named):
         raise InvalidArgument("no hosts", "name them with -w HOSTS, -g GROUP or --hostfile=FILE")
-    hosts = _expand(named) - _expand(left_out)
-    return sorted(hosts, key=_order)
+    hosts = sorted(_expand(named) - _expand(left_out), key=_order)
+    count = whole(parts["pick"], "--pick") if "pick" in parts else len(hosts)
+    return sorted(random.sample(hosts, count), key=_order) if count < len(hosts) else hosts
 
 
-def _order(name: str) -> list[tuple[bool, int, str, str]]:
-    """Return the key by which names are sorted: the numbers in them by their values, whatever their length."""
-    pieces = ((part, part.lstrip("0") if part.isdigit() else "") for part in re.findall(r"[0-9]+|[^0-9]+", name))
-    return [(part.isdigit(), len(digits), digits, part) for part, digits in pieces]
+def _order(name: str) -> list[tuple[bool, int, int, str]]:
+    """Return the key by which names are sorted: the numbers in them by their values, padded ones after the others."""
+    return [_order_of_piece(piece) for piece in re.findall(r"[0-9]+|[^0-9]+", name)]
+
+
+def _order_of_piece(piece: str) -> tuple[bool, int, int, str]:
+    if not piece.isdigit():
+        return False, 0, 0, piece
+    digits = piece.lstrip("0")
+    return True, len(piece) if piece[0] == "0" and len(piece) > 1 else 0, len(digits), digits
 
 
 def _groups(source: str, names: str) -> str:
@@ -104,14 +112,12 @@ def _groups(source: str, names: str) -> str:
 
 
 def _expand(texts: Sequence[tuple[str, str]]) -> set[str]:
-    """Return the hosts of several texts, each with its source; a text with an operator is one set."""
+    """Return the hosts of several texts, each with its source; without an operator, blanks separate hosts too."""
     hosts: set[str] = set()
     for source, text in texts:
-        for word in text.split():
-            span = Span.of(word, source)
-            items = [span] if re.search("[&!^]", word) else [item for item in span.split() if item.text]
-            for item in items:
-                hosts.update(expand_group(item) if re.search("[@&!^]", item.text) else remote.expand_host(item))
+        text = re.sub(r"\[[^][]*]", lambda match: match[0].replace(" ", ""), text)
+        for word in [text] if re.search("[&!^]", text) else text.split():
+            hosts.update(combine(Span.of(word, source), remote.expand_host))
     return hosts
 
 
@@ -124,14 +130,14 @@ DIALECT = Dialect(
     owner="clush's",
     rows=(
         # Hosts
-        part("w", "HOSTS", "one rank on each: ranges and @GROUP; `&`, `!` and `^` need the library ClusterShell", "w,"),
+        part("w", "HOSTS", "one rank on each: ranges and @GROUP, combined by `,`, `!`, `&` and `^` from left to right", "w,"),
         part("x", "HOSTS", "leave these out", "x,"),
         part("g group", "GROUP", "the hosts of a group", "g,"),
         part("X", "GROUP", "leave the hosts of a group out", "X,"),
         part("a all", "", "all hosts of the default source of groups"),
         part("s groupsource", "SOURCE", "the source of groups for -g, -X and -a"),
         part("hostfile machinefile", "FILE", "the hosts in a file", "hostfile,"),
-        refused("pick", "N", "choose hosts with -w and -x"),
+        part("pick", "N", "choose N of them at random"),
         refused("groupsconf conf topology", "FILE", _CONFIGURATION),
         refused("m mode", "MODE", _CONFIGURATION),
         acts("O option", "KEY=VALUE", setting, "fanout, connect_timeout, command_timeout, ssh_user, ssh_options and maxrc"),
@@ -160,7 +166,7 @@ DIALECT = Dialect(
         acts("d debug", "", "-vv"),
         needless("P progress", "", "mpilaunch shows the progress of a slow start"),
         needless("G groupbase", "", "hosts are printed by name, not by group"),
-        refused("color", "WHEN", "the variables NO_COLOR and FORCE_COLOR decide; see docs/options.md"),
+        needless("color", "WHEN", "lines of hosts are never coloured"),
         # Files
         refused("c copy rcopy p", "", _COPY),
         refused("dest", "PATH", _COPY),
