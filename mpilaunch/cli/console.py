@@ -119,8 +119,8 @@ class Console:
             self.warn("unread output was not printed")
         if verdict.cause == "ok":
             self.note(f"all ranks succeeded after {verdict.seconds:.1f} s", level=1)
-        elif verdict.told:
-            self.lines(verdict.detail.splitlines())
+        elif verdict.instead is not None:
+            self.lines(verdict.instead)
         elif (verdict.cause, verdict.exit_code) != ("interrupted", BROKEN_PIPE):
             self.error(verdict_error(verdict))
         for host, process, command in verdict.swept:

@@ -142,7 +142,8 @@ class Launch:
         """Return the data of the report (docs/report.md)."""
         from mpilaunch.head.observe.report import report  # few launches write one
 
-        return report(self._job, self._facts(), self.ranks, self._state, self._timeline, verdict)
+        facts, bytes_of = self._facts(), self._output.bytes_of
+        return report(self._job, facts, self.ranks, self._state, self._timeline, bytes_of, verdict)
 
     async def _start(self) -> None:
         """Start the daemons, check everything, then start the ranks."""

@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
         earlier: how the earlier attempts ended, and why there is no further one; a line each.
         largest: for cause "hosts-failed", the largest exit code of a host.
-        told: the failures have been told, each as it became known, but for the lines of `detail`.
+        instead: lines to print in place of a message, where each failure was told as it became known.
         unread: output was dropped because its reader did not take it before a requested stop.
     """
 
@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
     seconds: float = 0.0
     earlier: tuple[str, ...] = ()
     largest: int = 0
-    told: bool = False
+    instead: tuple[str, ...] | None = None
     unread: bool = False
 
     @property

@@ -22,7 +22,7 @@ def test_a_stop_names_the_hosts_that_were_stopped_and_those_that_never_began() -
     ends.not_started(["a4", "a5"])
     verdict = ends.verdict_of_stop(Verdict(130, "interrupted", detail="SIGINT to mpilaunch"), ["a2"])
     lines = ["SIGINT to mpilaunch", "a1: exit code 3", "a2: stopped", "a[4-5]: not started"]
-    assert (verdict.detail.splitlines(), verdict.exit_code, verdict.told) == (lines, 130, False)
+    assert (verdict.detail.splitlines(), verdict.exit_code, verdict.instead) == (lines, 130, None)
 
 
 def test_hosts_at_work_are_told_by_what_they_do() -> None:

@@ -57,6 +57,15 @@ def test_the_report_of_a_good_job(tmp_path: Path) -> None:
     assert 0 < sum(report["phases"].values()) < after - before
 
 
+def test_the_report_of_independent_hosts_has_the_code_and_the_bytes_of_each(tmp_path: Path) -> None:
+    """And the failures, which the style of clush has told on the terminal."""
+    words = ("-H", "a,b", "--agent", "local", "--independent", "--host-failures", "clush", "--template")
+    report = report_of(tmp_path, *words, *sh("printf 12345; printf 12 >&2; test {host} = a || exit 3"), code=3)
+    assert (report["verdict"]["cause"], report["verdict"]["detail"]) == ("hosts-failed", "b: exit code 3")
+    found = [(rank["exit_code"], rank["stdout_bytes"], rank["stderr_bytes"]) for rank in report["ranks"]]
+    assert found == [(0, 5, 2), (3, 5, 2)]
+
+
 def test_the_report_of_a_failed_job(tmp_path: Path) -> None:
     program = sh("ulimit -c 0; [ $RANK = 1 ] || exec sleep 100; sleep 0.3 & sleep 0.1; echo why >&2; kill -ABRT $$")
     report = report_of(tmp_path, "-np", "2", *program, code=134)

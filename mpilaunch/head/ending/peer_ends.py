@@ -23,17 +23,29 @@ VAGUE = ("agent-failed", "connection-closed", "daemon-failed")
 
 
 class PeerEnds(HostEnds):
-    """Failures that are told in lines of a peer's, and not again in the message at the end."""
+    """Failures that are told in lines of a peer's, and not again in the message at the end.
+
+    Attributes:
+        interrupted: the last line after an interrupt.
+    """
+
+    interrupted = "Keyboard interrupt."
 
     def __init__(self, hosts: int, say: Callable[[str], None]) -> None:
         super().__init__(hosts, say)
         self._explained: set[str] = set()
 
     def verdict(self) -> Verdict:
-        """Return the verdict, whose detail has only the lines that are still to be told."""
-        return super().verdict()._replace(detail="\n".join(self._last_lines()), hint=None, told=True)
+        return super().verdict()._replace(instead=tuple(self._last_lines()))
+
+    def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
+        verdict = super().verdict_of_stop(outcome, stopped)
+        if outcome.cause != "interrupted":
+            return verdict
+        return verdict._replace(instead=(*self._last_lines(), self.interrupted))
 
     def _last_lines(self) -> list[str]:
+        """Return the lines that are told at the end."""
         return []
 
     def _explain(self, end: HostEnd) -> None:
@@ -60,6 +72,7 @@ class PdshEnds(PeerEnds):
     def __init__(self, hosts: int, say: Callable[[str], None], program: str) -> None:
         super().__init__(hosts, say)
         self._program, self._name = program, f"pdsh@{socket.gethostname().partition('.')[0]}"
+        self.interrupted = f"{self._name}: interrupt, aborting."
 
     def record(self, end: HostEnd) -> None:
         super().record(end)
@@ -74,9 +87,8 @@ class PdshEnds(PeerEnds):
             self._say(f"{self._name}: {host}: {state}")
 
     def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
-        if outcome.cause != "interrupted":
-            return super().verdict_of_stop(outcome, stopped)
-        return outcome._replace(exit_code=INTERRUPTED, detail=f"{self._name}: interrupt, aborting.", told=True)
+        verdict = super().verdict_of_stop(outcome, stopped)
+        return verdict._replace(exit_code=INTERRUPTED) if outcome.cause == "interrupted" else verdict
 
 
 class ClushEnds(PeerEnds):
@@ -95,11 +107,6 @@ class ClushEnds(PeerEnds):
             self._later.setdefault(how, []).append(end.host)
         elif not self._quiet:
             self._say(f"clush: {end.host}: {how}")
-
-    def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
-        if outcome.cause != "interrupted":
-            return super().verdict_of_stop(outcome, stopped)
-        return outcome._replace(detail="\n".join((*self._last_lines(), "Keyboard interrupt.")), told=True)
 
     def _last_lines(self) -> list[str]:
         lines = []

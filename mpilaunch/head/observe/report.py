@@ -36,15 +36,25 @@ def write_report(path: str, data: Mapping[str, Any]) -> None:
 
 
 def report(
-    job: JobSpec, facts: Mapping[int, NodeFacts], ranks: Ranks, state: JobState, timeline: Timeline, verdict: Verdict
+    job: JobSpec,
+    facts: Mapping[int, NodeFacts],
+    ranks: Ranks,
+    state: JobState,
+    timeline: Timeline,
+    bytes_of: Callable[[int], tuple[int, int]],
+    verdict: Verdict,
 ) -> dict[str, Any]:
-    """Return the report as data; docs/report.md describes every member."""
+    """Return the report as data; docs/report.md describes every member.
+
+    Args:
+        bytes_of: returns how much stdout and stderr of a rank has come.
+    """
     return {
         **_head(job),
         "phases": timeline.phases(),
         "verdict": _verdict(verdict),
         "nodes": _nodes(job, facts),
-        "ranks": [_rank(rank, ranks, state, timeline) for rank in state.states],
+        "ranks": [_rank(rank, ranks, state, timeline, *bytes_of(rank)) for rank in state.states],
     }
 
 
@@ -127,7 +137,9 @@ def _node(job: JobSpec, index: int, node_rank: int, facts: NodeFacts | None) -> 
     return data
 
 
-def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[str, Any]:
+def _rank(
+    rank: int, ranks: Ranks, state: JobState, timeline: Timeline, stdout_bytes: int, stderr_bytes: int
+) -> dict[str, Any]:
     place = ranks.place(rank)
     binding = ranks.bindings.get(rank, RankBinding())
     end = state.ends.get(rank)
@@ -138,6 +150,8 @@ def _rank(rank: int, ranks: Ranks, state: JobState, timeline: Timeline) -> dict[
         "gpus": list(binding.gpus),
         "started": timeline.wall(timeline.rank_starts.get(rank)),
         "ended": None if end is None else timeline.wall(end.clock),
+        "stdout_bytes": stdout_bytes,
+        "stderr_bytes": stderr_bytes,
         "exit_code": None if end is None else end.code,
         "signal": None if end is None else end.signal,
         "stopped": end is None or end.stopped,

@@ -45,14 +45,14 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 class Stream(LineJoiner):
     """The stdout or stderr of one rank. A large job has tens of thousands, so each is one small object."""
 
-    __slots__ = ("file", "kept", "kind", "open", "owed", "printed", "rank", "raw", "tag")
+    __slots__ = ("file", "kept", "kind", "open", "owed", "printed", "rank", "raw", "received", "tag")
 
     def __init__(self, rank: int, kind: int, tag: BoundTag | None, raw: bool, file: RankFile | None, printed: bool) -> None:
         super().__init__()
         self.rank, self.kind, self.tag, self.raw, self.file, self.printed = rank, kind, tag, raw, file, printed
         self.open = True
         self.kept = b""
-        self.owed = 0
+        self.owed = self.received = 0
 
 
 def after_two(call: Callable[[], None]) -> Callable[[], None]:
@@ -109,6 +109,7 @@ class OutputForwarder:
 
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         stream = self._streams[channel]
+        stream.received += len(data)
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
         lines = data if stream.raw else stream.feed(data)
@@ -162,6 +163,12 @@ class OutputForwarder:
         """Show a status below all output, where stderr is a terminal; an empty text removes it."""
         if STDERR in self._live:
             self._live[STDERR].show_status(text.translate(CONTROLS).encode("utf-8", "backslashreplace"))
+
+    def bytes_of(self, rank: int) -> tuple[int, int]:
+        """Return how many bytes of a rank's stdout and stderr have come."""
+        streams = [self._streams.get(stream_channel(rank, kind)) for kind in (STDOUT, STDERR)]
+        stdout, stderr = (0 if stream is None else stream.received for stream in streams)
+        return stdout, stderr
 
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
         """Return the kept last lines of a rank's stderr, or of its stdout when stderr is merged into it."""
