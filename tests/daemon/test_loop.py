@@ -698,7 +698,7 @@ def test_a_sudden_end_leaves_independent_leftovers_alone(daemon: WireToDaemon, k
 
 def test_a_stop_ends_what_outlives_the_leader_of_an_independent_command(daemon: WireToDaemon, tmp_path: Path) -> None:
     daemon.run("sh", "-c", "(trap '' TERM; echo up; while :; do sleep 0.1; done) & echo $!; wait", sweep=False)
-    daemon.take_until(lambda: b"up" in daemon.stdout_of(0), "the command is up")
+    daemon.take_until(lambda: len(daemon.stdout_of(0).split()) == 2, "the command is up")
     (deaf,) = (int(word) for word in daemon.stdout_of(0).split() if word.isdigit())
     daemon.send("stop", steps=[[signal.SIGTERM, 0.3]])
     daemon.until("finished")
