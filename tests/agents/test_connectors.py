@@ -22,7 +22,7 @@ from mpilaunch_agents.registry import load
 from mpilaunch_agents.ssh.connectors import ConnectorsAgent
 from tests.support.agents.programs import TEMPLATE
 from tests.support.hosts import Hosts
-from tests.support.launching import LIMIT, MPILAUNCH, children, living, wait_for_files, wait_until
+from tests.support.launching import LIMIT, MPILAUNCH, children, living, open_files, wait_for_files, wait_until
 
 NODE = Node(0, "somewhere", (), "command")
 
@@ -145,7 +145,7 @@ def test_connectors_listen_on_no_socket() -> None:
         try:
             for _ in pids:
                 await run_echo(agent)
-            own = {os.readlink(path) for pid in pids for path in Path(f"/proc/{pid}/fd").iterdir()}
+            own = set().union(*map(open_files, pids))
             assert any(link.startswith("socket:") for link in own)
             assert not [line for line in listening() if f"socket:[{line.split()[6]}]" in own]
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from mpilaunch.agent import PYTHON_TOO_OLD
 from mpilaunch.head.nodes import bundle
-from tests.support.launching import WireToDaemon
+from tests.support.launching import WireToDaemon, open_files
 from tests.support.mpi.worlds import offer
 from tests.support.pythons import OLDEST, PYTHONS, REQUIRED, each_python, found_pythons, version_of
 
@@ -123,8 +122,7 @@ def test_nothing_is_written_to_the_nodes_disk(zipped: bytes, tmp_path: Path, mon
     with WireToDaemon(sys.executable, zipped) as daemon:
         daemon.write(zipped)
         daemon.until("hello")
-        opened = [os.readlink(f"/proc/{daemon.process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{daemon.process.pid}/fd")]
-        assert [path for path in opened if path.startswith("/memfd:")] and not list(tmp_path.iterdir())
+        assert [path for path in open_files(daemon.process.pid) if path.startswith("/memfd:")] and not list(tmp_path.iterdir())
         run_a_job(daemon)
     assert not list(tmp_path.iterdir())
 

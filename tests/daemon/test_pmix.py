@@ -27,7 +27,7 @@ from mpilaunch.daemon.pmix.search import LIBPMIX, Libpmix
 from mpilaunch.daemon.poller import Poller
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.head.nodes import bundle
-from tests.support.launching import children, guard_and_daemon, launch, launching, living, wait_until
+from tests.support.launching import children, guard_and_daemon, launch, launching, living, open_files, wait_until
 from tests.support.mpi.pmix_nodes import Nodes, served
 from tests.support.paths import ROOT
 
@@ -323,8 +323,7 @@ def test_the_helper_holds_nothing_of_its_parent(files: Path) -> None:
         told: list[str] = []
         job.registered = lambda name, environments: told.append(name)  # type: ignore[method-assign]
         job.turn(lambda: told == ["w"])
-        held = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
-        assert not [path for path in held if "secret" in path or "pidfd" in path]
+        assert not [path for path in open_files(pid) if "secret" in path or "pidfd" in path]
         (directory,) = files.glob("mpilaunch-*")
         assert directory.stat().st_mode & 0o777 == 0o700
         status = Path(f"/proc/{pid}/status").read_text()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mpilaunch.daemon.pmix.search import LIBPMIX
-from tests.support.launching import LIMIT, children, guard_and_daemon, launch, launching, living, wait_until
+from tests.support.launching import LIMIT, children, guard_and_daemon, launch, launching, living, open_files, wait_until
 from tests.support.paths import PROGRAMS, ROOT
 
 pytestmark = [pytest.mark.testbed, pytest.mark.needs("gcc", "libpmix.so.2")]
@@ -138,7 +138,7 @@ def test_a_silent_connection_does_not_hold_up_the_ranks(job: Job) -> None:
 
 
 def test_the_helper_listens_on_this_machine_only(job: Job) -> None:
-    sockets = {os.readlink(f"/proc/{job.helper}/fd/{name}") for name in os.listdir(f"/proc/{job.helper}/fd")}
+    sockets = open_files(job.helper)
     listening = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

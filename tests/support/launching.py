@@ -143,6 +143,15 @@ def script(path: Path, text: str, *, mode: int = 0o755) -> Path:
     return path
 
 
+def open_files(pid: int) -> set[str]:
+    """Return what a process has open, as the links in its /proc say; what it closes meanwhile is left out."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(link))
+    return found
+
+
 def living(pid: int) -> bool:
     """Say whether a process is there and has not ended."""
     return state(pid) not in ("", "Z", "X")
