@@ -11,7 +11,8 @@ import asyncio
 import errno
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.agent import Agent
@@ -70,7 +71,7 @@ class Launch:
         suspects = Suspects(job, self._daemons, self.ranks, self._state, self._say, is_done)
         host_ends: HostEnds | None = None
         self._order: StartOrder | IndependentHosts
-        self._interrupts = Interrupts(job, self._daemons, self._stop, self._say)
+        make_interrupts: Callable[..., Interrupts] = Interrupts
         stdin: type[StdinForwarder] = StdinForwarder
         if not job.independent:
             self._order = StartOrder(job, self._daemons, self.ranks, self._state, starter, self._stop.begin)
@@ -90,13 +91,13 @@ class Launch:
             if job.first_interrupt == "status":
                 from mpilaunch.head.ending.host_interrupts import HostInterrupts
 
-                tell = host_ends.tell_at_work
-                self._interrupts = HostInterrupts(job, self._daemons, self._stop, self._say, at_work.states, tell)
+                make_interrupts = partial(HostInterrupts, at_work=at_work.states.values, tell=host_ends.tell_at_work)
         self._mpi = MpiServices(
             job, self._daemons, self.ranks, self._state, starter, self._say, self._warn, self._stop.begin, self._faults.take
         )
         readers = {place.rank: place.node for place in job.global_map.placements if job.gets_stdin(place.rank)}
         self._stdin = (stdin if len(readers) > 1 else StdinForwarder)(readers, self._daemons.links)
+        self._interrupts = make_interrupts(job, self._daemons, self._stop, self._say)
         self._ends = Ends(
             job, self.ranks, self._state, self._order, self._mpi, self._stdin, self._stop, suspects, self.nodes_done,
             host_ends, self._say,

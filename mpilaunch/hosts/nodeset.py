@@ -139,6 +139,7 @@ def combine(span: Span, names_of: Callable[[Span], Iterable[str]]) -> list[str]:
                 names[name] = None
             else:
                 names.pop(name, None)
+        _check_size(span, len(names))
     return list(names)
 
 

@@ -28,7 +28,7 @@ def test_a_stop_names_the_hosts_that_were_stopped_and_those_that_never_began() -
 def test_hosts_at_work_are_told_by_what_they_do() -> None:
     said: list[str] = []
     ends = HostEnds(5, said.append)
-    ends.tell_at_work({"a1": "connecting", "a2": "command in progress", "a3": "command in progress"})
+    ends.tell_at_work([("a1", "connecting"), ("a2", "command in progress"), ("a3", "command in progress")])
     (line,) = said
     assert line.startswith("note: waiting for a1 (connecting), a[2-3] (command in progress); ")
 

@@ -124,6 +124,12 @@ def test_combining_many_sets_is_fast() -> None:
     assert len(names) == 10 + 108 + 9
 
 
+def test_combined_sets_keep_the_bound() -> None:
+    with pytest.raises(UsageError) as raised:
+        combine(Span.of(f"a[1-{MAX_ITEMS}],b", "-w"), expand)
+    assert raised.value.reference == "nodeset-size"
+
+
 @pytest.mark.parametrize("text", ["&a", "a!", "a,!b", "a^,b", "a!&b", " ^ "])
 def test_an_operator_needs_two_sets(text: str) -> None:
     with pytest.raises(UsageError) as raised:

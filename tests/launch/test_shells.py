@@ -15,14 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mpilaunch.hosts.nodeset import Span, combine, expand
 from tests.support.hosts import Hosts
-from tests.support.launching import LIMIT, environment, living, wait_until
+from tests.support.launching import LIMIT, environment, wait_gone, wait_until
 from tests.support.second_user import USER, shared_directory
 
 W = "node[01-02]"
@@ -161,7 +160,7 @@ def test_the_first_interrupt_tells_which_hosts_are_at_work_as_pdsh_does(links: P
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as job:
             assert job.stdout and job.stderr
             pids = dict(job.stdout.readline().split(": ") for _ in range(3))
-            wait_until(partial(is_gone, int(pids["a"])), "a is done")
+            wait_gone(int(pids["a"]))
             time.sleep(0.2)  # until that is known
             job.send_signal(signal.SIGINT)
             told: list[str] = []
@@ -175,10 +174,6 @@ def test_the_first_interrupt_tells_which_hosts_are_at_work_as_pdsh_does(links: P
                 os.kill(int(pid), signal.SIGKILL)
     assert ends[1] == ends[0]
     assert [line.partition(": ")[2] for line in ends[0][1][:2]] == ["b: command in progress\n", "c: command in progress\n"]
-
-
-def is_gone(pid: int) -> bool:
-    return not living(pid)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -5,7 +5,7 @@ Each failure is one fact of one host: no host's changes that of another, and non
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mpilaunch.errors import ExitCode
@@ -33,6 +33,10 @@ class HostEnd(NamedTuple):
     failure: NodeFailure | None = None
     timeout: bool = False
     lost: bool = False
+
+
+HostState = tuple[str, str]
+"""The name of a host at work, and what it does."""
 
 
 class HostEnds:
@@ -98,7 +102,7 @@ class HostEnds:
         lines += [f"{fold(names)}: {how}" for names, how in ((stopped, "stopped"), (self._left, "not started")) if names]
         return outcome._replace(detail="\n".join(lines))
 
-    def tell_at_work(self, states: Mapping[str, str]) -> None:
+    def tell_at_work(self, states: Iterable[HostState]) -> None:
         """Tell which hosts are at work, and what each does."""
         self._say(f"note: waiting for {at_work_text(states)}; a second interrupt within a second ends the commands")
 
@@ -110,10 +114,10 @@ class HostEnds:
         return [f"{fold(names)}: {text}" for text, names in sorted(hosts_of.items(), key=_frequency)]
 
 
-def at_work_text(states: Mapping[str, str]) -> str:
+def at_work_text(states: Iterable[HostState]) -> str:
     """Return "node[02-03] (command in progress), node07 (connecting)"."""
     hosts_in: dict[str, list[str]] = {}
-    for host, state in states.items():
+    for host, state in states:
         hosts_in.setdefault(state, []).append(host)
     return ", ".join(f"{fold(hosts)} ({state})" for state, hosts in hosts_in.items()) or "no host"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
+from mpilaunch.head.ending.host_ends import HostState
 from mpilaunch.head.ending.interrupts import Interrupts
 from mpilaunch.head.ending.stop import Stop
 from mpilaunch.head.nodes.daemons import Daemons
@@ -20,7 +21,7 @@ class HostInterrupts(Interrupts):
     """Signals to mpilaunch while independent commands run.
 
     Args:
-        at_work: the hosts at work, by name, and what each does; it is read at each interrupt.
+        at_work: returns the hosts at work.
         tell: tells the user of them.
     """
 
@@ -30,8 +31,8 @@ class HostInterrupts(Interrupts):
         daemons: Daemons,
         stop: Stop,
         say: Callable[[str], None],
-        at_work: Mapping[str, str],
-        tell: Callable[[Mapping[str, str]], None],
+        at_work: Callable[[], Iterable[HostState]],
+        tell: Callable[[Iterable[HostState]], None],
     ) -> None:
         super().__init__(job, daemons, stop, say)
         self._at_work, self._tell, self._told = at_work, tell, -SOON
@@ -41,7 +42,7 @@ class HostInterrupts(Interrupts):
         now = time.monotonic()
         if number == signal.SIGINT and not self._counted and now - self._told > SOON:
             self._told = now
-            self._tell(self._at_work)
+            self._tell(self._at_work())
             return False
         self._counted += 1
         return super().interrupt(number, self._counted)

@@ -7,9 +7,9 @@ A host that was not reached has the line that tells why, as ssh prints it there,
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from mpilaunch.head.ending.host_ends import HostEnd, HostEnds
+from mpilaunch.head.ending.host_ends import HostEnd, HostEnds, HostState
 from mpilaunch.head.nodes.failures import DETAILS_SHOWN, LONGEST_LINE, hint_of
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.spec import OutputPolicy
@@ -35,6 +35,11 @@ class PeerEnds(HostEnds):
         super().__init__(hosts, say)
         self._explained: set[str] = set()
 
+    def record(self, end: HostEnd) -> None:
+        super().record(end)
+        self._explain(end)
+        self._tell(end)
+
     def verdict(self) -> Verdict:
         return super().verdict()._replace(instead=tuple(self._last_lines()))
 
@@ -43,6 +48,10 @@ class PeerEnds(HostEnds):
         if outcome.cause != "interrupted":
             return verdict
         return verdict._replace(instead=(*self._last_lines(), self.interrupted))
+
+    def _tell(self, end: HostEnd) -> None:
+        """Tell a failure in the peer's words, now or at the end."""
+        raise NotImplementedError
 
     def _last_lines(self) -> list[str]:
         """Return the lines that are told at the end."""
@@ -74,16 +83,14 @@ class PdshEnds(PeerEnds):
         self._program, self._name = program, f"pdsh@{socket.gethostname().partition('.')[0]}"
         self.interrupted = f"{self._name}: interrupt, aborting."
 
-    def record(self, end: HostEnd) -> None:
-        super().record(end)
-        self._explain(end)
+    def _tell(self, end: HostEnd) -> None:
         exited = f"{self._program} exited with exit code {end.code}"
         for how in [exited] if not end.timeout else [TIMEOUT, exited] if self._program == "ssh" else [TIMEOUT]:
             self._say(f"{self._name}: {end.host}: {how}")
 
-    def tell_at_work(self, states: Mapping[str, str]) -> None:
+    def tell_at_work(self, states: Iterable[HostState]) -> None:
         self._say(f"{self._name}: interrupt (one more within 1 sec to abort)")
-        for host, state in states.items():
+        for host, state in states:
             self._say(f"{self._name}: {host}: {state}")
 
     def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
@@ -99,9 +106,7 @@ class ClushEnds(PeerEnds):
         self._quiet, self._folded = output.quiet, output.fold in ("lines", "blocks")
         self._later: dict[str, list[str]] = {}
 
-    def record(self, end: HostEnd) -> None:
-        super().record(end)
-        self._explain(end)
+    def _tell(self, end: HostEnd) -> None:
         how = TIMEOUT if end.timeout else f"exited with exit code {end.code}"
         if end.timeout or self._folded:
             self._later.setdefault(how, []).append(end.host)

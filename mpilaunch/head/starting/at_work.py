@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sized
 from itertools import islice
 
+from mpilaunch.head.ending.host_ends import HostState
 from mpilaunch.hosts.nodeset import fold
 
 SHOWN_AFTER, SHOWN_EVERY = 2.0, 0.5
@@ -18,14 +19,14 @@ class HostsAtWork:
     """The hosts at work.
 
     Attributes:
-        states: what each does, by name.
+        states: the name of each and what it does, by its index: one host may be named twice.
 
     Args:
         show: shows a line on the terminal, if there is one, in place of the one before.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
-        self.states: dict[str, str] = {}
+        self.states: dict[int, HostState] = {}
         self._show = show
 
     def show(self, total: int, left: Sized) -> None:
@@ -37,6 +38,6 @@ class HostsAtWork:
             self._show("")
             return
         more = len(self.states) - NAMED
-        named = fold(islice(self.states, NAMED)) + (f" and {more} more" if more > 0 else "")
+        named = fold(host for host, _ in islice(self.states.values(), NAMED)) + (f" and {more} more" if more > 0 else "")
         self._show(f"{total - len(left)}/{total}, waiting for {named}")
         asyncio.get_running_loop().call_later(SHOWN_EVERY, self._update, total, left)

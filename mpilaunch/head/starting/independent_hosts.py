@@ -98,12 +98,12 @@ class IndependentHosts:
             try:
                 await self._reach(index, name)
             finally:
-                self._at_work.states.pop(name, None)
+                self._at_work.states.pop(index, None)
 
     async def _reach(self, index: int, name: str) -> None:
         """Reach a host, start its command, wait for its end."""
         async with self._contacts:
-            self._at_work.states[name] = "connecting"
+            self._at_work.states[index] = name, "connecting"
             limit = self._job.deadlines.timeout or math.inf
             began = time.monotonic()
             failures = await self._start(index, min(limit, self._job.deadlines.start))
@@ -113,7 +113,7 @@ class IndependentHosts:
         elif failures:
             self._ends.unreached(failures)
         else:
-            self._at_work.states[name] = "command in progress"
+            self._at_work.states[index] = name, "command in progress"
             await self._see_through(self._daemons.links[index], left)
             return
         if self._waiting.pop(index, None) is not None:

@@ -88,9 +88,10 @@ def _hosts(parts: Mapping[str, str], around: Surroundings) -> list[str]:
     left_out = [("-x", parts.get("x,", "")), ("-X", _groups(source, parts.get("X,", "")))]
     if not any(text for _, text in named):
         raise InvalidArgument("no hosts", "name them with -w HOSTS, -g GROUP or --hostfile=FILE")
-    hosts = sorted(_expand(named) - _expand(left_out), key=_order)
-    count = whole(parts["pick"], "--pick") if "pick" in parts else len(hosts)
-    return sorted(random.sample(hosts, count), key=_order) if count < len(hosts) else hosts
+    hosts = list(_expand(named) - _expand(left_out))
+    if "pick" in parts:
+        hosts = random.sample(hosts, min(whole(parts["pick"], "--pick"), len(hosts)))
+    return sorted(hosts, key=_order)
 
 
 def _order(name: str) -> list[tuple[bool, int, int, str]]:

@@ -60,7 +60,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
             user, hosts = None, [name if "@" in name else f"{own}@{name}" for name in hosts]
     shown = {**_DEFAULTS, **parts, **({"local": "yes"} if local else {})}
     options = remote.job(hosts, None if local else user, shown) + weak("--stdin", "none")
-    options += weak("--host-failures", "pdsh:" + (os.path.basename(words[0]) if local and words else "ssh"))
+    options += weak("--host-failures", "pdsh:" + (os.path.basename(words[0]) if local else "ssh"))
     options += weak("--first-interrupt", "end" if "b" in parts else "status")
     if not local:
         for name in ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"):
@@ -78,7 +78,7 @@ def _listing(
     names = [name.rpartition("@")[2] for name in hosts]
     user, program = pwd.getpwuid(os.getuid()).pw_name, os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
     given = {**_DEFAULTS, **parts}
-    yes = {key: "Yes" if key in parts else "No" for key in "bNd"}
+    yes = {key: "Yes" if key in parts else "No" for key in "bd"}
     return f"""\
 -- DSH-specific options --
 Separate stderr/stdout	Yes

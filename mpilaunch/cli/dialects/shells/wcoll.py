@@ -10,7 +10,7 @@ from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translati
 from mpilaunch.cli.dialects.shells import remote
 from mpilaunch.hosts.nodeset import Span
 
-RCMD = "ssh exec rsh mrsh krb4 xcpu qsh mqsh"
+_RCMD = "ssh exec rsh mrsh krb4 xcpu qsh mqsh"
 """The modules of pdsh by which it reaches hosts; the first two exist here."""
 _MOST_FILES = 100
 """How deep files may include each other."""
@@ -62,7 +62,7 @@ class Collective:
         if item.text.startswith("^") or item.text == "-":
             return list(self._of_file(item.text[1:] if item.text != "-" else "/dev/stdin", ()))
         module = item.text.partition(":")[0]
-        if module in RCMD.split() and module != item.text:
+        if module in _RCMD.split() and module != item.text:
             self.modules.add(module)
             item = item.part(len(module) + 1)
         return _expand(item)
