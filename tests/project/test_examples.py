@@ -189,9 +189,27 @@ def test_torch_learns_on_two_hosts(shared: Path, hosts: Hosts) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("torch_ddp.py",), ("torch_resume.py", "one.pt")], ids=lambda words: words[0])
 def test_no_thread_of_gloo_is_left_when_python_ends(words: tuple[str, ...], tmp_path: Path) -> None:
-    """One that is at work then, and meets the end of the interpreter, aborts its rank."""
-    names = "print('threads:', *[open(path).read().strip() for path in glob.glob('/proc/self/task/*/comm')])"
-    program = f"import glob, runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__'); {names}"
+    """One that is at work then, and meets the end of the interpreter, aborts its rank.
+
+    Linux may still list a thread for a moment after it was joined: its number is cleared before it leaves the list.
+    """
+    program = """if True:
+        import glob, runpy, sys, time
+        del sys.argv[0]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        until = time.monotonic() + 5
+        while True:
+            names = []
+            for path in glob.glob("/proc/self/task/*/comm"):
+                try:
+                    names.append(open(path).read().strip())
+                except OSError:  # ended meanwhile
+                    pass
+            if not any("gloo" in name for name in names) or time.monotonic() > until:
+                break
+            time.sleep(0.02)
+        print("threads:", *names)
+    """
     done = launch("-np", "2", torch_python(), "-c", program, EXAMPLES / words[0], *words[1:], cwd=tmp_path)
     assert done.code == 0, done.words
     assert len(left := [line for line in done.lines if line.startswith("threads: ")]) == 2
