@@ -39,6 +39,8 @@ LOST_HEAD_STEPS = [[signal.SIGTERM, 2.0]]
 """Signals and waits before SIGKILL, when the head is lost."""
 LOOK_AGAIN = 1.0
 """Seconds to the next look at what survives a stop, where --drain sets no limit."""
+GROUP_LOOK = 0.05
+"""Seconds between looks at the process groups of independent commands that are being ended."""
 HELD = "what its command left running holds its output open, which is no longer read: redirect it, or give --drain more time"
 
 
@@ -274,6 +276,9 @@ class Daemon:
                 if self._worlds.drain:  # else wait, as ssh does, for what holds the output open
                     self._sweep_later()
                 self._check_finished()
+        elif self._processes.independent and self._processes.ending:
+            # What a command has started is no child of ours, and ends without an event.
+            self._timers.set("group", GROUP_LOOK, self._after_exits)
 
     def _sweep_later(self) -> None:
         """Set the deadline for processes that are stuck or have left their group; the end of the others is an event."""

@@ -82,7 +82,10 @@ class Launch:
             from mpilaunch.head.starting.independent_hosts import IndependentHosts
 
             stdin = SpooledStdin
-            host_ends = make_host_ends(len(job.job_map.nodes), job.output, self._say_as_it_is)
+            host_ends = make_host_ends(
+                len(job.job_map.nodes), job.output, self._say_as_it_is,
+                None if job.continue_on_error else partial(self._stop.begin, None),
+            )  # fmt: skip
             at_work = HostsAtWork(self._output.show_status)
             self._order = IndependentHosts(
                 job, self._daemons, self.ranks, self._output, starter, self.nodes_done, host_ends, at_work, self._lose,

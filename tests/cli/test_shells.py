@@ -73,6 +73,32 @@ def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:
     assert "which includes it" in refused("pdsh", f"-w ^{tmp_path}/c prog")
 
 
+def test_groups_of_pdsh_are_files_of_dsh_where_there_is_no_genders(tmp_path: Path) -> None:
+    own, other = tmp_path / "home" / ".dsh" / "group", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir(parents=True)
+    (own / "web").write_text("w[1-2]\n#include more\n")
+    (own / "more").write_text("w9\n")
+    (other / "web").write_text("hidden\n")
+    (other / "db").write_text("d1\nw2\n")
+    around = {"HOME": f"{tmp_path}/home", "DSHGROUP_PATH": f"/no/such:{other}", "PDSH_GENDERS_DIR": str(tmp_path)}
+    assert hosts_of("pdsh", "-g", "web,db", **around) == ["w1", "w2", "w9", "d1"]
+    assert hosts_of("pdsh", "-w", "w[1-4]", "-X", "db", **around) == ["w1", "w3", "w4"]
+    assert f"group 'nosuch' is unknown: there is neither a file of genders nor {own}/nosuch or " in refused(
+        "pdsh", "-g nosuch prog", **around
+    )
+
+
+def test_genders_tells_how_a_node_is_reached(tmp_path: Path) -> None:
+    (tmp_path / "genders").write_text("n[1-3] all\nn1 pdsh_rcmd_type=joe@ssh\nn2 pdsh_rcmd_type=exec\nn3 pdsh_rcmd_type=ann@\n")
+    around = {"PDSH_GENDERS_DIR": str(tmp_path)}
+    made = request(["-w", "n1,eve@n3,n4", "prog"], {"HOME": "/nowhere", **around}, "pdsh")
+    users = [(entry.name, entry.user) for text in made.settings["host"] for entry in parse_host_list(text)]
+    assert users == [("n1", "joe"), ("n3", "eve"), ("n4", None)]
+    assert hosts_of("pdsh", "-w", "n2", **around) == ["n2"]
+    assert "ssh and exec in one command" in refused("pdsh", "-w n[1-2] prog", **around)
+
+
 def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
     assert hosts_of("clush", "-w", "n10,n9,n1,n9", "-w", "m", "-x", "n1") == ["m", "n9", "n10"]
     assert hosts_of("clush", "-w", "n001,n[1, 10-11] n2", "-x", "n[1-99] ! n[11-20]") == ["n11", "n001"]
@@ -95,12 +121,17 @@ def test_clush_picks_hosts_at_random() -> None:
         ("pdsh", "-w a -t x prog", "-t: 'x' is not a number of seconds"),
         ("pdsh", "-w a -R rsh prog", "module 'rsh' of pdsh is not supported"),
         ("pdsh", "-w rsh:a prog", "module 'rsh' of pdsh is not supported"),
-        ("pdsh", "-w exec:a,ssh:b prog", "module"),
+        ("pdsh", "-w exec:a,ssh:b prog", "ssh and exec in one command are not supported"),
         ("pdsh", "-w a:22 prog", "'a:22' is not a host"),
         ("pdsh", "-w a,/[/ prog", "'/[/' is not a regular expression"),
         ("pdsh", "-w ^/no/such prog", "cannot read list of hosts '/no/such'"),
         ("pdsh", "-H a prog", "--host and --hostfile are not options of pdsh"),
-        ("pdsh", "-g all prog", "option -g is not supported"),
+        ("pdsh", "-g all prog", "group 'all' is unknown"),
+        ("pdsh", "-w a -X all prog", "group 'all' is unknown"),
+        ("pdsh", "-a prog", "-a: there is neither a file of genders nor /etc/machines"),
+        ("pdsh", "-A prog", "nodeattr: /etc/genders: error opening genders file"),
+        ("pdsh", "-g x -a prog", "-a and -A cannot be used with -g"),
+        ("pdsh", "-w a -M slurm prog", "module 'slurm' of pdsh is not supported"),
         ("clush", "-w a", "clush without a command is not supported"),
         ("clush", "prog", "no hosts"),
         ("clush", "-w a -R rsh prog", "worker 'rsh' is not supported"),

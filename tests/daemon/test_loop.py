@@ -714,6 +714,18 @@ def end_all(pids: str) -> None:
 # What cannot be killed
 
 
+def test_a_group_of_ended_processes_does_not_live() -> None:
+    """An init that collects no children, as in many containers, must not hold up the end of a command."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        try:
+            assert reaper.group_lives(process.pid)
+        finally:
+            process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not reaper.group_lives(process.pid)
+    assert not reaper.group_lives(process.pid)
+
+
 def test_what_cannot_be_killed_is_left_and_not_called_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaper, "SWEEP_SECONDS", 0.05)
     with subprocess.Popen(["sleep", "60"]) as process:

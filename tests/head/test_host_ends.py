@@ -25,6 +25,19 @@ def test_a_stop_names_the_hosts_that_were_stopped_and_those_that_never_began() -
     assert (verdict.detail.splitlines(), verdict.exit_code, verdict.instead) == (lines, 130, None)
 
 
+def test_the_first_failure_ends_all_where_that_is_wanted() -> None:
+    ended: list[str] = []
+    ends = HostEnds(5, print, lambda: ended.append("all"))
+    ends.exited("a1", RankEnd(0, code=0))
+    assert not ended
+    ends.exited("a2", RankEnd(1, code=3))
+    assert ended == ["all"]
+    ends.not_started(["a5"])
+    verdict = ends.verdict(["a2", "a3", "a4"])
+    lines = ["1 of 5 hosts failed", "a2: exit code 3", "a[3-4]: stopped", "a5: not started"]
+    assert (verdict.cause, verdict.detail.splitlines(), verdict.exit_code) == ("hosts-failed", lines, 3)
+
+
 def test_hosts_at_work_are_told_by_what_they_do() -> None:
     said: list[str] = []
     ends = HostEnds(5, said.append)

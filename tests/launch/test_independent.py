@@ -88,6 +88,25 @@ def test_the_time_limit_counts_for_each_host(hosts: Hosts) -> None:
     assert done.stderr == "error[hosts-failed]: node[01-02]: time limit of 2.5 s exceeded\n"
 
 
+def test_the_first_failure_ends_all_where_that_is_wanted(hosts: Hosts) -> None:
+    """What the commands have started ends too, without the grace time, though no daemon is told of its end."""
+    began = time.monotonic()
+    text = "case $(hostname) in node02) until [ -e up ]; do sleep 0.02; done; exit 3;; *) touch up; sleep 300; true;; esac"
+    words = ("--wdir", os.getcwd(), "--no-continue-on-error", "--grace", "120", "sh", "-c", text)
+    done = hosts.launch(*THREE, "--fanout", "2", *words)
+    assert (done.returncode, done.stdout) == (3, "")
+    lines = ["1 of 3 hosts failed", "    node02: exit code 3", "    node01: stopped", "    node03: not started"]
+    assert done.stderr == "error[hosts-failed]: " + "\n".join(lines) + "\n"
+    assert time.monotonic() - began < 60
+
+
+def test_a_host_that_is_not_reached_ends_all_where_that_is_wanted(hosts: Hosts) -> None:
+    done = hosts.launch("-H", "node[01,09]", "--independent", "--no-continue-on-error", "sh", "-c", "sleep 300; true")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error[hosts-failed]: "), done.stderr
+    assert "    node09: host name unknown\n" in done.stderr and "node09: not started" not in done.stderr, done.stderr
+
+
 def test_an_interrupt_names_stopped_hosts_and_those_that_never_began(hosts: Hosts) -> None:
     with running(hosts, *THREE, "--fanout", "2", "sh", "-c", "echo up; exec sleep 300") as job:
         assert lines_of(job, 2) == ["up", "up"]

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -150,6 +151,46 @@ def test_settings_and_hosts_are_listed_as_by_pdsh(links: Path, tmp_path: Path, l
         texts.append([text for text in done.stdout.splitlines() if "program path" not in text])
         assert ("warning" in done.stderr) == ("list" in line), done.stderr
     assert texts[1] == texts[0]
+
+
+GENDERS = """\
+n[1-4] compute,cpus=8,all
+n3 pdsh_all_skip
+n[1-2] altname=%n-eth0
+n4 pdsh_rcmd_type=joe@
+login1 login,altname=gw
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("-a", "-A", "-A -i", "-g compute", "-g 'compute&&~pdsh_all_skip'", "-g login,cpus=8", "-g login -x gw"),
+        *("-A -X login", "-A -X login -i", "-A -x n2", "-A -x n2-eth0", "-a -w n[1-4]", "-w n[1-9] -g compute"),
+        *("-w n2,n9 -g compute", "-w n1,n2 -i", "-w n1-eth0 -i", "-w gw,n9 -X login"),
+        *("-w n[1-4] -g login,all -X pdsh_all_skip", "-A -M genders", "-g nosuch", "-a -g all"),
+        *("-w n[1-4] -X cpus=8", "-g '('", "-F /no/such -a"),
+    ],
+)
+def test_hosts_of_genders_are_those_of_pdsh(links: Path, tmp_path: Path, line: str) -> None:
+    (tmp_path / "genders").write_text(GENDERS)
+    variables = {**environment(), b"PDSH_RCMD_TYPE": b"ssh", b"PDSH_GENDERS_DIR": bytes(tmp_path)}
+    ends = []
+    for program in ("/usr/bin/pdsh", links / "pdsh"):
+        done = subprocess.run([str(program), *shlex.split(line), "-q"], capture_output=True, env=variables, timeout=60)
+        ends.append((done.returncode, done.stdout.splitlines()[-1:]))
+    (code, hosts), (our_code, ours) = ends
+    assert (our_code != 0, ours) == (code != 0, hosts)
+
+
+def test_the_first_failure_ends_all_with_k(links: Path, tmp_path: Path) -> None:
+    """Debian's pdsh has no -k: these are the lines of the source of pdsh 2.35."""
+    text = "if [ %h = a ]; then until [ -e up ]; do sleep 0.02; done; exit 3; else touch up; sleep 300; true; fi"
+    words = [str(links / "pdsh"), "-k", "-f2", "-R", "exec", "-w", "a,b,c", "sh", "-c", text]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=environment())
+    name = f"pdsh@{socket.gethostname().partition('.')[0]}"
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert done.stderr == f"{name}: a: sh exited with exit code 3\n{name}: terminating all processes\n"
 
 
 def test_the_first_interrupt_tells_which_hosts_are_at_work_as_pdsh_does(links: Path) -> None:

@@ -27,7 +27,7 @@ from mpilaunch.placement.map_by import cpus_of, placement_policies
 from mpilaunch.text import did_you_mean, is_whole_number
 from mpilaunch_agents.registry import calling_back
 
-OF_EACH_BY_ITSELF = ("skip-unreachable", "continue-on-error", "leave-running")
+OF_EACH_BY_ITSELF = ("skip-unreachable", "leave-running")
 """Options that --independent implies."""
 OF_A_JOB = (
     *("mpi", "pmi-port", "profile", "bare-if-single", "node-rank", "gpus-per-rank", "bind-to", "report-bindings"),
@@ -93,6 +93,7 @@ def _spec(
         **settings.fields("python", "wdir", "master-addr", "master-port", "fanout", "show-secrets"),
         **settings.fields("bare-if-single", "pmi-port", "pmix-library"),
         **{name.replace("-", "_"): independent or settings[name] for name in OF_EACH_BY_ITSELF},
+        continue_on_error=settings["continue-on-error"] if settings.layer("continue-on-error") > Layer.DEFAULT else independent,
         independent=independent,
         first_interrupt=settings["first-interrupt"],
         window=settings["fanout"] if independent and settings.layer("fanout") > Layer.DEFAULT else None,

@@ -89,14 +89,25 @@ def living_groups(groups: set[int]) -> set[int]:
 
 
 def group_lives(group: int) -> bool:
-    """Return whether a process group has a member, which need not be a descendant."""
+    """Return whether a process group has a living member, which need not be a descendant.
+
+    An init that collects its children late, or as in many containers never, leaves members that have ended.
+    """
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    states = [_state(int(entry)) for entry in os.listdir("/proc") if entry.isdigit() and _is_member(int(entry), group)]
+    return not states or any(state not in ("", "Z", "X") for state in states)
+
+
+def _is_member(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group
+    except OSError:
+        return False  # it has just gone
 
 
 def kill_descendants() -> list[tuple[int, str]]:

@@ -1,7 +1,7 @@
 """What follows from the end of a rank and from the loss of a node: whether the other ranks end, and with which verdict.
 
 A rank that fails ends the job, and so does a lost node, unless --continue-on-error is given. Ranks that wait in MPI for one
-that has ended would wait for ever, so they end the job in any case. The ends of independent hosts are only recorded.
+that has ended would wait for ever, so they end the job in any case. For independent hosts `HostEnds` decides.
 """
 
 from __future__ import annotations
@@ -53,19 +53,23 @@ class Ends:
 
     def verdict(self) -> Verdict:
         """Return the verdict on ranks, or independent hosts, that have all ended by themselves."""
-        return verdict_of_ranks(self._state) if self._host_ends is None else self._host_ends.verdict()
+        return verdict_of_ranks(self._state) if self._host_ends is None else self._host_ends.verdict(self._stopped_hosts())
 
     def verdict_of_stop(self, outcome: Verdict) -> Verdict:
         """Return the verdict on ranks, or independent hosts, that were asked to end."""
-        failed, stopped, finished = self._state.other_ranks(None)
         if self._host_ends is not None:
-            names = [self._ranks.node_name(rank) for rank in stopped if rank in self._state.ends]
-            return self._host_ends.verdict_of_stop(outcome, names)
+            return self._host_ends.verdict_of_stop(outcome, self._stopped_hosts())
+        failed, stopped, finished = self._state.other_ranks(None)
         verdict = outcome._replace(stopped=stopped, finished=finished)
         if self._continue_on_error or verdict.cause == "node-lost":
             hosts = tuple(self._ranks.node_name(end.rank) for end in failed)
             verdict = verdict._replace(failed_after=failed, hosts=hosts)
         return verdict
+
+    def _stopped_hosts(self) -> list[str]:
+        """Return the names of the independent hosts whose commands were ended."""
+        _, stopped, _ = self._state.other_ranks(None)
+        return [self._ranks.node_name(rank) for rank in stopped if rank in self._state.ends]
 
     def rank_ended(self, end: RankEnd) -> None:
         """Handle the end of a rank, which `state` has."""
@@ -73,7 +77,7 @@ class Ends:
         if self._host_ends is not None:
             self._host_ends.exited(self._ranks.node_name(end.rank), end)
         # With --continue-on-error too, other ranks may wait in MPI for ever for one that fails between init and finalize.
-        if end.failed and not (self._continue_on_error and end.mpi in ("absent", "finalized")):
+        elif end.failed and not (self._continue_on_error and end.mpi in ("absent", "finalized")):
             if not self._stop.begun:
                 self._suspects.ask()
             self._stop.begin(None)

@@ -1,6 +1,6 @@
 """How the commands of independent hosts failed, and the verdict on all of them.
 
-Each failure is one fact of one host: no host's changes that of another, and none ends the others.
+Each failure is one fact of one host: no host's changes that of another, and none ends the others unless that is wanted.
 """
 
 from __future__ import annotations
@@ -44,16 +44,19 @@ class HostEnds:
 
     Args:
         say: takes a line for the user.
+        end_all: ends the commands of all hosts, where a failure is to do so.
     """
 
-    def __init__(self, hosts: int, say: Callable[[str], None]) -> None:
-        self._hosts, self._say = hosts, say
+    def __init__(self, hosts: int, say: Callable[[str], None], end_all: Callable[[], None] | None = None) -> None:
+        self._hosts, self._say, self._end_all = hosts, say, end_all
         self._ends: list[HostEnd] = []
         self._left: list[str] = []
 
     def record(self, end: HostEnd) -> None:
         """Record a failure."""
         self._ends.append(end)
+        if self._end_all is not None:
+            self._end_all()
 
     def exited(self, host: str, end: RankEnd) -> None:
         """Record the end of a command; one that we have stopped is recorded by the reason."""
@@ -79,12 +82,17 @@ class HostEnds:
         """Record that nothing was started on these hosts, since the job ends."""
         self._left += hosts
 
-    def verdict(self) -> Verdict:
-        """Return the verdict on all hosts, when each is done: hosts with the same failure share a line."""
+    def verdict(self, stopped: Sequence[str] = ()) -> Verdict:
+        """Return the verdict on all hosts, when each is done: hosts with the same failure share a line.
+
+        Args:
+            stopped: hosts whose commands were ended.
+        """
         if not self._ends:
             return Verdict(ExitCode.OK, "ok")
-        lines = self._lines()
-        failed = len({end.host for end in self._ends})
+        hosts = {end.host for end in self._ends}
+        failed = len(hosts)
+        lines = self._lines() + self._lines_of_others([name for name in stopped if name not in hosts])
         lines = lines if len(lines) == 1 else [f"{failed} of {self._hosts} hosts failed", *lines]
         failures = [end.failure for end in self._ends if end.failure is not None]
         shown = [failure for failure in failures if failure.cause not in CONFIGURED]
@@ -98,9 +106,7 @@ class HostEnds:
 
     def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
         """Return the verdict when all commands were asked to end, and on which hosts they were stopped."""
-        lines = [outcome.detail, *self._lines()]
-        lines += [f"{fold(names)}: {how}" for names, how in ((stopped, "stopped"), (self._left, "not started")) if names]
-        return outcome._replace(detail="\n".join(lines))
+        return outcome._replace(detail="\n".join((outcome.detail, *self._lines(), *self._lines_of_others(stopped))))
 
     def tell_at_work(self, states: Iterable[HostState]) -> None:
         """Tell which hosts are at work, and what each does."""
@@ -112,6 +118,10 @@ class HostEnds:
         for end in self._ends:
             hosts_of.setdefault(end.text, []).append(end.host)
         return [f"{fold(names)}: {text}" for text, names in sorted(hosts_of.items(), key=_frequency)]
+
+    def _lines_of_others(self, stopped: Sequence[str]) -> list[str]:
+        """Return a line for the hosts whose commands were ended, and one for those on which none was started."""
+        return [f"{fold(names)}: {how}" for names, how in ((stopped, "stopped"), (self._left, "not started")) if names]
 
 
 def at_work_text(states: Iterable[HostState]) -> str:

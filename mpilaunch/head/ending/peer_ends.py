@@ -16,8 +16,8 @@ from mpilaunch.job.spec import OutputPolicy
 from mpilaunch.job.verdict import Verdict
 
 TIMEOUT = "command timeout"
-INTERRUPTED = 1
-"""Exit code of pdsh after an interrupt."""
+ENDED = 1
+"""Exit code of pdsh after an interrupt, and after a failure that ended all commands."""
 VAGUE = ("agent-failed", "connection-closed", "daemon-failed")
 """Causes of which only the output of the node, or of the agent, tells what happened."""
 
@@ -31,8 +31,8 @@ class PeerEnds(HostEnds):
 
     interrupted = "Keyboard interrupt."
 
-    def __init__(self, hosts: int, say: Callable[[str], None]) -> None:
-        super().__init__(hosts, say)
+    def __init__(self, hosts: int, say: Callable[[str], None], end_all: Callable[[], None] | None = None) -> None:
+        super().__init__(hosts, say, end_all)
         self._explained: set[str] = set()
 
     def record(self, end: HostEnd) -> None:
@@ -40,8 +40,8 @@ class PeerEnds(HostEnds):
         self._explain(end)
         self._tell(end)
 
-    def verdict(self) -> Verdict:
-        return super().verdict()._replace(instead=tuple(self._last_lines()))
+    def verdict(self, stopped: Sequence[str] = ()) -> Verdict:
+        return super().verdict(stopped)._replace(instead=tuple(self._last_lines()))
 
     def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
         verdict = super().verdict_of_stop(outcome, stopped)
@@ -78,8 +78,10 @@ class PdshEnds(PeerEnds):
         program: what runs the command: "ssh", or with `-R exec` the command itself.
     """
 
-    def __init__(self, hosts: int, say: Callable[[str], None], program: str) -> None:
-        super().__init__(hosts, say)
+    def __init__(
+        self, hosts: int, say: Callable[[str], None], program: str, end_all: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(hosts, say, end_all)
         self._program, self._name = program, f"pdsh@{socket.gethostname().partition('.')[0]}"
         self.interrupted = f"{self._name}: interrupt, aborting."
 
@@ -95,14 +97,23 @@ class PdshEnds(PeerEnds):
 
     def verdict_of_stop(self, outcome: Verdict, stopped: Sequence[str]) -> Verdict:
         verdict = super().verdict_of_stop(outcome, stopped)
-        return verdict._replace(exit_code=INTERRUPTED) if outcome.cause == "interrupted" else verdict
+        return verdict._replace(exit_code=ENDED) if outcome.cause == "interrupted" else verdict
+
+    def verdict(self, stopped: Sequence[str] = ()) -> Verdict:
+        verdict = super().verdict(stopped)
+        return verdict._replace(exit_code=ENDED) if self._end_all is not None and self._ends else verdict
+
+    def _last_lines(self) -> list[str]:
+        return [f"{self._name}: terminating all processes"] if self._end_all is not None and self._ends else []
 
 
 class ClushEnds(PeerEnds):
     """clush: HOST: exited with exit code 3; with folded output equal codes of several hosts at the end."""
 
-    def __init__(self, hosts: int, say: Callable[[str], None], output: OutputPolicy) -> None:
-        super().__init__(hosts, say)
+    def __init__(
+        self, hosts: int, say: Callable[[str], None], output: OutputPolicy, end_all: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__(hosts, say, end_all)
         self._quiet, self._folded = output.quiet, output.fold in ("lines", "blocks")
         self._later: dict[str, list[str]] = {}
 
@@ -121,9 +132,11 @@ class ClushEnds(PeerEnds):
         return lines
 
 
-def host_ends(hosts: int, output: OutputPolicy, say: Callable[[str], None]) -> HostEnds:
-    """Return the failures of a job of so many hosts, in the style of its --host-failures."""
+def host_ends(
+    hosts: int, output: OutputPolicy, say: Callable[[str], None], end_all: Callable[[], None] | None = None
+) -> HostEnds:
+    """Return the failures of a job of so many hosts, in the style of its --host-failures; a failure calls `end_all`."""
     style, _, program = output.host_failures.partition(":")
     if style == "pdsh":
-        return PdshEnds(hosts, say, program or "ssh")
-    return ClushEnds(hosts, say, output) if style == "clush" else HostEnds(hosts, say)
+        return PdshEnds(hosts, say, program or "ssh", end_all)
+    return ClushEnds(hosts, say, output, end_all) if style == "clush" else HostEnds(hosts, say, end_all)

@@ -108,17 +108,17 @@ class IndependentHosts:
             began = time.monotonic()
             failures = await self._start(index, min(limit, self._job.deadlines.start))
             left = limit - (time.monotonic() - began)
-        if failures and left <= 0:
-            self._ends.timed_out(failures[0].name, limit)
-        elif failures:
-            self._ends.unreached(failures)
-        else:
+        if not failures:
             self._at_work.states[index] = name, "command in progress"
             await self._see_through(self._daemons.links[index], left)
             return
         if self._waiting.pop(index, None) is not None:
             self._lose(index)
             self._daemons.links[index].give_up("its command did not start")
+        if left <= 0:
+            self._ends.timed_out(failures[0].name, limit)
+        else:
+            self._ends.unreached(failures)
 
     async def _start(self, index: int, seconds: float) -> list[NodeFailure]:
         """Start the command of a host within `seconds`; return why that failed."""

@@ -42,10 +42,13 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     collective = Collective(parts, around)
     hosts, modules = collective.hosts, collective.modules
     for module in modules or {parts.get("R", "ssh")}:
-        if module not in ("ssh", "exec") or len(modules) > 1:
+        if module not in ("ssh", "exec"):
             hint = "use -R ssh, or -R exec with the command that reaches a host"
             raise InvalidArgument(f"module '{module}' of pdsh is not supported", hint)
+    if len(modules) > 1:
+        raise InvalidArgument("ssh and exec in one command are not supported", "run pdsh once for the hosts of each")
     local = (modules or {parts.get("R", "ssh")}) == {"exec"}
+    remote.check_left(hosts)
     if "q" in parts:
         return collective.notes + Translation(text=_listing(parts, words, around.environ, hosts, local=local)), [*words]
     if not words:
@@ -62,6 +65,7 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     options = remote.job(hosts, None if local else user, shown) + weak("--stdin", "none")
     options += weak("--host-failures", "pdsh:" + (os.path.basename(words[0]) if local else "ssh"))
     options += weak("--first-interrupt", "end" if "b" in parts else "status")
+    options += Translation(("--no-continue-on-error",)) + weak("--exit-code", "first") if "k" in parts else Translation()
     if not local:
         for name in ("PDSH_SSH_ARGS", "PDSH_SSH_ARGS_APPEND"):
             options += remote.ssh_options(name, re.sub("-l ?%u|%[hu]", "", around.environ.get(name, "")))
@@ -107,7 +111,7 @@ Debugging       	{yes["d"]}
 _VERSION = f"""\
 pdsh-2.34 (mpilaunch {__version__})
 rcmd modules: ssh,exec (default: ssh)
-misc modules: (none)"""
+misc modules: genders,dshgroup,machines"""
 _MODULES = """\
 2 modules loaded:
 
@@ -123,8 +127,6 @@ Active: yes
 """
 
 
-_GROUPS = "-w @GROUP names a group of ClusterShell's files, -w ^FILE a file of hosts"
-
 DIALECT = Dialect(
     name="pdsh",
     title="pdsh",
@@ -133,9 +135,12 @@ DIALECT = Dialect(
         # Hosts
         part("w", "HOSTS", "one rank on each: ranges, ^FILE, -HOST, /REGEX/, user@HOST, ssh:HOST, @GROUP, - for stdin", "w,"),
         part("x", "HOSTS", "leave these out", "x,"),
-        refused("g X", "QUERY", _GROUPS),
-        refused("a A i", "", _GROUPS),
-        refused("F", "FILE", _GROUPS),
+        part("g", "QUERY", "the hosts of a query of genders, or of a file in /etc/dsh/group; of those of -w only these", "g,"),
+        part("X", "QUERY", "leave the hosts of a query or a group out", "X,"),
+        acts("a", "", lambda: keep("a", "a"), "all nodes of genders but those with pdsh_all_skip, or those in /etc/machines"),
+        acts("A", "", lambda: keep("a", "A"), "all nodes of genders"),
+        part("F", "FILE", "this file of genders"),
+        part("i", "", "the other names of hosts in genders: altname, or the node of one"),
         refused("j P", "LIST", "run mpilaunch itself inside the job: it uses the nodes of Slurm and PBS"),
         # Reaching them
         part("R", "NAME", "ssh, or exec: the command runs here, once for each host"),
@@ -143,10 +148,11 @@ DIALECT = Dialect(
         part("f", "N", "`--fanout N`, 32 without it: on so many hosts at a time, the next begins when one is done"),
         part("t", "SECONDS", "`--ssh-option ConnectTimeout=SECONDS`, 10 without it"),
         part("u", "SECONDS", "`--timeout SECONDS`, for each host"),
-        refused("M", "NAMES", "mpilaunch has no modules of pdsh"),
+        part("M", "NAMES", "where groups are: genders, dshgroup, machines"),
         acts("L", "", lambda: Translation(text=_MODULES), "print the modules"),
         acts("V", "", lambda: Translation(text=_VERSION), "print the version"),
         # Output and end
+        part("k", "", "`--no-continue-on-error`: the first failure ends the commands of all hosts"),
         part("S", "", "`--exit-code largest`; without it `--exit-code zero`"),
         part("N", "", "no `--tag`; without it `--tag '{host}: '`"),
         acts("q", "", lambda: keep("q", "q"), "print the settings and the hosts as pdsh does; see also `--dry-run`"),

@@ -1,4 +1,7 @@
-"""The hosts of a command line of pdsh, its working collective: those of -w or WCOLL without those of -x."""
+"""The hosts of a command line of pdsh, its working collective: those of -w, of groups or of WCOLL without those of -x and -X.
+
+Groups are queries of genders where that is installed, else the files of dsh.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,20 @@ from collections.abc import Iterator, Mapping
 
 from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation
 from mpilaunch.cli.dialects.shells import remote
+from mpilaunch.cli.dialects.shells.genders import Genders
 from mpilaunch.hosts.nodeset import Span
 
+CLUSTERSHELL_GROUPS = "-w @GROUP names a group of ClusterShell's files, -w ^FILE a file of hosts"
 _RCMD = "ssh exec rsh mrsh krb4 xcpu qsh mqsh"
 """The modules of pdsh by which it reaches hosts; the first two exist here."""
 _MOST_FILES = 100
 """How deep files may include each other."""
+_DSH_GROUPS = "/etc/dsh/group"
+"""Folder of the groups of dsh, beside that in the home directory; DSHGROUP_PATH has others, separated by colons."""
+_MACHINES = "/etc/machines"
+"""The file of all hosts, for -a without genders."""
+_MISC = ("genders", "dshgroup", "machines")
+"""The modules of pdsh for groups that exist here."""
 _LONGEST_NUMBER = 18
 """Digits of a host's number that count."""
 
@@ -28,34 +39,103 @@ class Collective:
     """
 
     def __init__(self, parts: Mapping[str, str], around: Surroundings) -> None:
-        """Read the lists of `w,` and `x,`, or WCOLL; raises InvalidArgument and UsageError."""
+        """Read the lists of `w,` and `x,`, the groups, or WCOLL; raises InvalidArgument and UsageError.
+
+        Args:
+            parts: also `a` ("a" or "A": all nodes), `g,` and `X,` (groups), `i`, `F` and `M`; see `genders`.
+        """
         self.modules: set[str] = set()
         self.notes = Translation()
         self._around = around
-        text = parts.get("w,") or (f"^{around.environ['WCOLL']}" if around.environ.get("WCOLL") else "")
-        if not text:
-            raise InvalidArgument("no hosts", "name them with -w HOSTS, -w ^FILE or the variable WCOLL")
-        hosts: list[str] = []
-        excluded: set[str] = set()
-        patterns: list[tuple[bool, str]] = []
-        items = [(False, item.strip()) for item in Span.of(text, "-w").split()]
-        items += [(True, item.strip()) for item in Span.of(parts.get("x,", ""), "-x").split()]
-        for without, item in items:
+        genders = _genders(parts, around.environ)
+        self.hosts: list[str] = []
+        self._excluded: set[str] = set()
+        self._patterns: list[tuple[bool, str]] = []
+        self._expand_list(parts.get("w,", ""), parts.get("x,", ""))
+        if not self.hosts and not parts.get("w,"):
+            self._take_groups(parts, genders)
+        self._filter()
+        if genders is not None:
+            self._apply_genders(parts, genders)
+        elif out := parts.get("X,"):
+            left_out = set(self._of_dsh(out))
+            self.hosts = [name for name in self.hosts if name not in left_out]
+
+    def _expand_list(self, named: str, without: str) -> None:
+        """Read the lists of -w and -x."""
+        items = [(False, item.strip()) for item in Span.of(named, "-w").split()]
+        items += [(True, item.strip()) for item in Span.of(without, "-x").split()]
+        for is_out, item in items:
             if item.text.startswith("-") and item.text != "-":
-                without, item = True, item.part(1)
+                is_out, item = True, item.part(1)
             if item.text.startswith("/"):
-                patterns.append((without, item.text[1:].removesuffix("/")))
-            elif without:
-                excluded.update(self._names(item))
+                self._patterns.append((is_out, item.text[1:].removesuffix("/")))
+            elif is_out:
+                self._excluded.update(self._names(item))
             else:
-                hosts += self._names(item)
-        hosts = [name for name in hosts if name not in excluded and name.rpartition("@")[2] not in excluded]
-        for without, pattern in patterns:
+                self.hosts += self._names(item)
+
+    def _take_groups(self, parts: Mapping[str, str], genders: Genders | None) -> None:
+        """Take the hosts of -a, -A or -g, or those of WCOLL."""
+        groups, all_nodes = parts.get("g,"), parts.get("a")
+        if groups and all_nodes:
+            raise InvalidArgument("-a and -A cannot be used with -g", "leave one out")
+        if genders is not None and all_nodes:
+            self.hosts = genders.all()
+        elif genders is not None and groups:
+            self.hosts = list(dict.fromkeys(name for query in groups.split(",") for name in genders.query(query)))
+        elif groups:
+            self.hosts = list(dict.fromkeys(self._of_dsh(groups)))
+        elif all_nodes:
+            if not os.path.isfile(_MACHINES):
+                message = f"-a: there is neither a file of genders nor {_MACHINES}"
+                raise InvalidArgument(message, f"install genders and describe the hosts in its file; {CLUSTERSHELL_GROUPS}")
+            self.hosts = list(self._of_file(_MACHINES, ()))
+        elif path := self._around.environ.get("WCOLL"):
+            self.hosts = list(self._of_file(path, ()))
+        else:
+            raise InvalidArgument("no hosts", "name them with -w HOSTS, -w ^FILE or the variable WCOLL")
+
+    def _filter(self) -> None:
+        """Leave out the hosts of -x, and those that regular expressions leave out."""
+        out = self._excluded
+        hosts = [name for name in self.hosts if name not in out and name.rpartition("@")[2] not in out]
+        for is_out, pattern in self._patterns:
             try:
-                hosts = [name for name in hosts if bool(re.search(pattern, name.rpartition("@")[2])) != without]
+                hosts = [name for name in hosts if bool(re.search(pattern, name.rpartition("@")[2])) != is_out]
             except re.error as error:
                 raise InvalidArgument(f"'/{pattern}/' is not a regular expression: {error}", "like /node0[1-4]/") from None
         self.hosts = hosts
+
+    def _apply_genders(self, parts: Mapping[str, str], genders: Genders) -> None:
+        """Apply -g to the hosts of a list, -X, the other names of nodes, and how nodes are reached."""
+        listed = bool(parts.get("w,") or not (parts.get("g,") or parts.get("a")))
+        if listed and (queries := parts.get("g,")):
+            kept = genders.with_other_names(name for query in queries.split(",") for name in genders.query(query))
+            self.hosts = [name for name in self.hosts if name.rpartition("@")[2] in kept]
+        queries = ",".join(filter(None, (parts.get("X,"), "pdsh_all_skip" if parts.get("a") == "a" else "")))
+        if queries:
+            out = genders.with_other_names(name for query in queries.split(",") for name in genders.query(query))
+            self.hosts = [name for name in self.hosts if name.rpartition("@")[2] not in out]
+        if listed == ("i" in parts):
+            self.hosts = [genders.other_name(name) for name in self.hosts]
+        ways = [(name, *genders.reached_by(name)) for name in self.hosts]
+        self.hosts = [f"{user}@{name}" if user and "@" not in name else name for name, user, _ in ways]
+        if any(module for *_, module in ways):
+            self.modules.update(module or parts.get("R", "ssh") for *_, module in ways)
+
+    def _of_dsh(self, groups: str) -> Iterator[str]:
+        """Yield the hosts of groups of dsh, which are files."""
+        environ = self._around.environ
+        folders = [os.path.join(environ["HOME"], ".dsh", "group")] if environ.get("HOME") else []
+        folders += (environ.get("DSHGROUP_PATH") or _DSH_GROUPS).split(":")
+        for group in groups.split(","):
+            paths = [os.path.join(folder, group) for folder in folders]
+            path = next(filter(os.path.isfile, paths), None)
+            if path is None:
+                message = f"group '{group}' is unknown: there is neither a file of genders nor {' or '.join(paths)}"
+                raise InvalidArgument(message, f"write one host to a line of such a file; {CLUSTERSHELL_GROUPS}")
+            yield from self._of_file(path, ())
 
     def _names(self, item: Span) -> list[str]:
         """Return the names of an item: of a file, or of a list after the name of a module."""
@@ -82,6 +162,17 @@ class Collective:
             for word in line.partition("#")[0].split():
                 for item in Span.of(word, path, number).split():
                     yield from _expand(item)
+
+
+def _genders(parts: Mapping[str, str], environ: Mapping[str, str]) -> Genders | None:
+    """Return what genders knows, None where its file is not there or -M has chosen other modules; raises InvalidArgument."""
+    genders = Genders(parts.get("F"), environ)
+    chosen = [name for name in (parts.get("M") or environ.get("PDSH_MISC_MODULES", "")).split(",") if name]
+    for name in chosen:
+        if name not in _MISC:
+            raise InvalidArgument(f"module '{name}' of pdsh is not supported", f"the modules are {', '.join(_MISC)}")
+    wanted = "F" in parts or "i" in parts or parts.get("a") == "A" or "genders" in chosen
+    return genders if wanted or (not chosen and genders.is_there()) else None
 
 
 def _expand(item: Span) -> list[str]:
