@@ -41,7 +41,8 @@ class OpensshAgent(ProcessAgent):
         settings = list(self.options.ssh_options)
         settings += ["BatchMode=yes", f"ConnectTimeout={max(1, math.ceil(self.options.connect_timeout))}"]
         # RemoteCommand and forwardings in the configuration are meant for the user's interactive logins.
-        settings += ["RemoteCommand=none", "ClearAllForwardings=yes"]
+        # A master connection that the user's ssh keeps is used; a process of ours would stay as a new one's master.
+        settings += ["RemoteCommand=none", "ClearAllForwardings=yes", "ControlMaster=no"]
         if self.options.insecure_host_keys:
             settings += ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR"]
         argv = ["ssh", "-T"]

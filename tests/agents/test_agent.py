@@ -76,6 +76,7 @@ def test_empty_template_is_an_error() -> None:
 def test_openssh_call() -> None:
     agent = OpensshAgent(AgentOptions(ssh_options=("Ciphers=aes128-ctr",), connect_timeout=2.5))
     settings = ["Ciphers=aes128-ctr", "BatchMode=yes", "ConnectTimeout=3", "RemoteCommand=none", "ClearAllForwardings=yes"]
+    settings += ["ControlMaster=no"]
     expected = ["ssh", "-T", *(word for setting in settings for word in ("-o", setting))]
     assert agent.argv(PLAIN, COMMAND) == [*expected, "--", "node07", JOINED]
     assert agent.argv(NODE, COMMAND) == [*expected, "-p", "2222", "-l", "ann", "--", "node07", JOINED]
@@ -162,10 +163,17 @@ def test_ssh_option_without_name_or_value_is_an_error(text: str) -> None:
         config_line(text)
 
 
+@pytest.mark.parametrize(
+    "text", ["LogLevel=ERROR", "PasswordAuthentication=no", "ConnectionAttempts 3", "checkhostip=no", "UpdateHostKeys=no"]
+)
+def test_ssh_options_that_change_nothing_here_are_accepted(text: str) -> None:
+    assert config_line(text) == ""
+
+
 def test_ssh_option_that_cannot_be_honoured_names_the_other_agent() -> None:
     with pytest.raises(UsageError) as caught:
-        load("ssh", AgentOptions(ssh_options=("ControlMaster=auto",)))
-    assert caught.value.message == "--ssh-option 'ControlMaster=auto': the agent ssh cannot honour ControlMaster"
+        load("ssh", AgentOptions(ssh_options=("PermitLocalCommand=yes",)))
+    assert caught.value.message == "--ssh-option 'PermitLocalCommand=yes': the agent ssh cannot honour PermitLocalCommand"
     assert caught.value.hint == "--agent openssh uses the system's ssh, which knows all of its options"
     with pytest.raises(UsageError, match=r"cannot honour ProxyJmp; did you mean ProxyJump\?"):
         config_line("ProxyJmp=a")

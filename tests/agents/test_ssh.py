@@ -337,6 +337,9 @@ def test_a_silent_jump_host_is_connected_again(monkeypatch: pytest.MonkeyPatch) 
     async def route() -> Route:
         return Route(HostSettings("far", {"proxyjump": ["one,two"]}), None)
 
+    async def opened(connections: Connections) -> Any:
+        return await connections.open(Node(0, "far", (), ""), asyncio.ensure_future(route()), ["true"], Recorder())
+
     made: list[Silent] = []
     used: list[Silent] = []
     monkeypatch.setattr(Connections, "_connect_hop", connect)
@@ -346,10 +349,10 @@ def test_a_silent_jump_host_is_connected_again(monkeypatch: pytest.MonkeyPatch) 
         connections = Connections(AgentOptions(connect_timeout=0.05), SshSettings())
         for _ in range(3):
             with pytest.raises(AgentFailure, match="timeout"):
-                await connections.open(asyncio.ensure_future(route()), ["true"], Recorder())
+                await opened(connections)
         with pytest.raises(asyncio.TimeoutError):
             # Whoever connects again gives an attempt less time than the agent would.
-            await asyncio.wait_for(connections.open(asyncio.ensure_future(route()), ["true"], Recorder()), 0.01)
+            await asyncio.wait_for(opened(connections), 0.01)
         await connections.close()
 
     asyncio.run(main())

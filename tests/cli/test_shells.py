@@ -169,6 +169,11 @@ def test_options_of_ssh_become_settings() -> None:
     text = "-2 -qx -p 22 -p2222 -l joe -i '/a b/key' -oA=1 -o 'B yes' -J gate"
     settings = ["ForwardX11=no", "Port=22", "Port=2222", "User=joe", "IdentityFile=/a b/key", "A=1", "B=yes", "ProxyJump=gate"]
     assert list(remote.ssh_options("-o", text).words[1::2]) == settings
+    forwarded = remote.ssh_options("-o", "-AKe none -S /a/cm")
+    assert list(forwarded.words[1::2]) == [
+        *("ForwardAgent=yes", "GSSAPIAuthentication=yes", "EscapeChar=none", "ControlPath=/a/cm"),
+    ]
+    assert "your ssh agent" in forwarded.notes[0][0]
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=20)

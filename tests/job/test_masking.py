@@ -30,6 +30,7 @@ OPEN_NAMES = [
     *("MONKEY", "DONKEY", "PASSAGE", "AUTHOR", "AUTHORS", "KEYBOARD", "KEYBOARD_LAYOUT", "TOKENIZERS_PARALLELISM", "PATH"),
     *("PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "COMPASS", "BYPASS", "PASS_THROUGH", "AUTH_METHOD", "HOTKEY"),
     *("COOKIE_DOMAIN", "SECRETARY", "", "_", "--port", "-p", "PYTHONPATH", "passenger", "POWER", "KEYSTONE", "LR", "TOKENIZER"),
+    *("PasswordAuthentication", "NumberOfPasswordPrompts"),
 ]
 
 

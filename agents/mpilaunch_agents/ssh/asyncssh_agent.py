@@ -1,4 +1,5 @@
-"""The agent `ssh`: connects by asyncssh in the head's own process, one connection per channel.
+"""The agent `ssh`: connects by asyncssh in the head's own process, one connection per channel; a host to which the user's own
+ssh keeps a master connection is reached by that.
 
 A host's settings are those that OpenSSH's `ssh -G` prints. The agent checks host keys and never asks for a password or a
 passphrase. It refuses options that it does not support and names the agent `openssh`, which supports them. asyncssh takes 0.1 s
@@ -16,14 +17,15 @@ from mpilaunch.agent import AgentOptions, Channel, ChannelEvents, Node
 from mpilaunch.errors import UsageError
 from mpilaunch.text import did_you_mean
 from mpilaunch_agents.openssh import OpensshAgent
+from mpilaunch_agents.ssh import masters
 from mpilaunch_agents.ssh.settings import Route, SshSettings, connect_tcp
 
 if TYPE_CHECKING:
     from mpilaunch_agents.ssh.connection import Connections
 
 SETTINGS = """
-    AddressFamily BindAddress CASignatureAlgorithms CertificateFile Ciphers Compression ConnectTimeout EnableSSHKeySign
-    ForwardAgent GlobalKnownHostsFile GSSAPIAuthentication GSSAPIDelegateCredentials GSSAPIKeyExchange
+    AddressFamily BindAddress CASignatureAlgorithms CertificateFile Ciphers Compression ConnectTimeout ControlPath
+    EnableSSHKeySign ForwardAgent GlobalKnownHostsFile GSSAPIAuthentication GSSAPIDelegateCredentials GSSAPIKeyExchange
     HostbasedAuthentication HostKeyAlgorithms HostKeyAlias Hostname IdentitiesOnly IdentityAgent IdentityFile KexAlgorithms
     MACs PKCS11Provider Port PreferredAuthentications ProxyCommand ProxyJump PubkeyAuthentication RekeyLimit SendEnv
     ServerAliveCountMax ServerAliveInterval SetEnv StrictHostKeyChecking TCPKeepAlive User UserKnownHostsFile
@@ -33,6 +35,12 @@ SUPPORTED = {name.lower(): name for name in SETTINGS.split()}
 
 ALWAYS_SET = {"batchmode": "yes", "clearallforwardings": "yes", "forwardx11": "no", "requesttty": "no"}
 """Settings that this agent always uses: accepted, without effect."""
+HARMLESS = """
+    AddKeysToAgent CheckHostIP ConnectionAttempts ControlMaster ControlPersist EscapeChar HashKnownHosts
+    KbdInteractiveAuthentication LogLevel NumberOfPasswordPrompts PasswordAuthentication UpdateHostKeys VisualHostKey
+""".lower().split()
+"""Settings that change nothing here, whatever their value: mpilaunch tries again until --start-timeout, asks for nothing, never
+starts a master connection, prints no messages of ssh and writes no file of keys."""
 
 
 class SshAgent:
@@ -53,7 +61,7 @@ class SshAgent:
         if self._connections is None:
             self._connections = asyncio.ensure_future(self._load())
         try:
-            return await (await asyncio.shield(self._connections)).open(route, command, events)
+            return await (await asyncio.shield(self._connections)).open(node, route, command, events)
         except BaseException:
             route.cancel()
             if not isinstance(unused := (await asyncio.gather(route, return_exceptions=True))[0], BaseException):
@@ -67,6 +75,8 @@ class SshAgent:
 
     async def _route_to(self, node: Node) -> Route:
         settings = await self._settings.of(node.name, node.user, node.port, self._overrides)
+        if await masters.answers(settings):
+            return Route(settings, None, by_master=True)
         return Route(settings, await connect_tcp(settings) if settings.direct else None)
 
     async def _load(self) -> Connections:
@@ -87,7 +97,7 @@ def config_line(text: str) -> str:
     if match is None:
         raise UsageError("ssh-option", f"--ssh-option '{text}': not of the form Name=value", hint="for example Port=2222")
     name, value = match.groups()
-    if ALWAYS_SET.get(name.lower()) == value.lower():
+    if ALWAYS_SET.get(name.lower()) == value.lower() or name.lower() in HARMLESS:
         return ""
     if name.lower() not in SUPPORTED:
         raise UsageError(

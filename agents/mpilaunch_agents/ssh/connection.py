@@ -21,9 +21,11 @@ from typing import Any, cast
 
 import asyncssh
 
-from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEvents
+from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, Node
 from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch.text import shell_line
+from mpilaunch_agents.openssh import OpensshAgent
+from mpilaunch_agents.ssh import masters
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
 from mpilaunch_agents.ssh.keys import Identities, KeyFiles, KnownKeys, read_public_keys
 from mpilaunch_agents.ssh.settings import HostSettings, Route, SshSettings, connect_tcp, has_failed
@@ -54,6 +56,10 @@ OVERRIDES = {
 HOP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<bracketed>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?/?")
 
 
+Tunnel = asyncssh.SSHClientConnection | HostSettings
+"""What leads on from a jump host: a connection to it, or its settings where a master connection to it answers."""
+
+
 class _Client(asyncssh.SSHClient):
     """Decides about a host key that is not known; `refused` is the cause of a refusal."""
 
@@ -74,18 +80,23 @@ class Connections:
         self._options = options
         self._settings = settings
         self._keys = KeyFiles()
+        self._openssh = OpensshAgent(options)
         self._files: dict[str, int] = {}
-        self._jumps: dict[str, asyncio.Task[asyncssh.SSHClientConnection]] = {}
+        self._jumps: dict[str, asyncio.Task[Tunnel]] = {}
         self._jump_started: dict[str, float] = {}
-        self._abandoned: list[asyncio.Task[asyncssh.SSHClientConnection]] = []
+        self._abandoned: list[asyncio.Task[Tunnel]] = []
         # The loop holds a reference to every open connection, so none vanishes from here before it is closed.
         self._connections: weakref.WeakSet[asyncssh.SSHClientConnection] = weakref.WeakSet()
 
-    async def open(self, route: asyncio.Task[Route], command: Sequence[str], events: ChannelEvents) -> SshChannel:
+    async def open(
+        self, node: Node, route: asyncio.Task[Route], command: Sequence[str], events: ChannelEvents
+    ) -> Channel:
         """Log in and start the command; raises AgentFailure."""
         limit, started = self._options.connect_timeout, time.monotonic()
         try:
-            settings, connection = await asyncio.wait_for(route, limit)
+            settings, connection, by_master = await asyncio.wait_for(route, limit)
+            if by_master:
+                return await self._openssh.open(node, command, events)
             limit = min(limit, float(settings.get("connecttimeout") or limit))
             try:
                 opening = self._open(settings, connection, command, events)
@@ -105,6 +116,7 @@ class Connections:
             task.cancel()
         await asyncio.gather(*jumps, return_exceptions=True)
         await self._settings.close()
+        await self._openssh.close()
         for connection in list(self._connections):
             connection.abort()
             await connection.wait_closed()
@@ -136,7 +148,7 @@ class Connections:
         return cast(SshChannel, session)
 
     async def _connect(
-        self, settings: HostSettings, tunnel: asyncssh.SSHClientConnection | None, direct: socket.socket | None = None
+        self, settings: HostSettings, tunnel: Tunnel | None, direct: socket.socket | None = None
     ) -> asyncssh.SSHClientConnection:
         """Log in to a host, over a TCP connection or through another host's connection if given."""
         checking = settings.get("stricthostkeychecking").lower()
@@ -150,9 +162,9 @@ class Connections:
                 settings.port,
                 username=settings.get("user"),
                 config=[self._file(_asyncssh_config(settings, defaults))],
-                tunnel=tunnel,
+                tunnel=None if isinstance(tunnel, HostSettings) else tunnel,
                 sock=direct,
-                proxy_command=_proxy_command(settings),
+                proxy_command=_proxy_command(settings, tunnel if isinstance(tunnel, HostSettings) else None),
                 client_factory=lambda: client,
                 known_hosts=None if any_key else (known.trusted, known.authorities, known.revoked),
                 host_key_alias=settings.get("hostkeyalias") or None,
@@ -170,14 +182,14 @@ class Connections:
         except asyncssh.HostKeyNotVerifiable as error:
             raise AgentFailure(client.refused, one_line(error)) from error
         except asyncssh.PermissionDenied as error:
-            raise AgentFailure("key-refused", one_line(error) + _unused_keys(identities)) from error
+            raise AgentFailure("key-refused", one_line(error) + _unused_keys(identities) + masters.hint(settings)) from error
         self._connections.add(connection)
         return connection
 
     # Jump hosts
 
-    async def _tunnel(self, settings: HostSettings, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection | None:
-        """Return the jump host's connection for a host, None for none; hosts with the same jump hosts share it.
+    async def _tunnel(self, settings: HostSettings, under_way: tuple[str, ...]) -> Tunnel | None:
+        """Return what leads to a host from its jump host, None for none; hosts with the same jump hosts share it.
 
         Args:
             under_way: jump hosts whose connection requires this host, to detect a cycle.
@@ -202,12 +214,14 @@ class Connections:
             if f"{jump.replace(' ', '')},".startswith(f"{path},") and self._jump_started[path] < before:
                 self._abandoned.append(self._jumps.pop(path))
 
-    async def _connect_hop(self, hop: str, tunnel: Any, under_way: tuple[str, ...]) -> asyncssh.SSHClientConnection:
+    async def _connect_hop(self, hop: str, tunnel: Tunnel | None, under_way: tuple[str, ...]) -> Tunnel:
         match = HOP.fullmatch(hop)
         if match is None:
             raise AgentFailure("agent-failed", f"ProxyJump '{hop}' is not of the form [user@]host[:port]")
         host, port = match["bracketed"] or match["host"], int(match["port"]) if match["port"] else None
         settings = await self._settings.of(host, match["user"], port, ())
+        if await masters.answers(settings):
+            return settings
         tunnel = tunnel or await self._tunnel(settings, under_way)
         return await self._connect(settings, tunnel, None if tunnel or not settings.direct else await connect_tcp(settings))
 
@@ -244,8 +258,10 @@ def _asyncssh_config(settings: HostSettings, defaults: HostSettings) -> str:
     return "".join(f"{name} {value}\n" for name, value in lines)
 
 
-def _proxy_command(settings: HostSettings) -> Sequence[str] | None:
-    """Return ProxyCommand as OpenSSH runs it, with the user's shell."""
+def _proxy_command(settings: HostSettings, jump: HostSettings | None) -> Sequence[str] | None:
+    """Return ProxyCommand as OpenSSH runs it, with the user's shell, or what connects through the master of a jump host."""
+    if jump is not None:
+        return masters.forward_command(jump, settings.host, settings.port)
     command = settings.get("proxycommand")
     if not command:
         return None
@@ -283,5 +299,5 @@ def _unused_keys(identities: Identities) -> str:
     return text
 
 
-def _is_closed(task: asyncio.Task[asyncssh.SSHClientConnection]) -> bool:
-    return task.done() and task.result().is_closed()
+def _is_closed(task: asyncio.Task[Tunnel]) -> bool:
+    return task.done() and isinstance(tunnel := task.result(), asyncssh.SSHClientConnection) and tunnel.is_closed()

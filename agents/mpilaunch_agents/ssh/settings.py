@@ -153,10 +153,16 @@ def has_failed(task: asyncio.Task[Any]) -> bool:
 
 
 class Route(NamedTuple):
-    """How a host is reached: its settings, and the TCP connection to it unless a jump host or a proxy command leads there."""
+    """How a host is reached.
+
+    Attributes:
+        connection: the TCP connection to it unless a jump host, a proxy command or a master connection leads there.
+        by_master: a master connection of the user's own ssh does.
+    """
 
     settings: HostSettings
     connection: socket.socket | None
+    by_master: bool = False
 
     def close(self) -> None:
         """Close the connection."""

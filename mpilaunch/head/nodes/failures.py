@@ -20,7 +20,8 @@ HINTS = {
     "unreachable": "check the network between this machine and the node",
     "host-key-unknown": "log in once with ssh, or add its key to known_hosts; --insecure-host-keys skips the check",
     "host-key-changed": "if the node was set up anew, remove its old key: ssh-keygen -R NAME; else somebody may be listening",
-    "key-refused": "log in without a password first: ssh-copy-id, or load your key into ssh-agent; user=NAME in the hostfile",
+    "key-refused": "log in without a password first: ssh-copy-id, or load your key into ssh-agent; user=NAME in the hostfile; "
+    "where a login asks for a code, keep a master connection: ControlPath in ssh_config(5)",
     "agent-missing": "install it, or choose another --agent",
     "python-missing": "install python3 there, or use --python /path/to/python3",
     "python-too-old": "use --python /path/to/a/newer/python3",

@@ -25,6 +25,8 @@ _LAST = re.compile(
 _NEVER_A_COUNT = re.compile(r"\w*(SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?")
 _NUMBER_OR_SWITCH = re.compile(r"\d{1,4}|true|false|yes|no|on|off|none|basic|digest|oauth2?", re.IGNORECASE)
 """Values of `--auth`, `--pass` and the like that are not secret: a number, a switch, a method."""
+_METHOD = ("AUTHENTICATION", "PROMPTS")
+"""Last words of names that choose a method: PasswordAuthentication of ssh."""
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 _FORMS = re.compile(
@@ -86,6 +88,8 @@ _CLIENT_WORD = re.compile(rf"(?<![\w.-])(?:{'|'.join([*map(re.escape, _CLIENTS),
 def is_secret_name(name: str) -> bool:
     """Return whether the value of a variable, an option or a member with this name is likely secret."""
     words = [word.upper() for word in _WORDS.findall(name)]
+    if words and words[-1] in _METHOD:
+        return False
     if any(_ANYWHERE.fullmatch(word) or _KEY.fullmatch(word) for word in words):
         return True
     # PWD is a directory, but MYSQL_PWD a password.
@@ -163,6 +167,8 @@ def _is_secret(name: str, value: str) -> bool:
     if not value or not is_secret_name(name):
         return False
     words = [word.upper() for word in _WORDS.findall(name)]
+    if words and words[-1] in _METHOD:
+        return False
     if any(_NEVER_A_COUNT.fullmatch(word) for word in words):
         return True
     if any(_ANYWHERE.fullmatch(word) or _KEY.fullmatch(word) for word in words):

@@ -106,9 +106,11 @@ def _filled(line: str, fields: Mapping[str, str], template: bool) -> str:
 
 
 _ARGUMENT = {"-p": "Port", "-l": "User", "-i": "IdentityFile", "-J": "ProxyJump", "-o": "", "-c": "Ciphers", "-m": "MACs"}
+_ARGUMENT |= {"-b": "BindAddress", "-S": "ControlPath", "-I": "PKCS11Provider", "-e": "EscapeChar"}
 """Option of ssh with an argument to the name of its setting."""
 _ALONE = {"-4": "AddressFamily=inet", "-6": "AddressFamily=inet6", "-C": "Compression=yes", "-a": "ForwardAgent=no"}
-_ALONE |= {"-x": "ForwardX11=no", "-T": "RequestTTY=no", "-q": "", "-2": "", "-n": ""}
+_ALONE |= {"-x": "ForwardX11=no", "-T": "RequestTTY=no", "-q": "", "-2": "", "-n": "", "-A": "ForwardAgent=yes"}
+_ALONE |= {"-K": "GSSAPIAuthentication=yes", "-k": "GSSAPIDelegateCredentials=no"}
 """Option of ssh without an argument to its setting, "" for none."""
 
 
@@ -120,11 +122,14 @@ def ssh_options(source: str, text: str) -> Translation:
     except ValueError as error:
         raise InvalidArgument(f"{source}: {error}", "quote words as for a shell") from None
     settings: list[str] = []
+    notes: tuple[tuple[str, int], ...] = ()
     while words:
         word = words.pop(0)
         flag, value = word[:2], word[2:]
         if flag not in _ARGUMENT | _ALONE:
             raise InvalidArgument(f"{source}: option '{word}' of ssh is not supported", hint)
+        if flag == "-A":
+            notes += ((f"{source}: -A lets root on each host use your ssh agent while its command runs", 0),)
         if flag in _ALONE:
             settings += filter(None, (_ALONE[flag],))
             words[:0] = [f"-{value}"] if value else []
@@ -132,4 +137,4 @@ def ssh_options(source: str, text: str) -> Translation:
         if not (value := value or (words.pop(0) if words else "")):
             raise InvalidArgument(f"{source}: {flag} needs a value", hint)
         settings.append(re.sub(r"^(\w+)\s*=?\s*", r"\1=", value) if flag == "-o" else f"{_ARGUMENT[flag]}={value}")
-    return Translation(tuple(word for setting in settings for word in ("--ssh-option", setting)))
+    return Translation(tuple(word for setting in settings for word in ("--ssh-option", setting)), notes)
