@@ -118,7 +118,8 @@ class Console:
                 return
             self.warn("unread output was not printed")
         if verdict.cause == "ok":
-            self.note(f"all ranks succeeded after {verdict.seconds:.1f} s", level=1)
+            who = "ranks" if verdict.finished else "hosts"
+            self.note(f"all {who} succeeded after {verdict.seconds:.1f} s", level=1)
         elif verdict.instead is not None:
             self.lines(verdict.instead)
         elif (verdict.cause, verdict.exit_code) != ("interrupted", BROKEN_PIPE):

@@ -145,8 +145,8 @@ OPTIONS = (
     Option(OUTPUT, "--merge-stderr-to-stdout", "", "send the ranks' stderr to their stdout"),
     Option(OUTPUT, "--fold", "", "print identical output once, at the end, after the names of its nodes"),
     Option(OUTPUT, "--fold-style", "",
-        "with --fold: the names before each line, before blocks of stdout, or stdout of all hosts in order, not merged",
-        OneOf("lines", "blocks", "hosts"), default="lines"),
+        "with --fold: the names before each line, before blocks of stdout, or stdout of all hosts in order, not merged; or how "
+        "it differs from the most frequent one (diff)", OneOf("lines", "blocks", "hosts", "diff"), default="lines"),
     Option(OUTPUT, "--host-failures", "",
         "with --independent: name failed hosts at the end, or each as it fails, as clush or pdsh:PROGRAM does",
         OneOf("end", "clush", "pdsh:"), default="end"),

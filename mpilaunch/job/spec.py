@@ -38,7 +38,8 @@ class OutputPolicy(NamedTuple):
         copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
         merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
         fold: print equal output once, at the end, after the names of its nodes: before each of its "lines", or
-            stdout in "blocks"; or print stdout at the end, not merged, in the order of "hosts".
+            stdout in "blocks"; or print stdout at the end, not merged, in the order of "hosts", or as "diff" to the most
+            frequent one.
         local_ranks: print only the output of these ranks of each node; None: of all.
         host_failures: failed independent hosts are told together at the "end", or each as it fails, as "clush" does it, or
             "pdsh:PROGRAM", which runs the commands by PROGRAM.

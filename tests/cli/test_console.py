@@ -68,6 +68,8 @@ def test_a_job_that_went_well_is_no_news() -> None:
     verdict = Verdict(0, "ok", finished=(0, 1), seconds=1.25)
     assert said(lambda console: console.verdict(verdict)) == ""
     assert said(lambda console: console.verdict(verdict), verbose=1) == "note: all ranks succeeded after 1.2 s\n"
+    verdict = verdict._replace(finished=())
+    assert said(lambda console: console.verdict(verdict), verbose=1) == "note: all hosts succeeded after 1.2 s\n"
 
 
 def test_a_reader_that_went_away_is_no_error() -> None:

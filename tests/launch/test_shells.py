@@ -103,6 +103,9 @@ def told(errors: str) -> list[str]:
         f"clush -bN -w {W} 'echo same'",
         f"clush -b -w {W} 'sleep 2.5; echo late'",
         f"clush -L -w {W} 'echo a; hostname'",
+        "clush --diff -w node0[1-4] 'echo same; test $(hostname) != node03 || echo more; seq 9; echo ---'",
+        "clush --diff -w node0[1-3] 'test $(hostname) = node02 || seq 3'",
+        f"clush -B --diff -w {W} 'echo same >&2'",
     ],
 )
 def test_gathered_output_is_that_of_clush_byte_for_byte(hosts: Hosts, links: Path, line: str) -> None:

@@ -34,6 +34,8 @@ OF_A_JOB = (
     *("max-restarts", "spares", "checkpoint-prefix"),
 )
 """Options for ranks that know of each other or are placed on CPUs and GPUs, which --independent excludes."""
+OF_HOSTS = ("first-interrupt", "host-failures")
+"""Options that need --independent."""
 
 
 def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[str, str]) -> JobSpec:
@@ -60,6 +62,8 @@ def _spec(
     if independent and (other := next((name for name in OF_A_JOB if settings.layer(name) == Layer.COMMAND_LINE), None)):
         message = f"--independent and --{other} cannot be used together"
         raise UsageError("option-conflict", message, hint="leave one out: independent commands are no ranks of a job")
+    if not independent and (alone := next((name for name in OF_HOSTS if settings.layer(name) == Layer.COMMAND_LINE), None)):
+        raise UsageError("option-conflict", f"--{alone} needs --independent", hint="add --independent, or leave it out")
     machine, nodes = inputs.machine, mapped.allocation.nodes
     slot_count = None if mapped.slots_by else mapped.allocation.slot_count
     job = JobSpec(

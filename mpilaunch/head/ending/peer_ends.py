@@ -114,7 +114,7 @@ class ClushEnds(PeerEnds):
         self, hosts: int, say: Callable[[str], None], output: OutputPolicy, end_all: Callable[[], None] | None = None
     ) -> None:
         super().__init__(hosts, say, end_all)
-        self._quiet, self._folded = output.quiet, output.fold in ("lines", "blocks")
+        self._quiet, self._folded = output.quiet, output.fold in ("lines", "blocks", "diff")
         self._later: dict[str, list[str]] = {}
 
     def _tell(self, end: HostEnd) -> None:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 
 from mpilaunch.head.nodes.link import NodeLink
+from mpilaunch.head.os_limits import start_thread
+from mpilaunch.head.output.folded import Folded, folded
 from mpilaunch.head.output.live import LiveLine
 from mpilaunch.head.output.rank_files import STREAMS, RankFile, is_printed, open_files, streams_of
 from mpilaunch.head.output.writer import Writer
 from mpilaunch.head.safe_files import write_all
-from mpilaunch.hosts.nodeset import fold, fold_numbers
 from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_lines
 from mpilaunch.job.output.tags import BoundTag, parse_tag
 from mpilaunch.job.spec import JobSpec
@@ -36,8 +38,6 @@ LAST_WRITES = 2.0
 """Seconds in which our reader must take at least one block of a `Writer`, once the end was asked for."""
 MOST_FOLDED = 64 << 20
 """Bytes that --fold collects; beyond them output is printed as it comes."""
-RULE = f"{'-' * 15}\n"
-"""Above and below the names of the nodes of a block."""
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in (0x09, 0x0A)}
 """Control characters, which a terminal would interpret, and their escaped forms."""
 
@@ -183,7 +183,10 @@ class OutputForwarder:
         for channel, stream in self._streams.items():
             if stream.open:
                 self.end(channel)
-        self._print_folded()
+        if self._job.output.fold == "diff" and self._folded is not None:
+            await self._print_differences()
+        else:
+            self._print_folded()
         for live in self._live.values():
             live.close()
         self._live = {}
@@ -283,26 +286,35 @@ class OutputForwarder:
         folded.setdefault((stream.kind, stream.rank), bytearray()).extend(lines)
         self._folded_bytes += len(lines)
         if self._folded_bytes > MOST_FOLDED:
-            self._print_folded()
+            self._print_folded("blocks" if self._job.output.fold == "diff" else None)
             self._folded = None
             self.say(f"mpilaunch: warning: --fold: over {MOST_FOLDED >> 20} MiB of output, no longer folded from here on\n")
 
-    def _print_folded(self) -> None:
-        """Print each text once, after the names of the nodes that wrote it, or the ranks when a node has several."""
-        form = self._job.output.fold
-        groups: dict[tuple[int, bytes, int], list[int]] = {}
-        for (kind, rank), whole in sorted((self._folded or {}).items()):
-            groups.setdefault((kind, bytes(whole), rank if form == "hosts" else 0), []).append(rank)
-        one_each = len(self._nodes) == len(set(self._nodes.values()))
-        if form == "blocks":
-            groups = dict(sorted(groups.items(), key=lambda group: -len(group[1])))
-        for (kind, text, _), ranks in groups.items():
-            names = [self._job.allocation.nodes[self._nodes[rank]].name for rank in ranks]
-            if form == "blocks":
-                count = f" ({len(ranks)})" if len(ranks) > 1 else ""
-                header = f"{RULE}{fold(names)}{count}\n{RULE}" if self._job.output.tag else ""
-                self._put(kind, header.encode() + self._tagged(kind, text, b""))
-                continue
-            label = f"{fold(names)}: " if one_each else f"[{fold_numbers(ranks)}] "
-            label = "" if form == "hosts" and not self._job.output.tag else label
-            self._put(kind, self._tagged(kind, text, label.encode()))
+    def _print_folded(self, style: str | None = None) -> None:
+        """Print what is kept for the end, each text once."""
+        self._put_folded(self._folded_texts(style or self._job.output.fold or ""))
+
+    async def _print_differences(self) -> None:
+        """Print them when a thread has found them, which may take seconds, unless `abandon` comes first."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        texts: list[Folded] = []
+
+        def find() -> None:
+            texts.extend(self._folded_texts("diff"))
+            with suppress(RuntimeError):  # the loop is closed: mpilaunch is ending
+                loop.call_soon_threadsafe(done.set)
+
+        start_thread(threading.Thread(target=find, name="mpilaunch-differences", daemon=True))
+        while not done.is_set() and not self._abandoned:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(done.wait(), LAST_WRITES)
+        self._put_folded(texts if done.is_set() else ())
+
+    def _put_folded(self, texts: Iterable[Folded]) -> None:
+        for each in texts:
+            self._put(each.kind, each.header.encode() + self._tagged(each.kind, each.text, each.label.encode()))
+
+    def _folded_texts(self, style: str) -> Iterator[Folded]:
+        names = {rank: self._job.allocation.nodes[node].name for rank, node in self._nodes.items()}
+        outputs = {stream: bytes(text) for stream, text in (self._folded or {}).items()}
+        return folded(outputs, names, style, tagged=bool(self._job.output.tag))

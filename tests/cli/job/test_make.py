@@ -293,3 +293,10 @@ def test_what_nobody_said_is_the_default_of_the_job_spec() -> None:
     found: dict[str, Any] = {"head_python": made.head_python, "directory": os.getcwd()}
     plain = JobSpec(made.job_id, made.apps, made.allocation, made.job_map, **found)
     assert made == plain
+
+
+@pytest.mark.parametrize("words", ["--first-interrupt status", "--host-failures clush"])
+def test_what_is_said_of_independent_hosts_needs_them(words: str) -> None:
+    with pytest.raises(UsageError, match=f"{words.split()[0]} needs --independent"):
+        job(f"-H a {words}")
+    assert job(f"-H a {words} --independent").independent

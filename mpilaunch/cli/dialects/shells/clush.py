@@ -65,10 +65,13 @@ def finish(parts: Mapping[str, str], words: Sequence[str], around: Surroundings)
     options += weak("--host-failures", "clush")
     options += remote.ssh_options("-o", "" if local else parts.get("o", ""))
     options += weak("--stdin", "none" if "n" in parts or os.isatty(0) else "all")
-    if "b" in parts or "B" in parts:
-        if "L" in parts:
-            raise InvalidArgument("-b with -L is not supported", "leave -b out: -L prints the lines in the order of the hosts")
-        options += Translation(("--fold", "--fold-style=blocks", *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
+    gathered = [flag for flag in ("b", "B", "diff") if flag in parts]
+    if gathered and "L" in parts:
+        hint = "leave one out: -L prints the lines in the order of the hosts"
+        raise InvalidArgument(f"{'--diff' if 'diff' in parts else '-b'} with -L is not supported", hint)
+    if gathered:
+        style = "--fold-style=diff" if "diff" in parts else "--fold-style=blocks"
+        options += Translation(("--fold", style, *(("--merge-stderr-to-stdout",) if "B" in parts else ())))
     elif "L" in parts:
         options += Translation(("--fold", "--fold-style=hosts"))
     fields = {"%%": "=%", "%hosts": "host", "%host": "host", "%h": "host", "%rank": "number", "%n": "number"} if local else {}
@@ -158,7 +161,7 @@ DIALECT = Dialect(
         part("L", "", "`--fold --fold-style hosts`"),
         part("N", "", "no `--tag`; without it `--tag '{host}: '`"),
         part("S maxrc", "", "`--exit-code largest`; without it `--exit-code zero`"),
-        refused("diff", "", "-b prints equal output once; compare the blocks with diff"),
+        part("diff", "", "`--fold --fold-style diff`"),
         refused("r regroup", "", "-b names the hosts by ranges"),
         acts("outdir", "DIR", partial(output_files, "--output-file"), "`--output-file DIR/{host} --copy`"),
         acts("errdir", "DIR", partial(output_files, "--error-file"), "`--error-file DIR/{host} --copy`"),
