@@ -154,9 +154,25 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
             lines,
             ("mpirun", "Hydra", "pdsh"),
         ),
+        *hosts_cases(every, quick),
         *mpi_cases(hosts, quick),
         *torch_cases(quick),
     ]
+
+
+def hosts_cases(every: tuple[str, ...], quick: bool) -> Iterator[Case]:
+    """Yield commands on hosts that are on their own, in the options of pdsh and clush."""
+    rounds, both = 2 if quick else 5, ("pdsh", "clush")
+    eight = Work(("hostname",), len(every), every, prints=every, dialect="pdsh", options=("-f", "8"))
+    yield Case("hosts-window", f"{len(every)} ssh hosts, 8 at a time, `hostname`", eight, rounds, 60.0, peers=both)
+    names = tuple(f"n{number:03}" for number in range(1, 201))
+    here = Work(("echo", "%h"), len(names), names, prints=names, dialect="pdsh", options=("-R", "exec"))
+    yield Case("hosts-exec", "200 hosts, `-R exec`, `echo %h`", here, rounds, 60.0, peers=both)
+    count, three = 100_000, every[:3]
+    header = ("-" * 15, f"{three[0][:-1]}[1-3] (3)", "-" * 15)
+    whole = tuple(sorted((*header, *map(str, range(1, count + 1)))))
+    folds = Work(("seq", str(count)), 3, three, tagged=True, prints=whole, dialect="clush", options=("-b",))
+    yield Case("hosts-fold", f"3 ssh hosts, `-b`, {count:,} equal lines each", folds, rounds, 200.0, peers=("clush",))
 
 
 def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:

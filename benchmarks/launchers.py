@@ -25,6 +25,10 @@ class Work:
     tagged: bool = False
     prints: tuple[str, ...] = ()
     """The lines of all ranks together, sorted, where the output is not what is measured."""
+    dialect: str = ""
+    """For hosts on their own: the launcher, pdsh or clush, whose options mpilaunch gets too."""
+    options: tuple[str, ...] = ()
+    """Options of that launcher."""
 
     @property
     def on_each(self) -> int:
@@ -82,6 +86,8 @@ ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 
 
 
 def _mpilaunch(work: Work) -> list[str]:
+    if work.dialect:
+        return ["--dialect", work.dialect, *{"pdsh": _pdsh, "clush": _clush}[work.dialect](work)]
     where = ["-H", work.slots] if work.hosts else ["--oversubscribe"]
     return ["-np", str(work.ranks), *where, *(["--tag-output"] if work.tagged else []), *work.program]
 
@@ -103,11 +109,11 @@ def _hydra(work: Work) -> list[str]:
 
 
 def _pdsh(work: Work) -> list[str]:
-    return ["-R", "ssh", "-S", *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
+    return ["-R", "ssh", *work.options, "-S", *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
 
 
 def _clush(work: Work) -> list[str]:
-    return ["-S", *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
+    return ["-S", *work.options, *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
 
 
 def _torchrun(work: Work) -> list[str]:

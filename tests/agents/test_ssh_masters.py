@@ -14,25 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agents.ssh import ask
+from tests.support.agents.ssh import ask, control_path, master
 from tests.support.hosts import Hosts
 from tests.support.launching import MPILAUNCH, wait_until
 
 pytestmark = pytest.mark.testbed
 
 CLOSED = ("PubkeyAuthentication=no",)
-
-
-@contextlib.contextmanager
-def master(hosts: Hosts, host: str, path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Let the head's user keep a master connection to a host."""
-    argv = ["ssh", "-N", "-M", "-o", setting(path), "-o", "BatchMode=yes", host]
-    with hosts.popen(argv, stdin=subprocess.DEVNULL) as ssh:
-        try:
-            wait_until(path.is_socket, "the master listens")
-            yield ssh
-        finally:
-            ssh.kill()
 
 
 @pytest.fixture
@@ -43,13 +31,9 @@ def path(hosts: Hosts) -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def setting(path: Path) -> str:
-    return f"ControlPath={str(path).replace('%', '%%')}"
-
-
 @pytest.mark.parametrize("agent", ["ssh", "openssh"])
 def test_a_live_master_is_used_and_none_is_started(hosts: Hosts, path: Path, agent: str) -> None:
-    options = {"ssh_options": [setting(path), "ControlMaster=auto"]}
+    options = {"ssh_options": [control_path(path), "ControlMaster=auto"]}
     if agent == "ssh":
         assert ask(hosts, agent, "node02", **options) == [["", "node02", 0]]
         assert not path.exists(), "a connection of our own is no master"
@@ -59,7 +43,7 @@ def test_a_live_master_is_used_and_none_is_started(hosts: Hosts, path: Path, age
 
 
 def test_a_job_runs_over_a_master_and_is_lost_with_it(hosts: Hosts, path: Path) -> None:
-    words = ("-H", "node02:2", "--ssh-option", setting(path), "--reconnect-timeout", "1")
+    words = ("-H", "node02:2", "--ssh-option", control_path(path), "--reconnect-timeout", "1")
     with master(hosts, "node02", path) as ssh, hosts.sshd_with("node02", *CLOSED):
         done = hosts.launch(*words, "-np", "2", "sh", "-c", "seq 20000; hostname")
         assert (done.returncode, done.stdout.count("node02"), done.stdout.count("\n"), done.stderr) == (0, 2, 40002, "")
@@ -76,7 +60,7 @@ def test_a_job_runs_over_a_master_and_is_lost_with_it(hosts: Hosts, path: Path) 
 def test_a_jump_host_is_passed_by_its_master(hosts: Hosts, path: Path) -> None:
     config = hosts.ssh / "config"
     before = config.read_text() if config.exists() else None
-    way = f"Host node03\n  ProxyJump node02\nHost node02\n  {setting(path).replace('=', ' ', 1)}\n"
+    way = f"Host node03\n  ProxyJump node02\nHost node02\n  {control_path(path).replace('=', ' ', 1)}\n"
     config.write_text(way + (before or ""))
     try:
         with master(hosts, "node02", path), hosts.sshd_with("node02", *CLOSED):
@@ -88,14 +72,15 @@ def test_a_jump_host_is_passed_by_its_master(hosts: Hosts, path: Path) -> None:
 
 def test_a_master_that_refuses_more_sessions_leaves_a_connection_of_our_own(hosts: Hosts, path: Path) -> None:
     with hosts.sshd_with("node02", "MaxSessions=1"), master(hosts, "node02", path):
-        answers = ask(hosts, "ssh", [{"name": "node02"}] * 3, ["sh", "-c", "sleep 0.5; hostname"], ssh_options=[setting(path)])
+        options = {"ssh_options": [control_path(path)]}
+        answers = ask(hosts, "ssh", [{"name": "node02"}] * 3, ["sh", "-c", "sleep 0.5; hostname"], **options)
     assert answers == [["", "node02", 0]] * 3
 
 
 def test_a_refused_login_says_that_no_master_answers(hosts: Hosts, path: Path) -> None:
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as stale, hosts.sshd_with("node02", *CLOSED):
         for _ in range(2):
-            ((cause, message, _),) = ask(hosts, "ssh", "node02", ssh_options=[setting(path)])
+            ((cause, message, _),) = ask(hosts, "ssh", "node02", ssh_options=[control_path(path)])
             assert cause == "key-refused"
             assert message.endswith(f"; no master connection answers at {path}, `ssh -fNM node02` would start one"), message
             if not path.exists():
@@ -106,4 +91,4 @@ def test_no_other_users_socket_is_asked(hosts: Hosts, path: Path) -> None:
     """He could read, and answer, all that a session brings."""
     with master(hosts, "node01", path):
         os.chown(path, 65534, 65534)
-        assert ask(hosts, "ssh", "node02", ssh_options=[setting(path)]) == [["", "node02", 0]]
+        assert ask(hosts, "ssh", "node02", ssh_options=[control_path(path)]) == [["", "node02", 0]]

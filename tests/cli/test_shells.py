@@ -99,6 +99,14 @@ def test_genders_tells_how_a_node_is_reached(tmp_path: Path) -> None:
     assert "ssh and exec in one command" in refused("pdsh", "-w n[1-2] prog", **around)
 
 
+def test_a_broken_file_of_genders_counts_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "genders").write_text("n1 all\nn1 all\n")
+    around = {"PDSH_GENDERS_DIR": str(tmp_path)}
+    assert hosts_of("pdsh", "-w", "n1", **around) == ["n1"]
+    for words in ("-w n1 -X all prog", "-g all prog", "-a prog", "-w n1 -i prog"):
+        assert f"{tmp_path}/genders" in refused("pdsh", words, **around)
+
+
 def test_hosts_of_clush_are_a_set_in_the_order_of_their_names() -> None:
     assert hosts_of("clush", "-w", "n10,n9,n1,n9", "-w", "m", "-x", "n1") == ["m", "n9", "n10"]
     assert hosts_of("clush", "-w", "n001,n[1, 10-11] n2", "-x", "n[1-99] ! n[11-20]") == ["n11", "n001"]
@@ -124,7 +132,7 @@ def test_clush_picks_hosts_at_random() -> None:
         ("pdsh", "-w exec:a,ssh:b prog", "ssh and exec in one command are not supported"),
         ("pdsh", "-w a:22 prog", "'a:22' is not a host"),
         ("pdsh", "-w a,/[/ prog", "'/[/' is not a regular expression"),
-        ("pdsh", "-w ^/no/such prog", "cannot read list of hosts '/no/such'"),
+        ("pdsh", "-w ^/no/such/list prog", "cannot read list of hosts: /no/such/list: No such file or directory"),
         ("pdsh", "-H a prog", "--host and --hostfile are not options of pdsh"),
         ("pdsh", "-g all prog", "group 'all' is unknown"),
         ("pdsh", "-w a -X all prog", "group 'all' is unknown"),

@@ -274,10 +274,13 @@ class Hosts:
 
     def listen(self, host: str, port: int, *settings: str) -> None:
         """Start sshd on a port, with settings of its own, and return once it listens; it is gone with the host."""
+        self.on(host, ["bash", "-c", f"{self.sshd(port, *settings)}; {LISTENS % port}"])
+
+    def sshd(self, port: int = 22, *settings: str) -> str:
+        """Return the command that starts sshd in a host."""
         config, log = self._state / "sshd_config", self._state / "sshd.log"
         words = [*settings, *([] if port == 22 else ["PidFile=none"])]
-        sshd = f"/usr/sbin/sshd -f {config} -E {log} -p {port} {' '.join(f'-o {word}' for word in words)}"
-        self.on(host, ["bash", "-c", f"{sshd}; {LISTENS % port}"])
+        return f"/usr/sbin/sshd -f {config} -E {log} -p {port} {' '.join(f'-o {word}' for word in words)}"
 
     @contextlib.contextmanager
     def sshd_with(self, host: str, *settings: str) -> Iterator[None]:

@@ -36,8 +36,9 @@ SUPPORTED = {name.lower(): name for name in SETTINGS.split()}
 ALWAYS_SET = {"batchmode": "yes", "clearallforwardings": "yes", "forwardx11": "no", "requesttty": "no"}
 """Settings that this agent always uses: accepted, without effect."""
 HARMLESS = """
-    AddKeysToAgent CheckHostIP ConnectionAttempts ControlMaster ControlPersist EscapeChar HashKnownHosts
-    KbdInteractiveAuthentication LogLevel NumberOfPasswordPrompts PasswordAuthentication UpdateHostKeys VisualHostKey
+    AddKeysToAgent ChallengeResponseAuthentication CheckHostIP ConnectionAttempts ControlMaster ControlPersist EscapeChar
+    HashKnownHosts KbdInteractiveAuthentication LogLevel NumberOfPasswordPrompts PasswordAuthentication UpdateHostKeys
+    VisualHostKey
 """.lower().split()
 """Settings that change nothing here, whatever their value: mpilaunch tries again until --start-timeout, asks for nothing, never
 starts a master connection, prints no messages of ssh and writes no file of keys."""

@@ -16,6 +16,9 @@ from mpilaunch.agent import CHECK_PYTHON, python_command
 NO_BUNDLE = "mpilaunch: the bundle broke off"
 """Message of BOOT when stdin ends too early; usually the agent does not forward stdin at all."""
 
+SPOILT = "mpilaunch: the bundle is not what was sent"
+"""Message of BOOT when something has read from stdin before it: a script of the login shell."""
+
 BUNDLE_SILENCE = 60
 """Seconds without a byte of the bundle after which a node gives up."""
 
@@ -37,7 +40,9 @@ BOOT = (
     f" alarm.alarm({BUNDLE_SILENCE})\n"
     " data=os.read(0,min(left,65536))\n"
     f" if not data:sys.exit({NO_BUNDLE!r})\n"
-    " left-=len(data);data=unpack.decompress(data)\n"
+    " left-=len(data)\n"
+    " try:data=unpack.decompress(data)\n"
+    f" except zlib.error:sys.exit({SPOILT!r})\n"
     " if usable:os.write(bundle,data)\n"
     "if not usable:os.write(bundle,zlib.decompress(unpack.unused_data))\n"
     "sys.path.insert(0,'/proc/self/fd/%d'%bundle)\n"

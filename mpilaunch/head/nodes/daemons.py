@@ -18,7 +18,7 @@ from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, Channe
 from mpilaunch.defaults import RETRIED, RETRIED_PATIENTLY
 from mpilaunch.errors import UsageError
 from mpilaunch.head.nodes import bundle
-from mpilaunch.head.nodes.bundle import NO_BUNDLE
+from mpilaunch.head.nodes.bundle import NO_BUNDLE, SPOILT
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LinkEvents, NodeLink, Replacement
 from mpilaunch.head.os_limits import process_limits, raise_file_limit
 from mpilaunch.head.tasks import cancel_all, start
@@ -301,6 +301,8 @@ def _explain_silence(link: NodeLink) -> tuple[str, str]:
         return "python-missing", output
     if NO_BUNDLE in output:
         return "no-stdin", output
+    if SPOILT in output:
+        return "stdin-taken", SPOILT
     if "mpilaunch" in output and "Traceback" in output:
         return "daemon-failed", output
     # kubectl exits with 0 and without a message when its stream is lost.

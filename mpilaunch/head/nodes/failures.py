@@ -42,6 +42,7 @@ HINTS = {
     "cluster-login": "log in to the cluster, or give this pod a service account: docs/kubernetes.md",
     "cluster-forbidden": "kubectl create role mpilaunch --verb=get,create --resource=pods,pods/exec, and bind it to this pod's "
     "service account: kubectl create rolebinding mpilaunch --role=mpilaunch --serviceaccount=NAMESPACE:default",
+    "stdin-taken": "give what asks or reads in .bashrc, .profile or /etc/profile a test such as `[ -t 0 ] &&`, or </dev/null",
     "daemon-failed": "this is a fault of mpilaunch: please report it with the lines above",
     "protocol": "is mpilaunch the same on all nodes? otherwise the node, or a machine in between, may be hostile",
     "program-missing": "the program must be on every node; give its path there, or --wdir, or -x PATH",
@@ -55,6 +56,7 @@ HINTS = {
 WORDS = {
     **CAUSES,
     "login-disabled": "the account has no login shell",
+    "stdin-taken": "a script of the login shell has read from its stdin",
     "daemon-failed": "the daemon failed",
     "protocol": "the daemon broke the protocol",
     "program-missing": "program not found",

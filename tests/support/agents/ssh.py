@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from mpilaunch.agent import AgentFailure, AgentOptions
@@ -13,6 +16,7 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch_agents.conformance import Recorder
 from mpilaunch_agents.registry import load
 from tests.support.hosts import Hosts
+from tests.support.launching import wait_until
 
 AGENTS = ("ssh", "openssh", "ssh -o BatchMode=yes -o ConnectTimeout=2 -p {port} -l {user} {host} {command}")
 
@@ -58,3 +62,20 @@ def ask(
     assert (done.returncode, done.stderr) == (0, "")
     answers: list[list[Any]] = json.loads(done.stdout)
     return answers
+
+
+@contextlib.contextmanager
+def master(hosts: Hosts, host: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let the head's user keep a master connection to a host."""
+    argv = ["ssh", "-N", "-M", "-o", control_path(path), "-o", "BatchMode=yes", host]
+    with hosts.popen(argv, stdin=subprocess.DEVNULL) as ssh:
+        try:
+            wait_until(path.is_socket, "the master listens")
+            yield ssh
+        finally:
+            ssh.kill()
+
+
+def control_path(path: Path) -> str:
+    """Return the setting of ssh for the socket of a master."""
+    return f"ControlPath={str(path).replace('%', '%%')}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from mpilaunch.cli.dialects.rows import InvalidArgument, Surroundings, Translation
 from mpilaunch.cli.dialects.shells import remote
 from mpilaunch.cli.dialects.shells.genders import Genders
+from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span
 
 CLUSTERSHELL_GROUPS = "-w @GROUP names a group of ClusterShell's files, -w ^FILE a file of hosts"
@@ -137,6 +138,16 @@ class Collective:
                 raise InvalidArgument(message, f"write one host to a line of such a file; {CLUSTERSHELL_GROUPS}")
             yield from self._of_file(path, ())
 
+    def _read(self, path: str) -> str:
+        """Return the text of a list of hosts; the error has the words of pdsh, for which scripts look."""
+        try:
+            return self._around.read_file(path, "list of hosts")
+        except UsageError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            message = f"cannot read list of hosts: {path}: {error.__cause__.strerror}"
+            raise UsageError(error.reference, message, hint=error.hint) from None
+
     def _names(self, item: Span) -> list[str]:
         """Return the names of an item: of a file, or of a list after the name of a module."""
         if item.text.startswith("^") or item.text == "-":
@@ -151,7 +162,7 @@ class Collective:
         """Yield the hosts of a file: lists in its lines, and the files that it includes, which are looked for beside it."""
         if path in within or len(within) == _MOST_FILES:
             raise InvalidArgument(f"{within[-1]}: #include of {path}, which includes it", "leave one of the two out")
-        for number, line in enumerate(self._around.read_file(path, "list of hosts").splitlines(), start=1):
+        for number, line in enumerate(self._read(path).splitlines(), start=1):
             if line.startswith("#include"):
                 match line.split():
                     case ["#include", name]:
@@ -165,14 +176,25 @@ class Collective:
 
 
 def _genders(parts: Mapping[str, str], environ: Mapping[str, str]) -> Genders | None:
-    """Return what genders knows, None where its file is not there or -M has chosen other modules; raises InvalidArgument."""
+    """Return what genders knows, None where its file is not there or -M has chosen other modules; raises InvalidArgument.
+
+    A file that cannot be read is an error only where an option asks for genders, as with pdsh.
+    """
     genders = Genders(parts.get("F"), environ)
     chosen = [name for name in (parts.get("M") or environ.get("PDSH_MISC_MODULES", "")).split(",") if name]
     for name in chosen:
         if name not in _MISC:
             raise InvalidArgument(f"module '{name}' of pdsh is not supported", f"the modules are {', '.join(_MISC)}")
-    wanted = "F" in parts or "i" in parts or parts.get("a") == "A" or "genders" in chosen
-    return genders if wanted or (not chosen and genders.is_there()) else None
+    if "genders" in chosen or any(key in parts for key in ("F", "i")) or parts.get("a") == "A":
+        return genders
+    if chosen or not genders.is_there():
+        return None
+    if not any(key in parts for key in ("a", "g,", "X,")):
+        try:
+            genders.all()
+        except InvalidArgument:
+            return None
+    return genders
 
 
 def _expand(item: Span) -> list[str]:
