@@ -65,7 +65,8 @@ class Daemon:
         self._handlers: dict[str, Callable[[dict[str, Any]], object]] = {
             "limits": self._limit, "prepare": self._prepare, "launch": self._launch, "await": self._await_port,
             "signal": self._signal, "stop": self._stop, "cancel": self._cancel, "release": self._release,
-            "world": self._add_world, "collective": self._wireup.take, "ask": self._wireup.take, "answer": self._wireup.take,
+            "observe": self._observe, "world": self._add_world, "collective": self._wireup.take, "ask": self._wireup.take,
+            "answer": self._wireup.take,
         }  # fmt: skip
         self._released = False
         self._swept: list[tuple[int, str]] = []
@@ -207,6 +208,13 @@ class Daemon:
             # The head is about to stop itself; its next byte starts the clock of silence again.
             self._lifeline.silence.stop()
 
+    def _observe(self, message: dict[str, Any]) -> None:
+        """Tell what the ranks do, after a second look."""
+        from mpilaunch.daemon.observe.kernel import BETWEEN, Look  # most jobs end before
+
+        look = Look(self._processes.ranks)
+        self._timers.set("observe", BETWEEN, lambda: self._session.send({"type": "observed", "ranks": look.again()}))
+
     def _release(self, message: dict[str, Any]) -> None:
         self._released = True
         self._lifeline.lose()
@@ -226,7 +234,9 @@ class Daemon:
     def _stop(self, message: dict[str, Any]) -> None:
         self._worlds.drop_all()
         if self._state == "running":
-            self._processes.end(message["steps"], shared=message.get("shared") is True)
+            self._processes.end(
+                message["steps"], shared=message.get("shared") is True, stacks=message.get("stacks") is True
+            )
         self._after_cancel()
 
     # The end of ranks

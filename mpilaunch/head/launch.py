@@ -107,7 +107,7 @@ class Launch:
         )  # fmt: skip
         events = NodeEvents(
             self.ranks, self._state, self._timeline, self._output, self._stdin, self._mpi, starter, self._order, self._ends,
-            self.nodes_done, self._faults, self._interrupts, self._say,
+            self.nodes_done, self._faults, self._interrupts, self._stop.limit, self._say,
         )  # fmt: skip
         self._daemons.add([job.allocation.nodes[index] for index in job.job_map.nodes], events)
 
@@ -202,7 +202,7 @@ class Launch:
         self._stdin.more_credit()
         self._interrupts.checkpoints.begin()
         if not self._job.independent:  # else it counts for each host
-            self._stop.limit_time()
+            self._stop.limit.begin()
         await self.nodes_done.over.wait()
         self._timeline.begin("end")
 
@@ -214,6 +214,8 @@ class Launch:
             verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             verdict = self._ends.verdict_of_stop(self._stop.outcome)
+            if self._stop.limit.reached and verdict.cause == "timeout":
+                verdict = self._stop.limit.explain(verdict, self._output.last_lines)
         elif verdict.cause == "ok" and self._output.lost:
             verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
         self._timeline.begin("")

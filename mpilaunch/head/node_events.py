@@ -9,6 +9,7 @@ from mpilaunch.head.ending.ends import Ends
 from mpilaunch.head.ending.faults import Faults
 from mpilaunch.head.ending.interrupts import Interrupts
 from mpilaunch.head.ending.nodes_done import NodesDone
+from mpilaunch.head.ending.time_limit import TimeLimit
 from mpilaunch.head.mpi.services import MpiServices
 from mpilaunch.head.nodes.link import Handler, NodeLink
 from mpilaunch.head.observe import Timeline
@@ -46,6 +47,7 @@ class NodeEvents:
         nodes_done: NodesDone,
         faults: Faults,
         interrupts: Interrupts,
+        limit: TimeLimit,
         say: Callable[[str], None],
     ) -> None:
         self._ranks, self._state, self._timeline, self._output, self._stdin = ranks, state, timeline, output, stdin
@@ -55,6 +57,7 @@ class NodeEvents:
             "ready": self._answered, "refused": self._answered, "started": self._ranks_started, "exited": self._rank_exited,
             "finished": nodes_done.take_finished, "listens": order.take_listening, "fault": faults.take_daemon,
             "terminated": interrupts.take_terminated, "note": self._noted,
+            "observed": limit.take_observed,
         }  # fmt: skip
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:

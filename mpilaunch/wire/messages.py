@@ -124,6 +124,7 @@ HEAD_SENDS: Table = {
     "launch": ("prepared running", having(numbers=listed(whole))),
     "await": ("running", having(rank=whole, port=between(1, 65_535))),
     "signal": ("running", having(signal=signal)),
+    "observe": ("running", having()),
     "stop": ("prepared running", having(steps=listed(row(signal, seconds)))),
     "cancel": ("prepared running", having(number=whole)),
     "release": ("fresh prepared running finished", having()),

@@ -48,6 +48,7 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
     "refused": {"problems": [{"cause": "program-missing", "detail": "x: not found"}]},
     "started": {"ranks": [[0, 4711, 1.0]], "failed": [[1, 2, 1.0]]},
     "listens": {"rank": 0, "port": 80},
+    "observed": {"ranks": [[0, 4711, "S", 0.0, "futex_wait", 1]]},
     "exited": {
         "rank": 0, "code": 1, "signal": None, "core": False, "clock": 2.0, "stopped": False, "stdin_read": 0, "mpi": "absent",
         "evidence": {"out_of_memory": "", "memory_kills": 1},
@@ -83,6 +84,7 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
     "launch": {"numbers": [0]},
     "await": {"rank": 0, "port": 80},
     "signal": {"signal": 18},
+    "observe": {},
     "stop": {"steps": [[15, 0.1]]},
     "cancel": {"number": 0},
     "release": {},

@@ -435,7 +435,58 @@ def test_the_time_limit(tmp_path: Path) -> None:
     done = launch("-np", "2", "--timeout", "0.3", *sh(f"trap 'echo told; exit 0' TERM; {STAY}"), cwd=tmp_path)
     assert time.monotonic() - began > 0.3
     assert (done.code, done.lines) == (124, ["told", "told"])
-    assert done.words == "error[timeout]: time limit of 0.3 s exceeded\n    ranks 0-1 had succeeded\n"
+    first, *lines = done.words.splitlines()
+    assert first == "error[timeout]: time limit of 0.3 s exceeded"
+    assert all(re.match("    ranks? [01].* on localhost: (idle|busy).*, no output for [0-9]+ s$", line) for line in lines[:-1])
+    assert lines[-1] == "    ranks 0-1 had succeeded"
+
+
+def test_the_time_limit_tells_what_ranks_do(tmp_path: Path) -> None:
+    does = "case $RANK in 1) while :; do :; done;; 2) kill -STOP $$;; *) sleep 300; true;; esac"
+    done = launch("-H", "local:2,local:1", "--timeout", "2", *sh(does), cwd=tmp_path)
+    assert done.code == 124
+    first, *lines, last = done.words.splitlines()
+    assert (first, last) == ("error[timeout]: time limit of 2 s exceeded", "    ranks 0-2 stopped")
+    assert sorted(re.sub(", no output for [0-9]+ s$", "", line.strip()) for line in lines) == [
+        "rank 0 on local: idle, waits in hrtimer_nanosleep",
+        "rank 1 on local: busy on a CPU",
+        "rank 2 on local: stopped by a signal; kill -CONT lets it go on",
+    ]
+
+
+def test_the_time_limit_tells_the_line_of_each_rank_of_python(tmp_path: Path) -> None:
+    """Behind a shell too; one that handles SIGTERM saves what it has to save."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    options = ("-H", "local:2,local:2", "--timeout", "3", "--report", "report.json")
+    done = launch(*options, "sh", "-c", f"{sys.executable} train.py; exit 0", cwd=tmp_path)
+    assert (done.code, done.lines) == (124, ["saved"])
+    lines = done.words.splitlines()
+    told = [re.sub(", no output for .*", "", line.strip()) for line in lines[lines.index(TOLD) + 1 :]]
+    assert told[:3] == [
+        "rank 2 on local: in load_batch (train.py:6)",
+        "rank 3 on local: idle, waits in hrtimer_nanosleep",
+        "ranks 0-1 on local: in wait (train.py:13)",
+    ]
+    verdict = json.loads((tmp_path / "report.json").read_text())["verdict"]
+    assert "rank 2 on local: in load_batch (train.py:6)" in verdict["detail"]
+
+
+TOLD = "error[timeout]: time limit of 3 s exceeded"
+TRAIN = """\
+import os, signal, sys, threading, time
+
+rank = int(os.environ["RANK"])
+
+def load_batch():
+    time.sleep(300)
+
+if rank == 2:
+    load_batch()
+if rank == 3:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("saved")))
+    time.sleep(300)
+threading.Event().wait()
+"""
 
 
 def test_a_job_within_its_time_limit_is_not_touched() -> None:
@@ -475,7 +526,8 @@ def test_the_end_of_a_rank_that_is_slow_to_go_is_told(tmp_path: Path) -> None:
             assert hold.stdout is not None and hold.stdout.readline() == b"held\n"
             done = finish(process)
             assert hold.wait() == 0
-    assert (done.code, done.words) == (124, "error[timeout]: time limit of 2 s exceeded\n    ranks 0-1 stopped\n")
+    lines = done.words.splitlines()
+    assert (done.code, lines[0], lines[-1]) == (124, "error[timeout]: time limit of 2 s exceeded", "    ranks 0-1 stopped")
     # A debugger is asked before SIGTERM acts.
     assert [one["signal"] for one in json.loads(report.read_text())["ranks"]] == [9, 15]
 

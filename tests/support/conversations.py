@@ -119,6 +119,10 @@ class Script:
         ((world, _),) = message["members"]
         return self.end(ranks=self.of_world[world])
 
+    def take_observe(self, message: Message) -> list[Message]:
+        rows = [[rank, 1000 + rank, "S", 0.0, "futex_wait", 1] for rank in self.living]
+        return [{"type": "observed", "ranks": rows}]
+
     def take_stop(self, message: Message) -> list[Message]:
         return self.end(15) if self.living else []
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+STACK_SECONDS = 1.0
+"""Seconds in which processes write their stacks and end, before the first signal of a stop."""
 SHARED_SECONDS = 0.1
 """Delay of a stop's first signal when a batch system may be sending the same one to all processes of the job."""
 
@@ -61,19 +63,28 @@ class Processes:
                 self._note_memory([pid])
                 reaper.signal_group(pid, signal.SIGKILL)
 
-    def end(self, steps: list[list[float]], shared: bool = False) -> None:
+    def end(self, steps: list[list[float]], shared: bool = False, stacks: bool = False) -> None:
         """Send the signal of each step, wait its seconds after each, and at last kill.
 
-        If another process may be sending the first signal to the ranks too (`shared`), wait a moment to see it.
+        If another process may be sending the first signal to the ranks too (`shared`), wait a moment to see it. With `stacks`,
+        processes of Python write theirs first.
         """
         if self.independent and not self.stopping:
             self._groups = set(self.ranks)
         self.stopping = True
         self._steps = [*steps, [signal.SIGKILL, 0.0]]
-        if shared and not self.got_sigterm:
+        if stacks and self._ask_stacks():
+            self._timers.set("step", STACK_SECONDS, self._next_step)
+        elif shared and not self.got_sigterm:
             self._timers.set("step", SHARED_SECONDS, self._next_step)
         else:
             self._next_step()
+
+    def _ask_stacks(self) -> bool:
+        from mpilaunch.daemon.observe.kernel import worker_of  # most jobs end by themselves
+        from mpilaunch.daemon.observe.stacks import ask
+
+        return ask(map(worker_of, self.ranks))
 
     def _next_step(self) -> None:
         number, wait = self._steps.pop(0)

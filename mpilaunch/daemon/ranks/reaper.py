@@ -60,20 +60,21 @@ def _send(kill: Callable[[int, int], None], pid: int, number: int) -> None:
 def signal_catchers(number: int) -> None:
     """Send a signal to every descendant that has a handler for it; it would end the others."""
     for pid in descendants():
-        if _catches(pid, number):
+        if catches(pid, number):
             _send(os.kill, pid, number)
 
 
-def _catches(pid: int, number: int) -> bool:
+def catches(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal."""
     mask = process_file(pid, "status").partition(b"\nSigCgt:")[2].split(None, 1)[:1]
     return bool(mask) and bool(int(mask[0], 16) >> (number - 1) & 1)
 
 
 def descendants(pid: int | None = None) -> list[int]:
     """Return the process ids of all living descendants of a process, by default this one, parents before children."""
-    processes = _children(pid or os.getpid())
+    processes = children(pid or os.getpid())
     for child in processes:
-        processes.extend(_children(child))
+        processes.extend(children(child))
     return [child for child in processes if _state(child) not in ("", "Z", "X")]
 
 
@@ -147,7 +148,7 @@ def _has_children() -> bool:
         return False
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """Return the children of all threads of a process."""
     if not _KERNEL_LISTS_CHILDREN:
         return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _stat(int(entry))[1:] == [b"%d" % pid]]

@@ -3,7 +3,7 @@ time.
 
 A job is stopped once, whatever the reason. A stop always ends: a node that has not finished OVERDUE seconds after the grace
 time is cut. One exception: where the reader of mpilaunch's own output is slow, a node with output left is not cut until the
-user or a scheduler asks for the end. `limit_time` starts the clock of `--timeout`.
+user or a scheduler asks for the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Sequence
 
-from mpilaunch.errors import ExitCode
+from mpilaunch.head.ending.time_limit import TimeLimit
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
@@ -34,6 +34,7 @@ class Stop:
         begun: the ranks have been signalled to end.
         outcome: the verdict when the ranks' own ends do not decide it; the first one counts.
         leaving: the ranks have ended, and only output may be left.
+        limit: the time limit.
     """
 
     def __init__(
@@ -48,11 +49,11 @@ class Stop:
     ) -> None:
         self.begun = self.leaving = self._asked = False
         self.outcome: Verdict | None = None
-        self._deadlines, self._spent = job.deadlines, job.time_spent
+        self._deadlines = job.deadlines
         self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
         self._on_begin, self._node_done = on_begin, node_done
         self._overdue: asyncio.TimerHandle | None = None
-        self._limit: asyncio.TimerHandle | None = None
+        self.limit = TimeLimit(job, daemons, ranks, state, output.silence, self.ask)
         self._received: dict[int, int] = {}
 
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:
@@ -87,22 +88,16 @@ class Stop:
         self.ask(outcome, [])
         self._cut(list(self._daemons.links), "the end was asked for again and again")
 
-    def limit_time(self) -> None:
-        """Ask for the end when the job's time limit expires; earlier attempts count towards it."""
-        limit = self._deadlines.timeout
-        if limit is not None:
-            over = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"time limit of {limit:g} s exceeded")
-            self._limit = asyncio.get_running_loop().call_later(limit - self._spent, self.ask, over)
-
     def close(self) -> None:
-        for timer in (self._overdue, self._limit):
-            if timer is not None:
-                timer.cancel()
+        self.limit.close()
+        if self._overdue is not None:
+            self._overdue.cancel()
 
     def _send(self, signals: Sequence[int], shared: bool) -> None:
         wait = self._deadlines.grace / max(1, len(signals))
         for link in self._daemons.links.values():
-            link.send({"type": "stop", "steps": [[int(number), wait] for number in signals], "shared": shared})
+            steps = [[int(number), wait] for number in signals]
+            link.send({"type": "stop", "steps": steps, "shared": shared, "stacks": self.limit.reached})
         if self._overdue is not None:
             self._overdue.cancel()
         self._received.clear()

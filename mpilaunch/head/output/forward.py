@@ -45,7 +45,7 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 class Stream(LineJoiner):
     """The stdout or stderr of one rank. A large job has tens of thousands, so each is one small object."""
 
-    __slots__ = ("file", "kept", "kind", "open", "owed", "printed", "rank", "raw", "received", "tag")
+    __slots__ = ("file", "heard", "kept", "kind", "open", "owed", "printed", "rank", "raw", "received", "tag")
 
     def __init__(self, rank: int, kind: int, tag: BoundTag | None, raw: bool, file: RankFile | None, printed: bool) -> None:
         super().__init__()
@@ -53,6 +53,7 @@ class Stream(LineJoiner):
         self.open = True
         self.kept = b""
         self.owed = self.received = 0
+        self.heard = time.monotonic()
 
 
 def after_two(call: Callable[[], None]) -> Callable[[], None]:
@@ -110,6 +111,7 @@ class OutputForwarder:
     def data(self, link: NodeLink, channel: int, data: bytes) -> None:
         stream = self._streams[channel]
         stream.received += len(data)
+        stream.heard = time.monotonic()
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
         lines = data if stream.raw else stream.feed(data)
@@ -169,6 +171,11 @@ class OutputForwarder:
         streams = [self._streams.get(stream_channel(rank, kind)) for kind in (STDOUT, STDERR)]
         stdout, stderr = (0 if stream is None else stream.received for stream in streams)
         return stdout, stderr
+
+    def silence(self, rank: int) -> float:
+        """Return the seconds since the last output of a rank, or since it was prepared."""
+        streams = [self._streams.get(stream_channel(rank, kind)) for kind in STREAMS]
+        return time.monotonic() - max(stream.heard for stream in streams if stream is not None)
 
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
         """Return the kept last lines of a rank's stderr, or of its stdout when stderr is merged into it."""

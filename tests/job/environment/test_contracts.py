@@ -162,15 +162,17 @@ def test_without_mpi_nothing_leads_to_pmi() -> None:
     assert environment_of(0).keys() - names.keys() == {"PMI_FD", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}
 
 
+PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+
+
 @pytest.mark.parametrize(
     ("local_size", "defaults"),
-    [(1, {"PYTHONUNBUFFERED": "1"}), (2, {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"})],
+    [(1, PYTHON), (2, {**PYTHON, "OMP_NUM_THREADS": "1"})],
 )
 def test_defaults(local_size: int, defaults: dict[str, str]) -> None:
     assert contracts.defaults(JOB._replace(mpi="none"), NodePlace(0, local_size)) == defaults
-    python = {"PYTHONUNBUFFERED": "1"}
-    assert contracts.defaults(JOB._replace(mpi="none", threads="none"), NodePlace(0, local_size)) == python
-    twelve = {**python, "OMP_NUM_THREADS": "12"}
+    assert contracts.defaults(JOB._replace(mpi="none", threads="none"), NodePlace(0, local_size)) == PYTHON
+    twelve = {**PYTHON, "OMP_NUM_THREADS": "12"}
     assert contracts.defaults(JOB._replace(mpi="none", threads="12"), NodePlace(0, local_size)) == twelve
 
 

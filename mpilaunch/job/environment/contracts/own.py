@@ -13,7 +13,7 @@ CONTRACT = Contract(
     node=lambda job, node: {"MPILAUNCH_NODE_RANK": str(node.node_rank)},
     rank=lambda job, node, rank: {"MPILAUNCH_RANK": str(rank.rank), "MPILAUNCH_LOCAL_RANK": str(rank.local_rank)},
     # Python then writes its output without delay.
-    defaults=lambda job, node: {"PYTHONUNBUFFERED": "1"},
+    defaults=lambda job, node: {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
     also_fixed=frozenset({"MPILAUNCH_CHECKPOINT_DIR", "MPILAUNCH_RESTART_DIR"}),
     scrubbed=("MPILAUNCH_*",),
 )

@@ -1,0 +1,1 @@
+"""What a node can tell of ranks that seem to hang."""

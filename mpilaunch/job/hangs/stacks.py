@@ -1,0 +1,86 @@
+"""Stacks of Python as faulthandler writes them, and the line of the user's code that one is in. Pure.
+
+Source: Python/traceback.c, `_Py_DumpTracebackThreads`; the same text from 3.8 to 3.14. The text comes from a rank, so it is
+read line by line, and no more than MOST_FRAMES of it count.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+MOST_FRAMES = 200
+"""Frames of one thread that are read; faulthandler itself writes 100."""
+_HEAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}(?: \[([^\]]{0,64})\])? \(most recent call first\):")
+_FRAME = re.compile(r'  File "(.{1,600})", line (\d{1,9}|\?\?\?) in (.{1,600})')
+_LIBRARIES = re.compile(r"/(?:lib|lib64)/(?:python|pypy)\d[\d.]*/|/(?:site|dist)-packages/|^<frozen ")
+"""In the paths of modules that the user has not written."""
+
+
+WRAPPERS = frozenset({"__call__", "_call_impl", "_fn", "_wrapped_call_impl", "decorate_context", "inner", "wrapped", "wrapper"})
+"""Functions that only call another, by the names that libraries give them."""
+
+
+class Frame(NamedTuple):
+    """One call: the file, the line in it (0 if unknown), and the function."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_users(self) -> bool:
+        """Whether it is in code of the user, not in a library."""
+        return _LIBRARIES.search(self.file) is None
+
+
+class Stack(NamedTuple):
+    """The stack of one thread, the most recent call first.
+
+    Attributes:
+        current: it is the thread that got the signal.
+        name: of the thread, "" where Python does not write it.
+    """
+
+    current: bool
+    name: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def place(self) -> str:
+        """Where it is, for the user: "all_reduce (train.py:88)", "" without a frame.
+
+        The line is the innermost one of the user's code, and the function is what that calls, where it calls a library.
+        """
+        if not self.frames:
+            return ""
+        own = next((index for index, frame in enumerate(self.frames) if frame.is_users), 0)
+        called = [frame.function for frame in reversed(self.frames[:own]) if frame.function not in WRAPPERS]
+        frame = self.frames[own]
+        return f"{called[0] if called else frame.function} ({os.path.basename(frame.file)}:{frame.line or '?'})"
+
+
+def place_in(stderr: bytes) -> str:
+    """Return where the thread is that got the signal, "" where the end of a rank's stderr has no stack."""
+    current = [stack for stack in stacks_in(stderr.decode("utf-8", "replace")) if stack.current]
+    return current[-1].place if current else ""
+
+
+def stacks_in(text: str) -> list[Stack]:
+    """Return the stacks in a text that may have other lines too, such as the end of a rank's stderr."""
+    return list(_stacks(text.splitlines()))
+
+
+def _stacks(lines: Sequence[str]) -> Iterator[Stack]:
+    head: re.Match[str] | None = None
+    frames: list[Frame] = []
+    for line in (*lines, ""):
+        if head is not None and (frame := _FRAME.fullmatch(line)):
+            if len(frames) < MOST_FRAMES:
+                frames.append(Frame(frame[1], int(frame[2]) if frame[2].isdigit() else 0, frame[3]))
+            continue
+        if head is not None:
+            yield Stack(head[1].startswith("Current"), head[2] or "", tuple(frames))
+        head, frames = _HEAD.fullmatch(line), []

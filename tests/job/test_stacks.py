@@ -1,0 +1,58 @@
+"""Stacks as faulthandler of each Python writes them, and the line of the user's code that they are in."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mpilaunch.job.hangs.stacks import Frame, Stack, stacks_in
+from tests.support.pythons import found_pythons
+
+PROGRAM = """\
+import faulthandler, os, queue, signal, threading
+faulthandler.enable()
+def load_batch():
+    os.kill(os.getpid(), signal.SIGABRT)
+waits = queue.Queue()
+thread = threading.Thread(target=waits.get, name="loader", daemon=True)
+thread.start()
+while not waits.not_empty._waiters: pass
+load_batch()
+"""
+
+
+@pytest.mark.parametrize("version", sorted(found_pythons()), ids=str)
+def test_stacks_of_each_python_are_read(version: tuple[int, int], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    done = subprocess.run([found_pythons()[version], tmp_path / "train.py"], capture_output=True, text=True, timeout=60)
+    loader, main = stacks_in("before\n" + done.stderr + "after\n")
+    file = f"{tmp_path}/train.py"
+    assert main == Stack(True, main.name, (Frame(file, 4, "load_batch"), Frame(file, 9, "<module>")))
+    assert main.place == "load_batch (train.py:4)"
+    assert not loader.current and [frame.function for frame in loader.frames][:2] == ["wait", "get"]
+    assert not any(frame.is_users for frame in loader.frames)
+
+
+def test_a_call_of_a_library_is_told_by_the_users_line() -> None:
+    text = '''Fatal Python error: Aborted
+
+Current thread 0x00007f7cf80bb040 [python3] (most recent call first):
+  File "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", line 2806 in all_reduce
+  File "/venv/lib/python3.12/site-packages/torch/distributed/c10d_logger.py", line 81 in wrapper
+  File "/home/ann/train.py", line 88 in step
+  File "<frozen runpy>", line 88 in _run_code
+
+Extension modules: torch._C (total: 1)
+'''
+    (stack,) = stacks_in(text)
+    assert (stack.place, stack.name, len(stack.frames)) == ("all_reduce (train.py:88)", "python3", 4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Current thread 0x1 (most recent call first):\n  <no Python frame>\n", "Thread 0xz (most recent call first):\n"],
+)
+def test_what_is_no_stack_has_no_place(text: str) -> None:
+    assert not any(stack.place for stack in stacks_in(text))
