@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.head import safe_files
 from mpilaunch.head.nodes.link import NodeLink
-from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder
+from mpilaunch.head.output.forward import KEPT, LEAST_WINDOW, MOST_WINDOW, WINDOWS, OutputForwarder, Stream
 from mpilaunch.job.output.lines import LONGEST_LINE
 from mpilaunch.job.worlds import first_worlds
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
@@ -493,3 +493,15 @@ def test_more_than_can_be_folded_is_printed_at_once(capfd: pytest.CaptureFixture
 def test_texts_of_a_node_reach_no_terminal_as_control_sequences(capfd: pytest.CaptureFixture[str]) -> None:
     forward("-np 2 -H local:2", lambda forwarder, link: forwarder.say("rank 0: GPU-\x1b[2J\x9b1m\tx\r\n"))
     assert printed(capfd) == ([], ["rank 0: GPU-\\x1b[2J\\x9b1m\tx\\x0d"])
+
+
+def test_a_dump_of_stacks_keeps_what_came_before_it() -> None:
+    """However it is cut; Python writes the first words of a dump at once."""
+    frames = [b"  File %d\n" % number for number in range(3_000)]
+    writes = [b"the reason\n", b"Fatal Python error: ", b"Aborted", b"\n\n", *frames]
+    for blocks in (writes, [b"".join(writes)], [b"".join(writes[:2]), b"".join(writes[2:])]):
+        stream = Stream(0, STDERR, None, False, None, False)
+        for block in blocks:
+            stream.keep(block)
+        assert stream.before == b"the reason\nFatal Python error: Aborted\n"
+        assert b"".join(frames).endswith(stream.kept) and len(stream.kept) == KEPT

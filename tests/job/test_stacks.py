@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.job.hangs.stacks import Frame, Stack, stacks_in
+from mpilaunch.job.hangs.stacks import Frame, Stack, last_lines, stacks_in
 from tests.support.pythons import found_pythons
 
 PROGRAM = """\
@@ -56,3 +56,15 @@ Extension modules: torch._C (total: 1)
 )
 def test_what_is_no_stack_has_no_place(text: str) -> None:
     assert not any(stack.place for stack in stacks_in(text))
+
+
+def test_a_dump_of_stacks_leaves_the_reason_before_it() -> None:
+    reason = [b"terminate called after throwing an instance of 'std::runtime_error'", b"  what():  the reason", b""]
+    thread = [b"Thread 0x1 (most recent call first):", *[b'  File "a"'] * 9, b""]
+    frames = [b'  File "train.py", line %d in f' % number for number in range(40)]
+    dump = [b"Fatal Python error: Aborted", b"", *thread * 5, b"Current thread 0x9 (most recent call first):", *frames]
+    shown = last_lines([*[b"early"] * 50, *reason, *dump], 12)
+    assert shown == (*[b"early"] * 3, *reason, dump[0], b"Current thread 0x9 (most recent call first):", *frames[:4])
+    assert last_lines(reason, 12) == tuple(reason)
+    assert last_lines([*reason, *dump[:2]], 2) == (b"", b"Fatal Python error: Aborted"), "one that broke off"
+    assert len(last_lines([*[b"early"] * 50, *dump[:20]], 12)) == 12

@@ -471,6 +471,26 @@ def test_the_time_limit_tells_the_line_of_each_rank_of_python(tmp_path: Path) ->
     assert "rank 2 on local: in load_batch (train.py:6)" in verdict["detail"]
 
 
+def test_the_reason_of_an_abort_is_shown_before_its_stack(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ABORTS)
+    done = launch("-np", "2", sys.executable, "train.py", cwd=tmp_path)
+    assert done.code == 134
+    shown = done.words[done.words.rindex("error[rank-failed]") :]
+    places = [shown.index(text) for text in ("what():  the reason", "Fatal Python error: Aborted", "line 5 in fail")]
+    assert places == sorted(places), shown
+
+
+ABORTS = """\
+import os, sys, threading
+def wait(depth):
+    wait(depth - 1) if depth else threading.Event().wait()
+def fail():
+    os.abort()
+for _ in range(3):
+    threading.Thread(target=wait, args=(30,), daemon=True).start()
+print("what():  the reason", file=sys.stderr)
+fail()
+"""
 TOLD = "error[timeout]: time limit of 3 s exceeded"
 TRAIN = """\
 import os, signal, sys, threading, time

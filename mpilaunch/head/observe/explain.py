@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Sequence
 
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.job.hangs.stacks import last_lines
 from mpilaunch.job.hints import asked_for_input, find_exception, find_hint, likely_cause
 from mpilaunch.job.state import RankEnd
 from mpilaunch.job.verdict import LikelyCause, Verdict
@@ -31,7 +32,7 @@ def explain(verdict: Verdict, first: RankEnd, lines_of: Callable[[int], Sequence
         its_lines = lines_of(cause.rank)
         its_finding = find_hint(cause, its_lines)
         its_hint = None if its_finding is None else its_finding.hint
-        likely = LikelyCause(cause, ranks.node_name(cause.rank), tuple(its_lines[-LAST_LINES:]), its_hint)
+        likely = LikelyCause(cause, ranks.node_name(cause.rank), last_lines(its_lines, LAST_LINES), its_hint)
     elif finding is not None and finding.follow_on:
         # The rank that failed first may not have ended: it may wait for a thread, or in a collective.
         earlier = find_exception(verdict.stopped, lines_of)
@@ -39,6 +40,6 @@ def explain(verdict: Verdict, first: RankEnd, lines_of: Callable[[int], Sequence
             rank, line = earlier
             hint = f"this followed from rank {rank} on {ranks.node_name(rank)}, which had not ended yet but had printed: {line}"
     hosts = tuple(ranks.node_name(end.rank) for end in verdict.failed_after)
-    last_lines = tuple(lines[-LAST_LINES:])
     host = ranks.node_name(first.rank)
-    return verdict._replace(host=host, last_lines=last_lines, hint=hint, hosts=hosts, likely=likely)
+    last = last_lines(lines, LAST_LINES)
+    return verdict._replace(host=host, last_lines=last, hint=hint, hosts=hosts, likely=likely)

@@ -22,6 +22,7 @@ from mpilaunch.head.output.live import LiveLine
 from mpilaunch.head.output.rank_files import STREAMS, RankFile, is_printed, open_files, streams_of
 from mpilaunch.head.output.writer import Writer
 from mpilaunch.head.safe_files import write_all
+from mpilaunch.job.hangs.stacks import DUMP
 from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_lines
 from mpilaunch.job.output.tags import BoundTag, parse_tag
 from mpilaunch.job.spec import JobSpec
@@ -45,15 +46,25 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 class Stream(LineJoiner):
     """The stdout or stderr of one rank. A large job has tens of thousands, so each is one small object."""
 
-    __slots__ = ("file", "heard", "kept", "kind", "open", "owed", "printed", "rank", "raw", "received", "tag")
+    __slots__ = ("before", "file", "heard", "kept", "kind", "open", "owed", "printed", "rank", "raw", "received", "tag")
 
     def __init__(self, rank: int, kind: int, tag: BoundTag | None, raw: bool, file: RankFile | None, printed: bool) -> None:
         super().__init__()
         self.rank, self.kind, self.tag, self.raw, self.file, self.printed = rank, kind, tag, raw, file, printed
         self.open = True
-        self.kept = b""
+        self.before = self.kept = b""
         self.owed = self.received = 0
         self.heard = time.monotonic()
+
+    def keep(self, data: bytes) -> None:
+        """Keep the end of a rank's stderr; a dump of stacks, which may be longer, does not drive out what came before it."""
+        begin = data.rfind(DUMP)
+        unfinished = not self.kept and self.before[-1:] not in (b"", b"\n")  # its first line comes in pieces
+        if begin >= 0 or unfinished:
+            end = data.find(b"\n", max(begin, 0)) + 1 or len(data)
+            self.before = ((self.before if unfinished else self.kept) + data[:end])[-KEPT:]
+            self.kept, data = b"", data[end:]
+        self.kept = data[-KEPT:] if len(data) >= KEPT else (self.kept + data)[-KEPT:]
 
 
 def after_two(call: Callable[[], None]) -> Callable[[], None]:
@@ -113,7 +124,7 @@ class OutputForwarder:
         stream.received += len(data)
         stream.heard = time.monotonic()
         if stream.kind == STDERR or self._job.output.merge_stderr:
-            stream.kept = data[-KEPT:] if len(data) >= KEPT else (stream.kept + data)[-KEPT:]
+            stream.keep(data)
         lines = data if stream.raw else stream.feed(data)
         if stream.printed and not stream.raw and self._folded is None and stream.kind in self._live:
             self._live[stream.kind].show(stream, self._prefix(stream), stream.tail)
@@ -180,10 +191,7 @@ class OutputForwarder:
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
         """Return the kept last lines of a rank's stderr, or of its stdout when stderr is merged into it."""
         stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
-        lines = stream.kept.splitlines()
-        if len(stream.kept) == KEPT:
-            del lines[:1]
-        return tuple(lines)
+        return tuple(line for text in (stream.before, stream.kept) for line in text.splitlines()[len(text) == KEPT :])
 
     async def drain(self) -> None:
         """Print folded output and unfinished lines; return when all is written, or after `abandon` when nobody reads."""

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+DUMP = b"Fatal Python error: "
+"""How a dump begins."""
 MOST_FRAMES = 200
 """Frames of one thread that are read; faulthandler itself writes 100."""
 _HEAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}(?: \[([^\]]{0,64})\])? \(most recent call first\):")
@@ -66,6 +68,19 @@ def place_in(stderr: bytes) -> str:
     """Return where the thread is that got the signal, "" where the end of a rank's stderr has no stack."""
     current = [stack for stack in stacks_in(stderr.decode("utf-8", "replace")) if stack.current]
     return current[-1].place if current else ""
+
+
+def last_lines(lines: Sequence[bytes], most: int) -> tuple[bytes, ...]:
+    """Return the last lines of a rank's stderr; a dump of stacks leaves room for what came before it, which is the reason.
+
+    Of a dump at the end, half of the lines are its first one, and the first ones of the thread that failed.
+    """
+    begin = next((index for index in reversed(range(len(lines))) if lines[index].startswith(DUMP)), None)
+    if begin is None or len(lines) - begin <= most // 2:
+        return tuple(lines[-most:])
+    current = next((index for index in range(begin, len(lines)) if lines[index].startswith(b"Current thread 0x")), begin + 1)
+    dump = (lines[begin], *lines[current : current + most // 2 - 1])
+    return (*lines[:begin][len(dump) - most :], *dump)
 
 
 def stacks_in(text: str) -> list[Stack]:
