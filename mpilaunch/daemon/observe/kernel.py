@@ -45,7 +45,7 @@ class Look:
         rows: list[list[Any]] = []
         for pid, rank in self._ranks.items():
             worker = worker_of(pid)
-            state = b"".join(_stat(worker)[:1]).decode("ascii")
+            state = reaper.state_of(worker)
             if state:
                 used = max(0.0, _seconds_used(pid) - self._used[pid]) / passed
                 rows.append([rank, worker, state, round(used, 2), _wait(worker), 1 + len(reaper.descendants(pid))])
@@ -64,12 +64,8 @@ def worker_of(pid: int) -> int:
 
 def _seconds_used(pid: int) -> float:
     """Return the CPU time that a process and its living descendants have used."""
-    stats = [_stat(each) for each in (pid, *reaper.descendants(pid))]
+    stats = [reaper.stat(each) for each in (pid, *reaper.descendants(pid))]
     return sum(int(stat[_UTIME]) + int(stat[_STIME]) for stat in stats if len(stat) > _STIME) / _TICKS
-
-
-def _stat(pid: int) -> list[bytes]:
-    return reaper.process_file(pid, "stat").rpartition(b")")[2].split()
 
 
 def _wait(pid: int) -> str:

@@ -75,7 +75,7 @@ def descendants(pid: int | None = None) -> list[int]:
     processes = children(pid or os.getpid())
     for child in processes:
         processes.extend(children(child))
-    return [child for child in processes if _state(child) not in ("", "Z", "X")]
+    return [child for child in processes if state_of(child) not in ("", "Z", "X")]
 
 
 def living_groups(groups: set[int]) -> set[int]:
@@ -100,7 +100,7 @@ def group_lives(group: int) -> bool:
         return False
     except PermissionError:
         pass
-    states = [_state(int(entry)) for entry in os.listdir("/proc") if entry.isdigit() and _is_member(int(entry), group)]
+    states = [state_of(int(entry)) for entry in os.listdir("/proc") if entry.isdigit() and _is_member(int(entry), group)]
     return not states or any(state not in ("", "Z", "X") for state in states)
 
 
@@ -122,7 +122,7 @@ def kill_descendants() -> list[tuple[int, str]]:
             _send(os.kill, pid, signal.SIGKILL)
         if not reap():
             time.sleep(PAUSE)
-    return sorted((pid, name) for pid, name in killed.items() if _state(pid) in ("", "Z", "X"))
+    return sorted((pid, name) for pid, name in killed.items() if state_of(pid) in ("", "Z", "X"))
 
 
 def command_name(pid: int) -> str:
@@ -151,7 +151,7 @@ def _has_children() -> bool:
 def children(pid: int) -> list[int]:
     """Return the children of all threads of a process."""
     if not _KERNEL_LISTS_CHILDREN:
-        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _stat(int(entry))[1:] == [b"%d" % pid]]
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and stat(int(entry))[1:2] == [b"%d" % pid]]
     try:
         threads = os.listdir("/proc/%d/task" % pid)
     except OSError:
@@ -162,12 +162,12 @@ def children(pid: int) -> list[int]:
 _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/self/task/%d/children" % os.getpid())
 
 
-def _state(pid: int) -> str:
+def state_of(pid: int) -> str:
     """Return the kernel's letter for the state of a process, "" if it has gone."""
-    return b"".join(_stat(pid)[:1]).decode("ascii")
+    return b"".join(stat(pid)[:1]).decode("ascii")
 
 
-def _stat(pid: int) -> list[bytes]:
-    """Return state and parent of a process, an empty list if it has gone."""
+def stat(pid: int) -> list[bytes]:
+    """Return the members of /proc/PID/stat behind the name, of which the first are state and parent; none if it has gone."""
     # The name before them is in parentheses, and may contain blanks and parentheses.
-    return process_file(pid, "stat").rpartition(b")")[2].split()[:2]
+    return process_file(pid, "stat").rpartition(b")")[2].split()
