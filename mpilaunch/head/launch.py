@@ -27,6 +27,7 @@ from mpilaunch.head.mpi.services import MpiServices
 from mpilaunch.head.node_events import NodeEvents
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.observe import Observer, Timeline, node_notes
+from mpilaunch.head.observe.looks import Looks
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
@@ -66,7 +67,8 @@ class Launch:
             starter.add(world)
         self.nodes_done = NodesDone(self._daemons, self.ranks, self._state, starter)
         is_done = self.nodes_done.is_done
-        self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, self._stopping, is_done)
+        looks = Looks(self._daemons, self.ranks, self._state, self._output.silence)
+        self._stop = Stop(job, self._daemons, self.ranks, self._state, self._output, looks, self._stopping, is_done)
         self._faults = Faults(self._stop.begin)
         suspects = Suspects(job, self._daemons, self.ranks, self._state, self._say, is_done)
         host_ends: HostEnds | None = None
@@ -107,7 +109,7 @@ class Launch:
         )  # fmt: skip
         events = NodeEvents(
             self.ranks, self._state, self._timeline, self._output, self._stdin, self._mpi, starter, self._order, self._ends,
-            self.nodes_done, self._faults, self._interrupts, self._stop.limit, self._say,
+            self.nodes_done, self._faults, self._interrupts, looks, self._say,
         )  # fmt: skip
         self._daemons.add([job.allocation.nodes[index] for index in job.job_map.nodes], events)
 

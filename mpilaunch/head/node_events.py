@@ -9,10 +9,10 @@ from mpilaunch.head.ending.ends import Ends
 from mpilaunch.head.ending.faults import Faults
 from mpilaunch.head.ending.interrupts import Interrupts
 from mpilaunch.head.ending.nodes_done import NodesDone
-from mpilaunch.head.ending.time_limit import TimeLimit
 from mpilaunch.head.mpi.services import MpiServices
 from mpilaunch.head.nodes.link import Handler, NodeLink
 from mpilaunch.head.observe import Timeline
+from mpilaunch.head.observe.looks import Looks
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.output.stdin import StdinForwarder
 from mpilaunch.head.ranks import Ranks
@@ -47,7 +47,7 @@ class NodeEvents:
         nodes_done: NodesDone,
         faults: Faults,
         interrupts: Interrupts,
-        limit: TimeLimit,
+        looks: Looks,
         say: Callable[[str], None],
     ) -> None:
         self._ranks, self._state, self._timeline, self._output, self._stdin = ranks, state, timeline, output, stdin
@@ -57,7 +57,7 @@ class NodeEvents:
             "ready": self._answered, "refused": self._answered, "started": self._ranks_started, "exited": self._rank_exited,
             "finished": nodes_done.take_finished, "listens": order.take_listening, "fault": faults.take_daemon,
             "terminated": interrupts.take_terminated, "note": self._noted,
-            "observed": limit.take_observed,
+            "observed": looks.take_observed,
         }  # fmt: skip
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:

@@ -45,6 +45,7 @@ def test_each_rank_is_told_by_what_its_process_does() -> None:
     assert rows[1][3] > 0.1 and all(row[3] < 0.1 for row in (rows[0], rows[2], rows[3]))
     assert "sleep" in rows[0][4] and "sleep" in rows[3][4] and rows[1][4] == ""
     assert [row[5] for row in rows] == [1, 1, 1, 2]
+    assert rows[1][6] > 0.1 > rows[0][6] and all(row[7] > 1 << 16 for row in rows)
 
 
 def test_a_rank_that_has_gone_is_left_out() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mpilaunch.head.ending import time_limit
+from mpilaunch.head.observe import looks
 from tests.support.conversations import Conversation, Message, Script, converse
 
 WORDS = ("--timeout", "0.5", "--grace", "0.2", "--start-timeout", "10", "--reconnect-timeout", "0", "--mpi", "none")
@@ -46,11 +46,11 @@ def test_equal_ranks_share_a_line() -> None:
     first, line = end.words.splitlines()
     assert (end.reference, first) == ("timeout", "time limit of 0.5 s exceeded")
     assert line.startswith("ranks 0-5 on a,b,c: idle, waits in futex_wait, no output for ")
-    assert end.seconds < time_limit.LONGEST_LOOK, "the answers are not waited for any longer"
+    assert end.seconds < looks.LONGEST_LOOK, "the answers are not waited for any longer"
 
 
 def test_a_node_that_does_not_tell_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limit, "LONGEST_LOOK", 0.3)
+    monkeypatch.setattr(looks, "LONGEST_LOOK", 0.3)
     end = ended()
     assert end.reference == "timeout"
     assert end.words.splitlines()[1:][-1] == "ranks 2-3 on b: no answer from the daemon"
@@ -59,9 +59,9 @@ def test_a_node_that_does_not_tell_is_not_waited_for(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("tells", "reason"),
     [
-        ([observed([0, 1, "S", 0.0, "", 1])], "rank 0"),
-        ([observed([2, 1, "S", -1.0, "", 1])], "'observed' does not fit"),
-        ([observed([2, 1, "S", 0.0, "x" * 5000, 1])], "'observed' does not fit"),
+        ([observed([0, 1, "S", 0.0, "", 1, 0.5, 4096])], "rank 0"),
+        ([observed([2, 1, "S", -1.0, "", 1, 0.5, 4096])], "'observed' does not fit"),
+        ([observed([2, 1, "S", 0.0, "x" * 5000, 1, 0.5, 4096])], "'observed' does not fit"),
         ([observed(), observed()], "'observed' that was not asked for"),
     ],
     ids=["another node's rank", "a negative use", "a long name", "twice"],
@@ -73,6 +73,6 @@ def test_a_node_that_tells_what_it_may_not_is_lost(tells: list[Message], reason:
 
 
 def test_what_a_node_tells_is_escaped_and_bounded() -> None:
-    end = ended(*[observed(*[[rank, 1, "S", 0.0, "\x1b[2J" + "x" * 4000, 1] for rank in (2, 3, 2, 2)])])
+    end = ended(*[observed(*[[rank, 1, "S", 0.0, "\x1b[2J" + "x" * 4000, 1, 0.5, 4096] for rank in (2, 3, 2, 2)])])
     (line,) = [line for line in end.words.splitlines() if "\\x1b[2J" in line]
     assert line.startswith("ranks 2-3 on b: idle, waits in ") and len(line) < 200

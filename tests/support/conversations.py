@@ -120,7 +120,7 @@ class Script:
         return self.end(ranks=self.of_world[world])
 
     def take_observe(self, message: Message) -> list[Message]:
-        rows = [[rank, 1000 + rank, "S", 0.0, "futex_wait", 1] for rank in self.living]
+        rows = [[rank, 1000 + rank, "S", 0.0, "futex_wait", 1, 1.5, 4096] for rank in self.living]
         return [{"type": "observed", "ranks": rows}]
 
     def take_stop(self, message: Message) -> list[Message]:

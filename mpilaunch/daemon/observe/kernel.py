@@ -19,8 +19,9 @@ BETWEEN = 0.5
 DEEPEST = 8
 """How many shells may wait for each other above the process that does the work of a rank."""
 _TICKS = os.sysconf("SC_CLK_TCK")
-_UTIME, _STIME = 11, 12
-"""Places of two members of /proc/PID/stat behind the name."""
+_PAGE = os.sysconf("SC_PAGESIZE")
+_UTIME, _STIME, _RSS = 11, 12, 21
+"""Places of members of /proc/PID/stat behind the name."""
 
 
 class Look:
@@ -32,14 +33,16 @@ class Look:
 
     def __init__(self, ranks: dict[int, int]) -> None:
         self._began = time.monotonic()
-        self._used = {pid: _seconds_used(pid) for pid in ranks}
+        self._used = {pid: _use(pid)[0] for pid in ranks}
         self._ranks = dict(ranks)
 
     def again(self) -> list[list[Any]]:
-        """Return a row for each rank that still runs: rank, process id, state, CPUs in use, what it waits in, processes.
+        """Return a row for each rank that still runs: rank, process id, state, CPUs in use, what it waits in, processes,
+        seconds of CPU time, bytes of memory.
 
         The state is the kernel's letter. It is that of the process that works where a rank is a shell that waits for one. What
-        it waits in is the name of a function of the kernel, "" where it runs, or where this user may not see it.
+        it waits in is the name of a function of the kernel, "" where it runs, or where this user may not see it. Time and
+        memory are those of the rank's living processes together.
         """
         passed = max(time.monotonic() - self._began, 1e-3)
         rows: list[list[Any]] = []
@@ -47,8 +50,9 @@ class Look:
             worker = worker_of(pid)
             state = reaper.state_of(worker)
             if state:
-                used = max(0.0, _seconds_used(pid) - self._used[pid]) / passed
-                rows.append([rank, worker, state, round(used, 2), _wait(worker), 1 + len(reaper.descendants(pid))])
+                used, memory, processes = _use(pid)
+                cpus = max(0.0, used - self._used[pid]) / passed
+                rows.append([rank, worker, state, round(cpus, 2), _wait(worker), processes, round(used, 2), memory])
         return rows
 
 
@@ -62,10 +66,11 @@ def worker_of(pid: int) -> int:
     return pid
 
 
-def _seconds_used(pid: int) -> float:
-    """Return the CPU time that a process and its living descendants have used."""
-    stats = [reaper.stat(each) for each in (pid, *reaper.descendants(pid))]
-    return sum(int(stat[_UTIME]) + int(stat[_STIME]) for stat in stats if len(stat) > _STIME) / _TICKS
+def _use(pid: int) -> tuple[float, int, int]:
+    """Return what a process and its living descendants use: seconds of CPU time so far, resident bytes, and their number."""
+    stats = [stat for stat in map(reaper.stat, (pid, *reaper.descendants(pid))) if len(stat) > _RSS]
+    ticks = sum(int(stat[_UTIME]) + int(stat[_STIME]) for stat in stats)
+    return ticks / _TICKS, _PAGE * sum(int(stat[_RSS]) for stat in stats), len(stats)
 
 
 def _wait(pid: int) -> str:

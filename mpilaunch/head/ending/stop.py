@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from mpilaunch.head.ending.time_limit import TimeLimit
 from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.head.observe.looks import Looks
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.job.spec import JobSpec
@@ -44,6 +45,7 @@ class Stop:
         ranks: Ranks,
         state: JobState,
         output: OutputForwarder,
+        looks: Looks,
         on_begin: Callable[[], None],
         node_done: Callable[[int], bool],
     ) -> None:
@@ -53,7 +55,7 @@ class Stop:
         self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
         self._on_begin, self._node_done = on_begin, node_done
         self._overdue: asyncio.TimerHandle | None = None
-        self.limit = TimeLimit(job, daemons, ranks, state, output.silence, self.ask)
+        self.limit = TimeLimit(job, ranks, state, looks, self.ask)
         self._received: dict[int, int] = {}
 
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:

@@ -84,7 +84,7 @@ DAEMON_MESSAGES: Table = {
         ),
     ),
     "listens": ("running", having(rank=whole, port=short)),
-    "observed": ("running finished", having(ranks=listed(row(whole, whole, path, seconds, path, whole)))),
+    "observed": ("running finished", having(ranks=listed(row(whole, whole, path, seconds, path, whole, seconds, whole)))),
     "collective": ("running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text)))),
     "ask": ("running finished", having(id=whole, request=text)),
     "answer": ("preparing running finished", having(id=whole, error=text)),

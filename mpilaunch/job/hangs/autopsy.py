@@ -24,6 +24,8 @@ class Observed(NamedTuple):
         cpus: CPUs in use over half a second, with those of its descendants.
         wait: what it waits in: the name of a function of the kernel, "" if unknown.
         silent: seconds since its last output, or since its start.
+        pid: of that process on the node, the one that a shell waits for where the rank is one.
+        processes, seconds, memory: those of the rank, the CPU time that they have used, and their resident bytes.
     """
 
     rank: int
@@ -31,6 +33,10 @@ class Observed(NamedTuple):
     cpus: float
     wait: str
     silent: float
+    pid: int = 0
+    processes: int = 1
+    seconds: float = 0.0
+    memory: int = 0
 
     @property
     def words(self) -> str:

@@ -1,0 +1,96 @@
+"""Asks the nodes what their ranks do. A node that does not tell in time holds nothing up.
+
+One look serves all who ask for one while it is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.head.ranks import Ranks
+from mpilaunch.head.tasks import settle
+from mpilaunch.job.state import JobState
+from mpilaunch.wire.frames import WireError
+
+if TYPE_CHECKING:
+    from mpilaunch.head.nodes.link import NodeLink
+    from mpilaunch.job.hangs.autopsy import Observed
+
+LONGEST_LOOK = 3.0
+"""Seconds in which the nodes may tell."""
+
+
+class Seen(NamedTuple):
+    """What a look has found: the ranks that ran, and those of which their nodes have told nothing in time."""
+
+    observed: list[Observed]
+    unknown: list[int]
+
+
+class Looks:
+    """Looks at the ranks of one job.
+
+    Args:
+        silence: returns the seconds since the last output of a rank, or since its start.
+    """
+
+    def __init__(self, daemons: Daemons, ranks: Ranks, state: JobState, silence: Callable[[int], float]) -> None:
+        self._daemons, self._ranks, self._state, self._silence = daemons, ranks, state, silence
+        self._unanswered: Counter[int] = Counter()
+        self._awaited: set[int] = set()
+        self._observed: dict[int, Observed] = {}
+        self._seen: asyncio.Future[Seen] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> asyncio.Future[Seen]:
+        """Ask the nodes; return what they will have told, LONGEST_LOOK later at the latest."""
+        if self._seen is not None and not self._seen.done():
+            return self._seen
+        loop = asyncio.get_running_loop()
+        self._seen, self._observed = loop.create_future(), {}
+        self._awaited = {index for index in self._daemons.links if self._living(index)}
+        for index in self._awaited:
+            self._unanswered[index] += 1
+            self._daemons.links[index].send({"type": "observe"})
+        self._timer = loop.call_later(LONGEST_LOOK if self._awaited else 0.0, self._end)
+        return self._seen
+
+    def close(self) -> None:
+        """Wait for no node any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._seen is not None:
+            self._seen.cancel()
+
+    def take_observed(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Take what the ranks of a node do; raises WireError for another node's."""
+        from mpilaunch.job.hangs.autopsy import Observed  # most jobs end before
+
+        index = link.node.index
+        if not self._unanswered[index]:
+            raise WireError("'observed' that was not asked for")
+        self._unanswered[index] -= 1
+        if index not in self._awaited:
+            return  # too late
+        for rank, pid, state, cpus, wait, processes, seconds, memory in message["ranks"]:
+            self._ranks.check_rank(rank, index)
+            if self._state.is_alive(rank):
+                self._observed[rank] = Observed(rank, state, cpus, wait, self._silence(rank), pid, processes, seconds, memory)
+        self._awaited.discard(index)
+        if not self._awaited:
+            self._end()
+
+    def _living(self, index: int) -> list[int]:
+        return [rank for rank in self._ranks.of_node(index) if self._state.states[rank] == "running"]
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        unknown = [rank for index in self._awaited for rank in self._living(index)]
+        self._awaited = set()
+        if self._seen is not None:
+            settle(self._seen, Seen(list(self._observed.values()), unknown))
