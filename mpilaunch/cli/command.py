@@ -71,6 +71,10 @@ def _run_command(command: click.Command, verb: str, words: Sequence[str], invoca
 
     if {"-h", "--help"}.intersection(words):
         return print_result(help.text(verb))
+    import shutil
+
+    if program := shutil.which(verb):
+        invocation.console.note(f"mpilaunch run {verb} runs the program {program}; this is the verb '{verb}' of mpilaunch")
     try:
         with command.make_context(f"mpilaunch {verb}", [*words], obj=invocation) as ctx:
             code: int = command.invoke(ctx)

@@ -93,8 +93,7 @@ def _verb(name: str) -> str:
     formatter = _Formatter()
     if name == "run":
         formatter.write(f"{SUMMARY}\n\nUsage: {module.USAGE}\n")
-        for other in map(verbs.module_of, verbs.NAMES[1:]):
-            formatter.write(f"       {other.USAGE}: {other.SUMMARY}\n")
+        formatter.write(f"       mpilaunch VERB: {', '.join(verbs.NAMES[1:])}; each has its own --help\n")
         _write_examples(formatter)
         with formatter.section("Options"):
             formatter.write_dl([(_spelling(option, brief=True), option.basic) for option in OPTIONS if option.basic])
@@ -118,6 +117,9 @@ def _all() -> str:
     formatter = _Formatter()
     formatter.write(f"{SUMMARY}\n\n")
     formatter.write_usage("mpilaunch", "[OPTIONS] PROGRAM [ARGUMENTS...]")
+    with formatter.section("Verbs"):
+        others = map(verbs.module_of, verbs.NAMES[1:])
+        formatter.write_dl([(other.USAGE, other.SUMMARY) for other in others], col_max=60)
     _write_examples(formatter)
     for topic in GROUPS:
         _write_group(formatter, topic)

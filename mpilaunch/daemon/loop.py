@@ -203,6 +203,9 @@ class Daemon:
         if message.get("caught"):
             reaper.signal_catchers(number)
             return
+        if "ranks" in message:
+            self._processes.signal(number, message["ranks"])
+            return
         self._processes.signal(number)
         if number == signal.SIGSTOP:
             # The head is about to stop itself; its next byte starts the clock of silence again.

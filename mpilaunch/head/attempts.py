@@ -18,18 +18,17 @@ from typing import NamedTuple
 
 from mpilaunch.errors import ExitCode, LaunchError, UsageError
 from mpilaunch.head.checkpoints import find_newest_set
+from mpilaunch.head.control.subject import Subject
 from mpilaunch.head.launch import Launch
 from mpilaunch.head.nodes.agents import Agents
 from mpilaunch.head.observe import Observer
 from mpilaunch.head.output.destinations import prepare_destinations
-from mpilaunch.head.signals import SignalRelay
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import parse_hostfile
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job import restarts
 from mpilaunch.job.restarts import Health, Layout
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec
-from mpilaunch.job.state import signal_name
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.text import plural
 
@@ -50,10 +49,10 @@ class Attempt(NamedTuple):
 class Attempts:
     """A job with all its attempts; create it inside a running event loop."""
 
-    def __init__(self, job: JobSpec, observer: Observer) -> None:
+    def __init__(self, job: JobSpec, observer: Observer, subject: Subject) -> None:
         self._first = self._job = job
         self._policy = job.restarts
-        self._observer = observer
+        self._observer, self._subject, self._signals = observer, subject, subject.signals
         self._pool = job.restarts.pool or job.allocation
         self._layout = Layout(tuple(range(len(job.allocation.nodes))), job.allocation, job.job_map)
         self._health = Health()
@@ -65,16 +64,15 @@ class Attempts:
 
     async def run(self, agents: Agents) -> Verdict:
         """Run the attempts, the first with these agents; return how the last one ended; raises LaunchError if none started."""
-        with SignalRelay(asyncio.get_running_loop()) as signals:
-            verdict = await self._attempt(signals, agents)
-            while not (reason := self._reason_to_end(verdict)):
-                self._job = self._next_job()
-                try:
-                    await signals.until_interrupted(self._prepare_next(verdict))
-                except LaunchError as error:
-                    verdict = self._not_started(error)
-                else:
-                    verdict = await self._attempt(signals, None)
+        verdict = await self._attempt(agents)
+        while not (reason := self._reason_to_end(verdict)):
+            self._job = self._next_job()
+            try:
+                await self._signals.until_interrupted(self._prepare_next(verdict))
+            except LaunchError as error:
+                verdict = self._not_started(error)
+            else:
+                verdict = await self._attempt(None)
         verdict = verdict._replace(earlier=self._history(reason))
         if self._first.report_file is not None and self._ran is not None:
             from mpilaunch.head.observe.report import attempt_as_data, write_report  # few launches write one
@@ -83,11 +81,11 @@ class Attempts:
             write_report(self._first.report_file, self._ran.report(verdict) | {"attempts": attempts})
         return verdict
 
-    async def _attempt(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
+    async def _attempt(self, agents: Agents | None) -> Verdict:
         """Run one attempt; nodes that do not start are replaced as long as there are other nodes."""
         while True:
             try:
-                verdict = await self._launch_once(signals, agents)
+                verdict = await self._launch_once(agents)
                 break
             except LaunchError as error:
                 if not self._replace_nodes(error):
@@ -108,12 +106,12 @@ class Attempts:
     def _numbers(self, indexes: Iterable[int]) -> frozenset[int]:
         return frozenset(self._layout.numbers[index] for index in indexes)
 
-    async def _launch_once(self, signals: SignalRelay, agents: Agents | None) -> Verdict:
+    async def _launch_once(self, agents: Agents | None) -> Verdict:
         if agents is None:
             agents = Agents(self._job, self._job.job_map.nodes)
         try:
             self._launch = Launch(self._job, agents, self._observer)
-            return await self._launch.run(signals)
+            return await self._subject.run(self._launch)
         finally:
             await agents.close()
 
@@ -136,7 +134,7 @@ class Attempts:
         """Record a later attempt that did not start. Ranks have run before, so it counts as an end and not as a start error."""
         last = self._ended[-1].verdict
         if error.reference in ("interrupted", "preempted"):
-            detail = f"{signal_name(error.exit_code - 128)} to mpilaunch before attempt {len(self._ended) + 1}"
+            detail = f"{self._signals.ended_by} before attempt {len(self._ended) + 1}"
             verdict = Verdict(error.exit_code, error.reference, detail=detail)
         else:
             detail = "\n".join((error.message, *error.context))

@@ -61,6 +61,8 @@ def launch(job: JobSpec, observer: Observer, local: agent.PrestartedAgent) -> Ve
 async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
     import asyncio
 
+    from mpilaunch.head.control.control import Control
+    from mpilaunch.head.control.subject import Subject
     from mpilaunch.head.launch import Launch
     from mpilaunch.head.signals import SignalRelay
 
@@ -69,12 +71,17 @@ async def _launch(job: JobSpec, agents: Agents, observer: Observer) -> Verdict:
         from mpilaunch.head.threads import use_daemon_threads  # a local launch looks up no host name
 
         use_daemon_threads()
-    if job.report_file is not None or job.restarts.limit or job.restarts.reserves_nodes:
-        from mpilaunch.head.attempts import Attempts  # most jobs have one attempt and no report
+    with SignalRelay(loop) as signals:
+        subject = Subject(job, signals)
+        async with Control(subject, observer.note):
+            if job.report_file is not None or job.restarts.limit or job.restarts.reserves_nodes:
+                from mpilaunch.head.attempts import Attempts  # most jobs have one attempt and no report
 
-        return await Attempts(job, observer).run(agents)
-    try:
-        with SignalRelay(loop) as signals:
-            return await Launch(job, agents, observer).run(signals)
-    finally:
-        await agents.close()
+                verdict = await Attempts(job, observer, subject).run(agents)
+            else:
+                try:
+                    verdict = await subject.run(Launch(job, agents, observer))
+                finally:
+                    await agents.close()
+            subject.end(verdict)
+            return verdict

@@ -56,11 +56,11 @@ class Checkpoints:
         self._request()
         return True
 
-    def save_first(self, then: Callable[[], None]) -> bool:
+    def save_first(self, detail: str, then: Callable[[], None]) -> bool:
         """Let the ranks save within the grace time and call `then`; return False, and do nothing, without a policy."""
         if not self._directory:
             return False
-        self._say("SIGTERM to mpilaunch: the ranks are asked to save before they end; SIGINT kills them now")
+        self._say(f"{detail}: the ranks are asked to save before they end; SIGINT kills them now")
         self._start(self._save_last(then))
         return True
 

@@ -45,6 +45,7 @@ from mpilaunch.placement.gpu_binding import describe_binding
 from mpilaunch.text import printable
 
 if TYPE_CHECKING:
+    from mpilaunch.head.control.running import RunningJob
     from mpilaunch.head.ending.host_ends import HostEnds
     from mpilaunch.head.starting.independent_hosts import IndependentHosts
 
@@ -137,7 +138,20 @@ class Launch:
             raise self._faults.first
         return self._conclude()
 
+    @property
+    def running(self) -> RunningJob:
+        """The launch as requests see it, while it runs."""
+        from mpilaunch.head.control.running import RunningJob  # most jobs end without a request
+
+        looks = self._stop.limit.looks
+        return RunningJob(self._daemons, self.ranks, self._state, self._output, looks, self._stop)
+
     # Results, valid after `run`
+
+    @property
+    def lost_hosts(self) -> list[str]:
+        """The names of the nodes that were lost."""
+        return [self._job.allocation.nodes[index].name for index in sorted(self.nodes_done.lost)]
 
     @property
     def port(self) -> int:

@@ -214,6 +214,34 @@ def directory(path: str, *, make: bool = False, parents: bool = False) -> Iterat
         os.close(descriptor)
 
 
+@contextmanager
+def private_directory(path: str, *, make: bool = False) -> Iterator[int]:
+    """Yield a descriptor of a directory that is private to this user and in none of another user; raises OSError.
+
+    Args:
+        make: make the directory and those above it where they are missing.
+    """
+    parent, name = os.path.split(path)
+    if make and not os.path.isdir(parent):
+        _refuse_foreign(os.path.dirname(parent), os.stat(os.path.dirname(parent)))
+    with directory(parent, make=make) as above:
+        _refuse_foreign(parent, os.fstat(above))
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=above)
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    try:
+        check_own(path, os.fstat(descriptor), 0o077)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_foreign(path: str, status: os.stat_result) -> None:
+    if trust.is_foreign(status):
+        raise PermissionError(f"{path} belongs to {trust.owner_of(status)}")
+
+
 def make_directory(path: str) -> None:
     """Make a directory and its parents unless they exist; raises OSError, also when the directory is unsafe."""
     with _find(path + "/.", make=True) as place:

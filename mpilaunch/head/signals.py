@@ -42,6 +42,9 @@ class Receiver(Protocol):
             times: the number of such signals so far that count, with this one.
         """
 
+    def stop(self, detail: str, *, now: bool) -> None:
+        """End the job on a request, told as `detail`; `now` kills the ranks at once."""
+
     def forward(self, number: int) -> None:
         """Send a signal to every rank."""
 
@@ -50,13 +53,18 @@ class SignalRelay:
     """Context manager that handles mpilaunch's signals inside its `with` block, and passes them to the receiver.
 
     Without a receiver, a signal that asks for the end cancels the next `until_interrupted`.
+
+    Attributes:
+        ended_by: what has asked for the end, or "".
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver | None = None) -> None:
         self._loop = loop
         self.receiver = receiver
         self._starting: asyncio.Task[None] | None = None
-        self._interrupts = self._cancelled_by = self._overdue = 0
+        self._interrupts = self._overdue = 0
+        self.ended_by = ""
+        self._cancelled = ("", 0)
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
@@ -79,18 +87,23 @@ class SignalRelay:
     async def until_interrupted(self, starting: Coroutine[Any, Any, None]) -> None:
         """Await the start of a job; raises LaunchError when a signal that asks for the end cancels it."""
         self._starting = self._loop.create_task(starting)
-        if self._cancelled_by:
+        if self.ended_by:
             self._starting.cancel()
         try:
             await self._starting
         except asyncio.CancelledError:
-            if not self._cancelled_by:
+            if not self.ended_by:
                 raise
-            reference = "preempted" if self._cancelled_by == signal.SIGTERM else "interrupted"
-            message = f"{signal_name(self._cancelled_by)} during the start: no rank was started"
-            raise LaunchError(reference, message, exit_code=128 + self._cancelled_by) from None
+            reference, number = self._cancelled
+            message = f"{self.ended_by} during the start: no rank was started"
+            raise LaunchError(reference, message, exit_code=128 + number) from None
         finally:
             self._starting = None
+
+    def stop(self, detail: str, *, now: bool = False) -> None:
+        """End the job on a request that is no signal, told as `detail`; `now` kills its ranks at once."""
+        if not self._cancel(detail, "interrupted", signal.SIGTERM) and self.receiver is not None:
+            self.receiver.stop(detail, now=now)
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         """Count a signal that asks for the end, between any two instructions of Python, and let the loop act on it."""
@@ -112,11 +125,18 @@ class SignalRelay:
 
     def _end(self, number: int, times: int) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        self._cancelled_by = number
+        reference = "preempted" if number == signal.SIGTERM else "interrupted"
+        if self._cancel(f"{signal_name(number)} to mpilaunch", reference, number) or self.receiver is None:
+            return
+        if not self.receiver.interrupt(number, times):
+            self._interrupts, self.ended_by = 0, ""
+
+    def _cancel(self, ended_by: str, reference: str, number: int) -> bool:
+        """Cancel the start, or the next one; return whether one was under way."""
+        self.ended_by, self._cancelled = ended_by, (reference, number)
         if self._starting is not None:
             self._starting.cancel()
-        elif self.receiver is not None and not self.receiver.interrupt(number, times):
-            self._interrupts = 0
+        return self._starting is not None
 
     def _forward(self, number: signal.Signals) -> None:
         if self._starting is None and self.receiver is not None:

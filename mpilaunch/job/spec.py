@@ -216,6 +216,7 @@ class JobSpec(NamedTuple):
             and no value over PMI, as for MPICH's mpiexec.
         show_secrets: do not mask likely secrets in the plan and the report.
         report_bindings: print each rank's binding on stderr before it starts.
+        name: by which its user finds it beside its id, if any.
         restart: the number of restarts so far; 0 for the first attempt.
         time_spent: seconds of `Deadlines.timeout` that earlier attempts have used.
         last_port: MASTER_PORT of the previous attempt; this attempt chooses another unless the user fixed it.
@@ -261,6 +262,7 @@ class JobSpec(NamedTuple):
     report_file: str | None = None
     show_secrets: bool = False
     report_bindings: bool = False
+    name: str | None = None
     restarts: RestartPolicy = RestartPolicy()
     restart: int = 0
     time_spent: float = 0.0

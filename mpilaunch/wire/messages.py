@@ -76,6 +76,16 @@ def having(**checks: Check) -> Check:
     return lambda value: type(value) is dict and all(name in value and check(value[name]) for name, check in checks.items())
 
 
+def perhaps(**checks: Check) -> Check:
+    """An object whose members of these names, where there are any, pass the checks."""
+    return lambda value: type(value) is dict and all(check(value[name]) for name, check in checks.items() if name in value)
+
+
+def both(first: Check, second: Check) -> Check:
+    """A value that both checks accept."""
+    return lambda value: first(value) and second(value)
+
+
 def exactly(**checks: Check) -> Check:
     """An object with these members only, besides `type`."""
     fits = having(**checks)
@@ -123,7 +133,7 @@ HEAD_SENDS: Table = {
     ),
     "launch": ("prepared running", having(numbers=listed(whole))),
     "await": ("running", having(rank=whole, port=between(1, 65_535))),
-    "signal": ("running", having(signal=signal)),
+    "signal": ("running", both(having(signal=signal), perhaps(ranks=listed(whole)))),
     "observe": ("running", having()),
     "stop": ("prepared running", having(steps=listed(row(signal, seconds)))),
     "cancel": ("prepared running", having(number=whole)),

@@ -11,6 +11,7 @@ import pytest
 
 from mpilaunch.cli import verbs
 from mpilaunch.cli.main import main
+from tests.support.launching import script
 
 
 @pytest.fixture(autouse=True)
@@ -99,5 +100,33 @@ def test_down_accepts_options_that_matter_and_settings_from_elsewhere(
 @pytest.mark.parametrize("name", verbs.NAMES)
 def test_a_verb_is_one_file_with_its_help(name: str) -> None:
     module = verbs.module_of(name)
-    assert module.SUMMARY and module.USAGE.startswith("mpilaunch") and callable(module.main)
-    assert isinstance(module.TOPICS, tuple)
+    assert module.SUMMARY and module.USAGE.startswith(f"mpilaunch {name}".removesuffix(" run")) and callable(module.main)
+    assert isinstance(getattr(module, "TOPICS", ()), tuple)
+    assert hasattr(module, "TOPICS") != hasattr(module, "COMMAND"), "it takes the options of a launch, or declares all"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("jobs a b", "error[option-value]: mpilaunch jobs: Got unexpected extra argument (b)"),
+        ("jobs --np 2", "error[option-value]: mpilaunch jobs: No such option '--np'. Did you mean '--json'?"),
+        ("stop", "error[option-value]: mpilaunch stop: Missing argument 'JOB'"),
+        ("signal x", "error[option-value]: mpilaunch signal: Missing argument 'SIGNAL'"),
+        ("signal x USR3", "error[option-value]: 'USR3' is no signal; did you mean USR2?"),
+        ("signal x 65", "error[option-value]: '65' is no signal"),
+        ("signal x USR1 --ranks 3-1", "error[nodeset-syntax]: --ranks:1:1: the range '3-1' is reversed"),
+        ("stop 0123456789abcdef", "error[job-unknown]: no job '0123456789abcdef' of yours runs on this machine"),
+    ],
+)
+def test_what_a_verb_for_running_jobs_refuses(capsys: pytest.CaptureFixture[str], words: str, error: str) -> None:
+    assert main(words.split()) == 2
+    assert capsys.readouterr().err.splitlines()[0] == error
+
+
+def test_a_program_with_the_name_of_a_verb_is_mentioned(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(here / "stop", "true")
+    monkeypatch.setenv("PATH", str(here))
+    assert main(["stop", "0123456789abcdef"]) == 2
+    assert capsys.readouterr().err.startswith(f"note: mpilaunch run stop runs the program {here}/stop; this is the verb 'stop'")

@@ -24,7 +24,7 @@ class Told:
     """A receiver that records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int, int]] = []
+        self.told: list[tuple[str | int, ...]] = []
         self.counts = True
         self.news = asyncio.Event()
 
@@ -32,6 +32,9 @@ class Told:
         self.told.append(("interrupt", number, times))
         self.news.set()
         return self.counts
+
+    def stop(self, detail: str, *, now: bool) -> None:
+        self.told.append((detail, now))
 
     def forward(self, number: int) -> None:
         self.told.append(("forward", number, 0))

@@ -329,7 +329,7 @@ def test_a_node_that_does_not_answer_holds_up_no_second_interrupt(tmp_path: Path
 
 @proves(
     "interrupt-start", SIGNALS, "Ctrl-C during the start", finder="the head",
-    says="`SIGINT during the start: no rank was started`", code="130", within=10,
+    says="`SIGINT to mpilaunch during the start: no rank was started`", code="130", within=10,
 )  # fmt: skip
 def test_an_interrupt_during_the_start_starts_nothing(tmp_path: Path) -> None:
     with launching("--agent", "fake", "-H", "node1,timeout1", *sh("touch ran-$RANK"), cwd=tmp_path) as process:
@@ -337,7 +337,7 @@ def test_an_interrupt_during_the_start_starts_nothing(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         done = finish(process)
     assert done.code == 130
-    assert done.words == "error[interrupted]: SIGINT during the start: no rank was started\n"
+    assert done.words == "error[interrupted]: SIGINT to mpilaunch during the start: no rank was started\n"
     assert not list(tmp_path.iterdir())
 
 

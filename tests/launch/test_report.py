@@ -121,7 +121,7 @@ def test_the_report_of_a_signal_that_comes_before_the_ranks(tmp_path: Path) -> N
         wait_for_files(tmp_path / "waits")
         process.send_signal(signal.SIGINT)
         done = finish(process)
-    assert done.code == 130 and "SIGINT during the start" in done.words
+    assert done.code == 130 and "SIGINT to mpilaunch during the start" in done.words
     assert json.loads((tmp_path / "report.json").read_text())["verdict"]["cause"] == "interrupted"
 
 

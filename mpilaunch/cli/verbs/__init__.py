@@ -7,12 +7,12 @@ code; its context's `obj` is a `Invocation`. Only the first word of a command li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from mpilaunch.cli.console import Console
+from mpilaunch.cli.console import Console, print_result
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Section, Settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpilaunch.cli.types import Option
 
-NAMES = ("run", "up", "down")
+NAMES = ("run", "up", "down", "jobs", "signal", "stop")
 
 
 class Request(NamedTuple):
@@ -53,6 +53,15 @@ def main_of(name: str) -> Callable[[Request], int]:
     """Return the main function of a verb, which returns an exit code."""
     main: Callable[[Request], int] = module_of(name).main
     return main
+
+
+def show(value: Any, text: Sequence[str], *, as_json: bool) -> int:
+    """Print the result of a verb, for people or as JSON; return the exit code."""
+    if not as_json:
+        return print_result("\n".join(text))
+    import json
+
+    return print_result(json.dumps(value, indent=2))
 
 
 def refuse_program(request: Request, verb: str, hint: str | None = None) -> None:

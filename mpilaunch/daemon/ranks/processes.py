@@ -14,7 +14,7 @@ from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 STACK_SECONDS = 1.0
@@ -50,9 +50,12 @@ class Processes:
         self.ranks[pid] = rank
         self._groups.add(pid)
 
-    def signal(self, number: int) -> None:
-        for pid in self.ranks:
-            reaper.signal_group(pid, number)
+    def signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
+        """Send a signal to the processes of these ranks, or of all."""
+        chosen = None if ranks is None else set(ranks)
+        for pid, rank in self.ranks.items():
+            if chosen is None or rank in chosen:
+                reaper.signal_group(pid, number)
 
     def abort(self, rank: int, code: int) -> None:
         """Kill a rank that has called MPI_Abort; its exit is reported with this code."""

@@ -23,7 +23,7 @@ class Interrupts:
         self._who = "commands" if job.independent else "ranks"
         self.checkpoints = Checkpoints(job, daemons.send_all, say)
         self._grace, self._daemons, self._stop, self._say = job.deadlines.grace, daemons, stop, say
-        self._preempted = False
+        self._asked = False
 
     def interrupt(self, number: int, times: int) -> bool:
         """End the job: the first signal stops the ranks, the second kills them, the third does not wait for nodes.
@@ -37,7 +37,7 @@ class Interrupts:
             self._stop.quit(outcome)
         elif preempted and not leaving:
             if times == 1:
-                self._preempt(detail)
+                self._save_and_end(detail, "preempted", shared=True)
         else:
             from_keyboard = number in (signal.SIGINT, signal.SIGQUIT)
             first = [signal.SIGINT, signal.SIGTERM] if from_keyboard else [signal.SIGTERM]
@@ -46,20 +46,31 @@ class Interrupts:
             self._stop.ask(outcome, first if times == 1 else [], again=True)
         return True
 
+    def stop(self, detail: str, *, now: bool) -> None:
+        """End the job as the first SIGTERM does, or kill its ranks now."""
+        if now:
+            self._stop.ask(Verdict(128 + signal.SIGTERM, "interrupted", detail=detail), [], again=True)
+        else:
+            self._save_and_end(detail, "interrupted", shared=False)
+
     def forward(self, number: int) -> None:
         if not self.checkpoints.takes(number):
             self._daemons.send_all({"type": "signal", "signal": number})
 
     def take_terminated(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Handle SIGTERM received by a daemon, and perhaps by every process of the job there, like SIGTERM to mpilaunch."""
-        self._preempt(f"SIGTERM to the processes on {link.node.name}")
+        self._save_and_end(f"SIGTERM to the processes on {link.node.name}", "preempted", shared=True)
 
-    def _preempt(self, detail: str) -> None:
-        """Handle the first SIGTERM to mpilaunch or a daemon; the scheduler may have sent it to every process of the job."""
-        if self._preempted or self._stop.leaving:
+    def _save_and_end(self, detail: str, cause: str, *, shared: bool) -> None:
+        """Handle the first SIGTERM to mpilaunch or a daemon, or a request; the ranks save first, where they can.
+
+        Args:
+            shared: a scheduler may have sent the signal to every process of the job.
+        """
+        if self._asked or self._stop.leaving:
             return
-        self._preempted = True
-        outcome = Verdict(128 + signal.SIGTERM, "preempted", detail=detail)
-        if not self.checkpoints.save_first(lambda: self._stop.ask(outcome)):
+        self._asked = True
+        outcome = Verdict(128 + signal.SIGTERM, cause, detail=detail)
+        if not self.checkpoints.save_first(detail, lambda: self._stop.ask(outcome)):
             self._say(f"{detail}: the {self._who} have {self._grace:g} s to end; SIGINT kills them now")
-            self._stop.ask(outcome, again=True, shared=True)
+            self._stop.ask(outcome, again=True, shared=shared)

@@ -25,6 +25,7 @@ class TimeLimit:
 
     Attributes:
         reached: it is over, and the job ends for it.
+        looks: at the ranks.
 
     Args:
         ask: asks for the end of the job, with a verdict.
@@ -32,7 +33,7 @@ class TimeLimit:
 
     def __init__(self, job: JobSpec, ranks: Ranks, state: JobState, looks: Looks, ask: Callable[[Verdict], None]) -> None:
         self._limit, self._spent = job.deadlines.timeout, job.time_spent
-        self._ranks, self._state, self._looks, self._ask = ranks, state, looks, ask
+        self._ranks, self._state, self.looks, self._ask = ranks, state, looks, ask
         self._timer: asyncio.TimerHandle | None = None
         self.reached = False
         self._seen: Seen | None = None
@@ -45,10 +46,10 @@ class TimeLimit:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._looks.close()
+        self.looks.close()
 
     def _look(self) -> None:
-        self._looks.begin().add_done_callback(self._end)
+        self.looks.begin().add_done_callback(self._end)
 
     def _end(self, seen: asyncio.Future[Seen]) -> None:
         if not seen.cancelled():

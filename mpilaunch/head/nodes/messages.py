@@ -9,7 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.wire import messages
-from mpilaunch.wire.messages import between, flag, having, listed, maybe, named, of, place, row, seconds, text, whole
+from mpilaunch.wire.messages import (
+    between,
+    both,
+    flag,
+    having,
+    listed,
+    maybe,
+    named,
+    of,
+    perhaps,
+    place,
+    row,
+    seconds,
+    text,
+    whole,
+)
 
 if TYPE_CHECKING:
     from mpilaunch.wire.messages import Check, Table
@@ -28,16 +43,6 @@ def path(value: Any) -> bool:
 def either(*checks: Check) -> Check:
     """A value that one of these checks accepts."""
     return lambda value: any(check(value) for check in checks)
-
-
-def perhaps(**checks: Check) -> Check:
-    """An object whose members of these names, where there are any, pass the checks."""
-    return lambda value: type(value) is dict and all(check(value[name]) for name, check in checks.items() if name in value)
-
-
-def both(first: Check, second: Check) -> Check:
-    """A value that both checks accept."""
-    return lambda value: first(value) and second(value)
 
 
 def one_of(*values: str) -> Check:

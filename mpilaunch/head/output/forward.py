@@ -35,6 +35,8 @@ LEAST_WINDOW, MOST_WINDOW = 8 << 10, 1 << 20
 """Bounds of the credit of one stream."""
 KEPT = 8 << 10
 """Bytes of each rank's stderr that are kept to explain its failure."""
+KEPT_OF_STDOUT = 400
+"""Bytes of its stdout that are kept to tell what it does."""
 LAST_WRITES = 2.0
 """Seconds in which our reader must take at least one block of a `Writer`, once the end was asked for."""
 MOST_FOLDED = 64 << 20
@@ -125,6 +127,8 @@ class OutputForwarder:
         stream.heard = time.monotonic()
         if stream.kind == STDERR or self._job.output.merge_stderr:
             stream.keep(data)
+        else:
+            stream.kept = data[-KEPT_OF_STDOUT:] if len(data) >= KEPT_OF_STDOUT else (stream.kept + data)[-KEPT_OF_STDOUT:]
         lines = data if stream.raw else stream.feed(data)
         if stream.printed and not stream.raw and self._folded is None and stream.kind in self._live:
             self._live[stream.kind].show(stream, self._prefix(stream), stream.tail)
@@ -187,6 +191,13 @@ class OutputForwarder:
         """Return the seconds since the last output of a rank, or since it was prepared."""
         streams = [self._streams.get(stream_channel(rank, kind)) for kind in STREAMS]
         return time.monotonic() - max(stream.heard for stream in streams if stream is not None)
+
+    def last_line(self, rank: int) -> str:
+        """Return what a rank wrote last, without its control characters: a line that is not empty, or the end of one."""
+        streams = [self._streams.get(stream_channel(rank, kind)) for kind in STREAMS]
+        texts = [stream.kept for stream in sorted(filter(None, streams), key=lambda stream: -stream.heard)]
+        lines = (line for text in texts for line in reversed(as_shown(text).splitlines()) if line.strip())
+        return next(lines, b"")[-KEPT_OF_STDOUT:].decode("utf-8", "replace")
 
     def last_lines(self, rank: int) -> tuple[bytes, ...]:
         """Return the kept last lines of a rank's stderr, or of its stdout when stderr is merged into it."""

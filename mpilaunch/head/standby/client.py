@@ -11,6 +11,8 @@ import binascii
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 from mpilaunch.agent import AgentOptions, ChannelEvents
 from mpilaunch.errors import LaunchError
@@ -20,10 +22,11 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import RequestChannel
 from mpilaunch.wire.challenge import Caller
 
-TAKE, DOWN = 1, 2
-"""Requests of a client: a daemon that fits the data; the end of all standby daemons."""
+TAKE, DOWN, LIST = 1, 2, 3
+"""Requests of a client: a daemon that fits the data; the end of all standby daemons; which there are."""
 YES, NO = 11, 12
-"""Answers of the keeper; YES to DOWN has the names of its nodes as JSON. The other frames are those of `mpilaunch.relay`."""
+"""Answers of the keeper; YES to DOWN has the names of its nodes as JSON, YES to LIST what `Kept`
+has. The other frames are those of `mpilaunch.relay`."""
 NONCE, PROOF = 16, 17
 """The first frames, with content as in `wire.challenge`: the keeper's NONCE, the client's PROOF, the keeper's PROOF."""
 REACHED_BY = ("HOME", "KUBECONFIG", "MPILAUNCH_KUBECTL")
@@ -126,6 +129,39 @@ class KeeperClient:
             self._record = None
             return None
         return channel if answer == YES else None
+
+
+class Kept(NamedTuple):
+    """What a keeper keeps.
+
+    Attributes:
+        pid: of the keeper.
+        idle, busy: the names of the nodes whose daemon waits for a launch, and of those whose daemon serves one.
+        idle_seconds: until it ends without a launch, from the last one on.
+    """
+
+    pid: int
+    idle: list[str]
+    busy: list[str]
+    idle_seconds: float
+
+
+def kept() -> list[Kept]:
+    """Return what this user's keepers keep; one that does not answer is left out."""
+    found = []
+    for record in read_records():
+        with suppress(OSError, asyncio.TimeoutError, ValueError, TypeError):
+            found.append(asyncio.run(_kept(record)))
+    return found
+
+
+async def _kept(record: Record) -> Kept:
+    connection = KeeperConnection(record)
+    await connection.connect()
+    _, data = await asyncio.wait_for(connection.request(LIST, b""), TAKE_PATIENCE)
+    connection.abort()
+    idle, busy, idle_seconds = json.loads(data)
+    return Kept(connection.pid, list(map(str, idle)), list(map(str, busy)), float(idle_seconds))
 
 
 def take_down() -> list[str] | None:

@@ -23,7 +23,7 @@ from mpilaunch.head.nodes.daemons import ENDING, Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.nodes.survey import IgnoreEvents
 from mpilaunch.head.os_limits import process_limit_reached, raise_file_limit
-from mpilaunch.head.standby.client import DOWN, NO, NONCE, PROOF, TAKE, YES, common_request, request_for, take_down
+from mpilaunch.head.standby.client import DOWN, LIST, NO, NONCE, PROOF, TAKE, YES, common_request, request_for, take_down
 from mpilaunch.head.standby.pool import StandbyLink
 from mpilaunch.head.standby.record import new_record, one_at_a_time, remove_record, write_record
 from mpilaunch.head.tasks import cancel_all, run
@@ -224,6 +224,13 @@ class Keeper(Daemons, IgnoreEvents):
         self._stop_requests.append(client)
         self._stopping.set()
 
+    def tell(self, client: StandbyConnection) -> None:
+        """Tell a client which nodes have a daemon, and which of these are in use."""
+        living = [link for link in self._links() if link.stands_by and link.channel.living]
+        busy = [link.node.name for link in living if link.channel.client is not None]
+        idle = [link.node.name for link in living if link.channel.client is None]
+        client.send_frame(YES, json.dumps([idle, busy, self._idle]).encode())
+
     def _grant_stop(self, client: StandbyConnection) -> None:
         client.send_frame(YES, json.dumps([node.name for node in self._nodes]).encode())
 
@@ -354,6 +361,8 @@ class StandbyConnection(FrameProtocol):
                 self._link.hand(data)
         elif kind == DOWN:
             self._keeper.stop(self)
+        elif kind == LIST:
+            self._keeper.tell(self)
         elif kind == TAKE and self._asking is None:
             self._asking = asyncio.ensure_future(self._take(data))
         else:

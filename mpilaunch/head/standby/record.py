@@ -18,7 +18,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import NamedTuple
 
 from mpilaunch.head import safe_files
-from mpilaunch.job import trust
 
 LONGEST_ADDRESS = 107
 """Bytes in the address of a socket (unix(7)), which here is its path."""
@@ -45,34 +44,6 @@ def _folders() -> list[tuple[str, bool]]:
     return folders
 
 
-@contextmanager
-def _opened(folder: str, *, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of a directory that is private to this user and in none of another user; raises OSError.
-
-    Args:
-        make: make the directory and those above it where they are missing.
-    """
-    parent, name = os.path.split(folder)
-    if make and not os.path.isdir(parent):
-        _refuse_foreign(os.path.dirname(parent), os.stat(os.path.dirname(parent)))
-    with safe_files.directory(parent, make=make) as above:
-        _refuse_foreign(parent, os.fstat(above))
-        if make:
-            with suppress(FileExistsError):
-                os.mkdir(name, 0o700, dir_fd=above)
-        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
-    try:
-        safe_files.check_own(folder, os.fstat(descriptor), 0o077)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _refuse_foreign(path: str, status: os.stat_result) -> None:
-    if trust.is_foreign(status):
-        raise PermissionError(f"{path} belongs to {trust.owner_of(status)}")
-
-
 def _name() -> str:
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"keeper-{file.read().strip()}"
@@ -82,7 +53,7 @@ def read_records() -> list[Record]:
     """Return the existing records; files of other users and invalid files are skipped."""
     records = []
     for folder, _ in _folders():
-        with suppress(OSError, ValueError), _opened(folder) as directory:
+        with suppress(OSError, ValueError), safe_files.private_directory(folder) as directory:
             socket, secret = json.loads(safe_files.read_own(directory, _name(), 0o077, LONGEST_RECORD))
             records.append(Record(os.path.join(folder, _name()), str(socket), bytes.fromhex(secret)))
     return records
@@ -107,7 +78,7 @@ def one_at_a_time() -> Iterator[str]:
     for folder, _ in _folders():
         with ExitStack() as stack:
             try:
-                directory = stack.enter_context(_opened(folder, make=True))
+                directory = stack.enter_context(safe_files.private_directory(folder, make=True))
             except OSError as reason:
                 error = OSError(f"{folder}: {reason.strerror or reason}")
                 continue
@@ -131,5 +102,5 @@ def new_record(folder: str) -> Record:
 def write_record(record: Record) -> None:
     """Write a record, replacing an old one; raises OSError."""
     folder, name = os.path.split(record.path)
-    with _opened(folder) as directory:
+    with safe_files.private_directory(folder) as directory:
         safe_files.replace_in(directory, name, json.dumps([record.socket, record.secret.hex()]).encode(), 0o600)

@@ -1,0 +1,117 @@
+"""Tables of running jobs, and of the ranks of one, for `mpilaunch jobs`. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.output.masking import mask_argv
+from mpilaunch.text import plural, printable, shell_line
+
+SHORTEST_ID = 6
+"""Characters of an id that are shown, unless two begin alike."""
+LONGEST_PROGRAM, LONGEST_LINE = 60, 80
+"""Characters of a program and of a rank's last line that are shown."""
+SILENT = "no answer"
+"""The state of a job whose head does not answer."""
+
+
+def jobs_as_text(jobs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[str]:
+    """Return the table of jobs.
+
+    Args:
+        jobs: the id of each and its head's answer (docs/jobs.md), None where there is none.
+    """
+    size = SHORTEST_ID
+    while len({run_id[:size] for run_id, _ in jobs}) < len(jobs):
+        size += 1
+    named = any(about and about["name"] for _, about in jobs)
+    rows = [["JOB", "NAME", "STATE", "RANKS", "NODES", "AGE", "SILENT", "PROGRAM"]]
+    for run_id, about in jobs:
+        if about is None:
+            rows.append([run_id[:size], "", SILENT, "", "", "", "", ""])
+            continue
+        silent = "" if about["silent"] is None else duration(about["silent"])
+        numbers = [str(about["ranks"]), str(len(about["nodes"])), duration(about["age"]), silent]
+        rows.append([run_id[:size], about["name"], about["state"], *numbers, _program(about)])
+    if not named:
+        rows = [[run_id, *others] for run_id, _, *others in rows]
+    return aligned(rows, right=("RANKS", "NODES", "AGE", "SILENT"))
+
+
+def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of a job's ranks: those that run first, and of these the ones that do what few others do."""
+    where = f"{plural(about['ranks'], 'rank')} on {fold(about['nodes'])}"
+    head = f"job {about['id']}: {_program(about)}: {where}, {about['state']} for {duration(about['age'])}"
+    rows = [["RANK", "HOST", "PID", "CPUS", "CPU TIME", "MEMORY", "GPUS", "SILENT", "STATE", "LAST LINE"]]
+    frequent = Counter((rank["alive"], rank["how"]) for rank in ranks)
+    order = sorted(ranks, key=lambda rank: (not rank["alive"], frequent[rank["alive"], rank["how"]], rank["rank"]))
+    for rank in order:
+        line = rank["last_line"].strip()
+        rows.append(
+            [
+                str(rank["rank"]),
+                rank["host"],
+                "" if rank["pid"] is None else str(rank["pid"]),
+                "" if rank["cpus"] is None else f"{rank['cpus']:.1f}",
+                "" if rank["cpu_seconds"] is None else duration(rank["cpu_seconds"]),
+                "" if rank["memory"] is None else size_of(rank["memory"]),
+                ",".join(label.split()[1] for label in rank["gpus"] if len(label.split()) > 1),
+                "" if rank["silent"] is None or not rank["alive"] else duration(rank["silent"]),
+                rank["how"],
+                line if len(line) <= LONGEST_LINE else f"...{line[3 - LONGEST_LINE:]}",
+            ]
+        )
+    if not any(rank["gpus"] for rank in ranks):
+        rows = [[cell for name, cell in zip(rows[0], row, strict=True) if name != "GPUS"] for row in rows]
+    return [printable(head), *aligned(rows, right=("RANK", "PID", "CPUS", "CPU TIME", "MEMORY", "SILENT"))]
+
+
+def standby_as_text(idle: Sequence[str], busy: Sequence[str]) -> str:
+    """Return a line on standby daemons: those that wait for a launch, and those in use."""
+    parts = [f"{fold(names)} ({what})" for names, what in ((idle, "idle"), (busy, "in use")) if names]
+    return printable(f"standby daemons: {', '.join(parts) or 'being started again'}")
+
+
+def duration(seconds: float) -> str:
+    """Return "0.4s", "45s", "12m05s", "3h07m" or "2d04h"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    for size, unit, part, below in ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // part:02}{below}"
+    return f"{whole}s"
+
+
+def size_of(count: int) -> str:
+    """Return a number of bytes as "512K", "1.5G"."""
+    size = count / 1024
+    for unit in "KMG":
+        if size < 999.5:
+            return f"{size:.0f}{unit}" if size >= 9.95 or unit == "K" else f"{size:.1f}{unit}"
+        size /= 1024
+    return f"{size:.1f}T"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
+    """Return rows as lines with columns of equal width, escaped; the first row has the names.
+
+    Args:
+        right: the columns that end at the right.
+    """
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    ends = [name in right for name in rows[0]]
+    lines = []
+    for row in shown:
+        cells = [cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(row, widths, ends, strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _program(about: Mapping[str, Any]) -> str:
+    text = shell_line(mask_argv(about["program"]))
+    return text if len(text) <= LONGEST_PROGRAM else f"{text[: LONGEST_PROGRAM - 3]}..."

@@ -1,0 +1,55 @@
+"""`mpilaunch signal`: send a signal to ranks of a running job."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+import click
+
+from mpilaunch.cli.options import LOOK
+from mpilaunch.cli.types import Option
+from mpilaunch.cli.verbs import show
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.nodeset import Span, fold_numbers, name_ranks, parse_numbers
+from mpilaunch.job.state import signal_name
+from mpilaunch.text import did_you_mean, is_whole_number
+
+SUMMARY = "send a signal to ranks of a job"
+USAGE = "mpilaunch signal JOB SIGNAL [--ranks RANKS] [--json]"
+LAST_SIGNAL = 64
+
+
+def main(job: str, signal: str, ranks: str | None, json: bool) -> int:
+    """Send the signal; return the exit code; raises LaunchError."""
+    from mpilaunch.head.control import client
+
+    number = signal_number(signal)
+    chosen = None if ranks is None else fold_numbers(parse_numbers(Span.of(ranks, "--ranks"))).split(",")
+    spans = None if chosen is None else [[int(end) for end in (span.split("-") * 2)[:2]] for span in chosen]
+    answer = client.ask(client.find(job), "signal", signal=number, ranks=spans)
+    return show(answer, [f"{signal_name(number)} sent to {name_ranks(answer['ranks'])}"], as_json=json)
+
+
+def signal_number(text: str) -> int:
+    """Return the number of a signal: "USR1", "sigusr1" or "10"; raises UsageError."""
+    if is_whole_number(text, 2) and 1 <= int(text) <= LAST_SIGNAL:
+        return int(text)
+    names = {each.name.removeprefix("SIG"): int(each) for each in Signals}
+    name = text.upper().removeprefix("SIG")
+    if name not in names:
+        message = f"'{text}' is no signal{did_you_mean(name, names)}"
+        raise UsageError("option-value", message, hint="write a name or a number: USR1, SIGUSR1 or 10; kill -l lists them")
+    return names[name]
+
+
+COMMAND = click.Command(
+    "signal",
+    params=[
+        click.Argument(["job"]),
+        click.Argument(["signal"]),
+        Option(LOOK, "--ranks", "RANKS", "only these ranks, such as 0-3,8", configurable=False),
+        Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False),
+    ],
+    callback=main,
+    add_help_option=False,
+)

@@ -1,0 +1,37 @@
+"""`mpilaunch stop`: end a job, and return when its processes are proved gone."""
+
+from __future__ import annotations
+
+import click
+
+from mpilaunch.cli.options import LOOK
+from mpilaunch.cli.types import Option
+from mpilaunch.cli.verbs import show
+
+SUMMARY = "end a job; returns when none of its processes is left"
+USAGE = "mpilaunch stop JOB [--now] [--json]"
+
+
+def main(job: str, now: bool, json: bool) -> int:
+    """End the job; return the exit code; raises LaunchError where some of its processes may be left."""
+    from mpilaunch.head.control import client
+
+    found = client.find(job)
+    answer = client.ask(found, "stop", (found.about or {})["stop_seconds"], now=now)
+    end = f"job {found.run_id} has ended, with exit code {answer['exit_code']}"
+    code = show(answer, [f"{end}: no process of it is left"] if not answer["lost"] else [], as_json=json)
+    if answer["lost"]:
+        raise client.left_on(answer["lost"], end)
+    return code
+
+
+COMMAND = click.Command(
+    "stop",
+    params=[
+        click.Argument(["job"]),
+        Option(LOOK, "--now", "", "kill the ranks at once, without the time of --grace", configurable=False),
+        Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False),
+    ],
+    callback=main,
+    add_help_option=False,
+)

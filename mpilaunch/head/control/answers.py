@@ -1,0 +1,98 @@
+"""Serves the requests about a job: what it is, what its ranks do, a signal for them, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import mpilaunch
+from mpilaunch.errors import ExitCode, LaunchError
+from mpilaunch.head.ending.stop import OVERDUE
+from mpilaunch.hosts.nodeset import name_ranks
+
+if TYPE_CHECKING:
+    from mpilaunch.head.control.running import RunningJob
+    from mpilaunch.head.control.subject import Subject
+
+UNREAD_SECONDS = 20.0
+"""Seconds that the end of a job may take beyond its limits, for output whose reader is slow."""
+
+
+class Refused(Exception):
+    """Why a request is not served, for the user."""
+
+
+async def job(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Return what the job is."""
+    spec, age = subject.job, asyncio.get_running_loop().time() - subject.began
+    running = None if subject.launch is None else subject.launch.running
+    return {
+        "id": spec.run_id,
+        "name": spec.name or "",
+        "program": list(spec.apps[0].program),
+        "state": ("restarting" if subject.restarts else "starting") if running is None else running.phase,
+        "ranks": len(spec.job_map.placements),
+        "nodes": [spec.allocation.nodes[index].name for index in spec.job_map.nodes],
+        "began": time.time() - age,
+        "age": age,
+        "silent": None if running is None else running.silent,
+        "pid": os.getpid(),
+        "restart": subject.restarts,
+        "version": mpilaunch.__version__,
+        "stop_seconds": 2 * spec.deadlines.grace + OVERDUE + UNREAD_SECONDS,
+    }
+
+
+async def ranks(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Return what each rank does."""
+    return {"ranks": await _running(subject).look()}
+
+
+async def signal(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Send a signal to some ranks, or to all that run."""
+    running = _running(subject)
+    chosen = set(running.alive)
+    if message["ranks"] is not None:
+        named, before = set[int](), -1
+        for first, last in message["ranks"]:
+            if not (running.has(first) and running.has(last)):
+                raise Refused(f"there is no rank {first if running.has(last) else last}: it has {running.names}")
+            if not before < first <= last:  # so that no request asks for more than each rank once
+                raise Refused("the ranges of ranks are not in ascending order")
+            named.update(range(first, last + 1))
+            before = last
+        if ended := sorted(named - chosen):
+            raise Refused(f"{name_ranks(ended)} {'does' if len(ended) == 1 else 'do'} not run")
+        chosen = named
+    if not chosen:
+        raise Refused("no rank runs")
+    running.signal(message["signal"], chosen)
+    return {"ranks": sorted(chosen)}
+
+
+async def stop(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
+    """End the job; return how it ended, and where processes of it may be left."""
+    subject.signals.stop(f"mpilaunch stop by process {peer}", now=message["now"])
+    outcome = await asyncio.shield(subject.ended)
+    code, cause = int(ExitCode.INTERNAL), "internal"
+    if outcome is not None:
+        code, cause = outcome.exit_code, outcome.reference if isinstance(outcome, LaunchError) else outcome.cause
+    return {"exit_code": code, "cause": cause, "lost": list(subject.lost)}
+
+
+def _running(subject: Subject) -> RunningJob:
+    if subject.launch is None:
+        raise Refused("no rank runs: the job is about to start")
+    return subject.launch.running
+
+
+HANDLERS: dict[str, Callable[[Subject, int, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+    "job": job,
+    "ranks": ranks,
+    "signal": signal,
+    "stop": stop,
+}
+"""The handler of each request; the second argument is the process that asks."""

@@ -1,0 +1,275 @@
+"""Running jobs seen from another process: listed, looked at, signalled, stopped for sure."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpilaunch.head.control.place import folders
+from mpilaunch.head.control.requests import REQUEST
+from mpilaunch.relay import HEADER
+from tests.support.failures import SIGNALS, proves
+from tests.support.hosts import Hosts
+from tests.support.launching import (
+    MPILAUNCH,
+    Launched,
+    finish,
+    guard_and_daemon,
+    kill_hard,
+    launching,
+    living,
+    sh,
+    wait_for_files,
+    wait_gone,
+    wait_until,
+)
+
+STAY = "exec 2> /dev/null; echo here; echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.05; done; echo went on"
+
+HOSTILE_SIGNALS: list[dict[str, Any]] = [
+    {},
+    {"signal": 0, "ranks": None},
+    {"signal": 65, "ranks": None},
+    {"signal": 10, "ranks": [[0, 1 << 62]]},
+    {"signal": 10, "ranks": [[0, 1]] * 50_000},
+    {"signal": 10, "ranks": [[1, 0], [0, 0]]},
+    {"signal": 10, "ranks": [[-1, 0]]},
+    {"signal": "10", "ranks": None},
+]
+
+
+def a_name() -> str:
+    """Return a name that no other test gives its job."""
+    return f"test-{uuid.uuid4()}"
+
+
+def verb(*words: str) -> Launched:
+    """Run a verb to its end."""
+    with launching(*words) as process:
+        return finish(process)
+
+
+def answer(*words: str) -> Any:
+    """Return what a verb prints as JSON."""
+    done = verb(*words, "--json")
+    assert done.code == 0, done.words
+    return json.loads(done.out)
+
+
+def listed(name: str) -> list[dict[str, Any]]:
+    return [job for job in answer("jobs")["jobs"] if job.get("name") == name]
+
+
+def pids(folder: Path, count: int) -> list[int]:
+    return [int(text) for text in wait_for_files(*(folder / f"pid-{rank}" for rank in range(count)))]
+
+
+def test_a_running_job_is_found_and_its_ranks_are_told_with_the_odd_one_first(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "3", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 3)
+        (job,) = listed(name)
+        assert (job["pid"], job["ranks"], job["state"], job["restart"]) == (process.pid, 3, "running", 0)
+        assert job["nodes"] == ["localhost"] and job["program"][0].endswith("sh") and 0 <= job["silent"] <= job["age"]
+        assert answer("jobs", job["id"])["job"]["id"] == job["id"]
+        os.kill(ranks[1], signal.SIGSTOP)
+        data = answer("jobs", name)
+        assert data["ranks"][1]["how"].startswith("stopped by a signal") and data["ranks"][1]["pid"] == ranks[1]
+        assert {row["last_line"] for row in data["ranks"]} == {"here"}
+        assert all(row["memory"] > 1 << 16 and row["cpu_seconds"] >= 0 and row["alive"] for row in data["ranks"])
+        lines = verb("jobs", name).out.decode().splitlines()
+        assert lines[0].startswith(f"job {job['id']}: ") and lines[2].split()[:2] == ["1", "localhost"]
+        os.kill(ranks[1], signal.SIGCONT)
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert (done.code, done.lines) == (0, ["here"] * 3 + ["went on"] * 3)
+    assert not listed(name)
+    assert verb("jobs", name).words.startswith(f"error[job-unknown]: no job '{name}' of yours runs")
+
+
+def test_a_signal_goes_to_the_chosen_ranks_only(tmp_path: Path) -> None:
+    name, program = a_name(), f"trap 'echo $RANK got it' USR1; {STAY}"
+    with launching("-np", "4", "--name", name, *sh(program), cwd=tmp_path) as process:
+        pids(tmp_path, 4)
+        assert verb("signal", name, "usr1", "--ranks", "0,2-3").out == b"SIGUSR1 sent to ranks 0,2-3\n"
+        assert verb("signal", name, "USR1", "--ranks", "2-7").words.startswith("error[job-refused]: ")
+        assert answer("signal", name, "18") == {"ranks": [0, 1, 2, 3]}  # SIGCONT
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert done.code == 0
+    assert [line for line in done.lines if "got" in line] == ["0 got it", "2 got it", "3 got it"]
+
+
+def test_ranks_that_are_stopped_and_continued_by_it_do_not_stop_the_job(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "2", "--heartbeat", "0.5", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+        pids(tmp_path, 2)
+        assert verb("signal", name, "STOP").code == 0
+        assert [row["how"][:7] for row in answer("jobs", name)["ranks"]] == ["stopped"] * 2
+        assert verb("signal", name, "CONT").code == 0
+        (tmp_path / "go").touch()
+        assert finish(process).code == 0
+
+
+@proves(
+    "verb-stop", SIGNALS, "`mpilaunch stop JOB`", finder="the head", says="`error[interrupted]: mpilaunch stop by process`",
+    code="143", within=10,
+)  # fmt: skip
+def test_stop_returns_when_every_process_is_gone(tmp_path: Path) -> None:
+    name = a_name()
+    program = f"setsid sh -c 'trap \"\" TERM; echo $$ > far-$RANK; exec sleep 100' & {STAY}"
+    with launching("-np", "2", "--name", name, *sh(program), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 2) + [int(text) for text in wait_for_files(tmp_path / "far-0", tmp_path / "far-1")]
+        guard, daemon = guard_and_daemon(process.pid)
+        told = verb("stop", name)
+        assert not any(map(living, (*ranks, guard, daemon)))
+        done = finish(process)
+    assert told.code == 0 and told.out.endswith(b" has ended, with exit code 143: no process of it is left\n")
+    assert done.code == 143
+    assert "error[interrupted]: mpilaunch stop by process " in done.words and "ranks 0-1 stopped" in done.words
+
+
+def test_stop_now_does_not_wait_for_ranks_that_ignore_signals(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "1", "--name", name, *sh(f"trap '' TERM INT; {STAY}"), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, 1)
+        assert answer("stop", name, "--now") == {"exit_code": 143, "cause": "interrupted", "lost": []}
+        assert not living(rank)
+        assert finish(process).code == 143
+
+
+def test_stop_during_the_start_starts_nothing(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("--agent", "fake", "-H", "node1,timeout1", "--name", name, *sh("touch ran"), cwd=tmp_path) as process:
+        wait_until(lambda: listed(name), "it is listed")
+        assert [job["state"] for job in listed(name)] == ["starting"]
+        assert verb("signal", name, "USR1").words.startswith("error[job-refused]: ")
+        assert answer("stop", name)["cause"] == "interrupted"
+        done = finish(process)
+    assert done.code == 143 and "during the start: no rank was started" in done.words
+    assert not list(tmp_path.iterdir())
+
+
+def test_stop_between_two_attempts_ends_the_job(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "1", "--max-restarts", "30", "--name", name, *sh("echo x >> ran; exit 3"), cwd=tmp_path) as process:
+        wait_until(lambda: any(job["state"] == "restarting" for job in listed(name)), "it is between two attempts")
+        told = answer("stop", name)
+        done = finish(process)
+    assert told["exit_code"] == done.code == 143
+    assert "mpilaunch stop by process" in done.words
+
+
+def test_a_head_that_is_stopped_is_told_and_one_that_was_killed_is_not_listed(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "1", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, 1)
+        (job,) = listed(name)
+        os.kill(process.pid, signal.SIGSTOP)
+        told = verb("stop", job["id"][:12])
+        assert told.words.startswith(f"error[job-silent]: the mpilaunch of job {job['id']} (process {process.pid}) has not")
+        assert f"kill -CONT {process.pid}" in told.words and told.code == 1
+        assert {"id": job["id"], "pid": process.pid, "state": "no answer"} in answer("jobs")["jobs"]
+        kill_hard(process.pid)
+        process.wait()
+        wait_gone(rank)
+    assert job["id"] not in verb("jobs").out.decode()
+    assert not any(os.path.exists(os.path.join(folder, job["id"])) for folder in folders())
+
+
+def test_a_head_that_is_killed_while_it_stops_the_job_is_told(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "1", "--name", name, *sh(f"trap 'touch asked' TERM; {STAY}"), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, 1)
+        with launching("stop", name) as stopping:
+            wait_until((tmp_path / "asked").exists, "the rank is asked to end")
+            kill_hard(process.pid)
+            told = finish(stopping)
+        wait_gone(rank)
+    assert told.code == 1 and told.words.startswith("error[job-gone]: the mpilaunch of job ")
+
+
+def test_an_id_may_be_shortened_while_it_means_one_job(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "1", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+        pids(tmp_path, 1)
+        (job,) = listed(name)
+        with launching("-np", "1", "--name", name, *sh("while [ ! -e go ]; do sleep 0.05; done"), cwd=tmp_path) as second:
+            wait_until(lambda: len(listed(name)) == 2, "both are listed")
+            told = verb("stop", name)
+            assert told.code == 2 and told.words.startswith(f"error[job-ambiguous]: '{name}' means several jobs: ")
+            assert answer("jobs", job["id"][:12])["job"]["pid"] == process.pid
+            (tmp_path / "go").touch()
+            assert finish(second).code == 0
+        assert finish(process).code == 0
+
+
+def test_what_is_sent_to_the_socket_never_harms_the_job(tmp_path: Path) -> None:
+    name, chance = a_name(), random.Random(7)
+    with launching("-np", "2", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+        pids(tmp_path, 2)
+        (job,) = listed(name)
+        address = next(path for folder in folders() if os.path.exists(path := os.path.join(folder, job["id"])))
+        requests = [b"{}", b"[]", b"null", b'{"request": []}', b'{"request": "ranks"', b"[" * 5000, os.urandom(300)]
+        requests += [json.dumps({"request": "signal", **more}).encode() for more in HOSTILE_SIGNALS]
+        frames = [HEADER.pack(REQUEST, len(data)) + data for data in requests]
+        frames += [HEADER.pack(kind, 2) + b"{}" for kind in range(0, 256, 16)] + [struct.pack("!BI", REQUEST, 1 << 31), b"\x20"]
+        frames += [chance.randbytes(chance.randrange(1, 200)) for _ in range(100)]
+        for frame in frames:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(20)
+                client.connect(address)
+                client.sendall(frame)
+                client.shutdown(socket.SHUT_WR)
+                said = client.recv(4096)
+                assert b'"error"' in said or said == b"", (frame, said)
+        idle = [socket.socket(socket.AF_UNIX) for _ in range(40)]
+        for client in idle:
+            client.connect(address)
+        assert len(answer("jobs", name)["ranks"]) == 2
+        for client in idle:
+            client.close()
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert (done.code, done.err) == (0, b"")
+
+
+def test_another_user_sees_no_job_of_ours(tmp_path: Path) -> None:
+    name = a_name()
+    with launching("-np", "1", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+        pids(tmp_path, 1)
+        (job,) = listed(name)
+        for folder in folders():
+            seen = subprocess.run(["ls", folder], user=65534, group=65534, extra_groups=[], capture_output=True, check=False)
+            assert job["id"].encode() not in seen.stdout
+        (tmp_path / "go").touch()
+        assert finish(process).code == 0
+
+
+@pytest.mark.testbed
+def test_stop_names_the_node_that_was_lost_meanwhile(hosts: Hosts, shared: Path) -> None:
+    name, program = a_name(), "trap 'touch asked-$RANK' TERM; echo here; while :; do sleep 0.1; done"
+    words = ("-H", "node[01-02]", "--wdir", str(shared), "--grace", "4", "--heartbeat", "1", "--name", name)
+    argv = [*MPILAUNCH, *words, "--reconnect-timeout", "0", "sh", "-c", program]
+    with hosts.popen(argv) as process:
+        wait_until(lambda: listed(name) and listed(name)[0]["silent"] is not None, "its ranks run")
+        with launching("stop", name, "--json") as stopping:
+            wait_until((shared / "asked-1").exists, "they are asked to end")
+            hosts.link("node02", up=False)
+            try:
+                told = finish(stopping)
+                process.communicate(timeout=60)
+            finally:
+                hosts.link("node02", up=True)
+    assert json.loads(told.out)["lost"] == ["node02"]
+    assert told.code == 1 and "its connection to node02 was lost: processes of it may be left there" in told.words
