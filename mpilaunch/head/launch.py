@@ -97,13 +97,13 @@ class Launch:
             if job.first_interrupt == "status":
                 from mpilaunch.head.ending.host_interrupts import HostInterrupts
 
-                make_interrupts = partial(HostInterrupts, at_work=at_work.states.values, tell=host_ends.tell_at_work)
+                make_interrupts = partial(HostInterrupts, at_work=at_work.states.values, tell_hosts=host_ends.tell_at_work)
         self._mpi = MpiServices(
             job, self._daemons, self.ranks, self._state, starter, self._say, self._warn, self._stop.begin, self._faults.take
         )
         readers = {place.rank: place.node for place in job.global_map.placements if job.gets_stdin(place.rank)}
         self._stdin = (stdin if len(readers) > 1 else StdinForwarder)(readers, self._daemons.links)
-        self._interrupts = make_interrupts(job, self._daemons, self._stop, self._say)
+        self._interrupts = make_interrupts(job, self._daemons, self._stop, self._say, self._say_as_it_is)
         self._ends = Ends(
             job, self.ranks, self._state, self._order, self._mpi, self._stdin, self._stop, suspects, self.nodes_done,
             host_ends, self._say,
@@ -230,8 +230,7 @@ class Launch:
             verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             verdict = self._ends.verdict_of_stop(self._stop.outcome)
-            if self._stop.limit.reached and verdict.cause == "timeout":
-                verdict = self._stop.limit.explain(verdict, self._output.last_lines)
+            verdict = self._stop.limit.explain(verdict, self._output.last_lines)
         elif verdict.cause == "ok" and self._output.lost:
             verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
         self._timeline.begin("")

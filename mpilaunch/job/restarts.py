@@ -20,7 +20,7 @@ from mpilaunch.job.verdict import Verdict
 from mpilaunch.placement.mapping import JobMap, MappingPolicy, Placement, map_ranks
 from mpilaunch.text import plural
 
-RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "too-few-nodes")
+RESTARTED = ("rank-failed", "node-lost", "mpi-failed", "hang", "too-few-nodes")
 """Causes after which another attempt may succeed; failed starts of later attempts (`start-...`) count as well."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 """Seconds before the first restart, doubled for each further one, and the most."""

@@ -77,6 +77,7 @@ class Deadlines(NamedTuple):
 
     Attributes:
         timeout: the run of the ranks; None: no limit.
+        hang: silence of all ranks after which the job is ended; None: no limit.
         mpi_init: a rank's wait for the others in MPI_Init; 0: no limit.
         grace: from SIGTERM to SIGKILL.
         start: until every node has reported.
@@ -86,6 +87,7 @@ class Deadlines(NamedTuple):
     """
 
     timeout: float | None = None
+    hang: float | None = None
     mpi_init: float = defaults.MPI_INIT_TIMEOUT
     grace: float = defaults.GRACE
     start: float = defaults.START_TIMEOUT

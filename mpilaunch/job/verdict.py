@@ -32,8 +32,8 @@ class Verdict(NamedTuple):
 
     Attributes:
         exit_code: exit code of mpilaunch.
-        cause: "ok", "rank-failed", "hosts-failed", "node-lost", "mpi-failed", "timeout", "interrupted", "preempted" or
-            "output-lost"; or the reason why the last attempt did not start.
+        cause: "ok", "rank-failed", "hosts-failed", "node-lost", "mpi-failed", "timeout", "hang", "interrupted", "preempted"
+            or "output-lost"; or the reason why the last attempt did not start.
         first, host: for cause "rank-failed", the rank that failed first, and the name of its node.
         detail: for the other causes, a description ("node07: no sign of life for 30 s").
         last_lines, hint: the last lines of `first`'s stderr, unmodified, and the likely reason, if known.
@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
 
 def exit_code_of(verdict: Verdict, policy: str) -> int:
     """Return the exit code of --exit-code: of the "first" failure, the "largest" (255 for a lost node), or "zero"."""
-    if policy == "first" or verdict.cause not in ("rank-failed", "hosts-failed", "node-lost", "timeout"):
+    if policy == "first" or verdict.cause not in ("rank-failed", "hosts-failed", "node-lost", "timeout", "hang"):
         return verdict.exit_code
     if policy == "zero":
         return ExitCode.OK

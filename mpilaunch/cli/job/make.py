@@ -31,7 +31,7 @@ OF_EACH_BY_ITSELF = ("skip-unreachable", "leave-running")
 """Options that --independent implies."""
 OF_A_JOB = (
     *("mpi", "pmi-port", "profile", "bare-if-single", "node-rank", "gpus-per-rank", "bind-to", "report-bindings"),
-    *("max-restarts", "spares", "checkpoint-prefix"),
+    *("max-restarts", "spares", "checkpoint-prefix", "hang-timeout"),
 )
 """Options for ranks that know of each other or are placed on CPUs and GPUs, which --independent excludes."""
 OF_HOSTS = ("first-interrupt", "host-failures")
@@ -76,6 +76,7 @@ def _spec(
         output=output_policy(settings),
         deadlines=Deadlines(
             mpi_init=settings["mpi-init-timeout"],
+            hang=settings["hang-timeout"],
             start=START_IN_POD if machine.in_pod and settings.layer("start-timeout") == 0 else settings["start-timeout"],
             reconnect=settings["reconnect-timeout"],
             **settings.fields("timeout", "grace", "heartbeat", "drain"),

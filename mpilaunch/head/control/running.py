@@ -38,8 +38,8 @@ class RunningJob:
 
     @property
     def silent(self) -> float | None:
-        """Seconds since the last output of a rank, or since the start; None before it."""
-        return min((self._output.silence(rank) for rank in self.alive), default=None)
+        """Seconds since the last output of a rank, or since the start; None where none runs."""
+        return self._looks.quiet() if self.alive else None
 
     @property
     def names(self) -> str:

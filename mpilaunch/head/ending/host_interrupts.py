@@ -22,7 +22,7 @@ class HostInterrupts(Interrupts):
 
     Args:
         at_work: returns the hosts at work.
-        tell: tells the user of them.
+        tell_hosts: tells the user of them.
     """
 
     def __init__(
@@ -31,18 +31,19 @@ class HostInterrupts(Interrupts):
         daemons: Daemons,
         stop: Stop,
         say: Callable[[str], None],
+        tell: Callable[[str], None],
         at_work: Callable[[], Iterable[HostState]],
-        tell: Callable[[Iterable[HostState]], None],
+        tell_hosts: Callable[[Iterable[HostState]], None],
     ) -> None:
-        super().__init__(job, daemons, stop, say)
-        self._at_work, self._tell, self._told = at_work, tell, -SOON
+        super().__init__(job, daemons, stop, say, tell)
+        self._at_work, self._tell_hosts, self._told = at_work, tell_hosts, -SOON
         self._counted = 0
 
     def interrupt(self, number: int, times: int) -> bool:
         now = time.monotonic()
         if number == signal.SIGINT and not self._counted and now - self._told > SOON:
             self._told = now
-            self._tell(self._at_work())
+            self._tell_hosts(self._at_work())
             return False
         self._counted += 1
         return super().interrupt(number, self._counted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,22 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import signal_name
 from mpilaunch.job.verdict import Verdict
 
+SOON = 2.0
+"""Seconds within which a second SIGQUIT ends the job."""
+
 
 class Interrupts:
-    """The receiver of `SignalRelay` for one launch; `checkpoints` are those of the job."""
+    """The receiver of `SignalRelay` for one launch; `checkpoints` are those of the job.
 
-    def __init__(self, job: JobSpec, daemons: Daemons, stop: Stop, say: Callable[[str], None]) -> None:
+    Args:
+        say: prints a note.
+        tell: prints a line that the user has asked for.
+    """
+
+    def __init__(
+        self, job: JobSpec, daemons: Daemons, stop: Stop, say: Callable[[str], None], tell: Callable[[str], None]
+    ) -> None:
+        self._independent, self._tell, self._shown = job.independent, tell, -SOON
         self._who = "commands" if job.independent else "ranks"
         self.checkpoints = Checkpoints(job, daemons.send_all, say)
         self._grace, self._daemons, self._stop, self._say = job.deadlines.grace, daemons, stop, say
@@ -29,7 +41,10 @@ class Interrupts:
         """End the job: the first signal stops the ranks, the second kills them, the third does not wait for nodes.
 
         A second SIGTERM has no effect: schedulers and timeout(1) may send two, and promise the ranks the whole grace time.
+        The first SIGQUIT only shows what the ranks do, as a JVM does it.
         """
+        if number == signal.SIGQUIT and times == 1 and self._shows():
+            return False
         detail = f"{signal_name(number)} to mpilaunch"
         preempted, leaving = number == signal.SIGTERM, self._stop.leaving
         outcome = Verdict(128 + number, "preempted" if preempted else "interrupted", detail=detail)
@@ -46,6 +61,16 @@ class Interrupts:
             self._stop.ask(outcome, first if times == 1 else [], again=True)
         return True
 
+    def _shows(self) -> bool:
+        """Show what the ranks do, unless that was done just before, or the job ends already; return whether it is shown."""
+        now = time.monotonic()
+        if self._independent or self._stop.begun or self._stop.leaving or now - self._shown < SOON:
+            return False
+        self._shown = now
+        self._tell(f"SIGQUIT to mpilaunch: what the ranks do (once more within {SOON:g} s ends the job):")
+        self._stop.limit.show(self._tell)
+        return True
+
     def stop(self, detail: str, *, now: bool) -> None:
         """End the job as the first SIGTERM does, or kill its ranks now."""
         if now:
@@ -54,6 +79,8 @@ class Interrupts:
             self._save_and_end(detail, "interrupted", shared=False)
 
     def forward(self, number: int) -> None:
+        if number == signal.SIGCONT:
+            self._stop.limit.resumed()
         if not self.checkpoints.takes(number):
             self._daemons.send_all({"type": "signal", "signal": number})
 

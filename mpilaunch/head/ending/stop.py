@@ -55,7 +55,7 @@ class Stop:
         self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
         self._on_begin, self._node_done = on_begin, node_done
         self._overdue: asyncio.TimerHandle | None = None
-        self.limit = TimeLimit(job, ranks, state, looks, self.ask)
+        self.limit = TimeLimit(job, ranks, state, output, looks, self.ask)
         self._received: dict[int, int] = {}
 
     def begin(self, outcome: Verdict | None, signals: Sequence[int] = (signal.SIGTERM,), *, shared: bool = False) -> None:

@@ -1,16 +1,20 @@
-"""The clock of --timeout: when it strikes, the nodes tell what their ranks do, and then the job ends.
+"""The clocks of --timeout and --hang-timeout: when one strikes, the nodes tell what their ranks do, and then the job ends.
 
-`Stop` ends the ranks, unless it has begun before.
+They tell it on request too, and the job goes on. `Stop` ends the ranks, unless it has begun before.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from mpilaunch.errors import ExitCode
 from mpilaunch.head.observe.looks import Looks
+from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
@@ -19,55 +23,100 @@ from mpilaunch.job.verdict import Verdict
 if TYPE_CHECKING:
     from mpilaunch.head.observe.looks import Seen
 
+CAUSES = ("timeout", "hang")
+"""Causes of a verdict that the clocks give."""
+SHORTEST_WATCH = 0.05
+"""Seconds between two looks at the output, at least."""
+
 
 class TimeLimit:
-    """The time limit of one job.
+    """The time limits of one job.
 
     Attributes:
-        reached: it is over, and the job ends for it.
+        reached: one is over, and the job ends for it.
         looks: at the ranks.
 
     Args:
         ask: asks for the end of the job, with a verdict.
     """
 
-    def __init__(self, job: JobSpec, ranks: Ranks, state: JobState, looks: Looks, ask: Callable[[Verdict], None]) -> None:
-        self._limit, self._spent = job.deadlines.timeout, job.time_spent
-        self._ranks, self._state, self.looks, self._ask = ranks, state, looks, ask
-        self._timer: asyncio.TimerHandle | None = None
+    def __init__(
+        self, job: JobSpec, ranks: Ranks, state: JobState, output: OutputForwarder, looks: Looks, ask: Callable[[Verdict], None]
+    ) -> None:
+        self._deadlines, self._spent = job.deadlines, job.time_spent
+        self._ranks, self._state, self._output, self.looks, self._ask = ranks, state, output, looks, ask
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._heard = 0.0
         self.reached = False
         self._seen: Seen | None = None
 
     def begin(self) -> None:
-        """Start the clock; earlier attempts count towards the limit."""
-        if self._limit is not None:
-            self._timer = asyncio.get_running_loop().call_later(self._limit - self._spent, self._look)
+        """Start the clocks; earlier attempts count towards the limit of the whole job."""
+        if (limit := self._deadlines.timeout) is not None:
+            outcome = Verdict(ExitCode.TIMEOUT, "timeout", detail=f"time limit of {limit:g} s exceeded")
+            self._timers["timeout"] = asyncio.get_running_loop().call_later(limit - self._spent, self._strike, outcome)
+        self.resumed()
+        self._watch()
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         self.looks.close()
 
-    def _look(self) -> None:
-        self.looks.begin().add_done_callback(self._end)
+    def resumed(self) -> None:
+        """Do not count the silence so far: the ranks were stopped with mpilaunch."""
+        self._heard = time.monotonic()
 
-    def _end(self, seen: asyncio.Future[Seen]) -> None:
-        if not seen.cancelled():
-            self.reached, self._seen = True, seen.result()
-            self._ask(Verdict(ExitCode.TIMEOUT, "timeout", detail=f"time limit of {self._limit:g} s exceeded"))
+    def show(self, say: Callable[[str], None]) -> None:
+        """Tell what the ranks do, in lines."""
+
+        def seen(look: asyncio.Future[Seen]) -> None:
+            if not look.cancelled():
+                for line in self._lines(look.result()) or ["no rank runs"]:
+                    say(f"    {line}")
+
+        self.looks.begin().add_done_callback(seen)
+
+    def _watch(self) -> None:
+        """Wait until all ranks could have been silent for so long, and see whether they have.
+
+        Output that its reader does not take is no silence: the ranks wait for it.
+        """
+        if (limit := self._deadlines.hang) is None:
+            return
+        if self._output.held_up:
+            self.resumed()
+        quiet = min(self.looks.quiet(), time.monotonic() - self._heard)
+        if quiet >= limit:
+            detail = f"no output of any rank for {quiet:.0f} s: --hang-timeout"
+            self._strike(Verdict(ExitCode.TIMEOUT, "hang", detail=detail))
+        else:
+            later = max(limit - quiet, SHORTEST_WATCH)
+            self._timers["hang"] = asyncio.get_running_loop().call_later(later, self._watch)
+
+    def _strike(self, outcome: Verdict) -> None:
+        self.looks.begin().add_done_callback(partial(self._end, outcome))
+
+    def _end(self, outcome: Verdict, look: asyncio.Future[Seen]) -> None:
+        if not look.cancelled() and not self.reached:
+            self.reached, self._seen = True, look.result()
+            self._ask(outcome)
 
     def explain(self, verdict: Verdict, last_lines: Callable[[int], Sequence[bytes]]) -> Verdict:
-        """Return the verdict of a job that reached its limit with what the ranks did then.
+        """Return the verdict of a job that reached a limit with what the ranks did then.
 
         Args:
             last_lines: returns the end of a rank's stderr, in which its stacks are.
         """
-        from mpilaunch.job.hangs.autopsy import autopsy
+        if self._seen is None or verdict.cause not in CAUSES:
+            return verdict
         from mpilaunch.job.hangs.stacks import place_in
 
-        if self._seen is None:
-            return verdict
-        observed, unknown = self._seen
+        places = {each.rank: place_in(b"\n".join(last_lines(each.rank))) for each in self._seen.observed}
+        return verdict._replace(detail="\n".join((verdict.detail, *self._lines(self._seen, places))))
+
+    def _lines(self, seen: Seen, places: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+        from mpilaunch.job.hangs.autopsy import autopsy  # most jobs end without
+
         hosts = {rank: self._ranks.node_name(rank) for rank in self._state.states}
-        places = {each.rank: place_in(b"\n".join(last_lines(each.rank))) for each in observed}
-        return verdict._replace(detail="\n".join((verdict.detail, *autopsy(observed, hosts, unknown, places))))
+        return autopsy(seen.observed, hosts, seen.unknown, places)

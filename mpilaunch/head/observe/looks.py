@@ -59,6 +59,11 @@ class Looks:
         self._timer = loop.call_later(LONGEST_LOOK if self._awaited else 0.0, self._end)
         return self._seen
 
+    def quiet(self) -> float:
+        """Return the seconds since the last output of a rank that runs, or since its start; 0 where none runs."""
+        running = (rank for rank, state in self._state.states.items() if state == "running")
+        return min(map(self._silence, running), default=0.0)
+
     def close(self) -> None:
         """Wait for no node any more."""
         if self._timer is not None:

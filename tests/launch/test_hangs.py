@@ -1,0 +1,156 @@
+"""Jobs that hang: what their ranks do is shown on request, and after a time without output the job ends and tells it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.failures import LIMITS, SIGNALS, proves
+from tests.support.launching import finish, launch, launching, sh, stopped, wait_for_files, wait_gone, wait_until
+
+STAY = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.05; done; echo went on"
+SLEEPER = """
+import os, sys, time
+
+def load_batch():
+    time.sleep(100)
+
+def train_step():
+    while True:
+        pass
+
+print("begins", flush=True)
+load_batch() if os.environ["RANK"] == "1" else train_step()
+"""
+
+
+def pids(folder: Path, count: int) -> list[int]:
+    return [int(text) for text in wait_for_files(*(folder / f"pid-{rank}" for rank in range(count)))]
+
+
+def said(process: subprocess.Popen[bytes], words: bytes) -> bytes:
+    """Return what mpilaunch says on stderr up to a line with these words."""
+    assert process.stderr is not None
+    lines = [process.stderr.readline()]
+    while words not in lines[-1]:
+        assert lines[-1], lines
+        lines.append(process.stderr.readline())
+    return b"".join(lines)
+
+
+# On request
+
+
+@pytest.mark.parametrize("quiet", [(), ("-q",)], ids=["notes", "quiet"])
+@proves(
+    "quit-shows", SIGNALS, "`Ctrl-\\`, or SIGQUIT to mpilaunch", finder="the head, which asks each node",
+    says="`SIGQUIT to mpilaunch: what the ranks do (once more within 2 s ends the job):`", code="the job's", within=10,
+)  # fmt: skip
+def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quiet: tuple[str, ...]) -> None:
+    with launching(*quiet, "-np", "3", *sh(STAY), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 3)
+        os.kill(ranks[1], signal.SIGSTOP)
+        process.send_signal(signal.SIGQUIT)
+        shown = said(process, b"ranks 0,2 on localhost: idle, waits").decode().splitlines()
+        assert shown[0] == "SIGQUIT to mpilaunch: what the ranks do (once more within 2 s ends the job):"
+        assert shown[1].startswith("    rank 1 on localhost: stopped by a signal; kill -CONT lets it go on, no output for ")
+        os.kill(ranks[1], signal.SIGCONT)
+        time.sleep(2.1)  # the time in which a second one would end the job
+        process.send_signal(signal.SIGQUIT)
+        said(process, b"ranks 0-2 on localhost: idle, waits")
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert (done.code, done.lines, done.words) == (0, ["went on"] * 3, "")
+
+
+@proves(
+    "quit-ends", SIGNALS, "the same twice within 2 s", finder="the head", says="`error[interrupted]: SIGQUIT to mpilaunch`",
+    code="131", within=10,
+)  # fmt: skip
+def test_a_second_quit_ends_the_job(tmp_path: Path) -> None:
+    with launching("-np", "2", *sh(f"trap 'echo INT; exit 0' INT; {STAY}"), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 2)
+        process.send_signal(signal.SIGQUIT)
+        said(process, b"SIGQUIT to mpilaunch")
+        process.send_signal(signal.SIGQUIT)
+        done = finish(process)
+        wait_gone(*ranks)
+    assert (done.code, done.lines) == (131, ["INT", "INT"])
+    assert "error[interrupted]: SIGQUIT to mpilaunch\n" in done.words
+
+
+def test_a_quit_after_an_interrupt_kills_at_once(tmp_path: Path) -> None:
+    with launching("-np", "1", *sh(f"trap 'touch got' INT TERM; {STAY}"), cwd=tmp_path) as process:
+        (rank,) = pids(tmp_path, 1)
+        process.send_signal(signal.SIGINT)
+        wait_until((tmp_path / "got").exists, "the rank got it")
+        began = time.monotonic()
+        process.send_signal(signal.SIGQUIT)
+        done = finish(process)
+        wait_gone(rank)
+    assert done.code in (130, 131) and time.monotonic() - began < 8, "the grace time is 10 s"
+
+
+# After a time without output
+
+
+@proves(
+    "hang", LIMITS, "no rank has any output for `--hang-timeout`", finder="the head",
+    says="`error[hang]: no output of any rank`", code="124", within=10,
+)  # fmt: skip
+def test_silent_ranks_are_told_by_their_line_of_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLEEPER)
+    done = launch("-np", "4", "--hang-timeout", "1", "--report", "r.json", sys.executable, "train.py", cwd=tmp_path)
+    lines = [line for line in done.words.splitlines() if line.startswith(("error", "    rank"))]
+    assert done.code == 124 and done.lines == ["begins"] * 4
+    assert lines[0].startswith("error[hang]: no output of any rank for 1 s: --hang-timeout")
+    assert lines[1].startswith("    rank 1 on localhost: in load_batch (train.py:5), no output for ")
+    assert lines[2].startswith("    ranks 0,2-3 on localhost: in train_step (train.py:")
+    verdict = json.loads((tmp_path / "r.json").read_text())["verdict"]
+    assert verdict["cause"] == "hang" and "load_batch (train.py:5)" in verdict["detail"]
+
+
+def test_one_rank_that_talks_keeps_the_job_alive(tmp_path: Path) -> None:
+    program = "[ $RANK = 0 ] && for i in 1 2 3 4 5 6 7 8; do sleep 0.25; echo $i; done >&2; true"
+    done = launch("-np", "2", "--hang-timeout", "1", *sh(program), cwd=tmp_path)
+    assert (done.code, done.words) == (0, "".join(f"{i}\n" for i in range(1, 9)))
+
+
+def test_time_in_which_all_is_stopped_does_not_count(tmp_path: Path) -> None:
+    with launching("-np", "1", "--hang-timeout", "1.5", *sh(f"{STAY}; sleep 0.3"), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 1)
+        process.send_signal(signal.SIGTSTP)
+        wait_until(lambda: all(map(stopped, (process.pid, *ranks))), "all are stopped")
+        time.sleep(2)
+        (tmp_path / "go").touch()
+        process.send_signal(signal.SIGCONT)
+        done = finish(process)
+    assert (done.code, done.words) == (0, "")
+
+
+def test_ranks_that_wait_for_the_reader_of_their_output_do_not_hang(tmp_path: Path) -> None:
+    program = "i=0; while [ $i -lt 60 ]; do head -c 65536 /dev/zero; i=$((i + 1)); done; echo"
+    with launching("-np", "1", "--hang-timeout", "0.5", *sh(program), cwd=tmp_path) as process:
+        time.sleep(2.5)  # nobody reads
+        done = finish(process)
+    assert (done.code, done.words, len(done.out)) == (0, "", 60 * 65536 + 1)
+
+
+def test_a_job_that_hung_is_started_again(tmp_path: Path) -> None:
+    program = "[ -e again ] && exec echo well; touch again; sleep 100"
+    done = launch("-np", "1", "--hang-timeout", "0.5", "--max-restarts", "1", *sh(program), cwd=tmp_path)
+    assert (done.code, done.out) == (0, b"well\n")
+    assert "note: attempt 1: no output of any rank for " in done.words
+
+
+def test_hosts_on_their_own_have_no_such_limit() -> None:
+    done = launch("--independent", "--hang-timeout", "5", "-H", "localhost", "true")
+    assert done.code == 2
+    assert done.words.startswith("error[option-conflict]: --independent and --hang-timeout cannot be used together")
