@@ -62,7 +62,7 @@ class SignalRelay:
         self._loop = loop
         self.receiver = receiver
         self._starting: asyncio.Task[None] | None = None
-        self._interrupts = self._overdue = 0
+        self._interrupts = self._uncounted = self._overdue = 0
         self.ended_by = ""
         self._cancelled = ("", 0)
         self._before: dict[signal.Signals, Any] = {}
@@ -108,7 +108,7 @@ class SignalRelay:
     def _received(self, number: int, frame: FrameType | None) -> None:
         """Count a signal that asks for the end, between any two instructions of Python, and let the loop act on it."""
         self._interrupts += 1
-        if self._interrupts >= SIGNALS_TO_QUIT:
+        if self._interrupts - self._uncounted >= SIGNALS_TO_QUIT:
             self._overdue = number
             if not signal.getitimer(signal.ITIMER_REAL)[0]:  # further signals postpone nothing
                 signal.setitimer(signal.ITIMER_REAL, HELD_SECONDS)
@@ -128,8 +128,9 @@ class SignalRelay:
         reference = "preempted" if number == signal.SIGTERM else "interrupted"
         if self._cancel(f"{signal_name(number)} to mpilaunch", reference, number) or self.receiver is None:
             return
-        if not self.receiver.interrupt(number, times):
-            self._interrupts, self.ended_by = 0, ""
+        # The next signal may have come, and been counted, before this one is handled.
+        if not self.receiver.interrupt(number, times - self._uncounted):
+            self._uncounted, self.ended_by = self._uncounted + 1, ""
 
     def _cancel(self, ended_by: str, reference: str, number: int) -> bool:
         """Cancel the start, or the next one; return whether one was under way."""

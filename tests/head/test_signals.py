@@ -68,6 +68,17 @@ def test_a_signal_that_only_asks_for_the_state_does_not_count() -> None:
     assert [times for _, _, times in with_relay(body).told] == [1, 1, 1, 1]
 
 
+def test_one_that_comes_before_it_is_handled_is_not_taken_for_the_second() -> None:
+    async def body(relay: SignalRelay, told: Told) -> None:
+        told.counts = False
+        os.kill(os.getpid(), signal.SIGQUIT)
+        os.kill(os.getpid(), signal.SIGQUIT)
+        while len(told.told) < 2:
+            await asyncio.sleep(0.01)
+
+    assert [times for _, _, times in with_relay(body).told] == [1, 1]
+
+
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
 def test_a_signal_that_ends_is_counted(number: signal.Signals) -> None:
     async def body(relay: SignalRelay, told: Told) -> None:

@@ -15,6 +15,8 @@ import pytest
 from tests.support.failures import LIMITS, SIGNALS, proves
 from tests.support.launching import finish, launch, launching, sh, stopped, wait_for_files, wait_gone, wait_until
 
+WAIT = "mkfifo fifo-$RANK; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
+"""A rank that waits in the kernel for a line of its FIFO."""
 STAY = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.05; done; echo went on"
 SLEEPER = """
 import os, sys, time
@@ -23,8 +25,7 @@ def load_batch():
     time.sleep(100)
 
 def train_step():
-    while True:
-        pass
+    while True: pass
 
 print("begins", flush=True)
 load_batch() if os.environ["RANK"] == "1" else train_step()
@@ -54,7 +55,7 @@ def said(process: subprocess.Popen[bytes], words: bytes) -> bytes:
     says="`SIGQUIT to mpilaunch: what the ranks do (once more within 2 s ends the job):`", code="the job's", within=10,
 )  # fmt: skip
 def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quiet: tuple[str, ...]) -> None:
-    with launching(*quiet, "-np", "3", *sh(STAY), cwd=tmp_path) as process:
+    with launching(*quiet, "-np", "3", *sh(WAIT), cwd=tmp_path) as process:
         ranks = pids(tmp_path, 3)
         os.kill(ranks[1], signal.SIGSTOP)
         process.send_signal(signal.SIGQUIT)
@@ -65,7 +66,8 @@ def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quie
         time.sleep(2.1)  # the time in which a second one would end the job
         process.send_signal(signal.SIGQUIT)
         said(process, b"ranks 0-2 on localhost: idle, waits")
-        (tmp_path / "go").touch()
+        for rank in range(3):
+            (tmp_path / f"fifo-{rank}").write_text("went on\n")
         done = finish(process)
     assert (done.code, done.lines, done.words) == (0, ["went on"] * 3, "")
 

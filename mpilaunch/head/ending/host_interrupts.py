@@ -37,13 +37,11 @@ class HostInterrupts(Interrupts):
     ) -> None:
         super().__init__(job, daemons, stop, say, tell)
         self._at_work, self._tell_hosts, self._told = at_work, tell_hosts, -SOON
-        self._counted = 0
 
     def interrupt(self, number: int, times: int) -> bool:
         now = time.monotonic()
-        if number == signal.SIGINT and not self._counted and now - self._told > SOON:
+        if number == signal.SIGINT and times == 1 and now - self._told > SOON:
             self._told = now
             self._tell_hosts(self._at_work())
             return False
-        self._counted += 1
-        return super().interrupt(number, self._counted)
+        return super().interrupt(number, times)
