@@ -35,6 +35,15 @@ def test_there_are_few_lines_and_no_control_characters() -> None:
     assert autopsy([], HOSTS, (), {}) == []
 
 
+def test_a_rank_that_was_stopped_is_told_so_wherever_it_is_in_its_code() -> None:
+    observed = [Observed(rank, "T" if rank == 3 else "S", 0.0, "futex", 9.0) for rank in range(4)]
+    places = dict.fromkeys(range(4), "all_reduce (train.py:88)")
+    assert autopsy(observed, HOSTS, (), places) == [
+        "rank 3 on node02: stopped by a signal; kill -CONT lets it go on; in all_reduce (train.py:88), no output for 9 s",
+        "ranks 0-2 on node[01-02]: in all_reduce (train.py:88), no output for 9 s",
+    ]
+
+
 def test_a_line_of_code_says_more_than_the_kernel() -> None:
     observed = [Observed(rank, "R" if rank % 2 else "S", rank % 2, "futex", 9.0) for rank in range(8)]
     places = {**dict.fromkeys(range(7), "all_reduce (train.py:88)"), 7: "load_batch (data.py:31)"}

@@ -51,6 +51,18 @@ Extension modules: torch._C (total: 1)
 
 
 @pytest.mark.parametrize(
+    ("inner", "outer", "place"),
+    [
+        ("/shared/packages/torch/autograd/graph.py", "/home/ann/train.py", "callee (train.py:7)"),
+        ("/home/ann/torch/data.py", "/home/ann/torch/train.py", "callee (train.py:7)"),
+        ("/usr/lib/python3.11/threading.py", "<frozen runpy>", "callee (threading.py:3)"),
+    ],
+)
+def test_a_framework_is_known_by_its_name_where_it_is_not_installed(inner: str, outer: str, place: str) -> None:
+    assert Stack(True, "", (Frame(inner, 3, "callee"), Frame(outer, 7, "caller"))).place == place
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "Current thread 0x1 (most recent call first):\n  <no Python frame>\n", "Thread 0xz (most recent call first):\n"],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.failures import LIMITS, SIGNALS, proves
+from tests.support.hosts import Hosts
 from tests.support.launching import finish, launch, launching, sh, stopped, wait_for_files, wait_gone, wait_until
+from tests.support.torches import torch_on
 
 WAIT = "mkfifo fifo-$RANK; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
 """A rank that waits in the kernel for a line of its FIFO."""
@@ -30,6 +33,45 @@ def train_step():
 print("begins", flush=True)
 load_batch() if os.environ["RANK"] == "1" else train_step()
 """
+TRAIN = """
+import os, signal, sys, threading, time
+
+print("begins", flush=True)
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def load_batch(step):
+    if step == 3 and rank == 1:
+        time.sleep(1000)
+    return torch.ones(8, 4)
+
+def save(step):
+    if step == 3 and rank == 2:
+        lock.acquire()
+        lock.acquire()
+
+def train():
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    for step in range(10):
+        batch = load_batch(step)
+        save(step)
+        if step == 3 and rank == 3:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        model(batch).sum().backward()
+        print("step", step, flush=True)
+
+lock = threading.Lock()
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+train()
+"""
+"""A job of four ranks, of which each hangs in another way after three steps."""
+
+
+def line_of(program: str, words: str) -> int:
+    """Return the number of the line with these words."""
+    return next(number for number, line in enumerate(program.splitlines(), 1) if words in line)
 
 
 def pids(folder: Path, count: int) -> list[int]:
@@ -156,3 +198,18 @@ def test_hosts_on_their_own_have_no_such_limit() -> None:
     done = launch("--independent", "--hang-timeout", "5", "-H", "localhost", "true")
     assert done.code == 2
     assert done.words.startswith("error[option-conflict]: --independent and --hang-timeout cannot be used together")
+
+
+@pytest.mark.testbed
+def test_each_rank_of_a_torch_job_is_told_by_its_line(hosts: Hosts, shared: Path) -> None:
+    (shared / "train.py").write_text(TRAIN)
+    names = ("node01", "node02")
+    with torch_on(hosts, names) as options:
+        words = ["-H", "node01:2,node02:2", "-x", "GLOO_SOCKET_IFNAME=eth0", *options, "--hang-timeout", "12"]
+        done = hosts.launch(*words, "train.py", timeout=200)
+    told = dict(re.findall(r"(?m)^    rank ([0-3]) on node0[12]: (.*), no output for", done.stderr))
+    assert done.returncode == 124, done.stderr
+    assert told["1"] == f"in load_batch (train.py:{line_of(TRAIN, 'time.sleep')})"
+    assert told["2"] == f"in save (train.py:{line_of(TRAIN, '        lock.acquire()') + 1})"
+    assert told["3"].startswith("stopped by a signal; kill -CONT lets it go on")
+    assert told["0"].endswith(f"backward (train.py:{line_of(TRAIN, 'backward()')})")

@@ -697,3 +697,10 @@ def test_a_child_that_goes_on_writing_holds_up_nothing(tmp_path: Path) -> None:
     chatter = "exec 2>/dev/null; echo cmd=init >&60; while echo cmd=get_maxes >&60; do read x <&60; done"
     done = launch("-np", "2", "bash", "-c", f"({chatter}) & exit 3")
     assert done.code == 3
+
+
+def test_the_rank_that_is_late_to_a_barrier_is_told_when_the_job_hangs(family_programs: Path) -> None:
+    done = launch("--hang-timeout", "1", "-H", "local:3", family_programs / "ends", "late")
+    assert done.code == ExitCode.TIMEOUT
+    late = [line for line in done.words.splitlines() if "pause" in line]
+    assert [line.split(":")[0] for line in late] == ["    rank 1 on local"], done.words

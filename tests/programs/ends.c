@@ -1,5 +1,5 @@
 /* Rank 1 ends in the way that the argument says; the others live until somebody ends them. `never-init` is for all ranks, who then
-   end well, and so is `sleep SECONDS`. */
+   end well, and so is `sleep SECONDS`. `late`: rank 1 never comes to the barrier that the others wait in. */
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -48,6 +48,8 @@ int main(int argc, char **argv)
         if (!strcmp(how, "crash"))
             abort();
     }
+    if (!strcmp(how, "late") && !is_one)
+        MPI_Barrier(MPI_COMM_WORLD);
     for (;;)
         pause();
 }

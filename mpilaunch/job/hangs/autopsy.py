@@ -70,12 +70,15 @@ def autopsy(
     Args:
         hosts: rank -> the name of its node.
         unknown: ranks of which their nodes have told nothing in time.
-        places: rank -> the line of its code, "" where it is unknown; where it is known, it says more than the kernel.
+        places: rank -> the line of its code, "" where it is unknown; where it is known, it says more than the kernel, except of
+            a rank that was stopped or blocked.
     """
     groups: dict[str, list[Observed]] = {}
     for each in sorted(observed):
         place = printable(places.get(each.rank, ""))[:LONGEST_PLACE]
-        groups.setdefault(f"in {place}" if place else each.words, []).append(each)
+        where = [f"in {place}"] if place else []
+        words = [each.words] if not place or each.state in STATES else []
+        groups.setdefault("; ".join((*words, *where)), []).append(each)
     lines = [
         f"{_where([each.rank for each in group], hosts)}: {words}, no output for {_range([each.silent for each in group])}"
         for words, group in sorted(groups.items(), key=lambda item: (len(item[1]), item[1][0].rank))

@@ -19,8 +19,10 @@ _HEAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}(?: \[([^\]]{0,64})
 _FRAME = re.compile(r'  File "(.{1,600})", line (\d{1,9}|\?\?\?) in (.{1,600})')
 _LIBRARIES = re.compile(r"/(?:lib|lib64)/(?:python|pypy)\d[\d.]*/|/(?:site|dist)-packages/|^<frozen ")
 """In the paths of modules that the user has not written."""
-
-
+_FRAMEWORKS = re.compile(
+    "/(?:accelerate|deepspeed|horovod|jax|jaxlib|keras|lightning|mpi4py|numpy|pytorch_lightning|tensorflow|torch|transformers)/"
+)
+"""The same, where a framework is on PYTHONPATH as it is in its repository."""
 WRAPPERS = frozenset({"__call__", "_call_impl", "_fn", "_wrapped_call_impl", "decorate_context", "inner", "wrapped", "wrapper"})
 """Functions that only call another, by the names that libraries give them."""
 
@@ -35,7 +37,12 @@ class Frame(NamedTuple):
     @property
     def is_users(self) -> bool:
         """Whether it is in code of the user, not in a library."""
-        return _LIBRARIES.search(self.file) is None
+        return not self.is_installed and _FRAMEWORKS.search(self.file) is None
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether it is in Python or in what was installed for it."""
+        return _LIBRARIES.search(self.file) is not None
 
 
 class Stack(NamedTuple):
@@ -58,7 +65,9 @@ class Stack(NamedTuple):
         """
         if not self.frames:
             return ""
-        own = next((index for index, frame in enumerate(self.frames) if frame.is_users), 0)
+        own = next((index for index, frame in enumerate(self.frames) if frame.is_users), -1)
+        if own < 0:  # a program in a directory with the name of a framework
+            own = max((index for index, frame in enumerate(self.frames) if not frame.is_installed), default=0)
         called = [frame.function for frame in reversed(self.frames[:own]) if frame.function not in WRAPPERS]
         frame = self.frames[own]
         return f"{called[0] if called else frame.function} ({os.path.basename(frame.file)}:{frame.line or '?'})"
