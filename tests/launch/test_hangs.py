@@ -157,6 +157,9 @@ def test_silent_ranks_are_told_by_their_line_of_code(tmp_path: Path) -> None:
     assert lines[0].startswith("error[hang]: no output of any rank for 1 s: --hang-timeout")
     assert lines[1].startswith("    rank 1 on localhost: in load_batch (train.py:5), no output for ")
     assert lines[2].startswith("    ranks 0,2-3 on localhost: in train_step (train.py:")
+    assert [line for line in done.words.splitlines() if "Fatal Python error" in line] == [
+        f"[{ranks}] Fatal Python error: Aborted" for ranks in ("0,2-3", "1")
+    ], "equal stacks are printed once"
     verdict = json.loads((tmp_path / "r.json").read_text())["verdict"]
     assert verdict["cause"] == "hang" and "load_batch (train.py:5)" in verdict["detail"]
 

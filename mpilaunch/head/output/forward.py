@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.os_limits import start_thread
@@ -28,6 +29,9 @@ from mpilaunch.job.output.tags import BoundTag, parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
+
+if TYPE_CHECKING:
+    from mpilaunch.head.output.dumps import Dumps
 
 WINDOWS = 64 << 20
 """Bytes of output in flight or queued for all streams of a job together, as far as LEAST_WINDOW allows."""
@@ -109,6 +113,7 @@ class OutputForwarder:
         self._live = self._live_lines()
         self._folded: dict[tuple[int, int], bytearray] | None = {} if job.output.fold else None
         self._folded_bytes = 0
+        self._dumps: Dumps | None = None
         self._file_error: OSError | None = None
         self._streams: dict[int, Stream] = {}
         self._nodes: dict[int, int] = {}
@@ -130,13 +135,14 @@ class OutputForwarder:
         else:
             stream.kept = data[-KEPT_OF_STDOUT:] if len(data) >= KEPT_OF_STDOUT else (stream.kept + data)[-KEPT_OF_STDOUT:]
         lines = data if stream.raw else stream.feed(data)
+        printed = self._without_dump(stream, lines)
         if stream.printed and not stream.raw and self._folded is None and stream.kind in self._live:
             self._live[stream.kind].show(stream, self._prefix(stream), stream.tail)
         owe: Callable[[], None] = partial(self._owe, link, channel, stream, len(data))
         if stream.file is not None:
             owe = self._write_file(stream, stream.file, lines if stream.file.shared else data, owe)
-        if stream.printed and lines:
-            self._print(stream, lines, owe)
+        if stream.printed and printed:
+            self._print(stream, printed, owe)
         else:
             owe()
 
@@ -144,13 +150,20 @@ class OutputForwarder:
         """End a rank's stream: print its last line if that has no newline, and release its file."""
         stream = self._streams[channel]
         rest = stream.finish()
-        if rest and stream.printed:
-            self._print(stream, rest, lambda: None)
+        if stream.printed and (printed := self._without_dump(stream, rest)):
+            self._print(stream, printed, lambda: None)
         if stream.file is not None:
             self._write_file(stream, stream.file, rest if stream.file.shared else b"", lambda: None)
             stream.file.release()
             stream.file = None
         stream.open = False
+
+    def expect_dumps(self) -> None:
+        """Collect the stacks that ranks write to stderr from now on, and print equal ones once, at the end."""
+        if self._dumps is None and self._count > 1:
+            from mpilaunch.head.output.dumps import Dumps  # most jobs end without
+
+            self._dumps = Dumps()
 
     def add_world(self, world: World) -> None:
         """Add the streams of a world's ranks; raises UsageError when a file cannot be opened."""
@@ -209,6 +222,8 @@ class OutputForwarder:
         for channel, stream in self._streams.items():
             if stream.open:
                 self.end(channel)
+        if self._dumps is not None:
+            self._put_folded(self._dumps.folded(self._node_names, tagged=bool(self._job.output.tag)))
         if self._job.output.fold == "diff" and self._folded is not None:
             await self._print_differences()
         else:
@@ -266,6 +281,12 @@ class OutputForwarder:
         if kind in self._live:
             lines = close_colours(as_shown(lines))
         return tag_lines(lines, prefix)
+
+    def _without_dump(self, stream: Stream, lines: bytes) -> bytes:
+        """Return what is to be printed of lines of a rank, but for stacks that are collected."""
+        if self._dumps is None or stream.kind != STDERR or stream.raw or not stream.printed or not lines:
+            return lines
+        return self._dumps.take(stream.rank, lines)
 
     def _prefix(self, stream: Stream) -> bytes:
         return b"" if stream.tag is None else stream.tag.prefix(time.time())
@@ -341,6 +362,9 @@ class OutputForwarder:
             self._put(each.kind, each.header.encode() + self._tagged(each.kind, each.text, each.label.encode()))
 
     def _folded_texts(self, style: str) -> Iterator[Folded]:
-        names = {rank: self._job.allocation.nodes[node].name for rank, node in self._nodes.items()}
         outputs = {stream: bytes(text) for stream, text in (self._folded or {}).items()}
-        return folded(outputs, names, style, tagged=bool(self._job.output.tag))
+        return folded(outputs, self._node_names, style, tagged=bool(self._job.output.tag))
+
+    @property
+    def _node_names(self) -> dict[int, str]:
+        return {rank: self._job.allocation.nodes[node].name for rank, node in self._nodes.items()}
