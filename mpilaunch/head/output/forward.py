@@ -99,8 +99,7 @@ class OutputForwarder:
 
     def __init__(self, job: JobSpec, broken: Callable[[OSError], None]) -> None:
         self._job, self._broken = job, broken
-        self._count = len(job.job_map.placements)
-        self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * self._count)))
+        self.window = max(LEAST_WINDOW, min(MOST_WINDOW, WINDOWS // (2 * len(job.job_map.placements))))
         self.lost = ""
         self.unread = self._abandoned = False
         # When both are the same file they share a writer, or a line of one could land inside a line of the other.
@@ -160,7 +159,7 @@ class OutputForwarder:
 
     def expect_dumps(self) -> None:
         """Collect the stacks that ranks write to stderr from now on, and print equal ones once, at the end."""
-        if self._dumps is None and self._count > 1:
+        if self._dumps is None:
             from mpilaunch.head.output.dumps import Dumps  # most jobs end without
 
             self._dumps = Dumps()
@@ -170,7 +169,7 @@ class OutputForwarder:
         job = self._job
         tag = parse_tag(job.output.tag) if job.output.tag else None
         files = open_files(job, world, self._files, self._file_failed)
-        raw = self._count == 1 and world.number == 0 and tag is None and not job.output.fold
+        raw = len(job.job_map.placements) == 1 and world.number == 0 and tag is None and not job.output.fold
         if not raw:
             for stream in self._streams.values():
                 stream.raw = False  # the job no longer has a single rank
