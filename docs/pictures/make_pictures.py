@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -22,7 +23,10 @@ from tests.support.hosts import Hosts  # noqa: E402  (the checkout must be on th
 
 RUN = ["-H", "node01:2,node02:2", "--display-map", "--tag", "[{rank} {host}] ", "examples/ring_allreduce.py"]
 FAILURE = ["-H", "node[01-04]:2", "--tag", "rank", "train.py"]
+HANG = ["-H", "node[01-04]:2", "--hang-timeout", "3", "hang.py"]
 MISSING_SHARD = 5
+LATE = 5, 2
+"""A rank, and the step for which it gets no data."""
 
 WIDTH, LINE, MARGIN = 8.4, 20, 20
 """Of a character, of a line and around the text, in pixels at a font size of 14."""
@@ -33,16 +37,23 @@ ESCAPE = re.compile(r"\x1b\[([0-9;]*)m")
 
 
 def main() -> None:
-    """Run both jobs and write both pictures."""
+    """Run the jobs and write their pictures."""
     with Hosts(4) as hosts:
         shutil.copytree(CHECKOUT / "examples", hosts.shared / "examples")
-        shutil.copy(HERE / "train.py", hosts.shared)
+        for program in ("train.py", "hang.py"):
+            shutil.copy(HERE / program, hosts.shared)
+        (hosts.shared / "arrived").mkdir()
         (hosts.shared / "data").mkdir()
         for rank in set(range(8)) - {MISSING_SHARD}:
             (hosts.shared / "data" / f"shard-{rank}").write_text("sample " * 100)
+        for rank, step in product(range(8), range(3)):
+            if (rank, step) == LATE:
+                os.mkfifo(hosts.shared / "data" / f"{step}-{rank}")  # which nobody writes
+            else:
+                (hosts.shared / "data" / f"{step}-{rank}").write_text("sample")
         os.chdir(hosts.shared)
         try:
-            for name, arguments in (("run", RUN), ("failure", FAILURE)):
+            for name, arguments in (("run", RUN), ("failure", FAILURE), ("hang", HANG)):
                 (HERE / f"{name}.svg").write_text(picture(session(hosts, arguments)), encoding="utf-8")
         finally:
             os.chdir(CHECKOUT)
