@@ -230,7 +230,7 @@ class Launch:
             verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             verdict = self._ends.verdict_of_stop(self._stop.outcome)
-            verdict = self._stop.limit.explain(verdict, self._output.last_lines)
+            verdict = self._stop.limit.explain(verdict)
         elif verdict.cause == "ok" and self._output.lost:
             verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
         self._timeline.begin("")

@@ -16,7 +16,7 @@ import pytest
 from tests.support.failures import LIMITS, SIGNALS, proves
 from tests.support.hosts import Hosts
 from tests.support.launching import finish, launch, launching, sh, stopped, wait_for_files, wait_gone, wait_until
-from tests.support.torches import torch_on
+from tests.support.torches import torch_on, torch_python
 
 WAIT = "mkfifo fifo-$RANK; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
 """A rank that waits in the kernel for a line of its FIFO."""
@@ -216,3 +216,32 @@ def test_each_rank_of_a_torch_job_is_told_by_its_line(hosts: Hosts, shared: Path
     assert told["2"] == f"in save (train.py:{line_of(TRAIN, '        lock.acquire()') + 1})"
     assert told["3"].startswith("stopped by a signal; kill -CONT lets it go on")
     assert told["0"].endswith(f"backward (train.py:{line_of(TRAIN, 'backward()')})")
+
+
+LOADER = """
+import os, time
+from torch.utils.data import DataLoader, Dataset
+
+class Samples(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if index == 40 and os.environ["RANK"] == "1":
+            time.sleep(1000)
+        return index
+
+if __name__ == "__main__":
+    for batch in DataLoader(Samples(), batch_size=4, num_workers=2):
+        print("batch", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_a_worker_of_a_data_loader_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOADER)
+    done = launch("-np", "2", "--hang-timeout", "8", torch_python(), "train.py", cwd=tmp_path)
+    loop, sleeps = line_of(LOADER, "for batch in"), line_of(LOADER, "            time.sleep(1000)")
+    worker = f"a worker process in __getitem__ (train.py:{sleeps})"
+    assert f"    rank 1 on localhost: in __next__ (train.py:{loop}); {worker}," in done.words
+    assert f"    rank 0 on localhost: in <module> (train.py:{loop + 2})," in done.words

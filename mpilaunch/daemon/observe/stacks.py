@@ -1,7 +1,8 @@
 """Have processes of Python write the stacks of all their threads to stderr, as they end.
 
 With PYTHONFAULTHANDLER, which ranks get, Python does so at SIGABRT (the module faulthandler); nothing else is put into a rank.
-A process that handles SIGTERM is left to that: it may have something to save.
+A rank that handles SIGTERM is left to that: it may have something to save. Its worker processes, those of a DataLoader for
+instance, write theirs after it: what two processes write at once would be mixed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import resource
 import signal
 
+from mpilaunch.daemon.observe.kernel import worker_of
 from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
@@ -17,27 +19,68 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VARIABLE = b"PYTHONFAULTHANDLER="
+MOST_WORKERS = 8
+"""Worker processes of one rank that are asked."""
 
 
-def ask(pids: Iterable[int]) -> bool:
-    """Ask these processes for their stacks, as far as they write them; return whether any does."""
-    asked = [pid for pid in pids if _tells(pid)]
-    for pid in asked:
-        try:
-            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))  # a core file of a rank would fill the disk
-            os.kill(pid, signal.SIGABRT)
-        except (OSError, ValueError):
-            pass  # it has just gone, or is another user's now
-    return bool(asked)
+class Stacks:
+    """The requests to the processes of some ranks.
+
+    Args:
+        pids: the process of each rank.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        # Workers are found before any process ends: afterwards, nothing tells whose they were.
+        self._queues = [[pid, *_workers(pid)] for pid in map(worker_of, pids) if _is_willing(pid)]
+        self._asked: set[int] = set()
+
+    def ask(self) -> bool:
+        """Ask the first living process of each rank, unless that was done; return whether one is being waited for."""
+        for queue in self._queues:
+            while queue and reaper.state_of(queue[0]) in ("", "Z", "X"):
+                queue.pop(0)
+            if queue and queue[0] not in self._asked:
+                self._asked.add(queue[0])
+                _abort(queue[0])
+        self._queues = [queue for queue in self._queues if queue]
+        return bool(self._queues)
+
+
+def _abort(pid: int) -> None:
+    try:
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))  # a core file of a rank would fill the disk
+        os.kill(pid, signal.SIGABRT)
+    except (OSError, ValueError):
+        pass  # it has just gone, or is another user's now
+
+
+def _is_willing(pid: int) -> bool:
+    return _tells(pid) and not reaper.catches(pid, signal.SIGTERM)
 
 
 def _tells(pid: int) -> bool:
+    """Return whether a process is Python, and writes its stacks at SIGABRT."""
     name = os.path.basename(_program(pid))
     if not name.startswith(("python", "pypy")):
         return False
     variables = reaper.process_file(pid, "environ").split(b"\0")
     enabled = any(each.startswith(VARIABLE) and len(each) > len(VARIABLE) for each in variables)
-    return enabled and reaper.catches(pid, signal.SIGABRT) and not reaper.catches(pid, signal.SIGTERM)
+    return enabled and reaper.catches(pid, signal.SIGABRT)
+
+
+def _workers(pid: int) -> list[int]:
+    """Return the processes that multiprocessing has started for a process: forked ones, and others that run its module.
+
+    A worker of torch handles SIGTERM, to end with its parent.
+    """
+    own = reaper.process_file(pid, "cmdline")
+
+    def is_worker(child: int) -> bool:
+        words = reaper.process_file(child, "cmdline")
+        return words == own or (b"multiprocessing" in words and b"_tracker" not in words)
+
+    return [child for child in reaper.descendants(pid) if is_worker(child) and _tells(child)][:MOST_WORKERS]
 
 
 def _program(pid: int) -> str:

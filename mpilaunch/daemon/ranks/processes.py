@@ -16,9 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mpilaunch.daemon.observe.stacks import Stacks
 
-STACK_SECONDS = 1.0
-"""Seconds in which processes write their stacks and end, before the first signal of a stop."""
+
+STACK_SECONDS, STACK_LOOK = 1.0, 0.02
+"""Seconds in which processes write their stacks and end, before the first signal of a stop, and between looks at them."""
 SHARED_SECONDS = 0.1
 """Delay of a stop's first signal when a batch system may be sending the same one to all processes of the job."""
 
@@ -76,18 +78,21 @@ class Processes:
             self._groups = set(self.ranks)
         self.stopping = True
         self._steps = [*steps, [signal.SIGKILL, 0.0]]
-        if stacks and self._ask_stacks():
-            self._timers.set("step", STACK_SECONDS, self._next_step)
+        if stacks:
+            from mpilaunch.daemon.observe.stacks import Stacks  # most jobs end by themselves
+
+            self._ask_stacks(Stacks(self.ranks), time.monotonic() + STACK_SECONDS)
         elif shared and not self.got_sigterm:
             self._timers.set("step", SHARED_SECONDS, self._next_step)
         else:
             self._next_step()
 
-    def _ask_stacks(self) -> bool:
-        from mpilaunch.daemon.observe.kernel import worker_of  # most jobs end by themselves
-        from mpilaunch.daemon.observe.stacks import ask
-
-        return ask(map(worker_of, self.ranks))
+    def _ask_stacks(self, stacks: Stacks, until: float) -> None:
+        """Wait for the stacks of all processes that write theirs, then begin with the steps."""
+        if stacks.ask() and time.monotonic() < until:
+            self._timers.set("step", STACK_LOOK, lambda: self._ask_stacks(stacks, until))
+        else:
+            self._next_step()
 
     def _next_step(self) -> None:
         number, wait = self._steps.pop(0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -102,17 +102,13 @@ class TimeLimit:
             self.reached, self._seen = True, look.result()
             self._ask(outcome)
 
-    def explain(self, verdict: Verdict, last_lines: Callable[[int], Sequence[bytes]]) -> Verdict:
-        """Return the verdict of a job that reached a limit with what the ranks did then.
-
-        Args:
-            last_lines: returns the end of a rank's stderr, in which its stacks are.
-        """
+    def explain(self, verdict: Verdict) -> Verdict:
+        """Return the verdict of a job that reached a limit with what the ranks did then."""
         if self._seen is None or verdict.cause not in CAUSES:
             return verdict
         from mpilaunch.job.hangs.stacks import place_in
 
-        places = {each.rank: place_in(b"\n".join(last_lines(each.rank))) for each in self._seen.observed}
+        places = {each.rank: place_in(self._output.stacks_of(each.rank)) for each in self._seen.observed}
         return verdict._replace(detail="\n".join((verdict.detail, *self._lines(self._seen, places))))
 
     def _lines(self, seen: Seen, places: Mapping[int, str] = MappingProxyType({})) -> list[str]:

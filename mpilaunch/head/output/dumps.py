@@ -31,6 +31,10 @@ class Dumps:
         self._texts.setdefault(rank, bytearray()).extend(lines[begin:])
         return lines[:begin]
 
+    def of(self, rank: int) -> bytes:
+        """Return what was taken from a rank."""
+        return bytes(self._texts.get(rank, b""))
+
     def folded(self, names: Mapping[int, str], *, tagged: bool) -> Iterator[Folded]:
         """Yield the dumps, equal ones once; the arguments are those of `folded`."""
         texts = {(STDERR, rank): _ADDRESS.sub(b"0x...", bytes(text)) for rank, text in self._texts.items()}

@@ -216,6 +216,11 @@ class OutputForwarder:
         stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
         return tuple(line for text in (stream.before, stream.kept) for line in text.splitlines()[len(text) == KEPT :])
 
+    def stacks_of(self, rank: int) -> bytes:
+        """Return the stacks that a rank has written because it was asked to, or the end of its stderr."""
+        collected = b"" if self._dumps is None else self._dumps.of(rank)
+        return collected or b"\n".join(self.last_lines(rank))
+
     async def drain(self) -> None:
         """Print folded output and unfinished lines; return when all is written, or after `abandon` when nobody reads."""
         for channel, stream in self._streams.items():

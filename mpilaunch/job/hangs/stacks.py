@@ -15,6 +15,8 @@ DUMP = b"Fatal Python error: "
 """How a dump begins."""
 MOST_FRAMES = 200
 """Frames of one thread that are read; faulthandler itself writes 100."""
+MOST_WORKERS = 3
+"""Places of worker processes that are told."""
 _HEAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]{1,16}(?: \[([^\]]{0,64})\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.{1,600})", line (\d{1,9}|\?\?\?) in (.{1,600})')
 _LIBRARIES = re.compile(r"/(?:lib|lib64)/(?:python|pypy)\d[\d.]*/|/(?:site|dist)-packages/|^<frozen ")
@@ -58,6 +60,14 @@ class Stack(NamedTuple):
     frames: tuple[Frame, ...]
 
     @property
+    def own(self) -> int:
+        """The index of the innermost frame in the user's code."""
+        own = next((index for index, frame in enumerate(self.frames) if frame.is_users), -1)
+        if own < 0:  # a program in a directory with the name of a framework
+            own = max((index for index, frame in enumerate(self.frames) if not frame.is_installed), default=0)
+        return own
+
+    @property
     def place(self) -> str:
         """Where it is, for the user: "all_reduce (train.py:88)", "" without a frame.
 
@@ -65,18 +75,35 @@ class Stack(NamedTuple):
         """
         if not self.frames:
             return ""
-        own = next((index for index, frame in enumerate(self.frames) if frame.is_users), -1)
-        if own < 0:  # a program in a directory with the name of a framework
-            own = max((index for index, frame in enumerate(self.frames) if not frame.is_installed), default=0)
-        called = [frame.function for frame in reversed(self.frames[:own]) if frame.function not in WRAPPERS]
-        frame = self.frames[own]
+        frame = self.frames[self.own]
+        called = [called.function for called in reversed(self.frames[: self.own]) if called.function not in WRAPPERS]
         return f"{called[0] if called else frame.function} ({os.path.basename(frame.file)}:{frame.line or '?'})"
 
 
 def place_in(stderr: bytes) -> str:
-    """Return where the thread is that got the signal, "" where the end of a rank's stderr has no stack."""
+    """Return where the thread is that got the signal, "" where a rank's stderr has no stack.
+
+    The dumps of worker processes follow that of the rank; those in code of the user are told too: "__next__ (train.py:30);
+    a worker process in load (data.py:31)".
+    """
     current = [stack for stack in stacks_in(stderr.decode("utf-8", "replace")) if stack.current]
-    return current[-1].place if current else ""
+    if not current:
+        return ""
+    rank, *workers = current
+    places = list(dict.fromkeys(worker.place for worker in workers if _does_something(worker, rank)))[:MOST_WORKERS]
+    who = "a worker process" if len(places) == 1 else "worker processes"
+    return f"{rank.place}; {who} in {', '.join(places)}" if places else rank.place
+
+
+def _does_something(worker: Stack, rank: Stack) -> bool:
+    """Return whether a worker process is in code of the user.
+
+    A forked one that waits for work is in the line that forked it, and a server of multiprocessing in one of `python -c`.
+    """
+    if not worker.frames:
+        return False
+    own = worker.frames[worker.own]
+    return own.is_users and own not in rank.frames and not own.file.startswith("<")
 
 
 def last_lines(lines: Sequence[bytes], most: int) -> tuple[bytes, ...]:
