@@ -25,7 +25,7 @@ def jobs_as_text(jobs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[s
         jobs: the id of each and its head's answer (docs/jobs.md), None where there is none.
     """
     size = SHORTEST_ID
-    while len({run_id[:size] for run_id, _ in jobs}) < len(jobs):
+    while len({run_id[:size] for run_id, _ in jobs}) < len({run_id for run_id, _ in jobs}):
         size += 1
     named = any(about and about["name"] for _, about in jobs)
     rows = [["JOB", "NAME", "STATE", "RANKS", "NODES", "AGE", "SILENT", "PROGRAM"]]

@@ -150,8 +150,9 @@ class Launch:
 
     @property
     def lost_hosts(self) -> list[str]:
-        """The names of the nodes that were lost."""
-        return [self._job.allocation.nodes[index].name for index in sorted(self.nodes_done.lost)]
+        """The names of the nodes that were lost when they had been told to start ranks."""
+        links = (self._daemons.links.get(index) for index in sorted(self.nodes_done.lost))
+        return [link.node.name for link in links if link is not None and link.state == "running"]
 
     @property
     def port(self) -> int:

@@ -143,9 +143,24 @@ def test_stop_now_does_not_wait_for_ranks_that_ignore_signals(tmp_path: Path) ->
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(f"trap '' TERM INT; {STAY}"), cwd=tmp_path) as process:
         (rank,) = pids(tmp_path, 1)
-        assert answer("stop", name, "--now") == {"exit_code": 143, "cause": "interrupted", "lost": []}
+        assert answer("stop", name, "--now") == {"exit_code": 143, "cause": "interrupted", "lost": [], "swept": True}
         assert not living(rank)
         assert finish(process).code == 143
+
+
+def test_stop_leaves_alone_what_an_independent_command_has_left_running(tmp_path: Path) -> None:
+    name = a_name()
+    far_away = f"setsid sh -c 'echo $$ > {tmp_path}/far; exec sleep 100' > /dev/null 2>&1 < /dev/null &"
+    program = f"{far_away} echo $$ > {tmp_path}/near; wait"
+    words = ("--independent", "-H", "unreachable1,localhost", "--remote-agent", "fake", "--name", name)
+    with launching(*words, *sh(program), cwd=tmp_path) as process:
+        near, far = (int(text) for text in wait_for_files(tmp_path / "near", tmp_path / "far"))
+        told = verb("stop", name)
+        assert not living(near) and living(far)
+        os.kill(far, signal.SIGKILL)
+        assert finish(process).code != 0
+    assert told.code == 0, told.words
+    assert told.out.endswith(b"; what its commands have left running is left alone\n")
 
 
 def test_stop_during_the_start_starts_nothing(tmp_path: Path) -> None:

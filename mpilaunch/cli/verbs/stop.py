@@ -19,7 +19,8 @@ def main(job: str, now: bool, json: bool) -> int:
     found = client.find(job)
     answer = client.ask(found, "stop", (found.about or {})["stop_seconds"], now=now)
     end = f"job {found.run_id} has ended, with exit code {answer['exit_code']}"
-    code = show(answer, [f"{end}: no process of it is left"] if not answer["lost"] else [], as_json=json)
+    left = ": no process of it is left" if answer["swept"] else "; what its commands have left running is left alone"
+    code = show(answer, [] if answer["lost"] else [f"{end}{left}"], as_json=json)
     if answer["lost"]:
         raise client.left_on(answer["lost"], end)
     return code

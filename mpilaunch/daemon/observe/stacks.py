@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VARIABLE = b"PYTHONFAULTHANDLER="
+_START = 19
+"""Place of the start time in /proc/PID/stat behind the name."""
 MOST_WORKERS = 8
 """Worker processes of one rank that are asked."""
 
@@ -32,17 +34,18 @@ class Stacks:
 
     def __init__(self, pids: Iterable[int]) -> None:
         # Workers are found before any process ends: afterwards, nothing tells whose they were.
-        self._queues = [[pid, *_workers(pid)] for pid in map(worker_of, pids) if _is_willing(pid)]
+        ranks = [pid for pid in map(worker_of, pids) if _tells(pid) and not reaper.catches(pid, signal.SIGTERM)]
+        self._queues = [[(each, _start_of(each)) for each in (pid, *_workers(pid))] for pid in ranks]
         self._asked: set[int] = set()
 
     def ask(self) -> bool:
         """Ask the first living process of each rank, unless that was done; return whether one is being waited for."""
         for queue in self._queues:
-            while queue and reaper.state_of(queue[0]) in ("", "Z", "X"):
+            while queue and _start_of(queue[0][0]) != queue[0][1]:
                 queue.pop(0)
-            if queue and queue[0] not in self._asked:
-                self._asked.add(queue[0])
-                _abort(queue[0])
+            if queue and queue[0][0] not in self._asked:
+                self._asked.add(queue[0][0])
+                _abort(queue[0][0])
         self._queues = [queue for queue in self._queues if queue]
         return bool(self._queues)
 
@@ -55,8 +58,10 @@ def _abort(pid: int) -> None:
         pass  # it has just gone, or is another user's now
 
 
-def _is_willing(pid: int) -> bool:
-    return _tells(pid) and not reaper.catches(pid, signal.SIGTERM)
+def _start_of(pid: int) -> bytes:
+    """Return when a living process was started, by which it is told from a later one with its number; empty if it has ended."""
+    stat = reaper.stat(pid)
+    return stat[_START] if len(stat) > _START and stat[0] not in (b"Z", b"X") else b""
 
 
 def _tells(pid: int) -> bool:

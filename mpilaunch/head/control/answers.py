@@ -80,7 +80,8 @@ async def stop(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str
     code, cause = int(ExitCode.INTERNAL), "internal"
     if outcome is not None:
         code, cause = outcome.exit_code, outcome.reference if isinstance(outcome, LaunchError) else outcome.cause
-    return {"exit_code": code, "cause": cause, "lost": list(subject.lost)}
+    swept = not (subject.job.independent or subject.job.leave_running)
+    return {"exit_code": code, "cause": cause, "lost": list(subject.lost), "swept": swept}
 
 
 def _running(subject: Subject) -> RunningJob:

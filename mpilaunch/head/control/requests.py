@@ -46,7 +46,7 @@ REQUESTS = {
     ),
     "ranks": Row(having(), having(ranks=listed(_rank))),
     "signal": Row(having(signal=messages.signal, ranks=maybe(listed(row(whole, whole)))), having(ranks=listed(whole))),
-    "stop": Row(having(now=flag), having(exit_code=whole, cause=text, lost=listed(text))),
+    "stop": Row(having(now=flag), having(exit_code=whole, cause=text, lost=listed(text), swept=flag)),
 }
 """`ranks` of a signal are first and last ones of ranges, null for all; those of its answer got it. docs/jobs.md describes the
 answers to `job` and `ranks`."""
