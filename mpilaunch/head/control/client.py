@@ -165,12 +165,16 @@ async def _with_head(
     entry: place.Entry, request: dict[str, Any], exchange: Callable[[Asking], Awaitable[Result]], seconds: float
 ) -> Result:
     """Connect to a head, send the request, return what `exchange` makes of the answer; raises OSError, asyncio.TimeoutError."""
-    with place.address(entry) as address:
-        _, asking = await asyncio.get_running_loop().create_unix_connection(Asking, address)
-    try:
-        if asking.peer[1] != os.geteuid():
-            raise ConnectionAbortedError("another user's process listens there")
-        asking.send_frame(REQUEST, requests.encode(request))
-        return await asyncio.wait_for(exchange(asking), seconds)
-    finally:
-        asking.transport.abort()
+
+    async def connected() -> Result:
+        with place.address(entry) as address:
+            _, asking = await asyncio.get_running_loop().create_unix_connection(Asking, address)
+        try:
+            if asking.peer[1] != os.geteuid():
+                raise ConnectionAbortedError("another user's process listens there")
+            asking.send_frame(REQUEST, requests.encode(request))
+            return await exchange(asking)
+        finally:
+            asking.transport.abort()
+
+    return await asyncio.wait_for(connected(), seconds)
