@@ -21,10 +21,10 @@ def test_the_odd_ranks_come_first() -> None:
 
 def test_a_rank_that_waits_is_told_from_one_that_computes() -> None:
     states = [("S", 0.0, "futex_wait"), ("S", 0.02, ""), ("S", 3.7, "futex_wait"), ("R", 1.0, "")]
-    states += [("t", 0.0, ""), ("Z", 0.0, "")]
+    states += [("t", 0.0, ""), ("Z", 0.0, ""), ("R", 0.3, "")]
     assert [Observed(0, state, cpus, wait, 1.0).words for state, cpus, wait in states] == [
         *("idle, waits in futex_wait", "idle, waits", "busy on 4 CPUs", "busy on a CPU"),
-        *("stopped by a debugger", "ended, but not yet collected"),
+        *("stopped by a debugger", "ended, but not yet collected", "busy on a part of a CPU"),
     ]
 
 

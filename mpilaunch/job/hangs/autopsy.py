@@ -46,6 +46,8 @@ class Observed(NamedTuple):
             return STATES[self.state].format(wait=wait)
         if self.cpus >= BUSY:
             return f"busy on {count(round(self.cpus))}"
+        if self.state == "R":
+            return "busy on a part of a CPU"
         return f"idle, waits{wait}"
 
 
