@@ -10,7 +10,8 @@ import asyncio
 import os
 import select
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
@@ -65,6 +66,7 @@ class SignalRelay:
         self._interrupts = self._uncounted = self._overdue = 0
         self.ended_by = ""
         self._cancelled = ("", 0)
+        self._untold: Callable[[Receiver], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> SignalRelay:
@@ -98,12 +100,14 @@ class SignalRelay:
             message = f"{self.ended_by} during the start: no rank was started"
             raise LaunchError(reference, message, exit_code=128 + number) from None
         finally:
-            self._starting = None
+            self._starting, untold, self._untold = None, self._untold, None
+        # It had been done already, or asyncio.wait_for has swallowed the cancellation, as before Python 3.12.
+        if untold is not None and self.receiver is not None:
+            untold(self.receiver)
 
     def stop(self, detail: str, *, now: bool = False) -> None:
         """End the job on a request that is no signal, told as `detail`; `now` kills its ranks at once."""
-        if not self._cancel(detail, "interrupted", signal.SIGTERM) and self.receiver is not None:
-            self.receiver.stop(detail, now=now)
+        self._ask(detail, "interrupted", signal.SIGTERM, lambda receiver: receiver.stop(detail, now=now))
 
     def _received(self, number: int, frame: FrameType | None) -> None:
         """Count a signal that asks for the end, between any two instructions of Python, and let the loop act on it."""
@@ -126,18 +130,22 @@ class SignalRelay:
     def _end(self, number: int, times: int) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         reference = "preempted" if number == signal.SIGTERM else "interrupted"
-        if self._cancel(f"{signal_name(number)} to mpilaunch", reference, number) or self.receiver is None:
-            return
+        tell = partial(self._interrupt, number=number, times=times)
+        self._ask(f"{signal_name(number)} to mpilaunch", reference, number, tell)
+
+    def _interrupt(self, receiver: Receiver, number: int, times: int) -> None:
         # The next signal may have come, and been counted, before this one is handled.
-        if not self.receiver.interrupt(number, times - self._uncounted):
+        if not receiver.interrupt(number, times - self._uncounted):
             self._uncounted, self.ended_by = self._uncounted + 1, ""
 
-    def _cancel(self, ended_by: str, reference: str, number: int) -> bool:
-        """Cancel the start, or the next one; return whether one was under way."""
+    def _ask(self, ended_by: str, reference: str, number: int, tell: Callable[[Receiver], None]) -> None:
+        """Cancel the start that is under way, or else tell the receiver; without one, the next start is cancelled."""
         self.ended_by, self._cancelled = ended_by, (reference, number)
         if self._starting is not None:
+            self._untold = tell
             self._starting.cancel()
-        return self._starting is not None
+        elif self.receiver is not None:
+            tell(self.receiver)
 
     def _forward(self, number: signal.Signals) -> None:
         if self._starting is None and self.receiver is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -66,6 +67,30 @@ def test_a_signal_that_only_asks_for_the_state_does_not_count() -> None:
         await raise_and_wait(told, signal.SIGINT)
 
     assert [times for _, _, times in with_relay(body).told] == [1, 1, 1, 1]
+
+
+def test_one_that_comes_as_the_start_is_done_is_told_and_not_lost() -> None:
+    async def starts() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def body(relay: SignalRelay, told: Told) -> None:
+        await relay.until_interrupted(starts())
+        assert told.told == [("interrupt", signal.SIGINT, 1)]
+
+    with_relay(body)
+
+
+def test_one_whose_cancellation_was_swallowed_is_told() -> None:
+    async def starts() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(20)
+
+    async def body(relay: SignalRelay, told: Told) -> None:
+        await relay.until_interrupted(starts())
+        relay.stop("a request", now=True)
+
+    assert with_relay(body).told == [("interrupt", signal.SIGTERM, 1), ("a request", True)]
 
 
 def test_one_that_comes_before_it_is_handled_is_not_taken_for_the_second() -> None:
