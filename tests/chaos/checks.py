@@ -105,7 +105,11 @@ def problems(plan: Plan, record: Record) -> list[str]:
         wrong += _code_problems(plan.job, record)
     wrong += [f"process left: {text}" for text in record.processes]
     dead = {hit.fault.host for hit in record.hits if hit.fault.target == "host"}  # what was there could not remove its files
-    wrong += [f"file left: {text}" for text in record.files if text.partition(":")[0] not in dead]
+    left = [text for text in record.files if text.partition(":")[0] not in dead]
+    if any((hit.fault.action, hit.fault.target) == ("kill", "head") for hit in record.hits):
+        # Its socket is removed by the next job that ends (docs/jobs.md).
+        left = [text for text in left if not re.fullmatch(r"head:/tmp/mpilaunch-\d+(/[0-9a-f]{16}\.\d+)?", text)]
+    wrong += [f"file left: {text}" for text in left]
     out = record.out.decode("utf-8", "backslashreplace")
     wrong += stream_problems(plan.job, "o", out, record, complete=record.code == 0 and record.read_all)
     wrong += stream_problems(plan.job, "e", record.err, record, complete=record.code == 0 and plan.job.both)

@@ -51,6 +51,14 @@ def test_a_good_run_is_good() -> None:
     assert wrong(code=137, err="error[rank-failed]: rank 1", hits=(hit("kill", "rank"),), out=cut) == []
 
 
+def test_a_killed_head_may_leave_its_socket_and_nothing_else() -> None:
+    socket = ("head:/tmp/mpilaunch-0", "head:/tmp/mpilaunch-0/0123456789abcdef.4711")
+    killed = (hit("kill", "head"),)
+    assert wrong(code=-9, hits=killed, files=socket, out=b"") == wrong(code=-9, hits=killed, out=b"")
+    assert wrong(hits=(), files=socket) == [f"file left: {path}" for path in socket]
+    assert "file left: head:/tmp/x" in wrong(code=-9, hits=killed, files=("head:/tmp/x",), out=b"")
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [

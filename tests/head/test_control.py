@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +75,39 @@ def test_the_directory_is_private_and_a_dead_head_is_forgotten(folder: Path) -> 
     assert place.entries() == [entry]
     listening.close()
     assert client.find_all() == []
-    assert not list(folder.iterdir()), "it removes what a killed head has left"
+    assert not folder.exists(), "who finds what a killed head has left removes it"
+
+
+def test_the_next_head_that_ends_removes_what_killed_ones_have_left(folder: Path) -> None:
+    dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True).stdout.strip()
+    left, _ = place.listen("f" * 16)
+    left.close()
+    (folder / f"{'f' * 16}.{os.getpid()}").rename(folder / f"{'f' * 16}.{dead}")
+    (folder / f"new-{'e' * 16}.{dead}").touch()
+    elsewhere, _ = place.listen("d" * 16)
+    (folder / f"{'d' * 16}.{os.getpid()}").rename(folder / f"{'d' * 16}.{dead}")
+    listening, entry = place.listen(RUN_ID)
+    place.remove(entry)
+    listening.close()
+    assert [path.name for path in folder.iterdir()] == [f"{'d' * 16}.{dead}"], "a head of another container still listens"
+    elsewhere.close()
+    assert client.find_all() == [] and not folder.exists()
+
+
+def test_a_directory_that_goes_as_a_head_begins_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bind, times = socket.socket.bind, [0]
+
+    def late(self: socket.socket, address: str) -> None:
+        times[0] += 1
+        if times[0] == 1:
+            folder.rmdir()
+        bind(self, address)
+
+    monkeypatch.setattr(socket.socket, "bind", late)
+    listening, entry = place.listen(RUN_ID)
+    assert place.entries() == [entry] and times == [2]
+    place.remove(entry)
+    listening.close()
 
 
 def test_a_socket_appears_under_its_name_when_it_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +115,7 @@ def test_a_socket_appears_under_its_name_when_it_listens(folder: Path, monkeypat
     monkeypatch.setattr(os, "rename", lambda *names, **at: seen.append(sorted(os.listdir(folder))))
     listening, _ = place.listen(RUN_ID)
     listening.close()
-    assert seen == [[f"new-{RUN_ID}"]] and place.entries() == []
+    assert seen == [[f"new-{RUN_ID}.{os.getpid()}"]] and place.entries() == []
 
 
 @pytest.mark.parametrize("how", ["open to others", "of another user", "a link", "a file"])
@@ -103,9 +136,9 @@ def test_a_directory_of_another_user_is_not_used(folder: Path, how: str) -> None
 
 def test_what_is_no_socket_of_a_head_is_no_job(folder: Path) -> None:
     folder.mkdir(mode=0o700)
-    for name in ("abc", RUN_ID.upper(), f"new-{RUN_ID}", f"{RUN_ID}0"):
+    for name in ("abc", RUN_ID, f"{RUN_ID.upper()}.1", f"new-{RUN_ID}.1", f"{RUN_ID}0.1", f"{RUN_ID}.0", f"{RUN_ID}.1x"):
         (folder / name).touch()
-    (folder / RUN_ID).touch()
+    (folder / f"{RUN_ID}.1").touch()
     assert [entry.run_id for entry in place.entries()] == [RUN_ID]
     assert client.find_all() == []
 

@@ -70,6 +70,11 @@ def listed(name: str) -> list[dict[str, Any]]:
     return [job for job in answer("jobs")["jobs"] if job.get("name") == name]
 
 
+def sockets() -> list[str]:
+    """Return the sockets of all heads."""
+    return [os.path.join(folder, name) for folder in folders() if os.path.isdir(folder) for name in os.listdir(folder)]
+
+
 def pids(folder: Path, count: int) -> list[int]:
     return [int(text) for text in wait_for_files(*(folder / f"pid-{rank}" for rank in range(count)))]
 
@@ -199,7 +204,7 @@ def test_a_head_that_is_stopped_is_told_and_one_that_was_killed_is_not_listed(tm
         process.wait()
         wait_gone(rank)
     assert job["id"] not in verb("jobs").out.decode()
-    assert not any(os.path.exists(os.path.join(folder, job["id"])) for folder in folders())
+    assert job["id"] not in " ".join(sockets())
 
 
 def test_a_head_that_is_killed_while_it_stops_the_job_is_told(tmp_path: Path) -> None:
@@ -234,7 +239,7 @@ def test_what_is_sent_to_the_socket_never_harms_the_job(tmp_path: Path) -> None:
     with launching("-np", "2", "--name", name, *sh(STAY), cwd=tmp_path) as process:
         pids(tmp_path, 2)
         (job,) = listed(name)
-        address = next(path for folder in folders() if os.path.exists(path := os.path.join(folder, job["id"])))
+        address = next(path for path in sockets() if job["id"] in path)
         requests = [b"{}", b"[]", b"null", b'{"request": []}', b'{"request": "ranks"', b"[" * 5000, os.urandom(300)]
         requests += [json.dumps({"request": "signal", **more}).encode() for more in HOSTILE_SIGNALS]
         frames = [HEADER.pack(REQUEST, len(data)) + data for data in requests]
