@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 # Control characters, bytes that are not UTF-8 (as lone surrogates), and characters that reverse or hide text.
 _UNPRINTABLE = "[\x00-\x08\x0a-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -49,6 +49,14 @@ def plural(count: int, noun: str) -> str:
 def numbered_ranks(count: int) -> str:
     """Return the ranks of a job of this size: "rank 0", "ranks 0 to 3"."""
     return "rank 0" if count == 1 else f"ranks 0 to {count - 1}"
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> Iterator[str]:
+    """Yield a header and rows as lines with columns of equal width, without trailing blanks; columns in `right` end there."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    pads = [str.rjust if name in right else str.ljust for name in header]
+    for row in (header, *rows):
+        yield "  ".join(pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)).rstrip()
 
 
 def shell_line(words: Iterable[str]) -> str:

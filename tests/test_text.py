@@ -6,6 +6,7 @@ import pytest
 
 from mpilaunch.cli.options import BY_FLAG
 from mpilaunch.text import (
+    aligned,
     closest,
     did_you_mean,
     escape_braces,
@@ -73,3 +74,7 @@ def test_a_template_stands_for_a_text() -> None:
 
 def test_words_that_no_shell_changes_are_plain() -> None:
     assert shell_line(["a-b", "x=1", "=x", "", "it's", "a!b", "c\\d"]) == "a-b x=1 '=x' '' 'it'\\''s' 'a'\\!'b' 'c'\\\\'d'"
+
+
+def test_columns_end_where_they_are_to() -> None:
+    assert list(aligned(["A", "B"], [["xyz", "1"], ["", "22"]], right=("B",))) == ["A     B", "xyz   1", "     22"]

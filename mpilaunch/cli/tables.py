@@ -8,7 +8,7 @@ from typing import Any
 
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.output.masking import mask_argv
-from mpilaunch.text import plural, printable, shell_line
+from mpilaunch.text import aligned, plural, printable, shell_line
 
 SHORTEST_ID = 6
 """Characters of an id that are shown, unless two begin alike."""
@@ -38,7 +38,7 @@ def jobs_as_text(jobs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[s
         rows.append([run_id[:size], about["name"], about["state"], *numbers, _program(about)])
     if not named:
         rows = [[run_id, *others] for run_id, _, *others in rows]
-    return aligned(rows, right=("RANKS", "NODES", "AGE", "SILENT"))
+    return _aligned(rows, right=("RANKS", "NODES", "AGE", "SILENT"))
 
 
 def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -66,7 +66,7 @@ def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) 
         )
     if not any(rank["gpus"] for rank in ranks):
         rows = [[cell for name, cell in zip(rows[0], row, strict=True) if name != "GPUS"] for row in rows]
-    return [printable(head), *aligned(rows, right=("RANK", "PID", "CPUS", "CPU TIME", "MEMORY", "SILENT"))]
+    return [printable(head), *_aligned(rows, right=("RANK", "PID", "CPUS", "CPU TIME", "MEMORY", "SILENT"))]
 
 
 def standby_as_text(idle: Sequence[str], busy: Sequence[str]) -> str:
@@ -96,20 +96,9 @@ def size_of(count: int) -> str:
     return f"{size:.1f}T"
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
-    """Return rows as lines with columns of equal width, escaped; the first row has the names.
-
-    Args:
-        right: the columns that end at the right.
-    """
-    shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    ends = [name in right for name in rows[0]]
-    lines = []
-    for row in shown:
-        cells = [cell.rjust(width) if end else cell.ljust(width) for cell, width, end in zip(row, widths, ends, strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+def _aligned(rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
+    header, *shown = [[printable(cell) for cell in row] for row in rows]
+    return list(aligned(header, shown, right))
 
 
 def _program(about: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ Pure: a JobSpec in, text or data out. An incompatible change of the JSON changes
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpilaunch.hosts.nodeset import fold_numbers
@@ -14,7 +14,7 @@ from mpilaunch.job.environment.templates import programs_before_launch
 from mpilaunch.job.output.masking import mask_argv, mask_command, mask_pair, mask_variables
 from mpilaunch.job.settings import Setting, Settings, Value
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.text import plural
+from mpilaunch.text import aligned, plural
 
 SCHEMA = "mpilaunch.plan/1"
 _NODE_MEMBERS = ("index", "name", "origin", "agent", "user", "port", "namespace", "container", "max_slots")
@@ -99,13 +99,13 @@ def map_as_text(job: JobSpec) -> str:
         ranks = fold_numbers(place.rank for place in places_of.get(node.index, ()))
         ranks = ranks or ("idle" if slots and not node.slots else "none")
         nodes.append((str(job.first_node_rank + node.index), node.name, _agent(job, node.agent), str(slots), ranks))
-    lines += _table(("node", "host", "agent", "slots", "ranks"), nodes)
+    lines += aligned(("node", "host", "agent", "slots", "ranks"), nodes)
     rows = [
         (str(place.rank), job.allocation.nodes[place.node].name, str(place.slot), *_devices(job, place.node, place.slot))
         for place in job.global_map.placements
     ]
     if any(gpus or cpus for *_, gpus, cpus in rows):
-        lines += ["", *_table(("rank", "host", "slot", "GPUs", "CPUs"), rows)]
+        lines += ["", *aligned(("rank", "host", "slot", "GPUs", "CPUs"), rows)]
     return "\n".join([*lines, ""])
 
 
@@ -117,7 +117,7 @@ def allocation_as_text(job: JobSpec) -> str:
     ]
     count = plural(job.allocation.slot_count, "slot")
     lines = [f"{count} on {plural(len(nodes), 'node')}, hosts from {job.allocation.source}", ""]
-    return "\n".join([*lines, *_table(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
+    return "\n".join([*lines, *aligned(("node", "host", "agent", "slots", "max_slots", "named in"), nodes), ""])
 
 
 def _filled(job: JobSpec) -> dict[int, list[str]]:
@@ -154,7 +154,7 @@ def settings_as_text(settings: Settings, of_programs: Sequence[Mapping[str, Sett
     rows = [row(name, setting) for name, setting in settings.by_name.items()]
     for number, own in enumerate(of_programs, start=1):
         rows += [row(f"{name} of program {number}", setting) for name, setting in own.items()]
-    return "\n".join(_table(("option", "value", "from"), rows))
+    return "\n".join(aligned(("option", "value", "from"), rows))
 
 
 def _value_as_text(value: Value) -> str:
@@ -191,10 +191,3 @@ def _devices(job: JobSpec, node: int, slot: int) -> tuple[str, str]:
     named = job.allocation.nodes[node].slots[slot]
     gpus = "" if named.gpus is None else ",".join(named.gpus) or "none"
     return gpus, "" if named.cpus is None else fold_numbers(named.cpus)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield lines with aligned columns and no trailing blanks."""
-    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    for row in (header, *rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.cli.tables import aligned, duration, jobs_as_text, ranks_as_text, size_of, standby_as_text
+from mpilaunch.cli.tables import duration, jobs_as_text, ranks_as_text, size_of, standby_as_text
 
 ABOUT: dict[str, Any] = {
     "id": "1a2b3c4d5e6f7081", "name": "", "program": ["train.py", "--lr", "0.1"], "state": "running", "ranks": 4,
@@ -74,7 +74,3 @@ def test_sizes(count: int, text: str) -> None:
 def test_standby_daemons() -> None:
     assert standby_as_text(["node01", "node02"], ["node03"]) == "standby daemons: node[01-02] (idle), node03 (in use)"
     assert standby_as_text([], []) == "standby daemons: being started again"
-
-
-def test_columns_end_where_they_are_to() -> None:
-    assert aligned([["A", "B"], ["xyz", "1"], ["", "22"]], right=("B",)) == ["A     B", "xyz   1", "     22"]

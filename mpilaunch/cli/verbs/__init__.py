@@ -13,6 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpilaunch.cli.console import Console, print_result
+from mpilaunch.cli.options import LOOK
+from mpilaunch.cli.types import Option
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import UsageError
 from mpilaunch.job.settings import Section, Settings
@@ -20,9 +22,12 @@ from mpilaunch.job.settings import Section, Settings
 if TYPE_CHECKING:
     import click
 
-    from mpilaunch.cli.types import Option
 
 NAMES = ("run", "up", "down", "jobs", "signal", "stop")
+
+
+AS_JSON = Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False)
+"""The option of verbs about running jobs."""
 
 
 class Request(NamedTuple):

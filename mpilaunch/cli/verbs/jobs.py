@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mpilaunch.cli.options import LOOK
-from mpilaunch.cli.types import Option
-from mpilaunch.cli.verbs import show
+from mpilaunch.cli.verbs import AS_JSON, show
 
 SUMMARY = "list your jobs on this machine, or what the ranks of one do"
 USAGE = "mpilaunch jobs [JOB] [--json]"
@@ -38,7 +36,7 @@ COMMAND = click.Command(
     "jobs",
     params=[
         click.Argument(["job"], required=False),
-        Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False),
+        AS_JSON,
     ],
     callback=main,
     add_help_option=False,

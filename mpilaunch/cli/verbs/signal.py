@@ -8,7 +8,7 @@ import click
 
 from mpilaunch.cli.options import LOOK
 from mpilaunch.cli.types import Option
-from mpilaunch.cli.verbs import show
+from mpilaunch.cli.verbs import AS_JSON, show
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, fold_numbers, name_ranks, parse_numbers
 from mpilaunch.job.state import signal_name
@@ -48,7 +48,7 @@ COMMAND = click.Command(
         click.Argument(["job"]),
         click.Argument(["signal"]),
         Option(LOOK, "--ranks", "RANKS", "only these ranks, such as 0-3,8", configurable=False),
-        Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False),
+        AS_JSON,
     ],
     callback=main,
     add_help_option=False,

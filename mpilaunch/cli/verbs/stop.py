@@ -6,7 +6,7 @@ import click
 
 from mpilaunch.cli.options import LOOK
 from mpilaunch.cli.types import Option
-from mpilaunch.cli.verbs import show
+from mpilaunch.cli.verbs import AS_JSON, show
 
 SUMMARY = "end a job; returns when none of its processes is left"
 USAGE = "mpilaunch stop JOB [--now] [--json]"
@@ -31,7 +31,7 @@ COMMAND = click.Command(
     params=[
         click.Argument(["job"]),
         Option(LOOK, "--now", "", "kill the ranks at once, without the time of --grace", configurable=False),
-        Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False),
+        AS_JSON,
     ],
     callback=main,
     add_help_option=False,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.head.control import place, requests
@@ -13,8 +13,6 @@ from mpilaunch.head.control.requests import ANSWER, REFUSED, REQUEST, BadMessage
 from mpilaunch.head.tasks import run, settle
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.relay import FrameProtocol
-
-Result = TypeVar("Result")
 
 ANSWER_SECONDS = 5.0
 """Seconds in which a head must answer; it may have to ask its nodes, which have three."""
@@ -26,24 +24,26 @@ class Job(NamedTuple):
     """A job of this user.
 
     Attributes:
-        pid: of its head.
         about: the answer of its head to `job` (docs/jobs.md), None where it does not answer.
     """
 
     entry: place.Entry
-    pid: int
     about: dict[str, Any] | None
 
     @property
     def run_id(self) -> str:
         return self.entry.run_id
 
+    @property
+    def pid(self) -> int:
+        """The process of its head."""
+        return self.entry.pid
+
 
 class Asking(FrameProtocol):
     """A connection to a head, for one request.
 
     Attributes:
-        peer: the process at the other end, and its user.
         answer: the frame that comes; kind 0 where the connection ends without one.
     """
 
@@ -51,12 +51,7 @@ class Asking(FrameProtocol):
 
     def __init__(self) -> None:
         super().__init__()
-        self.peer = (0, -1)
         self.answer: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.peer = self.peer_credentials[:2]
 
     def frame_received(self, kind: int, data: bytes) -> None:
         settle(self.answer, (kind, data))
@@ -99,8 +94,8 @@ def left_on(hosts: Sequence[str], end: str) -> LaunchError:
 
 
 async def _answer_of(job: Job, request: str, seconds: float, members: dict[str, Any]) -> dict[str, Any]:
-    async def exchange(asking: Asking) -> dict[str, Any]:
-        kind, data = await asking.answer
+    try:
+        kind, data = await _frame_of(job.entry, {"request": request, **members}, seconds)
         if kind == REFUSED:
             raise LaunchError("job-refused", f"job {job.run_id}: {requests.decode_refusal(data)}")
         if kind != ANSWER:
@@ -108,9 +103,6 @@ async def _answer_of(job: Job, request: str, seconds: float, members: dict[str, 
             hint = "if it was killed, the daemons on its nodes end the ranks; a lost connection is waited for first"
             raise LaunchError("job-gone", message, hint=hint)
         return requests.decode_answer(request, data)
-
-    try:
-        return await _with_head(job.entry, {"request": request, **members}, exchange, seconds)
     except asyncio.TimeoutError:
         raise _no_answer(job, seconds) from None
     except OSError:
@@ -141,39 +133,33 @@ async def _find_all() -> list[Job]:
 
 async def _job_of(entry: place.Entry) -> Job | None:
     """Return the job of a socket; None where nobody listens any more, or the job ends now."""
-    pid = 0
-
-    async def exchange(asking: Asking) -> dict[str, Any] | None:
-        nonlocal pid
-        pid = asking.peer[0]
-        kind, data = await asking.answer
-        return requests.decode_answer("job", data) if kind == ANSWER else None
-
     try:
-        about = await _with_head(entry, {"request": "job"}, exchange, ANSWER_SECONDS)
+        kind, data = await _frame_of(entry, {"request": "job"}, ANSWER_SECONDS)
+        return Job(entry, requests.decode_answer("job", data)) if kind == ANSWER else None
     except ConnectionRefusedError:
         place.remove(entry)  # its head was killed
         return None
     except (asyncio.TimeoutError, BadMessage):  # the first is an OSError since Python 3.11
-        return Job(entry, pid, None)
+        return Job(entry, None)
     except OSError:
         return None
-    return None if about is None else Job(entry, pid, about)
 
 
-async def _with_head(
-    entry: place.Entry, request: dict[str, Any], exchange: Callable[[Asking], Awaitable[Result]], seconds: float
-) -> Result:
-    """Connect to a head, send the request, return what `exchange` makes of the answer; raises OSError, asyncio.TimeoutError."""
+async def _frame_of(entry: place.Entry, request: dict[str, Any], seconds: float) -> tuple[int, bytes]:
+    """Send a request to a head; return the frame that it answers by, kind 0 where it ends without one.
 
-    async def connected() -> Result:
+    Raises OSError, asyncio.TimeoutError.
+    """
+
+    async def connected() -> tuple[int, bytes]:
         with place.address(entry) as address:
             _, asking = await asyncio.get_running_loop().create_unix_connection(Asking, address)
         try:
-            if asking.peer[1] != os.geteuid():
+            _, user, _ = asking.peer_credentials
+            if user != os.geteuid():
                 raise ConnectionAbortedError("another user's process listens there")
             asking.send_frame(REQUEST, requests.encode(request))
-            return await exchange(asking)
+            return await asking.answer
         finally:
             asking.transport.abort()
 

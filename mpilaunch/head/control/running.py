@@ -16,6 +16,8 @@ from mpilaunch.hosts.nodeset import name_ranks
 from mpilaunch.job.hangs.autopsy import Observed
 from mpilaunch.job.state import JobState
 
+ALIVE = ("running", "drained")
+"""States of ranks that run."""
 NOT_RUNNING = {"waiting": "not started", "lost": "lost with its node"}
 """What is told of ranks in these states."""
 
@@ -49,7 +51,7 @@ class RunningJob:
     @property
     def alive(self) -> list[int]:
         """The ranks that run."""
-        return [rank for rank, state in self._state.states.items() if state in ("running", "drained")]
+        return [rank for rank, state in self._state.states.items() if state in ALIVE]
 
     def has(self, rank: int) -> bool:
         """Return whether there is such a rank."""
@@ -81,7 +83,7 @@ class RunningJob:
             "rank": rank,
             "host": self._ranks.node_name(rank),
             "how": how,
-            "alive": state in ("running", "drained"),
+            "alive": state in ALIVE,
             "silent": self._output.silence(rank) if started else None,
             "last_line": self._output.last_line(rank) if started else "",
             "gpus": list(self._ranks.bindings[rank].gpus) if rank in self._ranks.bindings else [],
