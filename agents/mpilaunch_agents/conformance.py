@@ -203,6 +203,18 @@ class AgentConformance:
         assert (await recorder.ended()).exit_code == 0, recorder
 
     @with_agent
+    async def test_what_is_read_late_arrives_whole(self, agent: Agent) -> None:
+        """8 MiB, read once the command and the way from it stand still."""
+        channel, recorder = await self._start(agent, "import os; os.write(1, b'x'); print('x' * (8 << 20), end='')")
+        await recorder.until(lambda: len(recorder.stdout) > 0, "the first output")
+        channel.pause_reading()
+        channel.write_eof()
+        await asyncio.sleep(STILL_SECONDS)
+        channel.resume_reading()
+        assert (await recorder.ended()).exit_code == 0, recorder
+        assert len(recorder.stdout) == (8 << 20) + 1
+
+    @with_agent
     async def test_exit_code_arrives(self, agent: Agent) -> None:
         """0, a small code and the largest."""
         for code in (0, 3, 255):

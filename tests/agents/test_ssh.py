@@ -70,7 +70,7 @@ def test_agents_conform_on_real_hosts(hosts: Hosts) -> None:
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", classes]
     done = hosts.run([*argv, __file__], env={ON_HEAD: "1"}, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "52 passed" in done.stdout
+    assert "56 passed" in done.stdout
 
 
 # What follows calls `run_on_nodes` on the head.

@@ -82,7 +82,6 @@ class WebSocket:
         await self.send(STATUS, json.dumps({"metadata": {}, **status}).encode())
         self.close(1000)
         await self._writer.drain()
-        await asyncio.wait_for(self._reader.read(), 2)
 
     def close(self, code: int) -> None:
         self._put(8, struct.pack(">H", code))
@@ -150,8 +149,6 @@ class Spdy:
             if channel in self._ids:
                 await self.send(channel, b"", last=True)
         await self.send(STATUS, json.dumps({"metadata": {}, **status}).encode(), last=True)
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._reader.read(), 2)
 
     def close(self, code: int) -> None:
         """End the connection in good order, without a status."""
