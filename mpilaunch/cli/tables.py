@@ -1,4 +1,4 @@
-"""Tables of running jobs, and of the ranks of one, for `mpilaunch jobs`. Pure."""
+"""Running jobs, the ranks of one and their stacks as text, for `mpilaunch jobs` and `mpilaunch stack`. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpilaunch.hosts.nodeset import fold
+from mpilaunch.job.hangs.autopsy import ranks_on, silence
+from mpilaunch.job.hangs.stacks import Process, as_text
 from mpilaunch.job.output.masking import mask_argv
 from mpilaunch.text import aligned, plural, printable, shell_line
 
@@ -67,6 +69,21 @@ def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) 
     if not any(rank["gpus"] for rank in ranks):
         rows = [[cell for name, cell in zip(rows[0], row, strict=True) if name != "GPUS"] for row in rows]
     return [printable(head), *_aligned(rows, right=("RANK", "PID", "CPUS", "CPU TIME", "MEMORY", "SILENT"))]
+
+
+def stacks_as_text(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what ranks do and their stacks: equal ones together, the odd ones first, and last the ranks that do not run."""
+    groups: dict[tuple[bool, str, str], list[Mapping[str, Any]]] = {}
+    for rank in ranks:
+        stacks = as_text([Process.of(**process) for process in rank["processes"]])
+        groups.setdefault((not rank["alive"], rank["how"], stacks), []).append(rank)
+    hosts = {rank["rank"]: rank["host"] for rank in ranks}
+    lines: list[str] = []
+    for (ended, how, stacks), same in sorted(groups.items(), key=lambda item: (item[0][0], len(item[1]), item[1][0]["rank"])):
+        quiet = [rank["silent"] for rank in same if rank["silent"] is not None and not ended]
+        words = (f"{ranks_on([rank['rank'] for rank in same], hosts)}: {how}", *([silence(quiet)] if quiet else []))
+        lines += [printable(", ".join(words)), *(f"    {line}" for line in stacks.splitlines())]
+    return lines
 
 
 def standby_as_text(idle: Sequence[str], busy: Sequence[str]) -> str:

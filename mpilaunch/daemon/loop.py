@@ -212,11 +212,7 @@ class Daemon:
             self._lifeline.silence.stop()
 
     def _observe(self, message: dict[str, Any]) -> None:
-        """Tell what the ranks do, after a second look."""
-        from mpilaunch.daemon.observe.kernel import BETWEEN, Look  # most jobs end before
-
-        look = Look(self._processes.ranks)
-        self._timers.set("observe", BETWEEN, lambda: self._session.send({"type": "observed", "ranks": look.again()}))
+        self._processes.observe(self._session.send)
 
     def _release(self, message: dict[str, Any]) -> None:
         self._released = True

@@ -1,4 +1,4 @@
-"""The tables of `mpilaunch jobs`."""
+"""The tables of `mpilaunch jobs`, and the stacks of `mpilaunch stack`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.cli.tables import duration, jobs_as_text, ranks_as_text, size_of, standby_as_text
+from mpilaunch.cli.tables import duration, jobs_as_text, ranks_as_text, size_of, stacks_as_text, standby_as_text
 
 ABOUT: dict[str, Any] = {
     "id": "1a2b3c4d5e6f7081", "name": "", "program": ["train.py", "--lr", "0.1"], "state": "running", "ranks": 4,
@@ -74,3 +74,19 @@ def test_sizes(count: int, text: str) -> None:
 def test_standby_daemons() -> None:
     assert standby_as_text(["node01", "node02"], ["node03"]) == "standby daemons: node[01-02] (idle), node03 (in use)"
     assert standby_as_text([], []) == "standby daemons: being started again"
+
+
+def test_stacks_are_shown_with_the_odd_rank_first_and_the_ended_ones_last() -> None:
+    def rank(number: int, how: str, line: int, alive: bool = True) -> dict[str, Any]:
+        process = {"pid": 1, "steady": True, "threads": [[["/home/ann/train.py", line, "step"]]]}
+        silent, processes = (10.0 + number, [process]) if alive else (None, [])
+        return {"rank": number, "host": "node01", "how": how, "alive": alive, "silent": silent, "processes": processes}
+
+    ranks = [rank(0, "in a", 8), rank(1, "in a", 8), rank(2, "exit code 0", 0, alive=False), rank(3, "in b\x1b", 9)]
+    assert stacks_as_text(ranks) == [
+        "rank 3 on node01: in b\\x1b, no output for 13 s",
+        *("    Main thread (most recent call first):", '      File "/home/ann/train.py", line 9 in step'),
+        "ranks 0-1 on node01: in a, no output for 10 to 11 s",
+        *("    Main thread (most recent call first):", '      File "/home/ann/train.py", line 8 in step'),
+        "rank 2 on node01: exit code 0",
+    ]

@@ -1,4 +1,4 @@
-"""Processes of Python are asked for their stacks by SIGABRT, and no other process gets it."""
+"""The stacks of ranks are read; Python that cannot be read is asked by SIGABRT, and no other process gets it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mpilaunch.daemon.observe import stacks
-from mpilaunch.job.hangs.stacks import place_in, stacks_in
+from mpilaunch.daemon.observe import observations, stacks
+from mpilaunch.daemon.observe import reading as reading_room
+from mpilaunch.daemon.observe.reading import Reading
+from mpilaunch.daemon.poller import Timers
+from mpilaunch.job.hangs.stacks import Process, place_in, place_of, stacks_in
 from tests.support.launching import wait_until
 
 STAYS = "import time; print('up', flush=True); time.sleep(60)"
@@ -80,6 +86,50 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_are_read_after_their_rank(tmp_path: Path, method: str) -> None:
+    (tmp_path / "train.py").write_text(WORKERS)
+    argv = ["sh", "-c", '"$@"; true', "sh", sys.executable, "train.py", method]
+    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            place = f"join (train.py:{line_of('.join()')}); a worker process in work (train.py:{line_of('time.sleep')})"
+            wait_until(lambda: place_of(read(process.pid)) == place, "all sleep")
+            assert sum("work" in {frame.function for frame in each.stacks[0].frames} for each in read(process.pid)) == 3
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def read(pid: int) -> list[Process]:
+    reading = Reading({pid: 0})
+    wait_until(lambda: reading.is_done, "all are read")
+    return [Process.of(**process) for message in reading.found for process in message["processes"]]
+
+
+def line_of(words: str) -> int:
+    return next(number for number, text in enumerate(WORKERS.splitlines(), 1) if words in text)
+
+
+def test_a_read_that_does_not_end_delays_the_look_but_not_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = threading.Event()
+    monkeypatch.setattr(reading_room, "stacks_of", lambda pid: (blocked.wait(60), []))
+    monkeypatch.setattr(observations, "READ_SECONDS", 0.6)
+    timers, sent = Timers(), list[dict[str, Any]]()
+    looks = observations.Observations(timers, sent.append)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        for _ in range(2):
+            sent.clear()
+            looks.begin({process.pid: 3})
+            while not sent:
+                time.sleep(timers.seconds_left() or 0)
+                timers.run()
+            assert [message["type"] for message in sent] == ["observed"] and sent[0]["ranks"][0][:2] == [3, process.pid]
+        assert [thread.name for thread in threading.enumerate()].count("stacks") == 1, "no second one waits"
+        assert looks.unread([process.pid]) == [process.pid]
+        blocked.set()
+        process.kill()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_write_theirs_one_after_the_other_and_nothing_is_mixed(tmp_path: Path, method: str) -> None:
     (tmp_path / "train.py").write_text(WORKERS)
     environ = {**os.environ, "PYTHONFAULTHANDLER": "1"}
@@ -94,6 +144,6 @@ def test_workers_write_theirs_one_after_the_other_and_nothing_is_mixed(tmp_path:
     assert process.returncode == -signal.SIGABRT
     dumps = stacks_in(errors.decode())
     places = [stack.place for stack in dumps if stack.current]
-    line = next(number for number, text in enumerate(WORKERS.splitlines(), 1) if "time.sleep" in text)
+    line = line_of("time.sleep")
     assert "(train.py:" in places[0] and places.count(f"work (train.py:{line})") == 3
     assert place_in(errors).endswith(f"; a worker process in work (train.py:{line})")

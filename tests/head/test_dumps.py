@@ -20,7 +20,7 @@ def shown(collected: Dumps) -> list[str]:
 
 
 def test_equal_stacks_are_told_once_whatever_the_numbers_of_their_threads() -> None:
-    collected = Dumps()
+    collected = Dumps({})
     assert collected.take(0, b"loss 0.1\n" + dump(0x7F01, "a.py")) == b"loss 0.1\n"
     assert collected.take(2, dump(0x7F02, "a.py")) == b""
     assert collected.take(1, dump(0x7F03, "b.py")) == b""
@@ -28,7 +28,7 @@ def test_equal_stacks_are_told_once_whatever_the_numbers_of_their_threads() -> N
 
 
 def test_a_dump_may_come_in_pieces() -> None:
-    collected = Dumps()
+    collected = Dumps({})
     first, second, *rest = dump(0x7F01, "a.py").splitlines(keepends=True)
     assert [collected.take(1, part) for part in (b"before\n", first, second, b"".join(rest))] == [b"before\n", b"", b"", b""]
     (told,) = collected.folded(NAMES, tagged=True)
@@ -36,14 +36,14 @@ def test_a_dump_may_come_in_pieces() -> None:
 
 
 def test_what_is_no_dump_is_printed() -> None:
-    collected = Dumps()
+    collected = Dumps({})
     assert collected.take(0, b"a\nb\n") == b"a\nb\n"
     assert shown(collected) == []
 
 
 def test_no_more_than_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dumps, "MOST_COLLECTED", 200)
-    collected = Dumps()
+    collected = Dumps({})
     assert collected.take(0, dump(1, "a.py")) == b""
     assert collected.take(0, b"x" * 300) == b"x" * 300
     assert collected.take(1, dump(2, "a.py") * 2) == dump(2, "a.py") * 2

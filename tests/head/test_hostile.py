@@ -48,6 +48,7 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
     "refused": {"problems": [{"cause": "program-missing", "detail": "x: not found"}]},
     "started": {"ranks": [[0, 4711, 1.0]], "failed": [[1, 2, 1.0]]},
     "listens": {"rank": 0, "port": 80},
+    "stack": {"rank": 0, "processes": [{"pid": 4711, "steady": True, "threads": [[["train.py", 8, "step"]]]}]},
     "observed": {"ranks": [[0, 4711, "S", 0.0, "futex_wait", 1, 1.5, 4096]]},
     "exited": {
         "rank": 0, "code": 1, "signal": None, "core": False, "clock": 2.0, "stopped": False, "stdin_read": 0, "mpi": "absent",

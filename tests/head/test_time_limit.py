@@ -45,7 +45,7 @@ def test_equal_ranks_share_a_line() -> None:
     end = ended(true=True)
     first, line = end.words.splitlines()
     assert (end.reference, first) == ("timeout", "time limit of 0.5 s exceeded")
-    assert line.startswith("ranks 0-5 on a,b,c: idle, waits in futex_wait, no output for ")
+    assert line.startswith("ranks 0-5 on a,b,c: in step (train.py:8), no output for ")
     assert end.seconds < looks.LONGEST_LOOK, "the answers are not waited for any longer"
 
 

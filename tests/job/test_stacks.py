@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpilaunch.job.hangs.stacks import Frame, Stack, last_lines, stacks_in
+from mpilaunch.job.hangs.stacks import Frame, Process, Stack, as_text, last_lines, place_of, stacks_in
 from tests.support.pythons import found_pythons
 
 PROGRAM = """\
@@ -80,3 +80,21 @@ def test_a_dump_of_stacks_leaves_the_reason_before_it() -> None:
     assert last_lines(reason, 12) == tuple(reason)
     assert last_lines([*reason, *dump[:2]], 2) == (b"", b"Fatal Python error: Aborted"), "one that broke off"
     assert len(last_lines([*[b"early"] * 50, *dump[:20]], 12)) == 12
+
+
+def test_the_stacks_of_a_rank_as_text() -> None:
+    def process(pid: int, *threads: str) -> Process:
+        outer = ["/home/ann/\x1b[2J.py", 0, "<module>"]
+        return Process.of(pid, True, [[["/home/ann/train.py", 8, name], outer] for name in threads])
+
+    rank = [process(1, "step", "pool", "other", "pool"), process(2, "load")]
+    assert [Process.of(**each.as_data()) for each in rank] == rank
+    assert place_of(rank) == "step (train.py:8); a worker process in load (train.py:8)"
+    module = '  File "/home/ann/\\x1b[2J.py", line ??? in <module>'
+    titles = ["Main thread", "2 threads", "Thread", "Worker process: main thread"]
+    assert as_text(rank).splitlines() == [
+        text
+        for title, name in zip(titles, ["step", "pool", "other", "load"], strict=True)
+        for text in (f"{title} (most recent call first):", f'  File "/home/ann/train.py", line 8 in {name}', module)
+    ]
+    assert (place_of([]), as_text([])) == ("", "")

@@ -16,6 +16,7 @@ import pytest
 from tests.support.failures import LIMITS, SIGNALS, proves
 from tests.support.hosts import Hosts
 from tests.support.launching import finish, launch, launching, sh, stopped, wait_for_files, wait_gone, wait_until
+from tests.support.pythons import PYTHONS
 from tests.support.torches import torch_on, torch_python
 
 WAIT = "mkfifo fifo-$RANK; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
@@ -157,11 +158,32 @@ def test_silent_ranks_are_told_by_their_line_of_code(tmp_path: Path) -> None:
     assert lines[0].startswith("error[hang]: no output of any rank for 1 s: --hang-timeout")
     assert lines[1].startswith("    rank 1 on localhost: in load_batch (train.py:5), no output for ")
     assert lines[2].startswith("    ranks 0,2-3 on localhost: in train_step (train.py:")
-    assert [line for line in done.words.splitlines() if "Fatal Python error" in line] == [
-        f"[{ranks}] Fatal Python error: Aborted" for ranks in ("0,2-3", "1")
+    assert [line for line in done.words.splitlines() if "Main thread" in line] == [
+        f"[{ranks}] Main thread (most recent call first):" for ranks in ("0,2-3", "1")
     ], "equal stacks are printed once"
     verdict = json.loads((tmp_path / "r.json").read_text())["verdict"]
     assert verdict["cause"] == "hang" and "load_batch (train.py:5)" in verdict["detail"]
+
+
+SAVES = "import signal; signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), exit(0)))\n" + SLEEPER
+HIDES = "import ctypes; ctypes.c_char.in_dll(ctypes.pythonapi, '_PyRuntime').value = b'-'\n" + SLEEPER
+"""It removes the mark by which Python 3.13 is known."""
+
+
+def test_a_rank_that_saves_at_the_end_is_told_by_its_line_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SAVES)
+    done = launch("-np", "2", "--timeout", "1", sys.executable, "train.py", cwd=tmp_path)
+    assert (done.code, done.lines) == (124, ["begins"] * 2 + ["saved"] * 2)
+    assert "    rank 1 on localhost: in load_batch (train.py:6), no output for " in done.words
+
+
+@pytest.mark.skipif((3, 13) not in PYTHONS, reason="needs Python 3.13, which says where its stacks are")
+def test_a_rank_that_cannot_be_read_writes_its_stacks_as_it_ends(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HIDES)
+    done = launch("-np", "2", "--timeout", "1.5", PYTHONS[3, 13], "train.py", cwd=tmp_path)
+    assert (done.code, done.lines) == (124, ["begins"] * 2)
+    assert "[1] Fatal Python error: Aborted" in done.words
+    assert "    rank 1 on localhost: in load_batch (train.py:6), no output for " in done.words
 
 
 def test_one_rank_that_talks_keeps_the_job_alive(tmp_path: Path) -> None:

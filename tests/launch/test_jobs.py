@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,10 @@ def pids(folder: Path, count: int) -> list[int]:
 
 def test_a_running_job_is_found_and_its_ranks_are_told_with_the_odd_one_first(tmp_path: Path) -> None:
     name = a_name()
-    with launching("-np", "3", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+    for rank in range(3):
+        os.mkfifo(tmp_path / f"fifo-{rank}")
+    program = "echo here; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
+    with launching("-np", "3", "--name", name, *sh(program), cwd=tmp_path) as process:
         ranks = pids(tmp_path, 3)
         (job,) = listed(name)
         assert (job["pid"], job["ranks"], job["state"], job["restart"]) == (process.pid, 3, "running", 0)
@@ -95,11 +99,50 @@ def test_a_running_job_is_found_and_its_ranks_are_told_with_the_odd_one_first(tm
         lines = verb("jobs", name).out.decode().splitlines()
         assert lines[0].startswith(f"job {job['id']}: ") and lines[2].split()[:2] == ["1", "localhost"]
         os.kill(ranks[1], signal.SIGCONT)
-        (tmp_path / "go").touch()
+        for rank in range(3):
+            (tmp_path / f"fifo-{rank}").write_text("went on\n")
         done = finish(process)
     assert (done.code, done.lines) == (0, ["here"] * 3 + ["went on"] * 3)
     assert not listed(name)
     assert verb("jobs", name).words.startswith(f"error[job-unknown]: no job '{name}' of yours runs")
+
+
+WORKS = """
+import os, sys, time
+
+def load_batch():
+    while not os.path.exists("go"):
+        time.sleep(
+            0.02)
+
+print(os.getpid(), file=open(f"pid-{os.environ['RANK']}", "w"), flush=True)
+if os.environ["RANK"] == "2":
+    load_batch()
+while not os.path.exists("go"): time.sleep(0.02)
+print("went on", flush=True)
+"""
+
+
+def test_the_stacks_of_a_job_are_shown_and_it_runs_on(tmp_path: Path) -> None:
+    name = a_name()
+    (tmp_path / "work.py").write_text(WORKS)
+    words = ("-np", "3", "--name", name, sys.executable, "work.py", ":", "-np", "1", *sh(STAY))
+    with launching(*words, cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 4)
+        lines = verb("stack", name).out.decode().splitlines()
+        odd = lines.index(next(line for line in lines if line.startswith("rank 2 on localhost: in load_batch (work.py:")))
+        same = lines.index(next(line for line in lines if line.startswith("ranks 0-1 on localhost: in <module> (work.py:")))
+        assert lines[odd + 1] == lines[same + 1] == "    Main thread (most recent call first):" and odd < same
+        assert lines[odd + 2].endswith(" in load_batch")
+        assert lines[same + 2].startswith(f'      File "{tmp_path}/work.py", line ')
+        assert any(line.startswith("rank 3 on localhost: ") for line in lines), "what is not Python is told by the kernel"
+        (row,) = answer("stack", name, "--ranks", "2")["ranks"]
+        assert (row["rank"], row["processes"][0]["pid"]) == (2, ranks[2])
+        assert [frame[2] for frame in row["processes"][0]["threads"][0]] == ["load_batch", "<module>"]
+        assert verb("stack", name, "--ranks", "3-4").words.startswith("error[option-value]: the job has no rank 4")
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert (done.code, sorted(done.lines)) == (0, ["here"] + ["went on"] * 4)
 
 
 def test_a_signal_goes_to_the_chosen_ranks_only(tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ class Script:
 
     def take_observe(self, message: Message) -> list[Message]:
         rows = [[rank, 1000 + rank, "S", 0.0, "futex_wait", 1, 1.5, 4096] for rank in self.living]
-        return [{"type": "observed", "ranks": rows}]
+        process = {"pid": 1000, "steady": True, "threads": [[["/home/ann/train.py", 8, "step"]]]}
+        stacks = [{"type": "stack", "rank": rank, "processes": [process]} for rank in self.living]
+        return [*stacks, {"type": "observed", "ranks": rows}]
 
     def take_stop(self, message: Message) -> list[Message]:
         return self.end(15) if self.living else []

@@ -1,4 +1,5 @@
-"""A reader of ELF files: the libraries that a program or library needs, and the folders in which the loader searches them.
+"""A reader of ELF files: the libraries that a program or library needs, the folders in which the loader searches them, and
+where it keeps what it exports.
 
 It loads and runs nothing. Files are not trusted: any content gives a result or ElfError, in bounded time and memory.
 
@@ -33,11 +34,12 @@ class ElfError(Exception):
 
 
 _LAYOUTS = {
-    1: ("HHIIIIIHHH", "IIIIIIII", (1, 2, 4), "iI", "I8x2xH", 4),
-    2: ("HHIQQQIHHH", "IIQQQQQQ", (2, 3, 5), "qQ", "I2xH16x", 8),
+    1: ("HHIIIIIHHH", "IIIIIIII", (1, 2, 4), "iI", "II6xH", (0, 1, 2), 4),
+    2: ("HHIQQQIHHH", "IIQQQQQQ", (2, 3, 5), "qQ", "I2xHQ8x", (0, 2, 1), 8),
 }
 """By the class of the file, 32 and 64 bits: struct formats of the file's header and of a segment; the positions of offset,
-address and size in the latter; formats of an entry of the dynamic section and of a symbol; bytes of a word."""
+address and size in the latter; formats of an entry of the dynamic section and of a symbol; the positions of name, value and
+section in the latter; bytes of a word."""
 
 
 class Elf:
@@ -49,6 +51,8 @@ class Elf:
         needed: the libraries that it is linked with, in order.
         rpath, runpath: folders to search, as written; empty ones are ignored.
         imports: the names of its undefined symbols.
+        start: the address that its first byte is meant to have.
+        symbols: those that were asked for and that it defines, with the addresses that they are meant to have.
     """
 
     def __init__(self, kind: tuple[int, int, int]) -> None:
@@ -58,10 +62,12 @@ class Elf:
         self.rpath: list[bytes] = []
         self.runpath: list[bytes] = []
         self.imports: frozenset[bytes] = frozenset()
+        self.start = 0
+        self.symbols: dict[bytes, int] = {}
 
 
-def read_elf(path: bytes, with_imports: bool = False) -> Elf:
-    """Read a file; raises ElfError, also when it cannot be opened."""
+def read_elf(path: bytes, with_imports: bool = False, symbols: frozenset[bytes] = frozenset()) -> Elf:
+    """Read a file, and where these symbols are; raises ElfError, also when it cannot be opened."""
     try:
         # Non-blocking: it may be a named pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -71,29 +77,29 @@ def read_elf(path: bytes, with_imports: bool = False) -> Elf:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ElfError("not a file")
         # pread, because a file that shrinks while mapped would kill this process.
-        return parse(lambda offset, size: os.pread(descriptor, size, offset), with_imports)
+        return parse(lambda offset, size: os.pread(descriptor, size, offset), with_imports, symbols)
     except OSError as error:
         raise ElfError(str(error)) from None
     finally:
         os.close(descriptor)
 
 
-def parse(read: Read, with_imports: bool = False) -> Elf:
+def parse(read: Read, with_imports: bool = False, wanted: frozenset[bytes] = frozenset()) -> Elf:
     """Read an ELF file through a function, `imports` only if asked, since it takes longest; raises ElfError."""
     try:
-        return _parse(read, with_imports)
+        return _parse(read, with_imports, wanted)
     except (struct.error, IndexError, OverflowError) as error:
         raise ElfError("a broken ELF file: %s" % error) from None
 
 
-def _parse(read: Read, with_imports: bool) -> Elf:
+def _parse(read: Read, with_imports: bool, wanted: frozenset[bytes]) -> Elf:
     start = read(0, 64)
     if start[:4] != b"\x7fELF":
         raise ElfError("not an ELF file")
     layout, order = _LAYOUTS.get(start[4]), {1: "<", 2: ">"}.get(start[5])
     if layout is None or order is None:
         raise ElfError("an ELF file of class %d and byte order %d" % (start[4], start[5]))
-    header, segment_format, fields, entry_format, symbol_format, word = layout
+    header, segment_format, fields, entry_format, symbol_format, (name, value, section), word = layout
     _, machine, _, _, table, _, _, _, size, count = struct.unpack_from(order + header, start, 16)
     elf = Elf((start[4], start[5], machine))
     segment = struct.Struct(order + segment_format)
@@ -109,15 +115,16 @@ def _parse(read: Read, with_imports: bool) -> Elf:
             dynamic = (offset, address, length)
         elif values[0] == _PT_INTERP:
             elf.is_program = True
+    elf.start = next((address for offset, address, _ in loaded if offset == 0), 0)
     if dynamic is None:
         return elf  # static
 
     entry = struct.Struct(order + entry_format)
     entries: dict[int, list[int]] = {}
-    for tag, value in entry.iter_unpack(_exactly(read, dynamic[0], dynamic[2] // entry.size * entry.size)):
+    for tag, argument in entry.iter_unpack(_exactly(read, dynamic[0], dynamic[2] // entry.size * entry.size)):
         if tag == _DT_NULL:
             break
-        entries.setdefault(tag, []).append(value)
+        entries.setdefault(tag, []).append(argument)
 
     def place(tag: int) -> int:
         """Return the offset in the file of a table of the dynamic section."""
@@ -137,12 +144,16 @@ def _parse(read: Read, with_imports: bool) -> Elf:
         elf.needed = texts(_DT_NEEDED)
         elf.rpath = b":".join(texts(_DT_RPATH)).split(b":")
         elf.runpath = b":".join(texts(_DT_RUNPATH)).split(b":")
-        if with_imports and _DT_SYMTAB in entries:
+        if (with_imports or wanted) and _DT_SYMTAB in entries:
             symbols = _symbol_count(read, place, set(entries), order, word)
             symbol = struct.Struct(order + symbol_format)
-            table_bytes = _exactly(read, place(_DT_SYMTAB), symbols * symbol.size)
-            undefined = {name for name, section in symbol.iter_unpack(table_bytes) if name and section == 0}
-            elf.imports = frozenset(strings[offset : strings.index(b"\0", offset)] for offset in undefined)
+            rows = list(symbol.iter_unpack(_exactly(read, place(_DT_SYMTAB), symbols * symbol.size)))
+            if with_imports:
+                undefined = {row[name] for row in rows if row[name] and row[section] == 0}
+                elf.imports = frozenset(strings[offset : strings.index(b"\0", offset)] for offset in undefined)
+            for each in wanted:
+                known = (row[value] for row in rows if row[section] and strings.startswith(each + b"\0", row[name]))
+                elf.symbols.update((each, address) for address in known)
     except ValueError:
         raise ElfError("a name lies outside of the table of names") from None
     return elf

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 
+from mpilaunch.daemon.observe.workers import waits_in, worker_of
 from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 BETWEEN = 0.5
 """Seconds between the two looks."""
-DEEPEST = 8
-"""How many shells may wait for each other above the process that does the work of a rank."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
 _UTIME, _STIME, _RSS = 11, 12, 21
@@ -52,18 +51,8 @@ class Look:
             if state:
                 used, memory, processes = _use(pid)
                 cpus = max(0.0, used - self._used[pid]) / passed
-                rows.append([rank, worker, state, round(cpus, 2), _wait(worker), processes, round(used, 2), memory])
+                rows.append([rank, worker, state, round(cpus, 2), waits_in(worker), processes, round(used, 2), memory])
         return rows
-
-
-def worker_of(pid: int) -> int:
-    """Return the process that works for a rank: the one that a shell waits for, where the rank is one."""
-    for _ in range(DEEPEST):
-        below = reaper.children(pid)
-        if len(below) != 1 or _wait(pid) != "do_wait":
-            break
-        pid = below[0]
-    return pid
 
 
 def _use(pid: int) -> tuple[float, int, int]:
@@ -71,8 +60,3 @@ def _use(pid: int) -> tuple[float, int, int]:
     stats = [stat for stat in map(reaper.stat, (pid, *reaper.descendants(pid))) if len(stat) > _RSS]
     ticks = sum(int(stat[_UTIME]) + int(stat[_STIME]) for stat in stats)
     return ticks / _TICKS, _PAGE * sum(int(stat[_RSS]) for stat in stats), len(stats)
-
-
-def _wait(pid: int) -> str:
-    name = reaper.process_file(pid, "wchan").decode("ascii", "replace")
-    return "" if name == "0" else name

@@ -1,7 +1,8 @@
-"""Have processes of Python write the stacks of all their threads to stderr, as they end.
+"""Have processes of Python whose memory could not be read write the stacks of all their threads to stderr, as they end.
 
 With PYTHONFAULTHANDLER, which ranks get, Python does so at SIGABRT (the module faulthandler); nothing else is put into a rank.
-A rank that handles SIGTERM is left to that: it may have something to save. Its worker processes, those of a DataLoader for
+A rank that handles SIGTERM is left to that: it may have something to save. Not so a worker of torch, which handles it to end
+with its parent. Its worker processes, those of a DataLoader for
 instance, write theirs after it: what two processes write at once would be mixed.
 """
 
@@ -11,7 +12,7 @@ import os
 import resource
 import signal
 
-from mpilaunch.daemon.observe.kernel import worker_of
+from mpilaunch.daemon.observe.workers import worker_of, workers_of
 from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 VARIABLE = b"PYTHONFAULTHANDLER="
 _START = 19
 """Place of the start time in /proc/PID/stat behind the name."""
-MOST_WORKERS = 8
-"""Worker processes of one rank that are asked."""
 
 
 class Stacks:
@@ -35,7 +34,7 @@ class Stacks:
     def __init__(self, pids: Iterable[int]) -> None:
         # Workers are found before any process ends: afterwards, nothing tells whose they were.
         ranks = [pid for pid in map(worker_of, pids) if _tells(pid) and not reaper.catches(pid, signal.SIGTERM)]
-        self._queues = [[(each, _start_of(each)) for each in (pid, *_workers(pid))] for pid in ranks]
+        self._queues = [[(each, _start_of(each)) for each in (pid, *filter(_tells, workers_of(pid)))] for pid in ranks]
         self._asked: set[int] = set()
 
     def ask(self) -> bool:
@@ -72,20 +71,6 @@ def _tells(pid: int) -> bool:
     variables = reaper.process_file(pid, "environ").split(b"\0")
     enabled = any(each.startswith(VARIABLE) and len(each) > len(VARIABLE) for each in variables)
     return enabled and reaper.catches(pid, signal.SIGABRT)
-
-
-def _workers(pid: int) -> list[int]:
-    """Return the processes that multiprocessing has started for a process: forked ones, and others that run its module.
-
-    A worker of torch handles SIGTERM, to end with its parent.
-    """
-    own = reaper.process_file(pid, "cmdline")
-
-    def is_worker(child: int) -> bool:
-        words = reaper.process_file(child, "cmdline")
-        return words == own or (b"multiprocessing" in words and b"_tracker" not in words)
-
-    return [child for child in reaper.descendants(pid) if is_worker(child) and _tells(child)][:MOST_WORKERS]
 
 
 def _program(pid: int) -> str:

@@ -15,7 +15,9 @@ from mpilaunch.daemon.ranks import reaper
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
+    from mpilaunch.daemon.observe.observations import Observations
     from mpilaunch.daemon.observe.stacks import Stacks
 
 
@@ -35,7 +37,7 @@ class Processes:
         got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
 
     Args:
-        timers: of the loop; this object uses the name "step".
+        timers: of the loop; this object uses the names "step" and "observe".
         note_memory: called with processes before they are signalled.
         all_sent: called after the last signal of a stop.
     """
@@ -47,6 +49,7 @@ class Processes:
         self._groups: set[int] = set()
         self._steps: list[list[float]] = []
         self._aborts: dict[int, tuple[int, float]] = {}
+        self._observations: Observations | None = None
 
     def started(self, pid: int, rank: int) -> None:
         self.ranks[pid] = rank
@@ -68,11 +71,18 @@ class Processes:
                 self._note_memory([pid])
                 reaper.signal_group(pid, signal.SIGKILL)
 
+    def observe(self, send: Callable[[dict[str, Any]], None]) -> None:
+        """Send what the ranks do, after a second look."""
+        from mpilaunch.daemon.observe.observations import Observations  # most jobs end before
+
+        self._observations = self._observations or Observations(self._timers, send)
+        self._observations.begin(self.ranks)
+
     def end(self, steps: list[list[float]], shared: bool = False, stacks: bool = False) -> None:
         """Send the signal of each step, wait its seconds after each, and at last kill.
 
         If another process may be sending the first signal to the ranks too (`shared`), wait a moment to see it. With `stacks`,
-        processes of Python write theirs first.
+        processes of Python whose stacks could not be read write them first.
         """
         if self.independent and not self.stopping:
             self._groups = set(self.ranks)
@@ -81,7 +91,8 @@ class Processes:
         if stacks:
             from mpilaunch.daemon.observe.stacks import Stacks  # most jobs end by themselves
 
-            self._ask_stacks(Stacks(self.ranks), time.monotonic() + STACK_SECONDS)
+            unread = self.ranks if self._observations is None else self._observations.unread(self.ranks)
+            self._ask_stacks(Stacks(unread), time.monotonic() + STACK_SECONDS)
         elif shared and not self.got_sigterm:
             self._timers.set("step", SHARED_SECONDS, self._next_step)
         else:

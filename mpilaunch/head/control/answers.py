@@ -48,7 +48,12 @@ async def job(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str,
 
 async def ranks(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
     """Return what each rank does."""
-    return {"ranks": await _running(subject).look()}
+    return {"ranks": await _running(subject).look(stacks=False)}
+
+
+async def stacks(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Return what each rank does, with the stacks of its processes."""
+    return {"ranks": await _running(subject).look(stacks=True)}
 
 
 async def signal(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +98,7 @@ def _running(subject: Subject) -> RunningJob:
 HANDLERS: dict[str, Callable[[Subject, int, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
     "job": job,
     "ranks": ranks,
+    "stacks": stacks,
     "signal": signal,
     "stop": stop,
 }

@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpilaunch.wire import messages
-from mpilaunch.wire.messages import flag, having, listed, maybe, row, seconds, text, whole
+from mpilaunch.wire.messages import both, flag, having, listed, maybe, row, seconds, text, whole
 
 if TYPE_CHECKING:
     from mpilaunch.wire.messages import Check
@@ -32,6 +32,7 @@ class Row(NamedTuple):
     answers: Check
 
 
+_process = having(pid=whole, steady=flag, threads=listed(listed(row(text, whole, text))))
 _rank = having(
     rank=whole, host=text, how=text, alive=flag, silent=maybe(seconds), last_line=text, gpus=listed(text), pid=maybe(whole),
     cpus=maybe(seconds), cpu_seconds=maybe(seconds), memory=maybe(whole),
@@ -45,11 +46,12 @@ REQUESTS = {
         ),
     ),
     "ranks": Row(having(), having(ranks=listed(_rank))),
+    "stacks": Row(having(), having(ranks=listed(both(_rank, having(processes=listed(_process)))))),
     "signal": Row(having(signal=messages.signal, ranks=maybe(listed(row(whole, whole)))), having(ranks=listed(whole))),
     "stop": Row(having(now=flag), having(exit_code=whole, cause=text, lost=listed(text), swept=flag)),
 }
 """`ranks` of a signal are first and last ones of ranges, null for all; those of its answer got it. docs/jobs.md describes the
-answers to `job` and `ranks`."""
+answers to `job`, `ranks` and `stacks`."""
 
 
 def encode(message: dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpilaunch.head.ending.stop import Stop
 from mpilaunch.head.nodes.daemons import Daemons
-from mpilaunch.head.observe.looks import Looks
+from mpilaunch.head.observe.looks import Looks, Seen
 from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.nodeset import name_ranks
@@ -65,15 +65,19 @@ class RunningJob:
         for index, chosen in of_node.items():
             self._daemons.links[index].send({"type": "signal", "signal": number, "ranks": chosen})
 
-    async def look(self) -> list[dict[str, Any]]:
-        """Return a row for each rank, with what it does now."""
-        observed, unknown = await asyncio.shield(self._looks.begin())
-        seen = {each.rank: each for each in observed}
-        return [self._row(rank, state, seen.get(rank), rank in unknown) for rank, state in self._state.states.items()]
+    async def look(self, *, stacks: bool) -> list[dict[str, Any]]:
+        """Return a row for each rank, with what it does now, and with the stacks of its processes of Python if asked."""
+        look = await asyncio.shield(self._looks.begin())
+        seen = {each.rank: each for each in look.observed}
+        rows = [self._row(rank, state, seen.get(rank), look) for rank, state in self._state.states.items()]
+        if stacks:
+            for row in rows:
+                row["processes"] = [process.as_data() for process in look.stacks.get(row["rank"], ())]
+        return rows
 
-    def _row(self, rank: int, state: str, seen: Observed | None, unknown: bool) -> dict[str, Any]:
+    def _row(self, rank: int, state: str, seen: Observed | None, look: Seen) -> dict[str, Any]:
         end = self._state.ends.get(rank)
-        how = NOT_RUNNING.get(state, "no answer from the daemon" if unknown else "running")
+        how = NOT_RUNNING.get(state, "no answer from the daemon" if rank in look.unknown else "running")
         if seen is not None:
             how = seen.words
         elif end is not None:

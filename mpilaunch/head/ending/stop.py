@@ -98,7 +98,7 @@ class Stop:
     def _send(self, signals: Sequence[int], shared: bool) -> None:
         wait = self._deadlines.grace / max(1, len(signals))
         if self.limit.reached:
-            self._output.expect_dumps()
+            self._output.expect_dumps(self.limit.stacks)
         for link in self._daemons.links.values():
             steps = [[int(number), wait] for number in signals]
             link.send({"type": "stop", "steps": steps, "shared": shared, "stacks": self.limit.reached})

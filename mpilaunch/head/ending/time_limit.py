@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from mpilaunch.errors import ExitCode
@@ -102,17 +101,27 @@ class TimeLimit:
             self.reached, self._seen = True, look.result()
             self._ask(outcome)
 
+    @property
+    def stacks(self) -> dict[int, str]:
+        """The stacks of the ranks at that time, of those that the nodes could read."""
+        if self._seen is None:
+            return {}
+        from mpilaunch.job.hangs.stacks import as_text
+
+        return {rank: as_text(processes) for rank, processes in self._seen.stacks.items()}
+
     def explain(self, verdict: Verdict) -> Verdict:
         """Return the verdict of a job that reached a limit with what the ranks did then."""
         if self._seen is None or verdict.cause not in CAUSES:
             return verdict
         from mpilaunch.job.hangs.stacks import place_in
 
-        places = {each.rank: place_in(self._output.stacks_of(each.rank)) for each in self._seen.observed}
-        return verdict._replace(detail="\n".join((verdict.detail, *self._lines(self._seen, places))))
+        places = {each.rank: place_in(self._output.stacks_of(each.rank)) for each in self._seen.observed if not each.place}
+        observed = [each._replace(place=places.get(each.rank, each.place)) for each in self._seen.observed]
+        return verdict._replace(detail="\n".join((verdict.detail, *self._lines(self._seen._replace(observed=observed)))))
 
-    def _lines(self, seen: Seen, places: Mapping[int, str] = MappingProxyType({})) -> list[str]:
+    def _lines(self, seen: Seen) -> list[str]:
         from mpilaunch.job.hangs.autopsy import autopsy  # most jobs end without
 
         hosts = {rank: self._ranks.node_name(rank) for rank in self._state.states}
-        return autopsy(seen.observed, hosts, seen.unknown, places)
+        return autopsy(seen.observed, hosts, seen.unknown)

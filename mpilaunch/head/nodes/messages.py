@@ -63,6 +63,7 @@ _facts = both(
     ),
 )  # fmt: skip
 _evidence = perhaps(out_of_memory=text, memory_kills=whole, shm_free=whole, shm_size=whole)
+_process = having(pid=whole, steady=flag, threads=listed(listed(row(path, whole, path))))
 _problem = having(
     cause=one_of(
         "program-missing", "program-not-executable", "interpreter-missing", "directory-missing", "pmix-missing", "file-limit",
@@ -89,6 +90,7 @@ DAEMON_MESSAGES: Table = {
         ),
     ),
     "listens": ("running", having(rank=whole, port=short)),
+    "stack": ("running finished", having(rank=whole, processes=listed(_process))),
     "observed": ("running finished", having(ranks=listed(row(whole, whole, path, seconds, path, whole, seconds, whole)))),
     "collective": ("running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text)))),
     "ask": ("running finished", having(id=whole, request=text)),

@@ -19,16 +19,19 @@ from mpilaunch.wire.frames import WireError
 if TYPE_CHECKING:
     from mpilaunch.head.nodes.link import NodeLink
     from mpilaunch.job.hangs.autopsy import Observed
+    from mpilaunch.job.hangs.stacks import Process
 
 LONGEST_LOOK = 3.0
 """Seconds in which the nodes may tell."""
 
 
 class Seen(NamedTuple):
-    """What a look has found: the ranks that ran, and those of which their nodes have told nothing in time."""
+    """What a look has found: the ranks that ran, those of which their nodes have told nothing in time, and of a rank in which
+    Python runs the processes with their stacks."""
 
     observed: list[Observed]
     unknown: list[int]
+    stacks: dict[int, list[Process]]
 
 
 class Looks:
@@ -43,6 +46,7 @@ class Looks:
         self._unanswered: Counter[int] = Counter()
         self._awaited: set[int] = set()
         self._observed: dict[int, Observed] = {}
+        self._stacks: dict[int, list[Process]] = {}
         self._seen: asyncio.Future[Seen] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -51,7 +55,7 @@ class Looks:
         if self._seen is not None and not self._seen.done():
             return self._seen
         loop = asyncio.get_running_loop()
-        self._seen, self._observed = loop.create_future(), {}
+        self._seen, self._observed, self._stacks = loop.create_future(), {}, {}
         self._awaited = {index for index in self._daemons.links if self._living(index)}
         for index in self._awaited:
             self._unanswered[index] += 1
@@ -71,9 +75,21 @@ class Looks:
         if self._seen is not None:
             self._seen.cancel()
 
+    def take_stack(self, link: NodeLink, message: dict[str, Any]) -> None:
+        """Take the stacks of a rank, before what else is observed; raises WireError for another node's."""
+        from mpilaunch.job.hangs.stacks import Process  # most jobs end before
+
+        index = link.node.index
+        if not self._unanswered[index]:
+            raise WireError("'stack' that was not asked for")
+        self._ranks.check_rank(message["rank"], index)
+        if index in self._awaited:
+            self._stacks[message["rank"]] = [Process.of(**process) for process in message["processes"]]
+
     def take_observed(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Take what the ranks of a node do; raises WireError for another node's."""
         from mpilaunch.job.hangs.autopsy import Observed  # most jobs end before
+        from mpilaunch.job.hangs.stacks import place_of
 
         index = link.node.index
         if not self._unanswered[index]:
@@ -84,7 +100,9 @@ class Looks:
         for rank, pid, state, cpus, wait, processes, seconds, memory in message["ranks"]:
             self._ranks.check_rank(rank, index)
             if self._state.is_alive(rank):
-                self._observed[rank] = Observed(rank, state, cpus, wait, self._silence(rank), pid, processes, seconds, memory)
+                silent, read = self._silence(rank), self._stacks.get(rank, [])
+                where = (place_of(read), all(process.steady for process in read[:1]))
+                self._observed[rank] = Observed(rank, state, cpus, wait, silent, pid, processes, seconds, memory, *where)
         self._awaited.discard(index)
         if not self._awaited:
             self._end()
@@ -98,4 +116,4 @@ class Looks:
         unknown = [rank for index in self._awaited for rank in self._living(index)]
         self._awaited = set()
         if self._seen is not None:
-            settle(self._seen, Seen(list(self._observed.values()), unknown))
+            settle(self._seen, Seen(list(self._observed.values()), unknown, self._stacks))

@@ -1,4 +1,5 @@
-"""Stacks that ranks write to stderr because they were asked to: collected, and equal ones printed once. Pure."""
+"""Stacks of ranks that end: those that were read, and those that ranks write to stderr since they were asked to. Equal ones are
+printed once. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +17,14 @@ _ADDRESS = re.compile(rb"0x[0-9a-f]{8,16}\b")
 
 
 class Dumps:
-    """The dumps of one job."""
+    """The dumps of one job.
 
-    def __init__(self) -> None:
+    Args:
+        known: rank -> its stacks, of ranks that are not asked.
+    """
+
+    def __init__(self, known: Mapping[int, str]) -> None:
+        self._known = known
         self._texts: dict[int, bytearray] = {}
         self._left = MOST_COLLECTED
 
@@ -38,4 +44,5 @@ class Dumps:
     def folded(self, names: Mapping[int, str], *, tagged: bool) -> Iterator[Folded]:
         """Yield the dumps, equal ones once; the arguments are those of `folded`."""
         texts = {(STDERR, rank): _ADDRESS.sub(b"0x...", bytes(text)) for rank, text in self._texts.items()}
-        yield from folded(texts, names, "lines", tagged=tagged)
+        known = {(STDERR, rank): text.encode("utf-8", "replace") for rank, text in self._known.items()}
+        yield from folded({**known, **texts}, names, "lines", tagged=tagged)

@@ -11,7 +11,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -157,12 +157,12 @@ class OutputForwarder:
             stream.file = None
         stream.open = False
 
-    def expect_dumps(self) -> None:
-        """Collect the stacks that ranks write to stderr from now on, and print equal ones once, at the end."""
+    def expect_dumps(self, known: Mapping[int, str]) -> None:
+        """Collect the stacks that ranks write to stderr from now on, and print equal ones once, at the end, with known ones."""
         if self._dumps is None:
             from mpilaunch.head.output.dumps import Dumps  # most jobs end without
 
-            self._dumps = Dumps()
+            self._dumps = Dumps(known)
 
     def add_world(self, world: World) -> None:
         """Add the streams of a world's ranks; raises UsageError when a file cannot be opened."""

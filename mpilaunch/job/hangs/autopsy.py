@@ -26,6 +26,7 @@ class Observed(NamedTuple):
         silent: seconds since its last output, or since its start.
         pid: of that process on the node, the one that a shell waits for where the rank is one.
         processes, seconds, memory: those of the rank, the CPU time that they have used, and their resident bytes.
+        place: where it is in its code, "" where that is unknown; `steady`, whether it was there twice.
     """
 
     rank: int
@@ -37,10 +38,19 @@ class Observed(NamedTuple):
     processes: int = 1
     seconds: float = 0.0
     memory: int = 0
+    place: str = ""
+    steady: bool = True
 
     @property
     def words(self) -> str:
-        """What it did."""
+        """What it did: its place where that is known says more than the kernel, except of one that was stopped or blocked."""
+        if not self.place:
+            return self._state
+        place = f"{'in' if self.steady else 'running, seen in'} {printable(self.place)[:LONGEST_PLACE]}"
+        return f"{self._state}; {place}" if self.state in STATES else place
+
+    @property
+    def _state(self) -> str:
         wait = f" in {printable(self.wait)[:LONGEST_WAIT]}" if self.wait else ""
         if self.state in STATES:
             return STATES[self.state].format(wait=wait)
@@ -64,37 +74,32 @@ def count(cpus: int) -> str:
     return f"{cpus} CPUs" if cpus > 1 else "a CPU"
 
 
-def autopsy(
-    observed: Sequence[Observed], hosts: Mapping[int, str], unknown: Collection[int], places: Mapping[int, str]
-) -> list[str]:
+def autopsy(observed: Sequence[Observed], hosts: Mapping[int, str], unknown: Collection[int]) -> list[str]:
     """Return lines such as "rank 7 on node03: stopped by a signal, no output for 49 s".
 
     Args:
         hosts: rank -> the name of its node.
         unknown: ranks of which their nodes have told nothing in time.
-        places: rank -> the line of its code, "" where it is unknown; where it is known, it says more than the kernel, except of
-            a rank that was stopped or blocked.
     """
     groups: dict[str, list[Observed]] = {}
     for each in sorted(observed):
-        place = printable(places.get(each.rank, ""))[:LONGEST_PLACE]
-        where = [f"in {place}"] if place else []
-        words = [each.words] if not place or each.state in STATES else []
-        groups.setdefault("; ".join((*words, *where)), []).append(each)
+        groups.setdefault(each.words, []).append(each)
     lines = [
-        f"{_where([each.rank for each in group], hosts)}: {words}, no output for {_range([each.silent for each in group])}"
+        f"{ranks_on([each.rank for each in group], hosts)}: {words}, {silence([each.silent for each in group])}"
         for words, group in sorted(groups.items(), key=lambda item: (len(item[1]), item[1][0].rank))
     ]
     if unknown:
-        lines.append(f"{_where(sorted(unknown), hosts)}: no answer from the daemon")
+        lines.append(f"{ranks_on(sorted(unknown), hosts)}: no answer from the daemon")
     left = len(lines) - MOST_LINES
     return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more groups of ranks"]
 
 
-def _where(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+def ranks_on(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
+    """Return "ranks 0-5 on node[01-03]"."""
     return f"{name_ranks(ranks)} on {fold(dict.fromkeys(hosts[rank] for rank in ranks))}"
 
 
-def _range(seconds: Sequence[float]) -> str:
+def silence(seconds: Sequence[float]) -> str:
+    """Return for how long ranks have printed nothing: "no output for 30 to 35 s"."""
     least, most = f"{min(seconds):.0f}", f"{max(seconds):.0f}"
-    return f"{most} s" if least == most else f"{least} to {most} s"
+    return f"no output for {most} s" if least == most else f"no output for {least} to {most} s"

@@ -1,4 +1,4 @@
-"""Stacks of Python as faulthandler writes them, and the line of the user's code that one is in. Pure.
+"""Stacks of Python, as a daemon reads them and as faulthandler writes them, and the line of the user's code in them. Pure.
 
 Source: Python/traceback.c, `_Py_DumpTracebackThreads`; the same text from 3.8 to 3.14. The text comes from a rank, so it is
 read line by line, and no more than MOST_FRAMES of it count.
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from mpilaunch.text import printable
 
 DUMP = b"Fatal Python error: "
 """How a dump begins."""
@@ -80,16 +83,62 @@ class Stack(NamedTuple):
         return f"{called[0] if called else frame.function} ({os.path.basename(frame.file)}:{frame.line or '?'})"
 
 
+class Process(NamedTuple):
+    """A process that runs Python, as it was read while it ran.
+
+    Attributes:
+        steady: two reads were alike; otherwise these stacks may never have been together.
+        stacks: of its threads, the main one first.
+    """
+
+    pid: int
+    steady: bool
+    stacks: tuple[Stack, ...]
+
+    @classmethod
+    def of(cls, pid: int, steady: bool, threads: Sequence[Sequence[Sequence[Any]]]) -> Process:
+        """Return the process that a daemon tells of (docs/wire.md, `stack`)."""
+        stacks = (Stack(index == 0, "", tuple(Frame(*frame) for frame in frames)) for index, frames in enumerate(threads))
+        return cls(pid, steady, tuple(stacks))
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what `of` takes."""
+        threads = [[list(frame) for frame in stack.frames] for stack in self.stacks]
+        return {"pid": self.pid, "steady": self.steady, "threads": threads}
+
+
+def place_of(processes: Sequence[Process]) -> str:
+    """Return where a rank is, "" where nothing was read; its own process is the first, worker processes follow."""
+    return _place_of([process.stacks[0] for process in processes if process.stacks])
+
+
+def as_text(processes: Sequence[Process]) -> str:
+    """Return the stacks of a rank in the form of faulthandler; equal ones of a process once."""
+    lines: list[str] = []
+    for index, process in enumerate(processes):
+        counts = Counter(stack.frames for stack in process.stacks[1:])
+        titles = [("Main thread", process.stacks[0].frames)] if process.stacks else []
+        titles += [("Thread" if count == 1 else f"{count} threads", frames) for frames, count in counts.items()]
+        for title, frames in titles:
+            whose = f"Worker process: {title[0].lower()}{title[1:]}" if index else title
+            lines.append(f"{whose} (most recent call first):")
+            lines += [printable(f'  File "{frame.file}", line {frame.line or "???"} in {frame.function}') for frame in frames]
+    return "".join(f"{line}\n" for line in lines)
+
+
 def place_in(stderr: bytes) -> str:
     """Return where the thread is that got the signal, "" where a rank's stderr has no stack.
 
     The dumps of worker processes follow that of the rank; those in code of the user are told too: "__next__ (train.py:30);
     a worker process in load (data.py:31)".
     """
-    current = [stack for stack in stacks_in(stderr.decode("utf-8", "replace")) if stack.current]
-    if not current:
+    return _place_of([stack for stack in stacks_in(stderr.decode("utf-8", "replace")) if stack.current])
+
+
+def _place_of(stacks: Sequence[Stack]) -> str:
+    if not stacks:
         return ""
-    rank, *workers = current
+    rank, *workers = stacks
     places = list(dict.fromkeys(worker.place for worker in workers if _does_something(worker, rank)))[:MOST_WORKERS]
     who = "a worker process" if len(places) == 1 else "worker processes"
     return f"{rank.place}; {who} in {', '.join(places)}" if places else rank.place

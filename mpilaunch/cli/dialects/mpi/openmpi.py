@@ -112,14 +112,13 @@ _RUNTIME = {
     "TIMEOUT": "--timeout $1",
     "SPAWN-TIMEOUT": "--start-timeout $1",
     "FWD-ENVIRONMENT": "--forward all",
-    **dict.fromkeys(("REPORT-STATE-ON-TIMEOUT", "SHOW-PROGRESS"), ""),
+    **dict.fromkeys(("REPORT-STATE-ON-TIMEOUT", "GET-STACK-TRACES", "SHOW-PROGRESS"), ""),
     **dict.fromkeys(("REPORT-CHILD-JOBS-SEPARATELY", "AGGREGATE-HELP-MESSAGES"), ""),
 }
 _NOT_RUNTIME = {
     **dict.fromkeys(("RECOVERABLE", "AUTORESTART", "CONTINUOUS", "MAX-RESTARTS", "NOTIFYERRORS"), _FAILURE),
     **dict.fromkeys(("STOP-ON-EXEC", "STOP-IN-INIT", "STOP-IN-APP"), "start the debugger as the program: gdb --args ./a"),
     **dict.fromkeys(("EXEC-AGENT", "DEFAULT-EXEC-AGENT"), "start the agent as the program: agent ./a"),
-    "GET-STACK-TRACES": "the ranks get SIGTERM at the time limit; python -X faulthandler or py-spy show a stack",
 }
 
 
@@ -224,7 +223,7 @@ _ROWS = (
     # Ends
     acts("spawn-timeout", "SECONDS", "--start-timeout $1"),
     needless("report-state-on-timeout", "", "--report FILE has the state of every rank"),
-    ignored("get-stack-traces", "", "the ranks get SIGTERM; python -X faulthandler or py-spy show a stack"),
+    needless("get-stack-traces", "", "--timeout prints the stacks of Python and tells of each rank where it is"),
     needless("disable-recovery report-child-jobs-separately enable-auto-cleanup", "", "mpilaunch always behaves so"),
     refused("enable-recovery continuous", "", _FAILS),
     refused("with-ft", "KIND", _FAILS),

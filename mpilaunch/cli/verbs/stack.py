@@ -1,0 +1,40 @@
+"""`mpilaunch stack`: show the stacks of Python in the ranks of a running job, which runs on."""
+
+from __future__ import annotations
+
+import click
+
+from mpilaunch.cli.options import LOOK
+from mpilaunch.cli.types import Option
+from mpilaunch.cli.verbs import AS_JSON, show
+from mpilaunch.errors import UsageError
+from mpilaunch.hosts.nodeset import Span, name_ranks, parse_numbers
+
+SUMMARY = "show the stacks of a job's ranks"
+USAGE = "mpilaunch stack JOB [--ranks RANKS] [--json]"
+
+
+def main(job: str, ranks: str | None, json: bool) -> int:
+    """Print the stacks; return the exit code; raises LaunchError."""
+    from mpilaunch.cli import tables
+    from mpilaunch.head.control import client
+
+    chosen = None if ranks is None else set(parse_numbers(Span.of(ranks, "--ranks")))
+    rows = client.ask(client.find(job), "stacks")["ranks"]
+    if chosen is not None:
+        if missing := chosen - {row["rank"] for row in rows}:
+            raise UsageError("option-value", f"the job has no {name_ranks(sorted(missing))}")
+        rows = [row for row in rows if row["rank"] in chosen]
+    return show({"ranks": rows}, tables.stacks_as_text(rows), as_json=json)
+
+
+COMMAND = click.Command(
+    "stack",
+    params=[
+        click.Argument(["job"]),
+        Option(LOOK, "--ranks", "RANKS", "only these ranks, such as 0-3,8", configurable=False),
+        AS_JSON,
+    ],
+    callback=main,
+    add_help_option=False,
+)
