@@ -87,11 +87,11 @@ def test_the_stacks_of_a_rank_as_text() -> None:
         outer = ["/home/ann/\x1b[2J.py", 0, "<module>"]
         return Process.of(pid, True, [[["/home/ann/train.py", 8, name], outer] for name in threads])
 
-    rank = [process(1, "step", "pool", "other", "pool"), process(2, "load")]
+    rank = [process(1, "step", "pool", "other", "pool"), process(2, "load"), process(3, "load")]
     assert [Process.of(**each.as_data()) for each in rank] == rank
     assert place_of(rank) == "step (train.py:8); a worker process in load (train.py:8)"
     module = '  File "/home/ann/\\x1b[2J.py", line ??? in <module>'
-    titles = ["Main thread", "2 threads", "Thread", "Worker process: main thread"]
+    titles = ["Main thread", "2 threads", "Thread", "2 worker processes: main thread"]
     assert as_text(rank).splitlines() == [
         text
         for title, name in zip(titles, ["step", "pool", "other", "load"], strict=True)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -249,21 +250,32 @@ class Samples(Dataset):
         return 64
 
     def __getitem__(self, index):
-        if index == 40 and os.environ["RANK"] == "1":
-            time.sleep(1000)
+        while index == 40 and os.environ["RANK"] == "1" and not os.path.exists("go"):
+            time.sleep(0.05)
         return index
 
 if __name__ == "__main__":
     for batch in DataLoader(Samples(), batch_size=4, num_workers=2):
-        print("batch", flush=True)
-    time.sleep(1000)
+        if os.environ["RANK"] == "0" and batch[-1] == 63:
+            print("last", flush=True)
+            while not os.path.exists("go"): time.sleep(0.05)
+    print("done", flush=True)
 """
 
 
-def test_a_worker_of_a_data_loader_is_told(tmp_path: Path) -> None:
+def test_a_worker_of_a_data_loader_is_told_and_the_job_runs_on(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOADER)
-    done = launch("-np", "2", "--hang-timeout", "8", torch_python(), "train.py", cwd=tmp_path)
-    loop, sleeps = line_of(LOADER, "for batch in"), line_of(LOADER, "            time.sleep(1000)")
-    worker = f"a worker process in __getitem__ (train.py:{sleeps})"
-    assert f"    rank 1 on localhost: in __next__ (train.py:{loop}); {worker}," in done.words
-    assert f"    rank 0 on localhost: in <module> (train.py:{loop + 2})," in done.words
+    name, loop, sleeps = f"test-{uuid.uuid4()}", line_of(LOADER, "for batch in"), line_of(LOADER, "time.sleep")
+    worker = f"rank 1 on localhost: in __next__ (train.py:{loop}); a worker process in __getitem__ (train.py:{sleeps}), "
+    with launching("-np", "2", "--name", name, torch_python(), "train.py", cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"last\n"
+
+        def shown() -> str:
+            with launching("stack", name) as asking:
+                return finish(asking).out.decode()
+
+        wait_until(lambda: worker in shown(), "the worker is told")
+        assert f"rank 0 on localhost: in <module> (train.py:{loop + 3}), " in shown(), "its workers have ended or wait"
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert (done.code, done.lines) == (0, ["done"] * 2)

@@ -45,6 +45,11 @@ class Frame(NamedTuple):
         return not self.is_installed and _FRAMEWORKS.search(self.file) is None
 
     @property
+    def is_start_of_worker(self) -> bool:
+        """Whether it is the call of multiprocessing with which a worker process begins."""
+        return self.function == "_bootstrap" and self.file.endswith("/multiprocessing/process.py")
+
+    @property
     def is_installed(self) -> bool:
         """Whether it is in Python or in what was installed for it."""
         return _LIBRARIES.search(self.file) is not None
@@ -113,17 +118,20 @@ def place_of(processes: Sequence[Process]) -> str:
 
 
 def as_text(processes: Sequence[Process]) -> str:
-    """Return the stacks of a rank in the form of faulthandler; equal ones of a process once."""
-    lines: list[str] = []
-    for index, process in enumerate(processes):
-        counts = Counter(stack.frames for stack in process.stacks[1:])
-        titles = [("Main thread", process.stacks[0].frames)] if process.stacks else []
-        titles += [("Thread" if count == 1 else f"{count} threads", frames) for frames, count in counts.items()]
-        for title, frames in titles:
-            whose = f"Worker process: {title[0].lower()}{title[1:]}" if index else title
-            lines.append(f"{whose} (most recent call first):")
-            lines += [printable(f'  File "{frame.file}", line {frame.line or "???"} in {frame.function}') for frame in frames]
+    """Return the stacks of a rank in the form of faulthandler, equal ones once."""
+    lines = [line for process in processes[:1] for line in _thread_lines("", process.stacks)]
+    workers = Counter(tuple(map(_of_worker, process.stacks)) for process in processes[1:])
+    for stacks, count in workers.items():
+        lines += _thread_lines("worker process: " if count == 1 else f"{count} worker processes: ", stacks)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _thread_lines(whose: str, stacks: Sequence[Stack]) -> Iterator[str]:
+    for (is_main, frames), count in Counter((stack.current, stack.frames) for stack in stacks).items():
+        title = whose + ("main thread" if is_main else "thread" if count == 1 else f"{count} threads")
+        yield f"{title[0].upper()}{title[1:]} (most recent call first):"
+        for frame in frames:
+            yield printable(f'  File "{frame.file}", line {frame.line or "???"} in {frame.function}')
 
 
 def place_in(stderr: bytes) -> str:
@@ -139,20 +147,25 @@ def _place_of(stacks: Sequence[Stack]) -> str:
     if not stacks:
         return ""
     rank, *workers = stacks
-    places = list(dict.fromkeys(worker.place for worker in workers if _does_something(worker, rank)))[:MOST_WORKERS]
+    busy = filter(_is_in_users_code, map(_of_worker, workers))
+    places = list(dict.fromkeys(worker.place for worker in busy))[:MOST_WORKERS]
     who = "a worker process" if len(places) == 1 else "worker processes"
     return f"{rank.place}; {who} in {', '.join(places)}" if places else rank.place
 
 
-def _does_something(worker: Stack, rank: Stack) -> bool:
-    """Return whether a worker process is in code of the user.
+def _of_worker(stack: Stack) -> Stack:
+    """Return the stack of a worker process without the calls of the process that forked it, which come before its start."""
+    start = next((index for index, frame in enumerate(stack.frames) if frame.is_start_of_worker), len(stack.frames))
+    return stack._replace(frames=stack.frames[: start + 1])
 
-    A forked one that waits for work is in the line that forked it, and a server of multiprocessing in one of `python -c`.
+
+def _is_in_users_code(worker: Stack) -> bool:
+    """Return whether a worker process is in code of the user; one that waits for work is not.
+
+    A server of multiprocessing is in a line of `python -c`.
     """
-    if not worker.frames:
-        return False
-    own = worker.frames[worker.own]
-    return own.is_users and own not in rank.frames and not own.file.startswith("<")
+    own = worker.frames[worker.own] if worker.frames else None
+    return own is not None and own.is_users and not own.file.startswith("<")
 
 
 def last_lines(lines: Sequence[bytes], most: int) -> tuple[bytes, ...]:
