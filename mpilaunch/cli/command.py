@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from mpilaunch import __version__
 from mpilaunch.cli import config, verbs
+from mpilaunch.cli.advice.mistakes import overridden
 from mpilaunch.cli.console import Console, print_result
 from mpilaunch.cli.detection import AMBIGUOUS
 from mpilaunch.cli.files import read_named
@@ -22,7 +23,6 @@ from mpilaunch.cli.options import BY_NAME, OPTIONS
 from mpilaunch.cli.parser import CommandLine, read_command
 from mpilaunch.cli.types import VARIABLES, Option, OptionUses, Origin
 from mpilaunch.cli.verbs.error_report import ErrorReport
-from mpilaunch.cli.verbs.mistakes import overridden
 from mpilaunch.errors import ExitCode, UsageError
 from mpilaunch.job.settings import Layer, Section, Setting, Settings
 

@@ -85,6 +85,11 @@ class Console:
         self.verbose = verbose
         self.show_secrets = False
 
+    def leave_terminal(self) -> None:
+        """Write as to a file from now on: the descriptors have been exchanged."""
+        self._terminal = False
+        self._colour = wants_colour(self._environ, terminal=False)
+
     def error(self, error: LaunchError) -> None:
         context = [self.masked(line) for line in error.context]
         self._message("error", f"[{error.reference}]: {error.message}", context, error.hint)

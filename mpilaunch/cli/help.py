@@ -93,7 +93,7 @@ def _verb(name: str) -> str:
     formatter = _Formatter()
     if name == "run":
         formatter.write(f"{SUMMARY}\n\nUsage: {module.USAGE}\n")
-        formatter.write(f"       mpilaunch VERB: {', '.join(verbs.NAMES[1:])}; each has its own --help\n")
+        formatter.write(f"       mpilaunch VERB --help, where VERB is {', '.join(verbs.NAMES[1:])}\n")
         _write_examples(formatter)
         with formatter.section("Options"):
             formatter.write_dl([(_spelling(option, brief=True), option.basic) for option in OPTIONS if option.basic])

@@ -123,6 +123,8 @@ OPTIONS = (
     Option(PROGRAM, "--bare-if-single", "", "set no variables of frameworks, and no MPI, if the job has one rank"),
     Option(PROGRAM, "--leave-running", "", "end nothing that a rank leaves running when it ends"),
     Option(PROGRAM, "--name", "NAME", "a name for the job, which jobs, signal and stop take as its id", configurable=False),
+    Option(PROGRAM, "--detach", "",
+        "return when all ranks run, and print the job's id, which logs, attach and wait take", configurable=False),
     Option(PROGRAM, "--stdin", "RANK",
         "the rank that reads standard input, or all, or none; auto is rank 0, or none if it is a terminal",
         Text("auto", "all", "none"), default="auto", basic="the rank that reads stdin, or all, or none"),

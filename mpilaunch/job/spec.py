@@ -43,6 +43,7 @@ class OutputPolicy(NamedTuple):
         local_ranks: print only the output of these ranks of each node; None: of all.
         host_failures: failed independent hosts are told together at the "end", or each as it fails, as "clush" does it, or
             "pdsh:PROGRAM", which runs the commands by PROGRAM.
+        recorded: print records of a detached job on stdout, with what is for stderr.
         quiet, verbose: print only the ranks' output and errors; 0, 1 or 2.
     """
 
@@ -57,6 +58,7 @@ class OutputPolicy(NamedTuple):
     fold: str | None = None
     local_ranks: frozenset[int] | None = None
     host_failures: str = "end"
+    recorded: bool = False
     quiet: bool = False
     verbose: int = 0
 

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from mpilaunch import __version__
 from mpilaunch.cli import main as cli
+from mpilaunch.cli.advice.hints import for_missing_program
 from mpilaunch.cli.help import EXAMPLES
 from mpilaunch.cli.help import text as help_text
 from mpilaunch.cli.main import main
 from mpilaunch.cli.options import GROUPS, OPTIONS
 from mpilaunch.cli.parser import read_command
-from mpilaunch.cli.verbs.hints import for_missing_program
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.job.settings import Layer
 from mpilaunch.job.state import RankEnd

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.cli.tables import duration, jobs_as_text, ranks_as_text, size_of, stacks_as_text, standby_as_text
+from mpilaunch.cli.jobs.tables import duration, jobs_as_text, ranks_as_text, size_of, stacks_as_text, standby_as_text
 
 ABOUT: dict[str, Any] = {
     "id": "1a2b3c4d5e6f7081", "name": "", "program": ["train.py", "--lr", "0.1"], "state": "running", "ranks": 4,

@@ -455,7 +455,7 @@ def test_the_time_limit_tells_what_ranks_do(tmp_path: Path) -> None:
 
 
 def test_the_time_limit_tells_the_line_of_each_rank_of_python(tmp_path: Path) -> None:
-    """Behind a shell too; one that handles SIGTERM saves what it has to save."""
+    """Behind a shell too; one that handles SIGTERM saves what it has to save, and is told as well."""
     (tmp_path / "train.py").write_text(TRAIN)
     options = ("-H", "local:2,local:2", "--timeout", "3", "--report", "report.json")
     done = launch(*options, "sh", "-c", f"{sys.executable} train.py; exit 0", cwd=tmp_path)
@@ -464,7 +464,7 @@ def test_the_time_limit_tells_the_line_of_each_rank_of_python(tmp_path: Path) ->
     told = [re.sub(", no output for .*", "", line.strip()) for line in lines[lines.index(TOLD) + 1 :]]
     assert told[:3] == [
         "rank 2 on local: in load_batch (train.py:6)",
-        "rank 3 on local: idle, waits in hrtimer_nanosleep",
+        "rank 3 on local: in <module> (train.py:12)",
         "ranks 0-1 on local: in wait (train.py:13)",
     ]
     verdict = json.loads((tmp_path / "report.json").read_text())["verdict"]

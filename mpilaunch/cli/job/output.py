@@ -24,6 +24,7 @@ def output_policy(settings: Settings) -> OutputPolicy:
         merge_stderr=settings["merge-stderr-to-stdout"],
         local_ranks=_local_ranks(settings, "print-local-ranks"),
         fold=settings["fold-style"] if settings["fold"] else None,
+        recorded=settings["detach"],
         **settings.fields("host-failures", "quiet", "verbose"),
     )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import click
 
 
-NAMES = ("run", "up", "down", "jobs", "stack", "signal", "stop")
+NAMES = ("run", "up", "down", "jobs", "logs", "attach", "wait", "stack", "signal", "stop")
 
 
 AS_JSON = Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False)

@@ -13,9 +13,11 @@ NO_JOB = "no job of yours runs on this machine"
 
 def main(job: str | None, json: bool) -> int:
     """Print the jobs, or one; return the exit code."""
-    from mpilaunch.cli import tables
+    from mpilaunch.cli.jobs import tables
     from mpilaunch.head.control import client
+    from mpilaunch.head.detached import place
 
+    ended = [one for one in place.all_kept() if not one.runs]
     if job is not None:
         found = client.find(job)
         about, ranks = found.about or {}, client.ask(found, "ranks")["ranks"]
@@ -25,8 +27,14 @@ def main(job: str | None, json: bool) -> int:
     jobs, keepers = client.find_all(), kept()
     data = [{"id": one.run_id, "pid": one.pid, "state": tables.SILENT} if one.about is None else one.about for one in jobs]
     lines = tables.jobs_as_text([(one.run_id, one.about) for one in jobs]) if jobs else [NO_JOB]
+    if ended:
+        lines += ["", *tables.ended_as_text(ended)]
     return show(
-        {"jobs": data, "standby": [keeper._asdict() for keeper in keepers]},
+        {
+            "jobs": data,
+            "standby": [keeper._asdict() for keeper in keepers],
+            "ended": [{**one.about, **(one.end or {}), "folder": one.folder} for one in ended],
+        },
         [*lines, *(tables.standby_as_text(keeper.idle, keeper.busy) for keeper in keepers)],
         as_json=json,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from mpilaunch.cli.advice import mistakes
 from mpilaunch.cli.console import print_result
-from mpilaunch.cli.verbs import Request, mistakes
+from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
 from mpilaunch.text import numbered_ranks, printable
 
@@ -39,7 +40,7 @@ def main(request: Request) -> int:
     from mpilaunch.head.begin import local_agent
 
     named = {name for section in request.sections for name in section.settings}
-    here = not any(settings.layer(name) or name in named for name in NODE_OPTIONS)
+    here = not settings["detach"] and not any(settings.layer(name) or name in named for name in NODE_OPTIONS)
     # This machine's daemon starts while the job is built.
     with local_agent(daemons=1 if here else 0) as local:
         return launch(request, local)
@@ -72,20 +73,27 @@ def launch(request: Request, local: PrestartedAgent) -> int:
         console.warn("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
     if job.stdin == "none" and settings["stdin"] == "auto":  # stdin is a terminal
-        from mpilaunch.cli.verbs import hints
+        from mpilaunch.cli.advice import hints
 
         reader = hints.stdin_reader(programs)
         end = f", so {reader} gets no input; --stdin 0 gives it to rank 0" if reader else " without --stdin"
         console.note(f"stdin is a terminal, which no rank reads{end}", level=0 if reader else 1)
     if console.verbose and len(job.job_map.placements) > 1:
-        from mpilaunch.cli.verbs import hints
+        from mpilaunch.cli.advice import hints
 
         if note := hints.profile_note(programs, job.profiles):
             console.note(note, level=1)
+    if settings["detach"]:
+        from mpilaunch.cli.jobs import kept
+
+        job, code = kept.detach(job, console)
+        if code is not None:
+            return code
+        request.report.job, request.report.path = job, job.report_file
     try:
         verdict = begin.launch(job, console, local)
     except LaunchError as error:
-        from mpilaunch.cli.verbs import hints
+        from mpilaunch.cli.advice import hints
 
         nodes = (job.allocation.nodes[index] for index in job.job_map.nodes)
         error.hint = hints.for_error(error, programs, [node.name for node in nodes if not node.here]) or error.hint

@@ -16,7 +16,7 @@ USAGE = "mpilaunch stack JOB [--ranks RANKS] [--json]"
 
 def main(job: str, ranks: str | None, json: bool) -> int:
     """Print the stacks; return the exit code; raises LaunchError."""
-    from mpilaunch.cli import tables
+    from mpilaunch.cli.jobs import tables
     from mpilaunch.head.control import client
 
     chosen = None if ranks is None else set(parse_numbers(Span.of(ranks, "--ranks")))

@@ -16,6 +16,7 @@ from mpilaunch.hosts.nodeset import name_ranks
 if TYPE_CHECKING:
     from mpilaunch.head.control.running import RunningJob
     from mpilaunch.head.control.subject import Subject
+    from mpilaunch.job.verdict import Verdict
 
 UNREAD_SECONDS = 20.0
 """Seconds that the end of a job may take beyond its limits, for output whose reader is slow."""
@@ -78,15 +79,24 @@ async def signal(subject: Subject, peer: int, message: dict[str, Any]) -> dict[s
     return {"ranks": sorted(chosen)}
 
 
+async def end(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
+    """Wait for the end of the job; return how it ended."""
+    return _outcome(await asyncio.shield(subject.ended))
+
+
 async def stop(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
     """End the job; return how it ended, and where processes of it may be left."""
     subject.signals.stop(f"mpilaunch stop by process {peer}", now=message["now"])
     outcome = await asyncio.shield(subject.ended)
-    code, cause = int(ExitCode.INTERNAL), "internal"
-    if outcome is not None:
-        code, cause = outcome.exit_code, outcome.reference if isinstance(outcome, LaunchError) else outcome.cause
     swept = not (subject.job.independent or subject.job.leave_running)
-    return {"exit_code": code, "cause": cause, "lost": list(subject.lost), "swept": swept}
+    return {**_outcome(outcome), "lost": list(subject.lost), "swept": swept}
+
+
+def _outcome(outcome: Verdict | LaunchError | None) -> dict[str, Any]:
+    if outcome is None:
+        return {"exit_code": int(ExitCode.INTERNAL), "cause": "internal"}
+    cause = outcome.reference if isinstance(outcome, LaunchError) else outcome.cause
+    return {"exit_code": outcome.exit_code, "cause": cause}
 
 
 def _running(subject: Subject) -> RunningJob:
@@ -100,6 +110,7 @@ HANDLERS: dict[str, Callable[[Subject, int, dict[str, Any]], Awaitable[dict[str,
     "ranks": ranks,
     "stacks": stacks,
     "signal": signal,
+    "end": end,
     "stop": stop,
 }
 """The handler of each request; the second argument is the process that asks."""

@@ -81,7 +81,14 @@ def find(text: str) -> Job:
     raise _no_answer(found[0])
 
 
-def ask(job: Job, request: str, seconds: float = ANSWER_SECONDS, **members: Any) -> dict[str, Any]:
+def has_started(run_id: str) -> bool:
+    """Return whether all ranks of a job of this machine run, or have run before a restart."""
+    entry = next((entry for entry in place.entries() if entry.run_id == run_id), None)
+    job = None if entry is None else run(_job_of(entry))
+    return job is not None and job.about is not None and job.about["state"] in ("running", "restarting")
+
+
+def ask(job: Job, request: str, seconds: float | None = ANSWER_SECONDS, **members: Any) -> dict[str, Any]:
     """Return the answer of a job's head to a request; raises LaunchError, with `job-gone` where the head ends without one."""
     return run(_answer_of(job, request, seconds, members))
 
@@ -93,7 +100,7 @@ def left_on(hosts: Sequence[str], end: str) -> LaunchError:
     return LaunchError("job-left", message, hint=hint)
 
 
-async def _answer_of(job: Job, request: str, seconds: float, members: dict[str, Any]) -> dict[str, Any]:
+async def _answer_of(job: Job, request: str, seconds: float | None, members: dict[str, Any]) -> dict[str, Any]:
     try:
         kind, data = await _frame_of(job.entry, {"request": request, **members}, seconds)
         if kind == REFUSED:
@@ -104,7 +111,7 @@ async def _answer_of(job: Job, request: str, seconds: float, members: dict[str, 
             raise LaunchError("job-gone", message, hint=hint)
         return requests.decode_answer(request, data)
     except asyncio.TimeoutError:
-        raise _no_answer(job, seconds) from None
+        raise _no_answer(job, seconds or ANSWER_SECONDS) from None
     except OSError:
         raise UsageError("job-unknown", f"job {job.run_id} has ended") from None
     except BadMessage as error:
@@ -145,7 +152,7 @@ async def _job_of(entry: place.Entry) -> Job | None:
         return None
 
 
-async def _frame_of(entry: place.Entry, request: dict[str, Any], seconds: float) -> tuple[int, bytes]:
+async def _frame_of(entry: place.Entry, request: dict[str, Any], seconds: float | None) -> tuple[int, bytes]:
     """Send a request to a head; return the frame that it answers by, kind 0 where it ends without one.
 
     Raises OSError, asyncio.TimeoutError.

@@ -48,6 +48,7 @@ REQUESTS = {
     "ranks": Row(having(), having(ranks=listed(_rank))),
     "stacks": Row(having(), having(ranks=listed(both(_rank, having(processes=listed(_process)))))),
     "signal": Row(having(signal=messages.signal, ranks=maybe(listed(row(whole, whole)))), having(ranks=listed(whole))),
+    "end": Row(having(), having(exit_code=whole, cause=text)),
     "stop": Row(having(now=flag), having(exit_code=whole, cause=text, lost=listed(text), swept=flag)),
 }
 """`ranks` of a signal are first and last ones of ranges, null for all; those of its answer got it. docs/jobs.md describes the

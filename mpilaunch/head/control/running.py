@@ -36,7 +36,7 @@ class RunningJob:
         """What the job does."""
         if self._stop.begun or self._stop.leaving:
             return "ending"
-        return "running" if any(state != "waiting" for state in self._state.states.values()) else "starting"
+        return "starting" if any(state == "waiting" for state in self._state.states.values()) else "running"
 
     @property
     def silent(self) -> float | None:

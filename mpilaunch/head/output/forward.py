@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mpilaunch.head.detached import records
+from mpilaunch.head.detached.records import NO_RANK
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.os_limits import start_thread
 from mpilaunch.head.output.folded import Folded, folded
@@ -105,7 +107,7 @@ class OutputForwarder:
         # When both are the same file they share a writer, or a line of one could land inside a line of the other.
         same = False
         with suppress(OSError):
-            same = os.path.sameopenfile(1, 2)
+            same = job.output.recorded or os.path.sameopenfile(1, 2)
         stdout = Writer(self._write_failed)
         stderr = stdout if same else Writer(self._write_failed)
         self._writers = {STDOUT: stdout, STDERR: stderr}
@@ -278,7 +280,7 @@ class OutputForwarder:
             return
         if not stream.raw:
             lines = self._tagged(stream.kind, lines, self._prefix(stream))
-        self._put(stream.kind, lines, written)
+        self._put(stream.kind, lines, written, stream.rank)
 
     def _tagged(self, kind: int, lines: bytes, prefix: bytes) -> bytes:
         """Return lines with their tag, on a terminal without what would change other lines."""
@@ -295,9 +297,12 @@ class OutputForwarder:
     def _prefix(self, stream: Stream) -> bytes:
         return b"" if stream.tag is None else stream.tag.prefix(time.time())
 
-    def _put(self, kind: int, lines: bytes, written: Callable[[], None] | None = None) -> None:
+    def _put(self, kind: int, lines: bytes, written: Callable[[], None] | None = None, rank: int = NO_RANK) -> None:
         live = self._live.get(kind)
-        self._writers[kind].write(kind, lines if live is None else live.above(lines), written)
+        if self._job.output.recorded:
+            self._writers[kind].write(STDOUT, records.encode(kind, rank, lines), written)
+        else:
+            self._writers[kind].write(kind, lines if live is None else live.above(lines), written)
 
     def _live_lines(self) -> dict[int, LiveLine]:
         """Return the live line of each stream that is a terminal; streams on the same terminal share one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mpilaunch.cli.verbs import hints
+from mpilaunch.cli.advice import hints
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import allocate
 from mpilaunch.hosts.hostfile import HostEntry

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.hangs.autopsy import ranks_on, silence
 from mpilaunch.job.hangs.stacks import Process, as_text
 from mpilaunch.job.output.masking import mask_argv
 from mpilaunch.text import aligned, plural, printable, shell_line
+
+if TYPE_CHECKING:
+    from mpilaunch.head.detached.place import Kept
 
 SHORTEST_ID = 6
 """Characters of an id that are shown, unless two begin alike."""
@@ -41,6 +44,18 @@ def jobs_as_text(jobs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[s
     if not named:
         rows = [[run_id, *others] for run_id, _, *others in rows]
     return _aligned(rows, right=("RANKS", "NODES", "AGE", "SILENT"))
+
+
+def ended_as_text(jobs: Sequence[Kept]) -> list[str]:
+    """Return the table of detached jobs that have ended."""
+    rows = [["ENDED", "NAME", "HOW", "RANKS", "NODES", "RAN FOR", "PROGRAM"]]
+    for job in jobs:
+        ran = "" if job.seconds is None else duration(job.seconds)
+        numbers = [str(job.about["ranks"]), str(len(job.about["nodes"])), ran]
+        rows.append([job.run_id[:SHORTEST_ID], job.about["name"], job.how, *numbers, _program(job.about)])
+    if not any(job.about["name"] for job in jobs):
+        rows = [[run_id, *others] for run_id, _, *others in rows]
+    return _aligned(rows, right=("RANKS", "NODES", "RAN FOR"))
 
 
 def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[str]:

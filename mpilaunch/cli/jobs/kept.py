@@ -1,0 +1,65 @@
+"""Detached jobs on the command line: how one is detached, and how its kept output is printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from mpilaunch.cli.console import BROKEN_PIPE, print_result
+from mpilaunch.head import safe_files
+from mpilaunch.head.detached import client, keeper, logout, place, segments
+from mpilaunch.head.detached.records import Record
+from mpilaunch.job.output.lines import as_shown
+
+if TYPE_CHECKING:
+    from mpilaunch.cli.console import Console
+    from mpilaunch.job.spec import JobSpec
+
+
+def detach(job: JobSpec, console: Console) -> tuple[JobSpec, int | None]:
+    """Return the job in its head, which is detached; elsewhere the exit code, when the job runs or has ended.
+
+    A job that fails before all its ranks run is told as if it had not been detached.
+    """
+    from mpilaunch.head.control.client import has_started
+
+    folder = os.path.join(place.top(), job.run_id)
+    code = keeper.detach(job, lambda: has_started(job.run_id))
+    if code is None:
+        console.leave_terminal()
+        return job._replace(report_file=job.report_file or os.path.join(folder, place.REPORT)), None
+    if code == 0:
+        if text := logout.warning():
+            console.warn(text)
+        print_result(job.run_id)
+    elif (failed := place.read(folder)) is not None:
+        show(failed, None, console, follow=False)
+    return job, code
+
+
+def show(job: place.Kept, ranks: Collection[int] | None, console: Console, *, follow: bool, new: bool = False) -> None:
+    """Print the kept output, all or that of some ranks; raises LaunchError. The arguments are those of `client.output`."""
+
+    def dropped() -> None:
+        kept = segments.LARGEST * segments.MOST >> 20
+        console.warn(f"the oldest output is not kept: a job keeps {kept} MiB; --output-filename DIR keeps all")
+
+    try:
+        for record in client.output(job, dropped, follow=follow, new=new):
+            if ranks is None or record.rank in ranks:
+                _print(record)
+    except BrokenPipeError:
+        with suppress(OSError):  # Python flushes stdout again when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(BROKEN_PIPE)
+    now = place.read(job.folder)
+    if now is not None and now.end is not None and now.end["lost"]:
+        console.warn(f"the output is not complete: {now.end['lost']}")
+
+
+def _print(record: Record) -> None:
+    text = as_shown(record.text) if os.isatty(record.stream) else record.text
+    safe_files.write_all(record.stream, text)

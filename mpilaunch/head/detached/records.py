@@ -1,0 +1,60 @@
+"""The output of a detached job as it is kept: records, each with its stream and the rank that wrote it. Pure."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+HEAD = struct.Struct(">BiI")
+"""Stream, rank, bytes of the text, which follows."""
+NO_RANK = -1
+"""In place of the rank: mpilaunch itself, or several ranks."""
+STREAMS = (1, 2)
+
+
+class Record(NamedTuple):
+    """A piece of output: its stream (1 or 2), the rank or NO_RANK, and the text."""
+
+    stream: int
+    rank: int
+    text: bytes
+
+
+class BrokenRecord(ValueError):
+    """What was kept is damaged."""
+
+
+def encode(stream: int, rank: int, text: bytes) -> bytes:
+    return HEAD.pack(stream, rank, len(text)) + text
+
+
+def whole(data: bytes | bytearray) -> int:
+    """Return how many of these bytes, which begin with a record, are whole records."""
+    end = 0
+    while len(data) - end >= HEAD.size:
+        size = HEAD.size + int(HEAD.unpack_from(data, end)[2])
+        if len(data) - end < size:
+            break
+        end += size
+    return end
+
+
+class Decoder:
+    """Takes the records in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[Record]:
+        """Return the records that are whole now; raises BrokenRecord."""
+        self._data += data
+        found, begin = [], 0
+        end = whole(self._data)
+        while begin < end:
+            stream, rank, size = HEAD.unpack_from(self._data, begin)
+            if stream not in STREAMS:
+                raise BrokenRecord("not a record")
+            begin += HEAD.size + size
+            found.append(Record(stream, rank, bytes(self._data[begin - size : begin])))
+        del self._data[:end]
+        return found
