@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -41,10 +41,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     wait_until(lambda: not ours(before), "nothing is left")
 
 
-def run(*words: str, cwd: Path | None = None) -> Launched:
+def run(*words: str, cwd: Path | None = None, stdin: IO[bytes] | int = subprocess.DEVNULL) -> Launched:
     """Run a command line to its end; the job may run on."""
     done = subprocess.run(
-        [*MPILAUNCH, *words], capture_output=True, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, timeout=60, check=False
+        [*MPILAUNCH, *words], capture_output=True, cwd=cwd, env=environment(), stdin=stdin, timeout=60, check=False
     )
     return Launched(done.returncode, done.stdout, done.stderr)
 
@@ -146,6 +146,15 @@ def test_an_interrupt_during_the_start_ends_the_job(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         done = finish(process)
     assert done.code == 130 and "error[interrupted]: SIGINT to mpilaunch" in done.words
+
+
+@pytest.mark.parametrize(("words", "gets"), [((), b""), (("--stdin", "0"), b"of the script\n")], ids=["by default", "asked for"])
+def test_what_a_script_reads_is_not_taken_from_it(tmp_path: Path, words: tuple[str, ...], gets: bytes) -> None:
+    (tmp_path / "input").write_bytes(b"of the script\n")
+    with open(tmp_path / "input", "rb", buffering=0) as script_input:
+        done = run("--detach", "-np", "1", *words, *sh("cat; sleep 0.2"), stdin=script_input)
+        job = done.out.decode().strip()
+        assert (run("wait", job).code, run("logs", job).out, script_input.read()) == (0, gets, b"" if gets else b"of the script\n")
 
 
 def test_a_killed_head_is_told(tmp_path: Path) -> None:

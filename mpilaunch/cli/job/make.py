@@ -178,8 +178,8 @@ def _stdin(settings: Settings, part: Part | None, *, terminal: bool) -> str:
     """Return which rank reads stdin, as in `JobSpec.stdin`."""
     target: str = settings["stdin"]
     if target == "auto":
-        if terminal:
-            return "none"  # a background job would stop at its first read of the terminal
+        if terminal or settings["detach"]:
+            return "none"  # a background job would stop at its first read of the terminal, or take what a script reads
         return "0" if part is None else "first"
     if target in ("all", "none"):
         return target

@@ -72,12 +72,13 @@ def launch(request: Request, local: PrestartedAgent) -> int:
     if job.agent.insecure_host_keys:
         console.warn("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
-    if job.stdin == "none" and settings["stdin"] == "auto":  # stdin is a terminal
+    if job.stdin == "none" and settings["stdin"] == "auto":  # stdin is a terminal, or the job is detached
         from mpilaunch.cli.advice import hints
 
         reader = hints.stdin_reader(programs)
         end = f", so {reader} gets no input; --stdin 0 gives it to rank 0" if reader else " without --stdin"
-        console.note(f"stdin is a terminal, which no rank reads{end}", level=0 if reader else 1)
+        what = "with --detach, no rank reads stdin" if settings["detach"] else "stdin is a terminal, which no rank reads"
+        console.note(f"{what}{end}", level=0 if reader else 1)
     if console.verbose and len(job.job_map.placements) > 1:
         from mpilaunch.cli.advice import hints
 

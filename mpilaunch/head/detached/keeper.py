@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -48,10 +48,11 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
         ended, tells = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # until each process is ready for them
         keeper = os.fork()
         if keeper:
             os.close(tells)
-            return _await_start(keeper, ended, has_started)
+            return _await_start(keeper, ended, mask, has_started)
         os.close(ended)
         os.setsid()
         lock = place.hold(directory)
@@ -63,17 +64,18 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
             _keep(directory, head, records[0], text[0], tells)
         for descriptor in (lock, tells, records[0], text[0]):
             os.close(descriptor)
-    if os.isatty(0):
+    if job.stdin == "none":
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(records[1], 1)
     os.dup2(text[1], 2)
     os.close(records[1])
     os.close(text[1])
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return None
 
 
-def _await_start(keeper: int, ended: int, has_started: Callable[[], bool]) -> int:
-    """Return 0 when the job runs, else its exit code."""
+def _await_start(keeper: int, ended: int, mask: Collection[int], has_started: Callable[[], bool]) -> int:
+    """Return 0 when the job runs, else its exit code; signals are let through again by `mask`."""
 
     def relay(number: int, _: object) -> None:
         with suppress(ProcessLookupError):
@@ -83,6 +85,7 @@ def _await_start(keeper: int, ended: int, has_started: Callable[[], bool]) -> in
     try:
         for number in before:
             signal.signal(number, relay)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         while not select.select([ended], [], [], LOOK)[0]:
             if has_started():
                 return 0
@@ -145,4 +148,5 @@ def _wake_at_signals(head: int) -> int:
     for number in RELAYED:
         signal.signal(number, lambda number, _: os.kill(head, number))
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, RELAYED)
     return woken
