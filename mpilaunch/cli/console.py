@@ -264,6 +264,8 @@ def verdict_error(verdict: Verdict) -> LaunchError:
         hint = f"likely cause: rank {end.rank} on {host}, which {end.description}" + (f": {its_hint}" if its_hint else "")
         if lines:
             context += [f"the last lines of rank {end.rank} on stderr:", *(f"| {printable(line)}" for line in lines)]
+    if verdict.others:
+        context += ["what the other ranks did then:", *(f"| {line}" for line in verdict.others)]
     context += [*_other_ranks(verdict), *verdict.earlier]
     return LaunchError(verdict.cause, verdict.headline, context=context, hint=hint, exit_code=verdict.exit_code)
 

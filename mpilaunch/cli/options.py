@@ -195,6 +195,7 @@ OPTIONS = (
         basic="end the job after this time: 90, 5m, 1h"),
     Option(LIMITS, "--hang-timeout", "TIME",
         "end the job when no rank has printed anything for this time, and tell what each does", Seconds(min=0.1)),
+    Option(LIMITS, "--stack-on-failure", "", "when a rank fails, tell what the others do, and print their stacks"),
     Option(LIMITS, "--mpi-init-timeout", "TIME",
         "how long ranks in MPI_Init wait for the others; 0 is no limit", Seconds(), default=defaults.MPI_INIT_TIMEOUT),
     Option(LIMITS, "--grace", "TIME", "time between SIGTERM and SIGKILL", Seconds(), default=defaults.GRACE),

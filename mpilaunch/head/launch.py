@@ -228,7 +228,7 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
+            verdict = self._stop.limit.explain(explain(verdict, verdict.first, self._output.last_lines, self.ranks))
         if self._stop.outcome is not None:
             verdict = self._ends.verdict_of_stop(self._stop.outcome)
             verdict = self._stop.limit.explain(verdict)

@@ -196,6 +196,7 @@ class JobSpec(NamedTuple):
         head_python: path of the head's `python3`, None if it has none.
         directory: the head's current directory, to which the paths of working directories are relative.
         wdir: working directory of the ranks; None: `directory` where a node has it, else the home directory.
+        stack_on_failure: tell what the other ranks do when the first one fails, with the stacks of Python.
         continue_on_error: a rank that fails, or a node that is lost, does not end the others.
         skip_unreachable: nodes that do not start are lost nodes, and the ranks of the others start.
         independent: each rank is a command by itself: no variables, no MPI, it starts when its node is ready, and it outlives
@@ -235,6 +236,7 @@ class JobSpec(NamedTuple):
     head_python: str | None = None
     directory: str = "."
     wdir: str | None = None
+    stack_on_failure: bool = False
     continue_on_error: bool = False
     skip_unreachable: bool = False
     independent: bool = False

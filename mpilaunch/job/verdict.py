@@ -40,6 +40,7 @@ class Verdict(NamedTuple):
         failed_after, hosts: ends of the other ranks that failed by themselves, in rank order, and the names of their nodes.
         stopped, finished: ranks that mpilaunch ended because of the failure, and ranks that had ended without failure.
         likely: the rank whose failure the first one most likely followed from.
+        others: what the other ranks did when the first one failed, in lines.
         swept: orphaned descendants of ranks that were ended: (node name, process id, command name).
         seconds: from the start of the first rank to the first failure, or to the end of the last rank.
         earlier: how the earlier attempts ended, and why there is no further one; a line each.
@@ -60,6 +61,7 @@ class Verdict(NamedTuple):
     stopped: tuple[int, ...] = ()
     finished: tuple[int, ...] = ()
     likely: LikelyCause | None = None
+    others: tuple[str, ...] = ()
     swept: tuple[tuple[str, int, str], ...] = ()
     seconds: float = 0.0
     earlier: tuple[str, ...] = ()

@@ -187,6 +187,33 @@ def test_a_rank_that_cannot_be_read_writes_its_stacks_as_it_ends(tmp_path: Path)
     assert "    rank 1 on localhost: in load_batch (train.py:6), no output for " in done.words
 
 
+FAILS = """
+import os, sys, time
+
+def load_batch():
+    time.sleep(0.5)
+    sys.exit("no data")
+
+def all_reduce():
+    time.sleep(100)
+
+load_batch() if os.environ["RANK"] == "1" else all_reduce()
+"""
+
+
+@pytest.mark.parametrize("option", ["--stack-on-failure", "--no-stack-on-failure"])
+def test_what_the_others_did_when_a_rank_failed_is_told(tmp_path: Path, option: str) -> None:
+    (tmp_path / "train.py").write_text(FAILS)
+    done = launch("-np", "4", option, "--report", "r.json", sys.executable, "train.py", cwd=tmp_path)
+    told = option == "--stack-on-failure"
+    assert done.code == 1 and "error[rank-failed]: rank 1 on localhost exited with code 1" in done.words
+    others = "what the other ranks did then:\n    | ranks 0,2-3 on localhost: in all_reduce (train.py:9), no"
+    assert (others in done.words) is told
+    assert ("[0,2-3] Main thread (most recent call first):" in done.words.splitlines()) is told
+    verdict = json.loads((tmp_path / "r.json").read_text())["verdict"]
+    assert verdict["cause"] == "rank-failed" and len(verdict["context"]) == told
+
+
 def test_one_rank_that_talks_keeps_the_job_alive(tmp_path: Path) -> None:
     program = "[ $RANK = 0 ] && for i in 1 2 3 4 5 6 7 8; do sleep 0.25; echo $i; done >&2; true"
     done = launch("-np", "2", "--hang-timeout", "1", *sh(program), cwd=tmp_path)

@@ -31,7 +31,7 @@ OF_EACH_BY_ITSELF = ("skip-unreachable", "leave-running")
 """Options that --independent implies."""
 OF_A_JOB = (
     *("mpi", "pmi-port", "profile", "bare-if-single", "node-rank", "gpus-per-rank", "bind-to", "report-bindings"),
-    *("max-restarts", "spares", "checkpoint-prefix", "hang-timeout"),
+    *("max-restarts", "spares", "checkpoint-prefix", "hang-timeout", "stack-on-failure"),
 )
 """Options for ranks that know of each other or are placed on CPUs and GPUs, which --independent excludes."""
 OF_HOSTS = ("first-interrupt", "host-failures")
@@ -96,7 +96,7 @@ def _spec(
         directory=machine.directory,
         head_python=machine.python,
         **settings.fields("python", "wdir", "master-addr", "master-port", "fanout", "show-secrets"),
-        **settings.fields("name", "bare-if-single", "pmi-port", "pmix-library"),
+        **settings.fields("name", "stack-on-failure", "bare-if-single", "pmi-port", "pmix-library"),
         **{name.replace("-", "_"): independent or settings[name] for name in OF_EACH_BY_ITSELF},
         continue_on_error=settings["continue-on-error"] if settings.layer("continue-on-error") > Layer.DEFAULT else independent,
         independent=independent,

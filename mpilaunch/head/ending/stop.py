@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mpilaunch.head.ending.time_limit import TimeLimit
 from mpilaunch.head.nodes.daemons import Daemons
@@ -51,7 +52,7 @@ class Stop:
     ) -> None:
         self.begun = self.leaving = self._asked = False
         self.outcome: Verdict | None = None
-        self._deadlines = job.deadlines
+        self._deadlines, self._looks_first = job.deadlines, job.stack_on_failure
         self._daemons, self._ranks, self._state, self._output = daemons, ranks, state, output
         self._on_begin, self._node_done = on_begin, node_done
         self._overdue: asyncio.TimerHandle | None = None
@@ -64,6 +65,14 @@ class Stop:
             self.begun = True
             self.outcome = outcome or self.outcome
             self._on_begin()
+            if outcome is None and self._looks_first:
+                self.limit.look_first(partial(self._send_unless_sent, signals, shared))
+            else:
+                self._send(signals, shared)
+
+    def _send_unless_sent(self, signals: Sequence[int], shared: bool) -> None:
+        """End the ranks after a look at them, unless the user has asked for it meanwhile."""
+        if self._overdue is None:
             self._send(signals, shared)
 
     def ask(

@@ -1,6 +1,7 @@
 """The clocks of --timeout and --hang-timeout: when one strikes, the nodes tell what their ranks do, and then the job ends.
 
-They tell it on request too, and the job goes on. `Stop` ends the ranks, unless it has begun before.
+They tell it on request too, and the job goes on; and with --stack-on-failure when a rank fails. `Stop` ends the ranks, unless
+it has begun before.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TimeLimit:
     """The time limits of one job.
 
     Attributes:
-        reached: one is over, and the job ends for it.
+        reached: the job ends, and it has been told what its ranks did.
         looks: at the ranks.
 
     Args:
@@ -97,9 +98,24 @@ class TimeLimit:
         self.looks.begin().add_done_callback(partial(self._end, outcome))
 
     def _end(self, outcome: Verdict, look: asyncio.Future[Seen]) -> None:
-        if not look.cancelled() and not self.reached:
-            self.reached, self._seen = True, look.result()
+        if self._take(look):
             self._ask(outcome)
+
+    def look_first(self, then: Callable[[], None]) -> None:
+        """Have the nodes tell what their ranks do, and call a function afterwards."""
+
+        def seen(look: asyncio.Future[Seen]) -> None:
+            if self._take(look):
+                then()
+
+        self.looks.begin().add_done_callback(seen)
+
+    def _take(self, look: asyncio.Future[Seen]) -> bool:
+        """Keep what was seen, of the first look for which the job ends."""
+        first = not look.cancelled() and not self.reached
+        if first:
+            self.reached, self._seen = True, look.result()
+        return first
 
     @property
     def stacks(self) -> dict[int, str]:
@@ -111,14 +127,17 @@ class TimeLimit:
         return {rank: as_text(processes) for rank, processes in self._seen.stacks.items()}
 
     def explain(self, verdict: Verdict) -> Verdict:
-        """Return the verdict of a job that reached a limit with what the ranks did then."""
-        if self._seen is None or verdict.cause not in CAUSES:
+        """Return the verdict of a job with what its ranks did when it reached a limit, or when the first one failed."""
+        if self._seen is None or verdict.cause not in (*CAUSES, "rank-failed"):
             return verdict
         from mpilaunch.job.hangs.stacks import place_in
 
         places = {each.rank: place_in(self._output.stacks_of(each.rank)) for each in self._seen.observed if not each.place}
         observed = [each._replace(place=places.get(each.rank, each.place)) for each in self._seen.observed]
-        return verdict._replace(detail="\n".join((verdict.detail, *self._lines(self._seen._replace(observed=observed)))))
+        lines = self._lines(self._seen._replace(observed=observed))
+        if verdict.cause in CAUSES:
+            return verdict._replace(detail="\n".join((verdict.detail, *lines)))
+        return verdict._replace(others=tuple(lines))
 
     def _lines(self, seen: Seen) -> list[str]:
         from mpilaunch.job.hangs.autopsy import autopsy  # most jobs end without

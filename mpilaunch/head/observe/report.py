@@ -87,7 +87,7 @@ def _head(job: JobSpec | None) -> dict[str, Any]:
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     return {
         **_summary(verdict, verdict.detail or ("" if verdict.first is None else verdict.first.description)),
-        "context": [],
+        "context": list(verdict.others),
         "last_lines": [line.decode("utf-8", "replace") for line in verdict.last_lines],
         "hint": verdict.hint,
         "likely_cause": verdict.likely and {
