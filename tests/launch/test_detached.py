@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import pytest
 
+from tests.support.hosts import Hosts
 from tests.support.launching import (
     MPILAUNCH,
     Launched,
@@ -191,3 +192,18 @@ def test_much_output_is_kept_whole_and_in_order(tmp_path: Path) -> None:
         for rank in (0, 1):
             lines = [line for line in text.decode().splitlines() if line.startswith(f"{rank}:")]
             assert lines == [f"{rank}:{number}" for number in range(1, count + 1)]
+
+
+@pytest.mark.testbed
+def test_a_job_on_other_hosts_runs_on_without_its_login(hosts: Hosts, shared: Path) -> None:
+    stay = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.05; done; echo $RANK went on"
+    env = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"]}
+    begun = hosts.launch("--detach", "-H", "node01,node02", *sh(stay), env=env)
+    assert (begun.returncode, begun.stderr) == (0, "")
+    wait_for_files(shared / "pid-0", shared / "pid-1")
+    shown = hosts.launch("stack", begun.stdout.strip(), env=env)
+    assert re.search(r"(?m)^(rank 0 on node01|ranks 0-1 on node\[01-02\]): idle, waits", shown.stdout)
+    (shared / "go").touch()
+    assert hosts.launch("wait", begun.stdout.strip(), env=env).returncode == 0
+    kept = hosts.launch("logs", begun.stdout.strip(), env=env)
+    assert sorted(kept.stdout.splitlines()) == ["0 went on", "1 went on"]
