@@ -212,7 +212,7 @@ class Daemon:
             self._lifeline.silence.stop()
 
     def _observe(self, message: dict[str, Any]) -> None:
-        self._processes.observe(self._session.send)
+        self._processes.observe(self._session.send, ask_nccl=message.get("nccl") is True)
 
     def _release(self, message: dict[str, Any]) -> None:
         self._released = True

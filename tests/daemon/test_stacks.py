@@ -100,7 +100,7 @@ def test_workers_are_read_after_their_rank(tmp_path: Path, method: str) -> None:
 
 
 def read(pid: int) -> list[Process]:
-    reading = Reading({pid: 0})
+    reading = Reading({pid: 0}, ask_nccl=False)
     wait_until(lambda: reading.is_done, "all are read")
     return [Process.of(**process) for message in reading.found for process in message["processes"]]
 
@@ -118,7 +118,7 @@ def test_a_read_that_does_not_end_delays_the_look_but_not_the_loop(monkeypatch: 
     with subprocess.Popen(["sleep", "60"]) as process:
         for _ in range(2):
             sent.clear()
-            looks.begin({process.pid: 3})
+            looks.begin({process.pid: 3}, ask_nccl=False)
             while not sent:
                 time.sleep(timers.seconds_left() or 0)
                 timers.run()

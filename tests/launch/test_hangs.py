@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,8 @@ import pytest
 
 from tests.support.failures import LIMITS, SIGNALS, proves
 from tests.support.hosts import Hosts
-from tests.support.launching import finish, launch, launching, sh, stopped, wait_for_files, wait_gone, wait_until
+from tests.support.launching import finish, launch, launching, sh, state, stopped, wait_for_files, wait_gone, wait_until
+from tests.support.nccl import SERVER
 from tests.support.pythons import PYTHONS
 from tests.support.torches import torch_on, torch_python
 
@@ -101,6 +103,7 @@ def said(process: subprocess.Popen[bytes], words: bytes) -> bytes:
 def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quiet: tuple[str, ...]) -> None:
     with launching(*quiet, "-np", "3", *sh(WAIT), cwd=tmp_path) as process:
         ranks = pids(tmp_path, 3)
+        wait_until(lambda: {state(rank) for rank in ranks} == {"S"}, "all wait")
         os.kill(ranks[1], signal.SIGSTOP)
         process.send_signal(signal.SIGQUIT)
         shown = said(process, b"ranks 0,2 on localhost: idle, waits").decode().splitlines()
@@ -142,6 +145,27 @@ def test_a_quit_after_an_interrupt_kills_at_once(tmp_path: Path) -> None:
         done = finish(process)
         wait_gone(rank)
     assert done.code in (130, 131) and time.monotonic() - began < 8, "the grace time is 10 s"
+
+
+def test_nccl_is_asked_on_request_and_at_the_time_limit(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    name = f"test-{uuid.uuid4()}"
+    (tmp_path / "server.py").write_text(SERVER)
+    rank = f"[ $RANK = 1 ] && exec sleep 100; exec {sys.executable} server.py good {port}"
+    options = ("--name", name, "-x", f"NCCL_RAS_ADDR=localhost:{port}", "--timeout", "6")
+    with launching("-np", "2", *options, *sh(rank), cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"%d\n" % port
+
+        def shown(*words: str) -> str:
+            with launching("stack", name, *words) as asking:
+                return finish(asking).out.decode()
+
+        assert "NCCL" not in shown()
+        assert "\nthe report of NCCL:\n    Job summary: 2 nodes\n    \ufffd CLIENT PROTOCOL 2\n" in shown("--nccl")
+        done = finish(process)
+    assert done.code == 124
+    assert "the report of NCCL:\n    Job summary: 2 nodes\n" in done.words[: done.words.index("error[timeout]")]
 
 
 # After a time without output

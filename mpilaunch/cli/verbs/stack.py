@@ -9,23 +9,28 @@ from mpilaunch.cli.types import Option
 from mpilaunch.cli.verbs import AS_JSON, show
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, name_ranks, parse_numbers
+from mpilaunch.job.hangs.autopsy import nccl_lines
 
 SUMMARY = "show the stacks of a job's ranks"
-USAGE = "mpilaunch stack JOB [--ranks RANKS] [--json]"
+USAGE = "mpilaunch stack JOB [--ranks RANKS] [--nccl] [--json]"
 
 
-def main(job: str, ranks: str | None, json: bool) -> int:
+def main(job: str, ranks: str | None, nccl: bool, json: bool) -> int:
     """Print the stacks; return the exit code; raises LaunchError."""
     from mpilaunch.cli.jobs import tables
     from mpilaunch.head.control import client
 
     chosen = None if ranks is None else set(parse_numbers(Span.of(ranks, "--ranks")))
-    rows = client.ask(client.find(job), "stacks")["ranks"]
+    answer = client.ask(client.find(job), "stacks", nccl=nccl)
+    rows = answer["ranks"]
     if chosen is not None:
         if missing := chosen - {row["rank"] for row in rows}:
             raise UsageError("option-value", f"the job has no {name_ranks(sorted(missing))}")
         rows = [row for row in rows if row["rank"] in chosen]
-    return show({"ranks": rows}, tables.stacks_as_text(rows), as_json=json)
+    report = nccl_lines(answer["nccl"])
+    if nccl and not report:
+        report = ["NCCL gives no report: it needs NCCL 2.24 in a rank, and NCCL_RAS_ENABLE not 0"]
+    return show({"ranks": rows, "nccl": answer["nccl"]}, [*tables.stacks_as_text(rows), *report], as_json=json)
 
 
 COMMAND = click.Command(
@@ -33,6 +38,7 @@ COMMAND = click.Command(
     params=[
         click.Argument(["job"]),
         Option(LOOK, "--ranks", "RANKS", "only these ranks, such as 0-3,8", configurable=False),
+        Option(LOOK, "--nccl", "", "ask NCCL too which ranks lag behind", configurable=False),
         AS_JSON,
     ],
     callback=main,

@@ -31,11 +31,11 @@ class Observations:
         self._timers, self._send = timers, send
         self._reading: Reading | None = None
 
-    def begin(self, ranks: dict[int, int]) -> None:
-        """Look at the ranks now, and once more; then tell the head."""
+    def begin(self, ranks: dict[int, int], *, ask_nccl: bool) -> None:
+        """Look at the ranks now, and once more; then tell the head, with the report of NCCL if asked."""
         look, until = Look(ranks), time.monotonic() + READ_SECONDS
         if self._reading is None or self._reading.is_done:
-            self._reading = Reading(ranks)
+            self._reading = Reading(ranks, ask_nccl=ask_nccl)
         self._timers.set("observe", BETWEEN, lambda: self._tell(look, until))
 
     def unread(self, pids: Iterable[int]) -> list[int]:
@@ -50,4 +50,4 @@ class Observations:
             return
         while self._reading.found:
             self._send(self._reading.found.pop(0))
-        self._send({"type": "observed", "ranks": look.again()})
+        self._send({"type": "observed", "ranks": look.again(), "nccl": self._reading.nccl})

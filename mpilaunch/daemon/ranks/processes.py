@@ -71,12 +71,12 @@ class Processes:
                 self._note_memory([pid])
                 reaper.signal_group(pid, signal.SIGKILL)
 
-    def observe(self, send: Callable[[dict[str, Any]], None]) -> None:
-        """Send what the ranks do, after a second look."""
+    def observe(self, send: Callable[[dict[str, Any]], None], *, ask_nccl: bool) -> None:
+        """Send what the ranks do, after a second look, and the report of NCCL if asked."""
         from mpilaunch.daemon.observe.observations import Observations  # most jobs end before
 
         self._observations = self._observations or Observations(self._timers, send)
-        self._observations.begin(self.ranks)
+        self._observations.begin(self.ranks, ask_nccl=ask_nccl)
 
     def end(self, steps: list[list[float]], shared: bool = False, stacks: bool = False) -> None:
         """Send the signal of each step, wait its seconds after each, and at last kill.

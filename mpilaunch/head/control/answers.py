@@ -49,12 +49,18 @@ async def job(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str,
 
 async def ranks(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
     """Return what each rank does."""
-    return {"ranks": await _running(subject).look(stacks=False)}
+    running = _running(subject)
+    return {"ranks": running.rows(await running.look())}
 
 
 async def stacks(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Return what each rank does, with the stacks of its processes."""
-    return {"ranks": await _running(subject).look(stacks=True)}
+    """Return what each rank does, with the stacks of its processes, and the report of NCCL if asked."""
+    running = _running(subject)
+    look = await running.look(ask_nccl=message["nccl"])
+    rows = running.rows(look)
+    for row in rows:
+        row["processes"] = [process.as_data() for process in look.stacks.get(row["rank"], ())]
+    return {"ranks": rows, "nccl": look.nccl}
 
 
 async def signal(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:

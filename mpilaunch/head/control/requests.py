@@ -46,7 +46,7 @@ REQUESTS = {
         ),
     ),
     "ranks": Row(having(), having(ranks=listed(_rank))),
-    "stacks": Row(having(), having(ranks=listed(both(_rank, having(processes=listed(_process)))))),
+    "stacks": Row(having(nccl=flag), having(ranks=listed(both(_rank, having(processes=listed(_process)))), nccl=text)),
     "signal": Row(having(signal=messages.signal, ranks=maybe(listed(row(whole, whole)))), having(ranks=listed(whole))),
     "end": Row(having(), having(exit_code=whole, cause=text)),
     "stop": Row(having(now=flag), having(exit_code=whole, cause=text, lost=listed(text), swept=flag)),

@@ -65,15 +65,14 @@ class RunningJob:
         for index, chosen in of_node.items():
             self._daemons.links[index].send({"type": "signal", "signal": number, "ranks": chosen})
 
-    async def look(self, *, stacks: bool) -> list[dict[str, Any]]:
-        """Return a row for each rank, with what it does now, and with the stacks of its processes of Python if asked."""
-        look = await asyncio.shield(self._looks.begin())
+    async def look(self, *, ask_nccl: bool = False) -> Seen:
+        """Look at the ranks."""
+        return await asyncio.shield(self._looks.begin(ask_nccl=ask_nccl))
+
+    def rows(self, look: Seen) -> list[dict[str, Any]]:
+        """Return a row for each rank, with what it does."""
         seen = {each.rank: each for each in look.observed}
-        rows = [self._row(rank, state, seen.get(rank), look) for rank, state in self._state.states.items()]
-        if stacks:
-            for row in rows:
-                row["processes"] = [process.as_data() for process in look.stacks.get(row["rank"], ())]
-        return rows
+        return [self._row(rank, state, seen.get(rank), look) for rank, state in self._state.states.items()]
 
     def _row(self, rank: int, state: str, seen: Observed | None, look: Seen) -> dict[str, Any]:
         end = self._state.ends.get(rank)

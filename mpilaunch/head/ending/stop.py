@@ -108,6 +108,7 @@ class Stop:
         wait = self._deadlines.grace / max(1, len(signals))
         if self.limit.reached:
             self._output.expect_dumps(self.limit.stacks)
+            self._output.say(self.limit.nccl)
         for link in self._daemons.links.values():
             steps = [[int(number), wait] for number in signals]
             link.send({"type": "stop", "steps": steps, "shared": shared, "stacks": self.limit.reached})

@@ -95,7 +95,7 @@ class TimeLimit:
             self._timers["hang"] = asyncio.get_running_loop().call_later(later, self._watch)
 
     def _strike(self, outcome: Verdict) -> None:
-        self.looks.begin().add_done_callback(partial(self._end, outcome))
+        self.looks.begin(ask_nccl=True).add_done_callback(partial(self._end, outcome))
 
     def _end(self, outcome: Verdict, look: asyncio.Future[Seen]) -> None:
         if self._take(look):
@@ -125,6 +125,15 @@ class TimeLimit:
         from mpilaunch.job.hangs.stacks import as_text
 
         return {rank: as_text(processes) for rank, processes in self._seen.stacks.items()}
+
+    @property
+    def nccl(self) -> str:
+        """The report of NCCL at that time as lines of text, "" without one."""
+        if self._seen is None:
+            return ""
+        from mpilaunch.job.hangs.autopsy import nccl_lines
+
+        return "".join(f"{line}\n" for line in nccl_lines(self._seen.nccl))
 
     def explain(self, verdict: Verdict) -> Verdict:
         """Return the verdict of a job with what its ranks did when it reached a limit, or when the first one failed."""

@@ -91,7 +91,10 @@ DAEMON_MESSAGES: Table = {
     ),
     "listens": ("running", having(rank=whole, port=short)),
     "stack": ("running finished", having(rank=whole, processes=listed(_process))),
-    "observed": ("running finished", having(ranks=listed(row(whole, whole, path, seconds, path, whole, seconds, whole)))),
+    "observed": (
+        "running finished",
+        both(having(ranks=listed(row(whole, whole, path, seconds, path, whole, seconds, whole))), perhaps(nccl=text)),
+    ),
     "collective": ("running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text)))),
     "ask": ("running finished", having(id=whole, request=text)),
     "answer": ("preparing running finished", having(id=whole, error=text)),

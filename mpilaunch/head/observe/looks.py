@@ -27,11 +27,12 @@ LONGEST_LOOK = 3.0
 
 class Seen(NamedTuple):
     """What a look has found: the ranks that ran, those of which their nodes have told nothing in time, and of a rank in which
-    Python runs the processes with their stacks."""
+    Python runs the processes with their stacks, and the report of NCCL, if it was asked and gave one."""
 
     observed: list[Observed]
     unknown: list[int]
     stacks: dict[int, list[Process]]
+    nccl: str
 
 
 class Looks:
@@ -47,19 +48,21 @@ class Looks:
         self._awaited: set[int] = set()
         self._observed: dict[int, Observed] = {}
         self._stacks: dict[int, list[Process]] = {}
+        self._nccl = ""
         self._seen: asyncio.Future[Seen] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> asyncio.Future[Seen]:
-        """Ask the nodes; return what they will have told, LONGEST_LOOK later at the latest."""
+    def begin(self, *, ask_nccl: bool = False) -> asyncio.Future[Seen]:
+        """Ask the nodes, and NCCL on one of them; return what they will have told, LONGEST_LOOK later at the latest."""
         if self._seen is not None and not self._seen.done():
             return self._seen
         loop = asyncio.get_running_loop()
-        self._seen, self._observed, self._stacks = loop.create_future(), {}, {}
+        self._seen, self._observed, self._stacks, self._nccl = loop.create_future(), {}, {}, ""
         self._awaited = {index for index in self._daemons.links if self._living(index)}
+        first = min(self._awaited, default=None)  # NCCL in any rank reports on all
         for index in self._awaited:
             self._unanswered[index] += 1
-            self._daemons.links[index].send({"type": "observe"})
+            self._daemons.links[index].send({"type": "observe", "nccl": ask_nccl and index == first})
         self._timer = loop.call_later(LONGEST_LOOK if self._awaited else 0.0, self._end)
         return self._seen
 
@@ -103,6 +106,7 @@ class Looks:
                 silent, read = self._silence(rank), self._stacks.get(rank, [])
                 where = (place_of(read), all(process.steady for process in read[:1]))
                 self._observed[rank] = Observed(rank, state, cpus, wait, silent, pid, processes, seconds, memory, *where)
+        self._nccl = self._nccl or message.get("nccl", "")
         self._awaited.discard(index)
         if not self._awaited:
             self._end()
@@ -116,4 +120,4 @@ class Looks:
         unknown = [rank for index in self._awaited for rank in self._living(index)]
         self._awaited = set()
         if self._seen is not None:
-            settle(self._seen, Seen(list(self._observed.values()), unknown, self._stacks))
+            settle(self._seen, Seen(list(self._observed.values()), unknown, self._stacks, self._nccl))

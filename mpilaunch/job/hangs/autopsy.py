@@ -94,6 +94,11 @@ def autopsy(observed: Sequence[Observed], hosts: Mapping[int, str], unknown: Col
     return lines if left <= 0 else [*lines[:MOST_LINES], f"and {left} more groups of ranks"]
 
 
+def nccl_lines(report: str) -> list[str]:
+    """Return the report of NCCL in lines for the user, none without one."""
+    return ["the report of NCCL:", *(f"    {printable(line)}" for line in report.splitlines())] if report else []
+
+
 def ranks_on(ranks: Sequence[int], hosts: Mapping[int, str]) -> str:
     """Return "ranks 0-5 on node[01-03]"."""
     return f"{name_ranks(ranks)} on {fold(dict.fromkeys(hosts[rank] for rank in ranks))}"
