@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import pytest
 
+from tests.support.failures import SIGNALS, proves
 from tests.support.hosts import Hosts
 from tests.support.launching import (
     MPILAUNCH,
@@ -119,6 +120,10 @@ def test_following_shows_what_comes_and_ends_with_the_job(tmp_path: Path) -> Non
     assert done.code == 0 and done.lines[-2:] == ["went on"] * 2
 
 
+@proves(
+    "terminal-gone", SIGNALS, "the terminal of a detached job is closed", finder="nobody", says="nothing", code="the job's",
+    within=10,
+)  # fmt: skip
 def test_it_outlives_its_terminal(tmp_path: Path) -> None:
     """A shell on a terminal of its own starts the job; then the terminal goes."""
     shell, terminal = pty.fork()
@@ -162,6 +167,10 @@ def test_what_a_script_reads_is_not_taken_from_it(tmp_path: Path, words: tuple[s
         assert script_input.read() == (b"" if gets else LIST)
 
 
+@proves(
+    "detached-killed", SIGNALS, "SIGKILL to the mpilaunch of a detached job", finder="the process that keeps it",
+    says="`error[job-gone]: the mpilaunch of job ID was killed by signal 9`, to `mpilaunch wait ID`", code="137", within=10,
+)  # fmt: skip
 def test_a_killed_head_is_told(tmp_path: Path) -> None:
     job = detached(tmp_path, *sh(STAY))
     ranks = pids(tmp_path)
