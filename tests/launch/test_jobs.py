@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.support.launching import (
     kill_hard,
     launching,
     living,
+    open_files,
     sh,
     wait_for_files,
     wait_gone,
@@ -275,6 +277,29 @@ def test_an_id_may_be_shortened_while_it_means_one_job(tmp_path: Path) -> None:
             (tmp_path / "go").touch()
             assert finish(second).code == 0
         assert finish(process).code == 0
+
+
+@pytest.mark.parametrize("who", ["head", "daemon"])
+def test_a_look_ends_with_its_head_or_daemon(tmp_path: Path, who: str) -> None:
+    name = a_name()
+    with launching("-np", "2", "--name", name, "--reconnect-timeout", "0", *sh(STAY), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 2)
+        guard, daemon = guard_and_daemon(process.pid)
+        os.kill(daemon, signal.SIGSTOP)  # so that the look is under way
+        with launching("stack", name) as asking:
+            wait_until(lambda: any("socket:" in file for file in open_files(asking.pid)), "it asks")
+            time.sleep(0.3)
+            os.kill(process.pid if who == "head" else daemon, signal.SIGKILL)
+            told = finish(asking)
+        if who == "head":
+            os.kill(daemon, signal.SIGCONT)
+        done = finish(process)
+        wait_gone(*ranks, guard)
+    if who == "head":
+        assert told.code == 1 and told.words.startswith("error[job-gone]: the mpilaunch of job ")
+    else:
+        assert done.code == 125 and "error[node-lost]: localhost: lost: " in done.words
+        assert (told.code, told.words) == (0, "") or told.words.startswith("error[job-")
 
 
 def test_what_is_sent_to_the_socket_never_harms_the_job(tmp_path: Path) -> None:
