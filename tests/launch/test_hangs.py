@@ -119,6 +119,17 @@ def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quie
     assert (done.code, done.lines, done.words) == (0, ["went on"] * 3, "")
 
 
+def test_a_quit_names_the_verb_that_shows_stacks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLEEPER)
+    with launching("-np", "2", "--timeout", "20", sys.executable, "train.py", cwd=tmp_path) as process:
+        assert process.stdout is not None and [process.stdout.readline() for _ in range(2)] == [b"begins\n"] * 2
+        process.send_signal(signal.SIGQUIT)
+        shown = said(process, b"their stacks: mpilaunch stack ").decode()
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+    assert "rank 1 on localhost: in load_batch (train.py:5), no output for " in shown
+
+
 @proves(
     "quit-ends", SIGNALS, "the same twice within 2 s", finder="the head", says="`error[interrupted]: SIGQUIT to mpilaunch`",
     code="131", within=10,

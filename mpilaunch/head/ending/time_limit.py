@@ -43,7 +43,7 @@ class TimeLimit:
     def __init__(
         self, job: JobSpec, ranks: Ranks, state: JobState, output: OutputForwarder, looks: Looks, ask: Callable[[Verdict], None]
     ) -> None:
-        self._deadlines, self._spent = job.deadlines, job.time_spent
+        self._deadlines, self._spent, self._run_id = job.deadlines, job.time_spent, job.run_id
         self._ranks, self._state, self._output, self.looks, self._ask = ranks, state, output, looks, ask
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._heard = 0.0
@@ -72,7 +72,8 @@ class TimeLimit:
 
         def seen(look: asyncio.Future[Seen]) -> None:
             if not look.cancelled():
-                for line in self._lines(look.result()) or ["no rank runs"]:
+                stacks = [f"their stacks: mpilaunch stack {self._run_id}"] if look.result().stacks else []
+                for line in (*(self._lines(look.result()) or ["no rank runs"]), *stacks):
                     say(f"    {line}")
 
         self.looks.begin().add_done_callback(seen)
