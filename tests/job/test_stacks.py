@@ -98,3 +98,6 @@ def test_the_stacks_of_a_rank_as_text() -> None:
         for text in (f"{title} (most recent call first):", f'  File "/home/ann/train.py", line 8 in {name}', module)
     ]
     assert (place_of([]), as_text([])) == ("", "")
+    embedded = [Process.of(1, True, [[], [["/home/ann/a.py", 3, "poll"]]]), process(2, "load")]
+    assert place_of(embedded) == ""
+    assert as_text(embedded).startswith('Thread (most recent call first):\n  File "/home/ann/a.py"')

@@ -127,7 +127,7 @@ def as_text(processes: Sequence[Process]) -> str:
 
 
 def _thread_lines(whose: str, stacks: Sequence[Stack]) -> Iterator[str]:
-    for (is_main, frames), count in Counter((stack.current, stack.frames) for stack in stacks).items():
+    for (is_main, frames), count in Counter((stack.current, stack.frames) for stack in stacks if stack.frames).items():
         title = whose + ("main thread" if is_main else "thread" if count == 1 else f"{count} threads")
         yield f"{title[0].upper()}{title[1:]} (most recent call first):"
         for frame in frames:
@@ -144,7 +144,7 @@ def place_in(stderr: bytes) -> str:
 
 
 def _place_of(stacks: Sequence[Stack]) -> str:
-    if not stacks:
+    if not stacks or not stacks[0].frames:
         return ""
     rank, *workers = stacks
     busy = filter(_is_in_users_code, map(_of_worker, workers))

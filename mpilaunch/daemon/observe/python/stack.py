@@ -37,7 +37,8 @@ _TAGS = 7
 def stacks_of(pid: int) -> tuple[bool, list[list[Frame]]]:
     """Return whether two reads were alike, and the stacks of the threads that run Python, the main one and inner calls first.
 
-    Raises Unreadable where it has no interpreter that is known, where it may not be read, and where it changes too quickly.
+    The stack of the main thread is empty where only others run Python. Raises Unreadable where the process has no interpreter
+    that is known, where it may not be read, and where it changes too quickly.
     """
     with Memory(pid) as memory:
         runtime = find_runtime(pid, memory)
@@ -75,8 +76,8 @@ class _Reader:
                 found.append(self._frames(self._innermost(thread)))
                 thread = self._memory.word(thread + self._at.thread.next)
             interpreter = self._memory.word(interpreter + self._at.interpreters.next)
-        # New threads and interpreters stand in front.
-        return [frames for frames in reversed(found) if frames]
+        # New threads and interpreters stand in front. The main thread has its place also where it runs no Python.
+        return [frames for index, frames in enumerate(reversed(found)) if frames or not index] if any(found) else []
 
     def _innermost(self, thread: int) -> int:
         _, place, holder = self._at.thread
