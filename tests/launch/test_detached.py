@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -30,6 +29,7 @@ from tests.support.launching import (
     wait_until,
 )
 from tests.support.processes import everything, ours
+from tests.support.terminals import terminal
 
 STAY = "echo out $RANK; echo err $RANK >&2; echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.05; done; echo went on"
 
@@ -126,17 +126,12 @@ def test_following_shows_what_comes_and_ends_with_the_job(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_it_outlives_its_terminal(tmp_path: Path) -> None:
     """A shell on a terminal of its own starts the job; then the terminal goes."""
-    shell, terminal = pty.fork()
-    if shell == 0:
-        os.chdir(tmp_path)
-        command = f"{' '.join(MPILAUNCH)} --detach -np 2 sh -c '{STAY}'; sleep 60"
-        os.execve("/bin/sh", ["sh", "-c", command], environment())
+    command = f"{' '.join(MPILAUNCH)} --detach -np 2 sh -c '{STAY}'; echo started; sleep 60"
+    with terminal("sh", "-c", command, cwd=tmp_path) as screen:
+        said = screen.read_until(b"started\r\n")
+        screen.close()
+        assert screen.process.wait(timeout=20) == -signal.SIGHUP
     ranks = pids(tmp_path)
-    said = b""
-    while not re.search(rb"[0-9a-f]{16}\r\n", said):
-        said += os.read(terminal, 4096)
-    os.close(terminal)
-    os.waitpid(shell, 0)
     time.sleep(0.3)
     assert all(os.path.exists(f"/proc/{pid}") for pid in ranks)
     (job,) = [each for each in jobs()["jobs"] if each["state"] == "running" and each["id"].encode() in said]

@@ -17,9 +17,22 @@ import pytest
 
 from tests.support.failures import LIMITS, SIGNALS, proves
 from tests.support.hosts import Hosts
-from tests.support.launching import finish, launch, launching, sh, state, stopped, wait_for_files, wait_gone, wait_until
+from tests.support.launching import (
+    MPILAUNCH,
+    finish,
+    launch,
+    launching,
+    living,
+    sh,
+    state,
+    stopped,
+    wait_for_files,
+    wait_gone,
+    wait_until,
+)
 from tests.support.nccl import SERVER
 from tests.support.pythons import PYTHONS
+from tests.support.terminals import terminal
 from tests.support.torches import torch_on, torch_python
 
 WAIT = "mkfifo fifo-$RANK; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
@@ -128,6 +141,19 @@ def test_a_quit_names_the_verb_that_shows_stacks(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         finish(process)
     assert "rank 1 on localhost: in load_batch (train.py:5), no output for " in shown
+
+
+def test_the_keys_of_a_terminal_show_what_ranks_do_and_end_the_job(tmp_path: Path) -> None:
+    program = sh("echo $$ > pid-$RANK; exec sleep 100")
+    with terminal(*MPILAUNCH, "-np", "2", *map(str, program), cwd=tmp_path) as screen:
+        ranks = pids(tmp_path, 2)
+        screen.type(b"\x1c")  # Ctrl-\
+        screen.read_until(b"ranks 0-1 on localhost: idle, waits")
+        assert all(map(living, ranks))
+        screen.type(b"\x03")  # Ctrl-C
+        screen.read_until(b"[interrupted]: SIGINT to mpilaunch")  # "error" is coloured
+        assert screen.process.wait(timeout=20) == 130
+        wait_gone(*ranks)
 
 
 @proves(
