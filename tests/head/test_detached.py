@@ -60,8 +60,8 @@ def test_the_oldest_output_is_dropped_with_a_mark(tmp_path: Path, monkeypatch: p
         dropped = list[bool]()
         for index, line in enumerate(lines):
             data = encode(1, 0, line)
-            writer.write(data[:7])
-            writer.write(data[7:])
+            writer.write_pieces(data[:7])
+            writer.write_pieces(data[7:])
             if index == 50:
                 assert texts(segments.read(opened, None, lambda: dropped.append(True))) == lines[:51] and not dropped
         kept = texts(segments.read(opened, None, lambda: dropped.append(True)))
@@ -84,6 +84,15 @@ def test_new_output_is_followed_through_its_files(tmp_path: Path, monkeypatch: p
             return not left
 
         assert texts(segments.read(opened, ended, lambda: None)) == expected
+
+
+def test_words_of_mpilaunch_come_between_records_and_not_into_them(tmp_path: Path) -> None:
+    with directory(tmp_path) as opened:
+        writer, record = segments.SegmentWriter(opened), encode(1, 0, b"of a rank\n")
+        writer.write_pieces(record + record[:12])
+        writer.write(encode(2, NO_RANK, b"note\n"))
+        writer.write_pieces(record[12:] + record[:5])  # and then it is killed
+        assert texts(segments.read(opened, None, lambda: None)) == [b"of a rank\n", b"note\n", b"of a rank\n"]
 
 
 ABOUT: dict[str, Any] = {"id": "1a2b3c4d5e6f7081", "name": "n", "program": ["p"], "ranks": 1, "nodes": ["a"], "began": 1.0}
@@ -142,6 +151,14 @@ def test_a_place_that_others_may_enter_is_refused(state: Path) -> None:
     with pytest.raises(UsageError) as raised:
         keep("1a00000000000000")
     assert raised.value.reference == "detach-place"
+
+
+def test_a_user_without_a_home_has_no_such_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user id that nobody knows
+    assert place.all_kept() == [] and place.find("night") is None
+    with pytest.raises(UsageError, match="this user has no home directory"):
+        keep("1a00000000000000")
 
 
 SESSION = "0::/user.slice/user-1000.slice/session-3.scope\n"

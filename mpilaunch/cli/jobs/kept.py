@@ -26,8 +26,8 @@ def detach(job: JobSpec, console: Console) -> tuple[JobSpec, int | None]:
     """
     from mpilaunch.head.control.client import has_started
 
-    folder = os.path.join(place.top(), job.run_id)
     code = keeper.detach(job, lambda: has_started(job.run_id))
+    folder = os.path.join(place.top(), job.run_id)
     if code is None:
         console.leave_terminal()
         return job._replace(report_file=job.report_file or os.path.join(folder, place.REPORT)), None

@@ -133,8 +133,12 @@ def _copy(directory: int, head: int, records: int, text: int) -> tuple[int, str]
             data = os.read(source, BLOCK)
             if not data:
                 sources.remove(source)
+                continue
             try:
-                writer.write(data if source == records or not data else encode(2, NO_RANK, data))
+                if source == records:
+                    writer.write_pieces(data)
+                else:
+                    writer.write(encode(2, NO_RANK, data))
             except OSError as error:
                 lost = lost or str(error.strerror)
     return os.waitpid(head, 0)[1] if status is None else status, lost

@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -69,17 +68,20 @@ class Kept(NamedTuple):
 
 
 def top() -> str:
-    """Return the directory of this user's detached jobs on this host."""
+    """Return the directory of this user's detached jobs on this host; raises OSError where there is no home for it."""
     states = os.environ.get("XDG_STATE_HOME", "")
-    states = states if os.path.isabs(states) else os.path.join(str(Path.home()), ".local", "state")
+    states = states if os.path.isabs(states) else os.path.join(os.path.expanduser("~"), ".local", "state")
+    if not os.path.isabs(states):
+        raise FileNotFoundError("this user has no home directory")
     return os.path.join(states, "mpilaunch", socket.gethostname().replace("/", "_"))
 
 
 @contextmanager
 def new(about: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """Make the directory of a job; yield its path and a descriptor of it; raises UsageError."""
-    folder = os.path.join(top(), about["id"])
+    folder = "no place"
     try:
+        folder = os.path.join(top(), about["id"])
         safe_files.make_directory(top())
         with safe_files.private_directory(folder, make=True) as directory:
             write(directory, JOB, about)

@@ -25,21 +25,23 @@ def _name(number: int) -> str:
 
 
 class SegmentWriter:
-    """Writes records, given in pieces of any size, into files of a directory; raises OSError."""
+    """Writes records into files of a directory; raises OSError."""
 
     def __init__(self, directory: int) -> None:
         self._directory, self._number, self._size = directory, 0, 0
         self._file = -1
         self._rest = bytearray()
 
-    def write(self, data: bytes) -> None:
+    def write_pieces(self, data: bytes) -> None:
+        """Write records that come in pieces of any size, each when it is whole."""
         self._rest += data
         end = whole(self._rest)
         if end:
-            self._write(bytes(self._rest[:end]))
+            self.write(bytes(self._rest[:end]))
             del self._rest[:end]
 
-    def _write(self, records: bytes) -> None:
+    def write(self, records: bytes) -> None:
+        """Write whole records."""
         if self._file < 0 or self._size + len(records) > LARGEST:
             self._begin()
         write_all(self._file, records)
