@@ -149,6 +149,14 @@ def test_an_interrupt_during_the_start_ends_the_job(tmp_path: Path) -> None:
     assert done.code == 130 and "error[interrupted]: SIGINT to mpilaunch" in done.words
 
 
+def test_standard_descriptors_may_be_closed(tmp_path: Path) -> None:
+    command = f"exec 0<&- 1>&- 2>&-; {' '.join(MPILAUNCH)} --detach --name closed -np 1 sh -c 'echo out; echo err >&2'"
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment(), timeout=60, check=False).returncode == 0
+    assert run("wait", "closed").code == 0
+    kept = run("logs", "closed")
+    assert (kept.out, kept.err) == (b"out\n", b"err\n")
+
+
 LIST = b"of the script\n"
 
 

@@ -44,10 +44,13 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
         "id": job.run_id, "name": job.name or "", "program": list(job.apps[0].program), "ranks": len(job.job_map.placements),
         "nodes": [job.allocation.nodes[index].name for index in job.job_map.nodes], "began": time.time(),
     }  # fmt: skip
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass  # with `>&-`, a pipe would get the number of a standard descriptor
+    os.close(descriptor)
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.flush()
     with place.new(about) as (_, directory):
         ended, tells = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # until each process is ready for them
         keeper = os.fork()
         if keeper:
