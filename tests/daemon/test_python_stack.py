@@ -19,7 +19,7 @@ import pytest
 from mpilaunch.daemon.observe.python import stack
 from mpilaunch.daemon.observe.python.layout import COOKIE, DESCRIPTION_BYTES, LAYOUTS, described
 from mpilaunch.daemon.observe.python.memory import LARGEST, Memory, Unreadable
-from mpilaunch.daemon.observe.python.runtime import Runtime
+from mpilaunch.daemon.observe.python.runtime import Runtime, version_in
 from mpilaunch.daemon.observe.python.stack import MOST_FRAMES, MOST_THREADS, stacks_of
 from tests.support.launching import state, wait_until
 from tests.support.pythons import PYTHONS, each_python
@@ -151,6 +151,20 @@ def test_deep_stacks_are_cut_and_a_process_that_runs_is_read() -> None:
         wait_until(lambda: stacks_of(process.pid)[1][0][0] == ("<string>", 5, "f"), "it runs")
         _, (frames,) = stacks_of(process.pid)
         assert len(frames) == MOST_FRAMES and frames[1:] == [("<string>", 3, "f")] * (MOST_FRAMES - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("python3.10", (3, 10)),
+        ("libpython3.9.so.1.0", (3, 9)),
+        ("libpython3.12.so", (3, 12)),
+        *((name, (0, 0)) for name in ("python", "python3", "python2.7", "python3.10d", "libpython3.so", "libpython3.9.so.d")),
+        *((name, (0, 0)) for name in ("python3.x", "xpython3.9", "python3.99999", "libpython3.9-x86_64.so.1.0", "")),
+    ],
+)
+def test_versions_in_the_names_of_interpreters(name: str, version: tuple[int, int]) -> None:
+    assert version_in(name) == version
 
 
 def test_what_has_no_interpreter_is_told() -> None:

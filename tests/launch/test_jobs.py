@@ -25,6 +25,7 @@ from tests.support.hosts import Hosts
 from tests.support.launching import (
     MPILAUNCH,
     Launched,
+    children,
     finish,
     guard_and_daemon,
     kill_hard,
@@ -131,6 +132,7 @@ def test_the_stacks_of_a_job_are_shown_and_it_runs_on(tmp_path: Path) -> None:
     words = ("-np", "3", "--name", name, sys.executable, "work.py", ":", "-np", "1", *sh(STAY))
     with launching(*words, cwd=tmp_path) as process:
         ranks = pids(tmp_path, 4)
+        assert set(ranks) <= set(children(guard_and_daemon(process.pid)[1])), "as ptrace_scope 1 of Yama wants it"
         lines = verb("stack", name).out.decode().splitlines()
         odd = lines.index(next(line for line in lines if line.startswith("rank 2 on localhost: in load_batch (work.py:")))
         same = lines.index(next(line for line in lines if line.startswith("ranks 0-1 on localhost: in <module> (work.py:")))

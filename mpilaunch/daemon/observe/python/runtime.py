@@ -54,7 +54,7 @@ def find_runtime(pid: int, memory: Memory) -> Runtime:
             number = memory.word(places[VERSION])
             version = number >> 24 & 255, number >> 16 & 255
         else:
-            version = _version_in(os.path.basename(path))
+            version = version_in(os.path.basename(path))
         layout = LAYOUTS.get(version)
         if layout is None and version > max(LAYOUTS):
             layout = described(memory.read(places[RUNTIME], DESCRIPTION_BYTES))
@@ -77,12 +77,12 @@ def _mapped(pid: int, program: str) -> list[tuple[str, int]]:
         fields = row.split(None, 5)
         if len(fields) == 6 and fields[2].strip(b"0") == b"":
             path = os.fsdecode(fields[5])
-            if path == program or _version_in(os.path.basename(path)) != (0, 0):
+            if path == program or version_in(os.path.basename(path)) != (0, 0):
                 found.setdefault(path, int(fields[0].partition(b"-")[0], 16))
     return sorted(found.items(), key=lambda item: item[0] == program)
 
 
-def _version_in(name: str) -> tuple[int, int]:
+def version_in(name: str) -> tuple[int, int]:
     """Return the version in the name of an interpreter or of its library, such as libpython3.9.so.1.0; (0, 0) without one."""
     stem, _, rest = name.partition(".so")
     minor = stem.partition("python3.")[2]
