@@ -148,6 +148,17 @@ def parse_numbers(span: Span) -> tuple[int, ...]:
     return tuple(number for numbers, _ in _read_ranges(span) for number in numbers)
 
 
+def ranges_of(numbers: Iterable[int]) -> list[list[int]]:
+    """Return the first and last numbers of the ascending ranges that the distinct numbers are."""
+    ranges: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
+
+
 def fold_numbers(numbers: Iterable[int]) -> str:
     """Return the distinct numbers as ascending ranges: `0-2,4`."""
     return ",".join(_folded(numbers, 0))
@@ -229,12 +240,4 @@ def _fold_row(before: str, texts: list[str], after: str) -> Iterator[str]:
 
 def _folded(numbers: Iterable[int], width: int) -> list[str]:
     """Return ascending items like `01-30` and `32`."""
-    items: list[list[str]] = []
-    before = None
-    for number in sorted(set(numbers)):
-        if before is not None and number == before + 1:
-            items[-1][1:] = [str(number).zfill(width)]
-        else:
-            items.append([str(number).zfill(width)])
-        before = number
-    return ["-".join(item) for item in items]
+    return ["-".join(str(end).zfill(width) for end in dict.fromkeys(ends)) for ends in ranges_of(numbers)]

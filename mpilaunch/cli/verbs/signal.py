@@ -10,7 +10,7 @@ from mpilaunch.cli.options import LOOK
 from mpilaunch.cli.types import Option
 from mpilaunch.cli.verbs import AS_JSON, show
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import Span, fold_numbers, name_ranks, parse_numbers
+from mpilaunch.hosts.nodeset import Span, name_ranks, parse_numbers, ranges_of
 from mpilaunch.job.state import signal_name
 from mpilaunch.text import did_you_mean, is_whole_number
 
@@ -24,9 +24,8 @@ def main(job: str, signal: str, ranks: str | None, json: bool) -> int:
     from mpilaunch.head.control import client
 
     number = signal_number(signal)
-    chosen = None if ranks is None else fold_numbers(parse_numbers(Span.of(ranks, "--ranks"))).split(",")
-    spans = None if chosen is None else [[int(end) for end in (span.split("-") * 2)[:2]] for span in chosen]
-    answer = client.ask(client.find(job), "signal", signal=number, ranks=spans)
+    chosen = None if ranks is None else ranges_of(parse_numbers(Span.of(ranks, "--ranks")))
+    answer = client.ask(client.find(job), "signal", signal=number, ranks=chosen)
     return show(answer, [f"{signal_name(number)} sent to {name_ranks(answer['ranks'])}"], as_json=json)
 
 
