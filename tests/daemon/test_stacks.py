@@ -102,7 +102,7 @@ def test_workers_are_read_after_their_rank(tmp_path: Path, method: str) -> None:
 def read(pid: int) -> list[Process]:
     reading = Reading({pid: 0}, ask_nccl=False)
     wait_until(lambda: reading.is_done, "all are read")
-    return [Process.of(**process) for message in reading.found for process in message["processes"]]
+    return [Process.of(process) for message in reading.found for process in message["processes"]]
 
 
 def line_of(words: str) -> int:

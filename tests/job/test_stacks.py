@@ -85,10 +85,11 @@ def test_a_dump_of_stacks_leaves_the_reason_before_it() -> None:
 def test_the_stacks_of_a_rank_as_text() -> None:
     def process(pid: int, *threads: str) -> Process:
         outer = ["/home/ann/\x1b[2J.py", 0, "<module>"]
-        return Process.of(pid, True, [[["/home/ann/train.py", 8, name], outer] for name in threads])
+        stacks = [[["/home/ann/train.py", 8, name], outer] for name in threads]
+        return Process.of({"pid": pid, "steady": True, "threads": stacks})
 
     rank = [process(1, "step", "pool", "other", "pool"), process(2, "load"), process(3, "load")]
-    assert [Process.of(**each.as_data()) for each in rank] == rank
+    assert [Process.of(each.as_data()) for each in rank] == rank
     assert place_of(rank) == "step (train.py:8); a worker process in load (train.py:8)"
     module = '  File "/home/ann/\\x1b[2J.py", line ??? in <module>'
     titles = ["Main thread", "2 threads", "Thread", "2 worker processes: main thread"]
@@ -98,6 +99,7 @@ def test_the_stacks_of_a_rank_as_text() -> None:
         for text in (f"{title} (most recent call first):", f'  File "/home/ann/train.py", line 8 in {name}', module)
     ]
     assert (place_of([]), as_text([])) == ("", "")
-    embedded = [Process.of(1, True, [[], [["/home/ann/a.py", 3, "poll"]]]), process(2, "load")]
+    told = {"pid": 1, "steady": True, "threads": [[], [["/home/ann/a.py", 3, "poll"]]], "of a newer daemon": 1}
+    embedded = [Process.of(told), process(2, "load")]
     assert place_of(embedded) == ""
     assert as_text(embedded).startswith('Thread (most recent call first):\n  File "/home/ann/a.py"')

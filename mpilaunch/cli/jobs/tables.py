@@ -90,7 +90,7 @@ def stacks_as_text(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what ranks do and their stacks: equal ones together, the odd ones first, and last the ranks that do not run."""
     groups: dict[tuple[bool, str, str], list[Mapping[str, Any]]] = {}
     for rank in ranks:
-        stacks = as_text([Process.of(**process) for process in rank["processes"]])
+        stacks = as_text([Process.of(process) for process in rank["processes"]])
         groups.setdefault((not rank["alive"], rank["how"], stacks), []).append(rank)
     hosts = {rank["rank"]: rank["host"] for rank in ranks}
     lines: list[str] = []

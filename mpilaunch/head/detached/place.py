@@ -24,8 +24,8 @@ from mpilaunch.wire.messages import having, listed, maybe, seconds, text, whole
 
 KEPT_SECONDS = 86_400.0
 """Seconds after its end for which a job is kept."""
-LARGEST = 1 << 20
-"""Bytes of `job` and `end`."""
+LARGEST = 16 << 20
+"""Bytes of `job` and `end`; a command line has two million."""
 JOB, END, LOCK, REPORT = "job", "end", "lock", "report.json"
 _ID = re.compile("[0-9a-f]{16}")
 _CHECKS = {
@@ -108,7 +108,7 @@ def is_held(directory: int) -> bool:
     with suppress(OSError):
         lock = os.open(LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # two that look do not meet
         except BlockingIOError:
             return True
         finally:

@@ -87,7 +87,7 @@ class Looks:
             raise WireError("'stack' that was not asked for")
         self._ranks.check_rank(message["rank"], index)
         if index in self._awaited:
-            self._stacks[message["rank"]] = [Process.of(**process) for process in message["processes"]]
+            self._stacks[message["rank"]] = [Process.of(process) for process in message["processes"]]
 
     def take_observed(self, link: NodeLink, message: dict[str, Any]) -> None:
         """Take what the ranks of a node do; raises WireError for another node's."""

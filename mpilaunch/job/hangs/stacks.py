@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mpilaunch.text import printable
@@ -101,10 +101,11 @@ class Process(NamedTuple):
     stacks: tuple[Stack, ...]
 
     @classmethod
-    def of(cls, pid: int, steady: bool, threads: Sequence[Sequence[Sequence[Any]]]) -> Process:
-        """Return the process that a daemon tells of (docs/wire.md, `stack`)."""
-        stacks = (Stack(index == 0, "", tuple(Frame(*frame) for frame in frames)) for index, frames in enumerate(threads))
-        return cls(pid, steady, tuple(stacks))
+    def of(cls, data: Mapping[str, Any]) -> Process:
+        """Return the process that a daemon tells of (docs/wire.md, `stack`); a newer one may tell more."""
+        threads = enumerate(data["threads"])
+        stacks = (Stack(index == 0, "", tuple(Frame(*frame) for frame in frames)) for index, frames in threads)
+        return cls(data["pid"], data["steady"], tuple(stacks))
 
     def as_data(self) -> dict[str, Any]:
         """Return what `of` takes."""
