@@ -167,6 +167,24 @@ def test_versions_in_the_names_of_interpreters(name: str, version: tuple[int, in
     assert version_in(name) == version
 
 
+@pytest.mark.parametrize(("count", "depth"), [(60, 120), (200, 1)])
+def test_many_threads_are_cut(count: int, depth: int) -> None:
+    program = f"""
+import threading, time
+def f(n): f(n - 1) if n else (up.release(), time.sleep(100))
+up = threading.Semaphore(0)
+for _ in range({count}): threading.Thread(target=f, args=({depth},), daemon=True).start()
+for _ in range({count}): up.acquire()
+print("up", flush=True)
+time.sleep(100)
+"""
+    with running(sys.executable, "-c", program) as process:
+        line(process)
+        _, threads = stacks_of(process.pid)
+        assert len(threads) == MOST_THREADS or sum(map(len, threads)) == stack.MOST_CALLS
+        assert threads[0][-1] == ("<string>", 8, "<module>"), "the main thread is not what is cut"
+
+
 def test_what_has_no_interpreter_is_told() -> None:
     with running("sleep", "100") as process, pytest.raises(Unreadable, match="no interpreter"):
         stacks_of(process.pid)

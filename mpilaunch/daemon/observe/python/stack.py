@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     """File, line and function of a call."""
 
 MOST_INTERPRETERS, MOST_THREADS, MOST_FRAMES = 16, 64, 100
-"""Of a process, of an interpreter, and of a thread: the innermost ones."""
+"""Of a process; of an interpreter: the oldest ones; and of a thread: the innermost ones."""
+MOST_LISTED = 4096
+"""Threads of an interpreter that are counted to find the oldest."""
+MOST_CALLS = 2_000
+"""Of a process: the head reads what a node tells in one turn of its loop."""
 TRIES = 3
 """Reads of a process, to see one stack twice."""
 LONGEST_TEXT = 400
@@ -62,22 +66,29 @@ class _Reader:
     def __init__(self, memory: Memory, runtime: Runtime) -> None:
         self._memory, self._runtime, self._at = memory, runtime, runtime.layout
         self._codes: dict[int, tuple[str, str, int, bytes] | None] = {}
+        self._left = MOST_CALLS
 
     def threads(self) -> list[list[Frame]]:
-        found: list[list[Frame]] = []
+        threads: list[int] = []
         interpreter = self._memory.word(self._runtime.state + self._at.interpreters.first)
         for _ in range(MOST_INTERPRETERS):
             if not interpreter:
                 break
-            thread = self._memory.word(interpreter + self._at.interpreters.threads)
-            for _ in range(MOST_THREADS):
-                if not thread:
-                    break
-                found.append(self._frames(self._innermost(thread)))
-                thread = self._memory.word(thread + self._at.thread.next)
+            threads += self._threads_of(interpreter)[-MOST_THREADS:]
             interpreter = self._memory.word(interpreter + self._at.interpreters.next)
         # New threads and interpreters stand in front. The main thread has its place also where it runs no Python.
-        return [frames for index, frames in enumerate(reversed(found)) if frames or not index] if any(found) else []
+        found = [self._frames(self._innermost(thread)) for thread in reversed(threads)]
+        return [frames for index, frames in enumerate(found) if frames or not index] if any(found) else []
+
+    def _threads_of(self, interpreter: int) -> list[int]:
+        threads: list[int] = []
+        thread = self._memory.word(interpreter + self._at.interpreters.threads)
+        while thread:
+            if len(threads) == MOST_LISTED:
+                raise Unreadable("its threads have no end")
+            threads.append(thread)
+            thread = self._memory.word(thread + self._at.thread.next)
+        return threads
 
     def _innermost(self, thread: int) -> int:
         _, place, holder = self._at.thread
@@ -86,12 +97,13 @@ class _Reader:
 
     def _frames(self, frame: int) -> list[Frame]:
         frames: list[Frame] = []
-        for _ in range(MOST_FRAMES):
+        for _ in range(min(MOST_FRAMES, self._left)):
             if not frame:
                 break
             if (read := self._frame(frame)) is not None:
                 frames.append(read)
             frame = self._memory.word(frame + self._at.frame.back)
+        self._left -= len(frames)
         return frames
 
     def _frame(self, frame: int) -> Frame | None:
