@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -35,7 +36,7 @@ from tests.support.pythons import PYTHONS
 from tests.support.terminals import terminal
 from tests.support.torches import torch_on, torch_python
 
-WAIT = "mkfifo fifo-$RANK; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
+WAIT = "echo here; mkfifo fifo-$RANK; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
 """A rank that waits in the kernel for a line of its FIFO."""
 STAY = "echo $$ > pid-$RANK; while [ ! -e go ]; do sleep 0.05; done; echo went on"
 SLEEPER = """
@@ -98,11 +99,11 @@ def pids(folder: Path, count: int) -> list[int]:
 def said(process: subprocess.Popen[bytes], words: bytes) -> bytes:
     """Return what mpilaunch says on stderr up to a line with these words."""
     assert process.stderr is not None
-    lines = [process.stderr.readline()]
-    while words not in lines[-1]:
-        assert lines[-1], lines
-        lines.append(process.stderr.readline())
-    return b"".join(lines)
+    text = b""
+    while words not in text or not text.endswith(b"\n"):
+        assert select.select([process.stderr], [], [], 30)[0], text
+        text += os.read(process.stderr.fileno(), 1)  # the rest is for `finish`
+    return text
 
 
 # On request
@@ -116,6 +117,7 @@ def said(process: subprocess.Popen[bytes], words: bytes) -> bytes:
 def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quiet: tuple[str, ...]) -> None:
     with launching(*quiet, "-np", "3", *sh(WAIT), cwd=tmp_path) as process:
         ranks = pids(tmp_path, 3)
+        assert process.stdout is not None and [process.stdout.readline() for _ in ranks] == [b"here\n"] * 3  # the head knows
         wait_until(lambda: {state(rank) for rank in ranks} == {"S"}, "all wait")
         os.kill(ranks[1], signal.SIGSTOP)
         process.send_signal(signal.SIGQUIT)
@@ -144,9 +146,10 @@ def test_a_quit_names_the_verb_that_shows_stacks(tmp_path: Path) -> None:
 
 
 def test_the_keys_of_a_terminal_show_what_ranks_do_and_end_the_job(tmp_path: Path) -> None:
-    program = sh("echo $$ > pid-$RANK; exec sleep 100")
+    program = sh("echo $$ > pid-$RANK; echo here; exec sleep 100")
     with terminal(*MPILAUNCH, "-np", "2", *map(str, program), cwd=tmp_path) as screen:
         ranks = pids(tmp_path, 2)
+        screen.read_until(b"here", count=2)
         screen.type(b"\x1c")  # Ctrl-\
         screen.read_until(b"ranks 0-1 on localhost: idle, waits")
         assert all(map(living, ranks))
@@ -184,15 +187,19 @@ def test_a_quit_after_an_interrupt_kills_at_once(tmp_path: Path) -> None:
     assert done.code in (130, 131) and time.monotonic() - began < 8, "the grace time is 10 s"
 
 
-def test_nccl_is_asked_on_request_and_at_the_time_limit(tmp_path: Path) -> None:
+def nccl_rank(folder: Path) -> list[str]:
+    """Return the words for two ranks, of which one answers as NCCL does and says where it listens."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
+    (folder / "server.py").write_text(SERVER)
+    program = sh(f"[ $RANK = 1 ] && exec sleep 100; exec {sys.executable} server.py good {port}")
+    return ["-np", "2", "-x", f"NCCL_RAS_ADDR=localhost:{port}", *map(str, program)]
+
+
+def test_nccl_is_asked_on_request(tmp_path: Path) -> None:
     name = f"test-{uuid.uuid4()}"
-    (tmp_path / "server.py").write_text(SERVER)
-    rank = f"[ $RANK = 1 ] && exec sleep 100; exec {sys.executable} server.py good {port}"
-    options = ("--name", name, "-x", f"NCCL_RAS_ADDR=localhost:{port}", "--timeout", "6")
-    with launching("-np", "2", *options, *sh(rank), cwd=tmp_path) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"%d\n" % port
+    with launching("--name", name, *nccl_rank(tmp_path), cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline().strip().isdigit()
 
         def shown(*words: str) -> str:
             with launching("stack", name, *words) as asking:
@@ -200,7 +207,12 @@ def test_nccl_is_asked_on_request_and_at_the_time_limit(tmp_path: Path) -> None:
 
         assert "NCCL" not in shown()
         assert "\nthe report of NCCL:\n    Job summary: 2 nodes\n    \ufffd CLIENT PROTOCOL 2\n" in shown("--nccl")
-        done = finish(process)
+        process.send_signal(signal.SIGTERM)
+        assert "NCCL" not in finish(process).words
+
+
+def test_nccl_is_asked_at_the_time_limit(tmp_path: Path) -> None:
+    done = launch("--timeout", "3", *nccl_rank(tmp_path), cwd=tmp_path)
     assert done.code == 124
     assert "the report of NCCL:\n    Job summary: 2 nodes\n" in done.words[: done.words.index("error[timeout]")]
 

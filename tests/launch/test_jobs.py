@@ -79,8 +79,11 @@ def sockets() -> list[str]:
     return [os.path.join(folder, name) for folder in folders() if os.path.isdir(folder) for name in os.listdir(folder)]
 
 
-def pids(folder: Path, count: int) -> list[int]:
-    return [int(text) for text in wait_for_files(*(folder / f"pid-{rank}" for rank in range(count)))]
+def pids(folder: Path, count: int, name: str) -> list[int]:
+    """Return the processes of ranks that have written their numbers, once the head knows that they run."""
+    found = [int(text) for text in wait_for_files(*(folder / f"pid-{rank}" for rank in range(count)))]
+    wait_until(lambda: any(job["state"] == "running" for job in listed(name)), "the head knows that they run")
+    return found
 
 
 def test_a_running_job_is_found_and_its_ranks_are_told_with_the_odd_one_first(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_a_running_job_is_found_and_its_ranks_are_told_with_the_odd_one_first(tm
         os.mkfifo(tmp_path / f"fifo-{rank}")
     program = "echo here; echo $$ > pid-$RANK; read line < fifo-$RANK; echo $line"
     with launching("-np", "3", "--name", name, *sh(program), cwd=tmp_path) as process:
-        ranks = pids(tmp_path, 3)
+        ranks = pids(tmp_path, 3, name)
         (job,) = listed(name)
         assert (job["pid"], job["ranks"], job["state"], job["restart"]) == (process.pid, 3, "running", 0)
         assert job["nodes"] == ["localhost"] and job["program"][0].endswith("sh") and 0 <= job["silent"] <= job["age"]
@@ -131,7 +134,7 @@ def test_the_stacks_of_a_job_are_shown_and_it_runs_on(tmp_path: Path) -> None:
     (tmp_path / "work.py").write_text(WORKS)
     words = ("-np", "3", "--name", name, sys.executable, "work.py", ":", "-np", "1", *sh(STAY))
     with launching(*words, cwd=tmp_path) as process:
-        ranks = pids(tmp_path, 4)
+        ranks = pids(tmp_path, 4, name)
         assert set(ranks) <= set(children(guard_and_daemon(process.pid)[1])), "as ptrace_scope 1 of Yama wants it"
         lines = verb("stack", name).out.decode().splitlines()
         odd = lines.index(next(line for line in lines if line.startswith("rank 2 on localhost: in load_batch (work.py:")))
@@ -152,7 +155,7 @@ def test_the_stacks_of_a_job_are_shown_and_it_runs_on(tmp_path: Path) -> None:
 def test_a_signal_goes_to_the_chosen_ranks_only(tmp_path: Path) -> None:
     name, program = a_name(), f"trap 'echo $RANK got it' USR1; {STAY}"
     with launching("-np", "4", "--name", name, *sh(program), cwd=tmp_path) as process:
-        pids(tmp_path, 4)
+        pids(tmp_path, 4, name)
         assert verb("signal", name, "usr1", "--ranks", "0,2-3").out == b"SIGUSR1 sent to ranks 0,2-3\n"
         assert verb("signal", name, "USR1", "--ranks", "2-7").words.startswith("error[job-refused]: ")
         assert answer("signal", name, "18") == {"ranks": [0, 1, 2, 3]}  # SIGCONT
@@ -165,7 +168,7 @@ def test_a_signal_goes_to_the_chosen_ranks_only(tmp_path: Path) -> None:
 def test_ranks_that_are_stopped_and_continued_by_it_do_not_stop_the_job(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "2", "--heartbeat", "0.5", "--name", name, *sh(STAY), cwd=tmp_path) as process:
-        pids(tmp_path, 2)
+        pids(tmp_path, 2, name)
         assert verb("signal", name, "STOP").code == 0
         assert [row["how"][:7] for row in answer("jobs", name)["ranks"]] == ["stopped"] * 2
         assert verb("signal", name, "CONT").code == 0
@@ -181,7 +184,7 @@ def test_stop_returns_when_every_process_is_gone(tmp_path: Path) -> None:
     name = a_name()
     program = f"setsid sh -c 'trap \"\" TERM; echo $$ > far-$RANK; exec sleep 100' & {STAY}"
     with launching("-np", "2", "--name", name, *sh(program), cwd=tmp_path) as process:
-        ranks = pids(tmp_path, 2) + [int(text) for text in wait_for_files(tmp_path / "far-0", tmp_path / "far-1")]
+        ranks = pids(tmp_path, 2, name) + [int(text) for text in wait_for_files(tmp_path / "far-0", tmp_path / "far-1")]
         guard, daemon = guard_and_daemon(process.pid)
         told = verb("stop", name)
         assert not any(map(living, (*ranks, guard, daemon)))
@@ -194,7 +197,7 @@ def test_stop_returns_when_every_process_is_gone(tmp_path: Path) -> None:
 def test_stop_now_does_not_wait_for_ranks_that_ignore_signals(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(f"trap '' TERM INT; {STAY}"), cwd=tmp_path) as process:
-        (rank,) = pids(tmp_path, 1)
+        (rank,) = pids(tmp_path, 1, name)
         assert answer("stop", name, "--now") == {"exit_code": 143, "cause": "interrupted", "lost": [], "swept": True}
         assert not living(rank)
         assert finish(process).code == 143
@@ -240,7 +243,7 @@ def test_stop_between_two_attempts_ends_the_job(tmp_path: Path) -> None:
 def test_a_head_that_is_stopped_is_told_and_one_that_was_killed_is_not_listed(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(STAY), cwd=tmp_path) as process:
-        (rank,) = pids(tmp_path, 1)
+        (rank,) = pids(tmp_path, 1, name)
         (job,) = listed(name)
         os.kill(process.pid, signal.SIGSTOP)
         told = verb("stop", job["id"][:12])
@@ -257,7 +260,7 @@ def test_a_head_that_is_stopped_is_told_and_one_that_was_killed_is_not_listed(tm
 def test_a_head_that_is_killed_while_it_stops_the_job_is_told(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(f"trap 'touch asked' TERM; {STAY}"), cwd=tmp_path) as process:
-        (rank,) = pids(tmp_path, 1)
+        (rank,) = pids(tmp_path, 1, name)
         with launching("stop", name) as stopping:
             wait_until((tmp_path / "asked").exists, "the rank is asked to end")
             kill_hard(process.pid)
@@ -269,7 +272,7 @@ def test_a_head_that_is_killed_while_it_stops_the_job_is_told(tmp_path: Path) ->
 def test_an_id_may_be_shortened_while_it_means_one_job(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(STAY), cwd=tmp_path) as process:
-        pids(tmp_path, 1)
+        pids(tmp_path, 1, name)
         (job,) = listed(name)
         with launching("-np", "1", "--name", name, *sh("while [ ! -e go ]; do sleep 0.05; done"), cwd=tmp_path) as second:
             wait_until(lambda: len(listed(name)) == 2, "both are listed")
@@ -285,7 +288,7 @@ def test_an_id_may_be_shortened_while_it_means_one_job(tmp_path: Path) -> None:
 def test_a_look_ends_with_its_head_or_daemon(tmp_path: Path, who: str) -> None:
     name = a_name()
     with launching("-np", "2", "--name", name, "--reconnect-timeout", "0", *sh(STAY), cwd=tmp_path) as process:
-        ranks = pids(tmp_path, 2)
+        ranks = pids(tmp_path, 2, name)
         guard, daemon = guard_and_daemon(process.pid)
         os.kill(daemon, signal.SIGSTOP)  # so that the look is under way
         with launching("stack", name) as asking:
@@ -307,7 +310,7 @@ def test_a_look_ends_with_its_head_or_daemon(tmp_path: Path, who: str) -> None:
 def test_what_is_sent_to_the_socket_never_harms_the_job(tmp_path: Path) -> None:
     name, chance = a_name(), random.Random(7)
     with launching("-np", "2", "--name", name, *sh(STAY), cwd=tmp_path) as process:
-        pids(tmp_path, 2)
+        pids(tmp_path, 2, name)
         (job,) = listed(name)
         address = next(path for path in sockets() if job["id"] in path)
         requests = [b"{}", b"[]", b"null", b'{"request": []}', b'{"request": "ranks"', b"[" * 5000, os.urandom(300)]
@@ -337,7 +340,7 @@ def test_what_is_sent_to_the_socket_never_harms_the_job(tmp_path: Path) -> None:
 def test_another_user_sees_no_job_of_ours(tmp_path: Path) -> None:
     name = a_name()
     with launching("-np", "1", "--name", name, *sh(STAY), cwd=tmp_path) as process:
-        pids(tmp_path, 1)
+        pids(tmp_path, 1, name)
         (job,) = listed(name)
         for folder in folders():
             seen = subprocess.run(["ls", folder], user=65534, group=65534, extra_groups=[], capture_output=True, check=False)

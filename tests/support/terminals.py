@@ -22,10 +22,10 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self._descriptor, keys)
 
-    def read_until(self, words: bytes) -> bytes:
-        """Return what is shown, up to these words."""
+    def read_until(self, words: bytes, count: int = 1) -> bytes:
+        """Return what is shown, until these words have come so often."""
         shown = b""
-        while words not in shown:
+        while shown.count(words) < count:
             assert select.select([self._descriptor], [], [], 30)[0], shown
             shown += os.read(self._descriptor, 4096)
         return shown
