@@ -228,12 +228,12 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = self._stop.limit.explain(explain(verdict, verdict.first, self._output.last_lines, self.ranks))
+            verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
         if self._stop.outcome is not None:
             verdict = self._ends.verdict_of_stop(self._stop.outcome)
-            verdict = self._stop.limit.explain(verdict)
         elif verdict.cause == "ok" and self._output.lost:
             verdict = verdict._replace(exit_code=ExitCode.OUTPUT_LOST, cause="output-lost", detail=self._output.lost)
+        verdict = self._stop.limit.explain(verdict)
         self._timeline.begin("")
         ends = self._state.ends.values() if verdict.first is None else [verdict.first]
         seconds = self._timeline.seconds_to(end.clock for end in ends)

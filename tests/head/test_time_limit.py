@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from mpilaunch.head.observe import looks
+from mpilaunch.job.verdict import Verdict
 from tests.support.conversations import Conversation, Message, Script, converse
 
 WORDS = ("--timeout", "0.5", "--grace", "0.2", "--start-timeout", "10", "--reconnect-timeout", "0", "--mpi", "none")
@@ -35,6 +36,23 @@ class Hangs(Script):
 
 def ended(*tells: Message, true: bool = False) -> Conversation:
     return asyncio.run(converse(WORDS, lambda name: Hangs(name, None if true else list(tells))))
+
+
+class Fails(Hangs):
+    """A node of which a rank fails while it is asked, at the time limit, for what its ranks do."""
+
+    def take_observe(self, message: Message) -> list[Message]:
+        if self.name != "b":
+            return super().take_observe(message)
+        return [{**told, "code": 3} if told["type"] == "exited" else told for told in self.end(ranks=self.living[-1:])]
+
+
+@pytest.mark.parametrize("options", [(), ("--stack-on-failure",)], ids=["", "with its stacks"])
+def test_a_rank_that_fails_during_a_look_ends_the_job_too(monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]) -> None:
+    monkeypatch.setattr(looks, "LONGEST_LOOK", 0.3)
+    end = asyncio.run(converse((*WORDS, *options), Fails))
+    assert end.reference == "rank-failed" and end.seconds < 5
+    assert isinstance(end.outcome, Verdict) and bool(end.outcome.others) == bool(options)
 
 
 def observed(*rows: Sequence[object]) -> Message:

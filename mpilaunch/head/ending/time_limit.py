@@ -33,7 +33,6 @@ class TimeLimit:
     """The time limits of one job.
 
     Attributes:
-        reached: the job ends, and it has been told what its ranks did.
         looks: at the ranks.
 
     Args:
@@ -47,7 +46,7 @@ class TimeLimit:
         self._ranks, self._state, self._output, self.looks, self._ask = ranks, state, output, looks, ask
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._heard = 0.0
-        self.reached = False
+        self._told_of = (*CAUSES, "rank-failed") if job.stack_on_failure else CAUSES
         self._seen: Seen | None = None
 
     def begin(self) -> None:
@@ -59,9 +58,17 @@ class TimeLimit:
         self._watch()
 
     def close(self) -> None:
+        self._stop_clocks()
+        self.looks.close()
+
+    def _stop_clocks(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
-        self.looks.close()
+
+    @property
+    def reached(self) -> bool:
+        """Whether the job ends, and it has been told what its ranks did."""
+        return self._seen is not None
 
     def resumed(self) -> None:
         """Do not count the silence so far: the ranks were stopped with mpilaunch."""
@@ -96,27 +103,18 @@ class TimeLimit:
             self._timers["hang"] = asyncio.get_running_loop().call_later(later, self._watch)
 
     def _strike(self, outcome: Verdict) -> None:
-        self.looks.begin(ask_nccl=True).add_done_callback(partial(self._end, outcome))
+        self._stop_clocks()  # the first one counts
+        self.look_first(partial(self._ask, outcome), ask_nccl=True)
 
-    def _end(self, outcome: Verdict, look: asyncio.Future[Seen]) -> None:
-        if self._take(look):
-            self._ask(outcome)
-
-    def look_first(self, then: Callable[[], None]) -> None:
-        """Have the nodes tell what their ranks do, and call a function afterwards."""
+    def look_first(self, then: Callable[[], None], *, ask_nccl: bool = False) -> None:
+        """Have the nodes tell what their ranks do as the job ends, the first time, and call a function afterwards."""
 
         def seen(look: asyncio.Future[Seen]) -> None:
-            if self._take(look):
+            if not look.cancelled():
+                self._seen = self._seen or look.result()
                 then()
 
-        self.looks.begin().add_done_callback(seen)
-
-    def _take(self, look: asyncio.Future[Seen]) -> bool:
-        """Keep what was seen, of the first look for which the job ends."""
-        first = not look.cancelled() and not self.reached
-        if first:
-            self.reached, self._seen = True, look.result()
-        return first
+        self.looks.begin(ask_nccl=ask_nccl).add_done_callback(seen)
 
     @property
     def stacks(self) -> dict[int, str]:
@@ -137,8 +135,8 @@ class TimeLimit:
         return "".join(f"{line}\n" for line in nccl_lines(self._seen.nccl))
 
     def explain(self, verdict: Verdict) -> Verdict:
-        """Return the verdict of a job with what its ranks did when it reached a limit, or when the first one failed."""
-        if self._seen is None or verdict.cause not in (*CAUSES, "rank-failed"):
+        """Return the verdict of a job with what its ranks did when it reached a limit or, if asked, when the first failed."""
+        if self._seen is None or verdict.cause not in self._told_of:
             return verdict
         from mpilaunch.job.hangs.stacks import place_in
 
