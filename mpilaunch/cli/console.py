@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
@@ -44,18 +44,26 @@ def wants_colour(environ: Mapping[str, str], *, terminal: bool) -> bool:
     return bool(environ.get("FORCE_COLOR")) or (terminal and environ.get("TERM") != "dumb")
 
 
+@contextmanager
+def writing_results() -> Iterator[None]:
+    """Where results are written: raises BrokenPipeError when their reader closes the pipe, LaunchError for other failures."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Python flushes stdout again when it exits; that must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+    except OSError as error:
+        message = f"cannot write to stdout: {error.strerror}"
+        raise LaunchError("output-lost", message, exit_code=ExitCode.OUTPUT_LOST) from error
+
+
 def print_result(text: str) -> int:
     """Print a result on stdout; return the exit code. A reader that closes the pipe is not an error."""
     if sys.stdout is not None:
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names may contain any characters
-    try:
+    with suppress(BrokenPipeError), writing_results():
         print("\n".join(printable(line) for line in text.splitlines()), flush=True)
-    except BrokenPipeError:
-        # Python flushes stdout again when it exits; that must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        message = f"cannot write to stdout: {error.strerror}"
-        raise LaunchError("output-lost", message, exit_code=ExitCode.OUTPUT_LOST) from error
     return ExitCode.OK
 
 

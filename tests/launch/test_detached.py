@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,6 +195,17 @@ def test_a_job_that_is_not_detached_is_waited_for_too(tmp_path: Path) -> None:
         assert finish(process).code == 4
     done = run("logs", "attached-one")
     assert done.code == 2 and done.words.startswith("error[job-unknown]: no detached job 'attached-one' of yours is kept")
+
+
+def test_a_pager_may_take_its_time(tmp_path: Path) -> None:
+    job = detached(tmp_path, *sh("seq 100000"), ranks=1)
+    assert run("wait", job).code == 0
+    impatient = "from mpilaunch.head import safe_files; safe_files.PATIENCE = 0.1; from mpilaunch.cli.main import main; "
+    command = [sys.executable, "-c", f"import sys; {impatient}sys.exit(main(['logs', {job!r}]))"]
+    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as logs:
+        time.sleep(1)
+        done = finish(logs)
+    assert (done.code, done.words, done.out) == (0, "", b"".join(b"%d\n" % number for number in range(1, 100_001)))
 
 
 def test_much_output_is_kept_whole_and_in_order(tmp_path: Path) -> None:

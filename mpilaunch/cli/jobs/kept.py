@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mpilaunch.cli.console import BROKEN_PIPE, print_result
-from mpilaunch.head import safe_files
+from mpilaunch.cli.console import BROKEN_PIPE, print_result, writing_results
 from mpilaunch.head.detached import client, keeper, logout, place, segments
 from mpilaunch.head.detached.records import Record
 from mpilaunch.job.output.lines import as_shown
@@ -48,12 +46,11 @@ def show(job: place.Kept, ranks: Collection[int] | None, console: Console, *, fo
         console.warn(f"the oldest output is not kept: a job keeps {kept} MiB; --output-filename DIR keeps all")
 
     try:
-        for record in client.output(job, dropped, follow=follow, new=new):
-            if ranks is None or record.rank in ranks:
-                _print(record)
+        with writing_results():
+            for record in client.output(job, dropped, follow=follow, new=new):
+                if ranks is None or record.rank in ranks:
+                    _print(record)
     except BrokenPipeError:
-        with suppress(OSError):  # Python flushes stdout again when it exits
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(BROKEN_PIPE)
     now = place.read(job.folder)
     if now is not None and now.end is not None and now.end["lost"]:
@@ -61,5 +58,8 @@ def show(job: place.Kept, ranks: Collection[int] | None, console: Console, *, fo
 
 
 def _print(record: Record) -> None:
-    text = as_shown(record.text) if os.isatty(record.stream) else record.text
-    safe_files.write_all(record.stream, text)
+    """Write a record to its stream, whose reader, such as a pager, may take its time."""
+    stream = {1: sys.stdout, 2: sys.stderr}[record.stream]
+    if stream is not None:
+        stream.buffer.write(as_shown(record.text) if stream.isatty() else record.text)
+        stream.buffer.flush()
