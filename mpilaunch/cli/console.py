@@ -85,18 +85,17 @@ class Console:
         # With `2>&-`, sys.stderr is None.
         self._stream = stream or sys.stderr or io.StringIO()
         self._environ = environ
-        self._terminal = self._stream.isatty()
-        self._colour = wants_colour(environ, terminal=self._terminal)
+        self.look_at_stream()
         self._progress: ProgressLine | None = None
         self._last_news = time.monotonic()
         self.quiet = quiet
         self.verbose = verbose
         self.show_secrets = False
 
-    def leave_terminal(self) -> None:
-        """Write as to a file from now on: the descriptors have been exchanged."""
-        self._terminal = False
-        self._colour = wants_colour(self._environ, terminal=False)
+    def look_at_stream(self) -> None:
+        """See whether the stream is a terminal, also when its descriptor has been exchanged."""
+        self._terminal = self._stream.isatty()
+        self._colour = wants_colour(self._environ, terminal=self._terminal)
 
     def error(self, error: LaunchError) -> None:
         context = [self.masked(line) for line in error.context]

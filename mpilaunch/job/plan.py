@@ -83,6 +83,17 @@ def plan_as_text(job: JobSpec) -> str:
     return "\n".join(parts)
 
 
+def outline(job: JobSpec) -> dict[str, Any]:
+    """Return what a job is in short, for its user to find it (docs/jobs.md)."""
+    return {
+        "id": job.run_id,
+        "name": job.name or "",
+        "program": list(job.apps[0].program),
+        "ranks": len(job.job_map.placements),
+        "nodes": [job.allocation.nodes[index].name for index in job.job_map.nodes],
+    }
+
+
 def map_as_text(job: JobSpec) -> str:
     """Return the nodes with their ranks, and the slots that name GPUs or CPUs."""
     if job.pending:

@@ -27,7 +27,7 @@ def detach(job: JobSpec, console: Console) -> tuple[JobSpec, int | None]:
     code = keeper.detach(job, lambda: has_started(job.run_id))
     folder = os.path.join(place.top(), job.run_id)
     if code is None:
-        console.leave_terminal()
+        console.look_at_stream()
         return job._replace(report_file=job.report_file or os.path.join(folder, place.REPORT)), None
     if code == 0:
         if text := logout.warning():

@@ -32,7 +32,6 @@ def jobs_as_text(jobs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[s
     size = SHORTEST_ID
     while len({run_id[:size] for run_id, _ in jobs}) < len({run_id for run_id, _ in jobs}):
         size += 1
-    named = any(about and about["name"] for _, about in jobs)
     rows = [["JOB", "NAME", "STATE", "RANKS", "NODES", "AGE", "SILENT", "PROGRAM"]]
     for run_id, about in jobs:
         if about is None:
@@ -41,9 +40,7 @@ def jobs_as_text(jobs: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[s
         silent = "" if about["silent"] is None else duration(about["silent"])
         numbers = [str(about["ranks"]), str(len(about["nodes"])), duration(about["age"]), silent]
         rows.append([run_id[:size], about["name"], about["state"], *numbers, _program(about)])
-    if not named:
-        rows = [[run_id, *others] for run_id, _, *others in rows]
-    return _aligned(rows, right=("RANKS", "NODES", "AGE", "SILENT"))
+    return _aligned(rows, right=("RANKS", "NODES", "AGE", "SILENT"), optional="NAME")
 
 
 def ended_as_text(jobs: Sequence[Kept]) -> list[str]:
@@ -53,9 +50,7 @@ def ended_as_text(jobs: Sequence[Kept]) -> list[str]:
         ran = "" if job.seconds is None else duration(job.seconds)
         numbers = [str(job.about["ranks"]), str(len(job.about["nodes"])), ran]
         rows.append([job.run_id[:SHORTEST_ID], job.about["name"], job.how, *numbers, _program(job.about)])
-    if not any(job.about["name"] for job in jobs):
-        rows = [[run_id, *others] for run_id, _, *others in rows]
-    return _aligned(rows, right=("RANKS", "NODES", "RAN FOR"))
+    return _aligned(rows, right=("RANKS", "NODES", "RAN FOR"), optional="NAME")
 
 
 def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -81,9 +76,8 @@ def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) 
                 line if len(line) <= LONGEST_LINE else f"...{line[3 - LONGEST_LINE:]}",
             ]
         )
-    if not any(rank["gpus"] for rank in ranks):
-        rows = [[cell for name, cell in zip(rows[0], row, strict=True) if name != "GPUS"] for row in rows]
-    return [printable(head), *_aligned(rows, right=("RANK", "PID", "CPUS", "CPU TIME", "MEMORY", "SILENT"))]
+    right = ("RANK", "PID", "CPUS", "CPU TIME", "MEMORY", "SILENT")
+    return [printable(head), *_aligned(rows, right, optional="GPUS")]
 
 
 def stacks_as_text(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -128,7 +122,11 @@ def size_of(count: int) -> str:
     return f"{size:.1f}T"
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: Sequence[str]) -> list[str]:
+def _aligned(rows: Sequence[Sequence[str]], right: Sequence[str], optional: str) -> list[str]:
+    """Return a table, escaped; the first row has the names of its columns, of which one is left out where it is empty."""
+    place = rows[0].index(optional)
+    if not any(row[place] for row in rows[1:]):
+        rows = [[*row[:place], *row[place + 1 :]] for row in rows]
     header, *shown = [[printable(cell) for cell in row] for row in rows]
     return list(aligned(header, shown, right))
 

@@ -17,6 +17,7 @@ from mpilaunch.cli.options import LOOK
 from mpilaunch.cli.types import Option
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import UsageError
+from mpilaunch.hosts.nodeset import Span, parse_numbers
 from mpilaunch.job.settings import Section, Settings
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ NAMES = ("run", "up", "down", "jobs", "logs", "attach", "wait", "stack", "signal
 
 
 AS_JSON = Option(LOOK, "--json", "", "print JSON (docs/jobs.md)", configurable=False)
-"""The option of verbs about running jobs."""
+RANKS = Option(LOOK, "--ranks", "RANKS", "only these ranks, such as 0-3,8", configurable=False)
+"""Options of verbs about jobs."""
 
 
 class Request(NamedTuple):
@@ -58,6 +60,11 @@ def main_of(name: str) -> Callable[[Request], int]:
     """Return the main function of a verb, which returns an exit code."""
     main: Callable[[Request], int] = module_of(name).main
     return main
+
+
+def chosen_ranks(text: str | None) -> tuple[int, ...] | None:
+    """Return the numbers of --ranks, None without it; raises UsageError."""
+    return None if text is None else parse_numbers(Span.of(text, "--ranks"))
 
 
 def show(value: Any, text: Sequence[str], *, as_json: bool) -> int:

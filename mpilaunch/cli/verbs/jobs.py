@@ -17,7 +17,6 @@ def main(job: str | None, json: bool) -> int:
     from mpilaunch.head.control import client
     from mpilaunch.head.detached import place
 
-    ended = [one for one in place.all_kept() if not one.runs]
     if job is not None:
         found = client.find(job)
         about, ranks = found.about or {}, client.ask(found, "ranks")["ranks"]
@@ -25,6 +24,7 @@ def main(job: str | None, json: bool) -> int:
     from mpilaunch.head.standby.client import kept
 
     jobs, keepers = client.find_all(), kept()
+    ended = [one for one in place.all_kept() if not one.runs]
     data = [{"id": one.run_id, "pid": one.pid, "state": tables.SILENT} if one.about is None else one.about for one in jobs]
     lines = tables.jobs_as_text([(one.run_id, one.about) for one in jobs]) if jobs else [NO_JOB]
     if ended:

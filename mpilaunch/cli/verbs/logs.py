@@ -9,8 +9,8 @@ import click
 
 from mpilaunch.cli.options import LOOK
 from mpilaunch.cli.types import Option
+from mpilaunch.cli.verbs import RANKS, chosen_ranks
 from mpilaunch.errors import ExitCode
-from mpilaunch.hosts.nodeset import Span, parse_numbers
 
 if TYPE_CHECKING:
     from mpilaunch.cli.command import Invocation
@@ -25,9 +25,9 @@ def main(invocation: Invocation, job: str, follow: bool, ranks: str | None) -> i
     from mpilaunch.cli.jobs import kept
     from mpilaunch.head.detached import client
 
-    chosen = None if ranks is None else set(parse_numbers(Span.of(ranks, "--ranks")))
+    chosen = chosen_ranks(ranks)
     try:
-        kept.show(client.find(job), chosen, invocation.console, follow=follow)
+        kept.show(client.find(job), None if chosen is None else set(chosen), invocation.console, follow=follow)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return ExitCode.OK
@@ -38,7 +38,7 @@ COMMAND = click.Command(
     params=[
         click.Argument(["job"]),
         Option(LOOK, "--follow -f", "", "go on until the job ends", configurable=False),
-        Option(LOOK, "--ranks", "RANKS", "only the output of these ranks, such as 0-3,8", configurable=False),
+        RANKS,
     ],
     callback=main,
     add_help_option=False,

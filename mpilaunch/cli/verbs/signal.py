@@ -6,11 +6,9 @@ from signal import Signals
 
 import click
 
-from mpilaunch.cli.options import LOOK
-from mpilaunch.cli.types import Option
-from mpilaunch.cli.verbs import AS_JSON, show
+from mpilaunch.cli.verbs import AS_JSON, RANKS, chosen_ranks, show
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import Span, name_ranks, parse_numbers, ranges_of
+from mpilaunch.hosts.nodeset import name_ranks, ranges_of
 from mpilaunch.job.state import signal_name
 from mpilaunch.text import did_you_mean, is_whole_number
 
@@ -24,8 +22,9 @@ def main(job: str, signal: str, ranks: str | None, json: bool) -> int:
     from mpilaunch.head.control import client
 
     number = signal_number(signal)
-    chosen = None if ranks is None else ranges_of(parse_numbers(Span.of(ranks, "--ranks")))
-    answer = client.ask(client.find(job), "signal", signal=number, ranks=chosen)
+    chosen = chosen_ranks(ranks)
+    ranges = None if chosen is None else ranges_of(chosen)
+    answer = client.ask(client.find(job), "signal", signal=number, ranks=ranges)
     return show(answer, [f"{signal_name(number)} sent to {name_ranks(answer['ranks'])}"], as_json=json)
 
 
@@ -46,7 +45,7 @@ COMMAND = click.Command(
     params=[
         click.Argument(["job"]),
         click.Argument(["signal"]),
-        Option(LOOK, "--ranks", "RANKS", "only these ranks, such as 0-3,8", configurable=False),
+        RANKS,
         AS_JSON,
     ],
     callback=main,

@@ -6,9 +6,9 @@ import click
 
 from mpilaunch.cli.options import LOOK
 from mpilaunch.cli.types import Option
-from mpilaunch.cli.verbs import AS_JSON, show
+from mpilaunch.cli.verbs import AS_JSON, RANKS, chosen_ranks, show
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import Span, name_ranks, parse_numbers
+from mpilaunch.hosts.nodeset import name_ranks
 from mpilaunch.job.hangs.autopsy import nccl_lines
 
 SUMMARY = "show the stacks of a job's ranks"
@@ -20,11 +20,11 @@ def main(job: str, ranks: str | None, nccl: bool, json: bool) -> int:
     from mpilaunch.cli.jobs import tables
     from mpilaunch.head.control import client
 
-    chosen = None if ranks is None else set(parse_numbers(Span.of(ranks, "--ranks")))
+    chosen = chosen_ranks(ranks)
     answer = client.ask(client.find(job), "stacks", nccl=nccl)
     rows = answer["ranks"]
     if chosen is not None:
-        if missing := chosen - {row["rank"] for row in rows}:
+        if missing := set(chosen) - {row["rank"] for row in rows}:
             raise UsageError("option-value", f"the job has no {name_ranks(sorted(missing))}")
         rows = [row for row in rows if row["rank"] in chosen]
     report = nccl_lines(answer["nccl"])
@@ -37,7 +37,7 @@ COMMAND = click.Command(
     "stack",
     params=[
         click.Argument(["job"]),
-        Option(LOOK, "--ranks", "RANKS", "only these ranks, such as 0-3,8", configurable=False),
+        RANKS,
         Option(LOOK, "--nccl", "", "ask NCCL too which ranks lag behind", configurable=False),
         AS_JSON,
     ],

@@ -1,9 +1,9 @@
 """Have processes of Python whose memory could not be read write the stacks of all their threads to stderr, as they end.
 
 With PYTHONFAULTHANDLER, which ranks get, Python does so at SIGABRT (the module faulthandler); nothing else is put into a rank.
-A rank that handles SIGTERM is left to that: it may have something to save. Not so a worker of torch, which handles it to end
-with its parent. Its worker processes, those of a DataLoader for
-instance, write theirs after it: what two processes write at once would be mixed.
+A rank that handles SIGTERM is left to that: it may have something to save. The worker processes of a rank, those of a
+DataLoader for instance, write theirs after it: what two processes write at once would be mixed. They are asked also where they
+handle SIGTERM, as those of torch do to end with their parent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 
-from mpilaunch.daemon.observe.workers import worker_of, workers_of
+from mpilaunch.daemon.observe.workers import program_of, worker_of, workers_of
 from mpilaunch.daemon.ranks import reaper
 
 TYPE_CHECKING = False
@@ -65,16 +65,9 @@ def _start_of(pid: int) -> bytes:
 
 def _tells(pid: int) -> bool:
     """Return whether a process is Python, and writes its stacks at SIGABRT."""
-    name = os.path.basename(_program(pid))
+    name = os.path.basename(program_of(pid))
     if not name.startswith(("python", "pypy")):
         return False
     variables = reaper.process_file(pid, "environ").split(b"\0")
     enabled = any(each.startswith(VARIABLE) and len(each) > len(VARIABLE) for each in variables)
     return enabled and reaper.catches(pid, signal.SIGABRT)
-
-
-def _program(pid: int) -> str:
-    try:
-        return os.readlink("/proc/%d/exe" % pid)
-    except OSError:
-        return ""

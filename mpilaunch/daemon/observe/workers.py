@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from mpilaunch.daemon.ranks import reaper
 
 DEEPEST = 8
@@ -18,6 +20,14 @@ def worker_of(pid: int) -> int:
             break
         pid = below[0]
     return pid
+
+
+def program_of(pid: int) -> str:
+    """Return the path of the file that a process runs, "" where it has gone or this user may not see it."""
+    try:
+        return os.readlink("/proc/%d/exe" % pid)
+    except OSError:
+        return ""
 
 
 def waits_in(pid: int) -> str:

@@ -12,6 +12,7 @@ import mpilaunch
 from mpilaunch.errors import ExitCode, LaunchError
 from mpilaunch.head.ending.stop import OVERDUE
 from mpilaunch.hosts.nodeset import name_ranks
+from mpilaunch.job.plan import outline
 
 if TYPE_CHECKING:
     from mpilaunch.head.control.running import RunningJob
@@ -31,12 +32,8 @@ async def job(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str,
     spec, age = subject.job, asyncio.get_running_loop().time() - subject.began
     running = None if subject.launch is None else subject.launch.running
     return {
-        "id": spec.run_id,
-        "name": spec.name or "",
-        "program": list(spec.apps[0].program),
+        **outline(spec),
         "state": ("restarting" if subject.restarts else "starting") if running is None else running.phase,
-        "ranks": len(spec.job_map.placements),
-        "nodes": [spec.allocation.nodes[index].name for index in spec.job_map.nodes],
         "began": time.time() - age,
         "age": age,
         "silent": None if running is None else running.silent,

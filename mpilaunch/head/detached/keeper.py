@@ -19,6 +19,7 @@ from mpilaunch.errors import ExitCode
 from mpilaunch.head.detached import place
 from mpilaunch.head.detached.records import NO_RANK, encode
 from mpilaunch.head.detached.segments import SegmentWriter
+from mpilaunch.job.plan import outline
 
 if TYPE_CHECKING:
     from mpilaunch.job.spec import JobSpec
@@ -40,16 +41,12 @@ def detach(job: JobSpec, has_started: Callable[[], bool]) -> int | None:
     Args:
         has_started: returns whether all ranks run.
     """
-    about = {
-        "id": job.run_id, "name": job.name or "", "program": list(job.apps[0].program), "ranks": len(job.job_map.placements),
-        "nodes": [job.allocation.nodes[index].name for index in job.job_map.nodes], "began": time.time(),
-    }  # fmt: skip
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:
         pass  # with `>&-`, a pipe would get the number of a standard descriptor
     os.close(descriptor)
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
-    with place.new(about) as (_, directory):
+    with place.new({**outline(job), "began": time.time()}) as (_, directory):
         ended, tells = os.pipe()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # until each process is ready for them
         keeper = os.fork()

@@ -78,7 +78,8 @@ def top() -> str:
 
 @contextmanager
 def new(about: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Make the directory of a job; yield its path and a descriptor of it; raises UsageError."""
+    """Make the directory of a job; yield its path and a descriptor of it; raises UsageError. Jobs of long ago are removed."""
+    all_kept()
     folder = "no place"
     try:
         folder = os.path.join(top(), about["id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 HEAD = struct.Struct(">BiI")
@@ -30,13 +31,18 @@ def encode(stream: int, rank: int, text: bytes) -> bytes:
 
 def whole(data: bytes | bytearray) -> int:
     """Return how many of these bytes, which begin with a record, are whole records."""
+    return max((end for *_, end in _whole(data)), default=0)
+
+
+def _whole(data: bytes | bytearray) -> Iterator[tuple[int, int, int, int]]:
+    """Yield stream, rank, begin and end of the text of each record that is whole."""
     end = 0
     while len(data) - end >= HEAD.size:
-        size = HEAD.size + int(HEAD.unpack_from(data, end)[2])
-        if len(data) - end < size:
+        stream, rank, size = HEAD.unpack_from(data, end)
+        begin, end = end + HEAD.size, end + HEAD.size + size
+        if end > len(data):
             break
-        end += size
-    return end
+        yield stream, rank, begin, end
 
 
 class Decoder:
@@ -48,13 +54,10 @@ class Decoder:
     def feed(self, data: bytes) -> list[Record]:
         """Return the records that are whole now; raises BrokenRecord."""
         self._data += data
-        found, begin = [], 0
-        end = whole(self._data)
-        while begin < end:
-            stream, rank, size = HEAD.unpack_from(self._data, begin)
+        found, taken = [], 0
+        for stream, rank, begin, taken in _whole(self._data):
             if stream not in STREAMS:
                 raise BrokenRecord("not a record")
-            begin += HEAD.size + size
-            found.append(Record(stream, rank, bytes(self._data[begin - size : begin])))
-        del self._data[:end]
+            found.append(Record(stream, rank, bytes(self._data[begin:taken])))
+        del self._data[:taken]
         return found

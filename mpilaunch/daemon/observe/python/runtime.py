@@ -10,6 +10,7 @@ import os
 from mpilaunch.daemon.node.elf import ElfError, read_elf
 from mpilaunch.daemon.observe.python.layout import DESCRIPTION_BYTES, LAYOUTS, described
 from mpilaunch.daemon.observe.python.memory import Unreadable
+from mpilaunch.daemon.observe.workers import program_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Runtime:
 
 def find_runtime(pid: int, memory: Memory) -> Runtime:
     """Return the interpreter of a process; raises Unreadable where it has none, or one that is not known."""
-    program = _link("/proc/%d/exe" % pid)
+    program = program_of(pid)
     for path, start in _mapped(pid, program):
         file = "/proc/%d/exe" % pid if path == program else "/proc/%d/root%s" % (pid, path)
         elf = _elf(file)
@@ -101,10 +102,3 @@ def _elf(path: str) -> Elf | None:
         return _kept[key]
     except (OSError, ElfError):
         return None
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""

@@ -34,8 +34,6 @@ BYTES_SIZE, BYTES_HEAD = 16, 32
 """The size of a bytes object, and what comes before its content."""
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 """By the bytes of a character."""
-_TAGS = 7
-"""Bits of the address of an object that may say something else."""
 
 
 def stacks_of(pid: int) -> tuple[bool, list[list[Frame]]]:
@@ -111,7 +109,7 @@ class _Reader:
         at = self._at.frame
         if at.owner != NONE and self._memory.read(frame + at.owner, 1)[0] == NATIVE:
             return None
-        address = self._memory.word(frame + at.code) & ~_TAGS
+        address = self._memory.word(frame + at.code)
         if address not in self._codes:
             self._codes[address] = self._code(address)
         code = self._codes[address]
