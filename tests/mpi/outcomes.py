@@ -6,6 +6,9 @@ from tests.mpi.cases import MPILAUNCH, Case
 from tests.mpi.results import LIMITED, PASSED
 from tests.mpi.runs import HUNG, Run
 
+UCX = " UCX  "
+"""In a line that UCX prints on stdout, as where a peer of a failing job was gone before it was connected to."""
+
 
 def outcome(case: Case, done: Run) -> str:
     """Check that a run printed and left what its case says; return PASSED or LIMITED."""
@@ -16,7 +19,8 @@ def outcome(case: Case, done: Run) -> str:
         return LIMITED
     hung = limit is not None and done.code == HUNG
     assert done.code == (HUNG if hung else case.work.code), done.errors
-    assert done.lines == sorted(case.work.lines(case.place)), done.errors
+    lines = [line for line in done.lines if not (case.work.code and UCX in line)]
+    assert lines == sorted(case.work.lines(case.place)), done.errors
     if done.received is not None:
         assert done.received > case.work.network, "the network was not used"
     leftover = case.leftover if case.launcher == MPILAUNCH else None
