@@ -48,7 +48,6 @@ FACTS = {
     "executable": "/usr/bin/python3",
     "cpus": [[number, number, 0, 0] for number in range(16)],
     "gpus": [],
-    "addresses": ["10.0.0.1"],
     "ssh_connection": None,
     "free_port": 29500,
 }
@@ -79,6 +78,18 @@ class ScriptedNode:
         self._ranks: list[int] = []
         self._world = ""
 
+    def _facts(self) -> dict[str, object]:
+        own = f"10.88.{self._node.index // 250}.{self._node.index % 250 + 1}/16"
+        interfaces = [
+            ["docker0", "bridge", False, 0, 1500, False, ["172.17.0.1/16"]],
+            ["eth0", "physical", True, 25000, 1500, True, [own]],
+        ]
+        return {
+            **FACTS,
+            "hostname": self._node.name,
+            "network": {"interfaces": interfaces, "name_at": ["127.0.1.1"], "ports": []},
+        }
+
     # What the head asks for
 
     def write(self, data: bytes) -> None:
@@ -88,7 +99,7 @@ class ScriptedNode:
         if bundle_part:
             self._left -= bundle_part
             if not self._left:
-                self._say("hello", version="", clock=time.monotonic(), facts={**FACTS, "hostname": self._node.name})
+                self._say("hello", version="", clock=time.monotonic(), facts=self._facts())
                 self._send(MARKER)
         else:
             for kind, _, value in self._session.receive_data(data, time.monotonic()):

@@ -36,7 +36,7 @@ from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.job.preparation.world_facts import master
+from mpilaunch.job.preparation.world_facts import master_port
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
@@ -157,7 +157,7 @@ class Launch:
     @property
     def port(self) -> int:
         """MASTER_PORT of the ranks."""
-        return master(self._job, self.ranks.worlds[0], self._facts())[1]
+        return master_port(self._job, self.ranks.worlds[0], self._facts())
 
     def report(self, verdict: Verdict) -> dict[str, Any]:
         """Return the data of the report (docs/report.md)."""

@@ -1,4 +1,4 @@
-"""Facts about a node: its CPUs, GPUs, addresses and Python, as its daemon reports them.
+"""Facts about a node: its CPUs, GPUs, network and Python, as its daemon reports them.
 
 Pure: `NodeFacts.from_message` checks a message of the daemon; docs/wire.md lists its keys.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from mpilaunch.hosts.network_facts import NetworkFacts
 
 MAX_CPU = 65_535
 """Highest CPU number that a node may report."""
@@ -52,7 +54,7 @@ class NodeFacts(NamedTuple):
         python, executable: version ("3.11.7") and path of the daemon's interpreter.
         cpus: the hardware threads in the daemon's affinity, in numerical order.
         gpus: the GPUs that the daemon may use, by vendor, then in the order of `index` or of the vendor's mask.
-        addresses: the node's addresses without loopback and link-local ones, IPv4 first, the default route's first.
+        network: its interfaces and addresses.
         ssh_connection: (head's address, port, node's address, port) as sshd saw them, or None.
         free_port: the first of several free TCP ports outside the kernel's range for outgoing connections, 0 if there are none.
         notes: remarks of the daemon for the user.
@@ -63,10 +65,15 @@ class NodeFacts(NamedTuple):
     executable: str
     cpus: tuple[Cpu, ...]
     gpus: tuple[Gpu, ...]
-    addresses: tuple[str, ...]
+    network: NetworkFacts
     ssh_connection: tuple[str, str, str, str] | None
     free_port: int
     notes: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> tuple[object, ...]:
+        """The same value for nodes that are the same machine."""
+        return self.hostname, self.network.addresses
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> NodeFacts:
@@ -81,7 +88,7 @@ class NodeFacts(NamedTuple):
             executable=message["executable"],
             cpus=cpus_from_message(message["cpus"], message.get("caches", {})),
             gpus=tuple(Gpu(**{name: gpu[name] for name in Gpu._fields}) for gpu in message["gpus"]),
-            addresses=tuple(message["addresses"]),
+            network=NetworkFacts.from_message(message["network"]),
             ssh_connection=connection,
             free_port=message["free_port"],
             notes=tuple(map(str, message.get("notes", ()))),

@@ -11,12 +11,9 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.daemon.node import probe as probe_module
-from mpilaunch.daemon.node.probe import PORTS, find_addresses, find_free_port, probe, probe_hardware
+from mpilaunch.daemon.node.probe import PORTS, find_free_port, probe, probe_hardware
 from mpilaunch.hosts.node_facts import Cpu, Gpu, NodeFacts
 from tests.support import trees
-
-DEFAULT = ("eth0", "0.0.0.0", "0.0.0.0", 100)
-DOCKER = ("docker0", "172.17.0.0", "255.255.0.0", 0)
 
 
 def test_the_facts_are_exactly_the_heads_facts_and_survive_json() -> None:
@@ -35,12 +32,12 @@ def test_a_fake_node_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     trees.nvidia_node(tmp_path, 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1})
     environ = {"SSH_CONNECTION": "10.0.0.1 50000 10.0.0.2 22", "CUDA_VISIBLE_DEVICES": "1,5"}
-    message = probe(str(tmp_path), environ)
+    message = probe(str(tmp_path), environ, addresses=[("eth0", "10.0.0.2/24")])
     facts = NodeFacts.from_message(message)
     assert facts.cpus == (Cpu(1, 1, 0, 0),)
     assert facts.gpus == (Gpu("nvidia", 1, trees.nvidia_uuid(0), "0000:2b:00.0", "NVIDIA H200", 1),)
     assert facts.ssh_connection == ("10.0.0.1", "50000", "10.0.0.2", "22")
-    assert facts.addresses == ()
+    assert facts.network.addresses == ("10.0.0.2",)
     assert message["notes"] == ["CUDA_VISIBLE_DEVICES=1,5: '5' names no GPU here, the list ends before it"]
 
 
@@ -63,68 +60,6 @@ def test_known_hardware_is_asked_again_only_when_other_cpus_may_be_used(
 @pytest.mark.parametrize("value", ["", "10.0.0.1 50000", "a b c d e"])
 def test_no_ssh_connection(tmp_path: Path, value: str) -> None:
     assert probe(str(tmp_path), {"SSH_CONNECTION": value})["ssh_connection"] is None
-
-
-# Addresses.
-
-
-def test_loopback_link_local_and_broadcast_are_not_addresses_and_each_is_listed_once(tmp_path: Path) -> None:
-    trees.network(tmp_path, ["10.0.0.5", "127.0.0.1", "127.0.1.1", "169.254.0.7", "192.168.1.9"], [])
-    assert find_addresses(str(tmp_path)) == ["10.0.0.5", "192.168.1.9"]
-
-
-def test_the_default_routes_network_comes_first_and_bridges_last(tmp_path: Path) -> None:
-    routes = [DOCKER, DEFAULT, ("eth0", "192.168.0.0", "255.255.254.0", 0)]
-    trees.network(tmp_path, ["172.17.0.1", "10.9.9.9", "192.168.1.9"], routes)
-    assert find_addresses(str(tmp_path)) == ["192.168.1.9", "10.9.9.9", "172.17.0.1"]
-
-
-def test_the_default_route_of_the_lowest_metric_counts(tmp_path: Path) -> None:
-    routes = [
-        ("wlan0", "0.0.0.0", "0.0.0.0", 600),
-        ("eth1", "0.0.0.0", "0.0.0.0", 50),
-        ("wlan0", "10.1.0.0", "255.255.0.0", 600),
-        ("eth1", "10.2.0.0", "255.255.0.0", 50),
-    ]
-    trees.network(tmp_path, ["10.1.0.1", "10.2.0.1"], routes)
-    assert find_addresses(str(tmp_path)) == ["10.2.0.1", "10.1.0.1"]
-
-
-def test_a_clouds_address_without_a_network_stands_before_a_bridge(tmp_path: Path) -> None:
-    trees.network(tmp_path, ["172.17.0.1", "10.128.0.5"], [DOCKER, DEFAULT, ("eth0", "10.128.0.1", "255.255.255.255", 0)])
-    assert find_addresses(str(tmp_path)) == ["10.128.0.5", "172.17.0.1"]
-
-
-def test_global_ipv6_comes_after_ipv4_the_default_interface_first(tmp_path: Path) -> None:
-    inet6 = (
-        "00000000000000000000000000000001 01 80 10 80       lo\n"
-        "fd000000000000000000000000000003 05 40 00 80     eth1\n"
-        "fd000000000000000000000000000002 04 40 00 82     eth0\n"
-        "fd000000000000000000000000000009 04 40 00 40     eth0\n"  # tentative
-        "fd00000000000000000000000000000a 04 40 00 08     eth0\n"  # another machine has it
-        "fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n"
-        "broken line\n"
-    )
-    trees.network(tmp_path, ["10.0.0.5"], [DEFAULT], inet6)
-    assert find_addresses(str(tmp_path)) == ["10.0.0.5", "fd00::2", "fd00::3"]
-
-
-def test_a_broken_route_is_passed_over(tmp_path: Path) -> None:
-    trees.network(tmp_path, ["172.17.0.1", "192.168.1.9"], [DOCKER, DEFAULT, ("eth0", "192.168.0.0", "255.255.254.0", 0)])
-    with (tmp_path / "proc/net/route").open("a") as routes:
-        routes.write("eth0\tnothing\n\neth1\tXYZ\t0\t0\t0\t0\t0\t0\n")
-    assert find_addresses(str(tmp_path)) == ["192.168.1.9", "172.17.0.1"]
-
-
-def test_without_proc_no_address_is_known(tmp_path: Path) -> None:
-    assert find_addresses(str(tmp_path)) == []
-
-
-def test_this_machines_addresses_are_its_own() -> None:
-    for address in find_addresses():
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as trial:
-            trial.bind((address, 0))
 
 
 # The free port.

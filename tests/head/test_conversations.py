@@ -246,7 +246,7 @@ def test_invalid_facts_are_one_error() -> None:
     class Wrong(Script):
         def hello(self) -> list[Message]:
             (hello,) = super().hello()
-            return [{**hello, "facts": {**hello["facts"], "addresses": ["10.0.0.1\0"]}}] if self.name == "c" else [hello]
+            return [{**hello, "facts": {**hello["facts"], "hostname": "c\0"}}] if self.name == "c" else [hello]
 
     ended = asyncio.run(converse(LIMITS, Wrong))
     assert ended.reference == "start-protocol" and "c: the daemon broke the protocol" in ended.words

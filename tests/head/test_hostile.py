@@ -38,7 +38,8 @@ JSON = st.recursive(
 
 FACTS = {
     "hostname": "n", "python": "3.11.7", "executable": "/usr/bin/python3", "cpus": [[0, 0, 0, 0]], "gpus": [],
-    "addresses": ["10.0.0.1"], "ssh_connection": None, "free_port": 29500, "notes": [],
+    "network": {"interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]], "name_at": [], "ports": []},
+    "ssh_connection": None, "free_port": 29500, "notes": [],
 }  # fmt: skip
 FROM_DAEMON: dict[str, dict[str, Any]] = {
     "hello": {"version": "0.1.0", "clock": 1.0, "facts": FACTS},

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.allocation import Allocation, Node, Slot
+from mpilaunch.hosts.network_facts import NetworkFacts
 from mpilaunch.hosts.node_facts import Cpu, Gpu, NodeFacts
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.gpu_binding import GpuPolicy, RankBinding, bind_ranks, describe_binding
@@ -31,7 +32,7 @@ def cpus(sockets: int = 2, cores: int = 2, threads: int = 2) -> tuple[Cpu, ...]:
 
 
 def facts(gpus: Sequence[Gpu] = (), threads: Sequence[Cpu] = ()) -> NodeFacts:
-    return NodeFacts("h", "3.11.7", "/usr/bin/python3", tuple(threads), tuple(gpus), (), None, 20000)
+    return NodeFacts("h", "3.11.7", "/usr/bin/python3", tuple(threads), tuple(gpus), NetworkFacts(), None, 20000)
 
 
 def bind(

@@ -52,7 +52,8 @@ NODES = ("a", "b", "c")
 RANKS_EACH = 2
 FACTS: Message = {
     "hostname": "n", "python": "3.11.2", "executable": "/usr/bin/python3", "cpus": [[0, 0, 0, 0], [1, 1, 0, 0]], "gpus": [],
-    "addresses": ["10.0.0.1"], "ssh_connection": None, "free_port": 29500, "notes": [],
+    "network": {"interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]], "name_at": [], "ports": []},
+    "ssh_connection": None, "free_port": 29500, "notes": [],
 }  # fmt: skip
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\u202efake\nerror[forged]: x"
 

@@ -125,17 +125,25 @@ def caches(root: Path, level: int, index: int, groups: Sequence[str], kind: str 
                 write(place / "shared_cpu_list", group + "\n")
 
 
-def network(root: Path, addresses: Sequence[str], routes: Sequence[tuple[str, str, str, int]], inet6: str = "") -> None:
-    """`routes`: (interface, network, mask, metric) in dotted form; addresses appear in the tables Main and Local."""
-    table = "  +-- 0.0.0.0/0 3 0 5\n"
-    for address in addresses:
-        table += f"     |-- {address}\n        /32 host LOCAL\n"
-    table += "     |-- 192.168.255.255\n        /32 link BROADCAST\n"
-    write(root / "proc/net/fib_trie", f"Main:\n{table}Local:\n{table}")
+def interface(root: Path, name: str, device: bool = False, **files: str) -> None:
+    """An interface as /sys/class/net shows it; each of its files is a line, and `device` a link to the hardware."""
+    for file, line in {"flags": "0x1003", "operstate": "up", "mtu": "1500", "type": "1", "uevent": "", **files}.items():
+        write(root / "sys/class/net" / name / file, line + "\n")
+    if device:
+        write(root / "sys/class/net" / name / "device/vendor")
+
+
+def routes(root: Path, *rows: tuple[str, str, str, int]) -> None:
+    """Routes of IPv4: (interface, network, mask, metric), in dotted form."""
     lines = ["Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT"]
-    lines += [f"{name}\t{_hex(to)}\t00000000\t0001\t0\t0\t{metric}\t{_hex(mask)}\t0\t0\t0" for name, to, mask, metric in routes]
+    lines += [f"{name}\t{_hex(to)}\t00000000\t0001\t0\t0\t{metric}\t{_hex(mask)}\t0\t0\t0" for name, to, mask, metric in rows]
     write(root / "proc/net/route", "\n".join(lines) + "\n")
-    write(root / "proc/net/if_inet6", inet6)
+
+
+def infiniband(root: Path, device: str, state: str = "4: ACTIVE", layer: str = "InfiniBand", rate: str = "200 Gb/sec") -> None:
+    """A device of one port."""
+    for file, line in {"state": state, "link_layer": layer, "rate": rate}.items():
+        write(root / "sys/class/infiniband" / device / "ports/1" / file, line + "\n")
 
 
 def _hex(address: str) -> str:

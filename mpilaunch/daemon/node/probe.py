@@ -11,12 +11,15 @@ import socket
 import sys
 
 from mpilaunch.daemon.node.gpus import find_gpus
+from mpilaunch.daemon.node.interfaces import find_network
 from mpilaunch.daemon.node.topology import read_text, shared_caches, usable_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
+
+    from mpilaunch.daemon.node.interfaces import Address
 
 PORT_TRIES = 64
 PORTS = 11
@@ -26,11 +29,15 @@ DEFAULT_LOCAL_PORTS = (32768, 60999)  # the kernel's own default
 
 
 def probe(
-    root: str = "/", environ: Mapping[str, str] | None = None, hardware: dict[str, Any] | None = None
+    root: str = "/",
+    environ: Mapping[str, str] | None = None,
+    hardware: dict[str, Any] | None = None,
+    addresses: list[Address] | None = None,
 ) -> dict[str, object]:
     """Return the facts as docs/wire.md lists them, and `notes`, a line for each omission or surprise.
 
-    `hardware`, an earlier result of `probe_hardware`, is not used if the usable CPUs have changed.
+    `hardware`, an earlier result of `probe_hardware`, is not used if the usable CPUs have changed; `addresses` as in
+    `find_network`.
     """
     environ = os.environ if environ is None else environ
     notes: list[str] = []
@@ -43,7 +50,7 @@ def probe(
         "executable": sys.executable,
         **hardware,
         "gpus": find_gpus(root, environ, notes),
-        "addresses": find_addresses(root),
+        "network": find_network(root, os.uname()[1], addresses),
         "ssh_connection": ssh if len(ssh) == 4 else None,
         "free_port": find_free_port(root),
         "notes": notes,
@@ -54,23 +61,6 @@ def probe_hardware(root: str = "/") -> dict[str, Any]:
     """Return `cpus` and `caches`, which take longest, and change only with the usable CPUs."""
     cpus = usable_cpus(root)
     return {"cpus": cpus, "caches": shared_caches(cpus, root)}
-
-
-def find_addresses(root: str = "/") -> list[str]:
-    """List the node's own addresses, IPv4 first, those on the default route's interface first; no loopback or link-local."""
-    routes = _ipv4_routes(root)
-    defaults = [(metric, name) for name, _, mask, metric in routes if mask == 0]
-    default = min(defaults)[1] if defaults else ""
-
-    def distance(address: int) -> int:
-        # fib_trie does not name interfaces: an address belongs to the interface whose network contains it. An address in
-        # no network (/32 addresses of clouds) is more likely reachable than one on a bridge for containers.
-        names = {name for name, network, mask, _ in routes if mask and address & mask == network}
-        return 0 if default in names else 2 if names else 1
-
-    ipv4 = sorted(_ipv4_addresses(root), key=distance)
-    ipv6 = sorted(_ipv6_addresses(root), key=lambda pair: pair[1] != default)
-    return [socket.inet_ntoa(address.to_bytes(4, "big")) for address in ipv4] + [address for address, _ in ipv6]
 
 
 def find_free_port(root: str = "/", draw: Callable[[int], int] | None = None) -> int:
@@ -113,57 +103,3 @@ def _binds(port: int) -> bool:
             if error.errno == errno.EADDRINUSE:
                 return False
     return False
-
-
-def _ipv4_routes(root: str) -> list[tuple[str, int, int, int]]:
-    """List (interface, network, mask, metric) of /proc/net/route; the default route has mask 0."""
-    routes = []
-    for line in _lines(root, "proc/net/route")[1:]:
-        fields = line.split()
-        try:
-            routes.append((fields[0], _kernel_hex(fields[1]), _kernel_hex(fields[7]), int(fields[6])))
-        except (ValueError, IndexError):
-            continue
-    return routes
-
-
-def _kernel_hex(text: str) -> int:
-    """Parse an IPv4 address of /proc/net/route, whose bytes are a native integer."""
-    return int.from_bytes(int(text, 16).to_bytes(4, sys.byteorder), "big")
-
-
-def _ipv4_addresses(root: str) -> list[int]:
-    """List the local addresses of /proc/net/fib_trie, each on the line before its "/32 host LOCAL"."""
-    addresses: list[int] = []
-    named = ""
-    for line in _lines(root, "proc/net/fib_trie"):
-        line = line.strip()
-        if line.startswith("|-- "):
-            named = line[4:]
-        elif line == "/32 host LOCAL":
-            address = int.from_bytes(socket.inet_aton(named), "big")
-            loopback_or_link_local = address >> 24 == 127 or address >> 16 == 0xA9FE
-            if not loopback_or_link_local and address not in addresses:
-                addresses.append(address)
-    return addresses
-
-
-def _ipv6_addresses(root: str) -> list[tuple[str, str]]:
-    """List (address, interface) of the global, unique addresses in /proc/net/if_inet6."""
-    addresses = []
-    for line in _lines(root, "proc/net/if_inet6"):
-        try:
-            digits, _, _, scope, flags, name = line.split()
-            tentative_or_duplicate = int(flags, 16) & 0x48
-            if int(scope, 16) == 0 and not tentative_or_duplicate:
-                addresses.append((socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), name))
-        except ValueError:
-            continue
-    return addresses
-
-
-def _lines(root: str, path: str) -> list[str]:
-    try:
-        return read_text(os.path.join(root, path)).splitlines()
-    except OSError:
-        return []

@@ -57,7 +57,11 @@ _members = listed(row(text, place))
 _facts = both(
     perhaps(caches=perhaps(**dict.fromkeys("123", either(one_of("core", "socket"), listed(path)))), notes=listed(text)),
     having(
-        hostname=path, python=path, executable=path, cpus=listed(row(short, unit, unit, unit)), addresses=listed(path),
+        hostname=path, python=path, executable=path, cpus=listed(row(short, unit, unit, unit)),
+        network=having(
+            interfaces=listed(row(path, path, flag, whole, whole, flag, listed(path))), name_at=listed(path),
+            ports=listed(row(path, path, flag, whole)),
+        ),
         free_port=short, ssh_connection=maybe(row(path, scalar, path, scalar)),
         gpus=listed(having(vendor=path, index=unit, uuid=path, bus_id=path, name=path, numa=unit)),
     ),

@@ -68,4 +68,4 @@ def node_notes(job: JobSpec, facts: Mapping[int, NodeFacts], seconds: float) -> 
     for index, one in facts.items() if job.output.verbose >= 2 else ():
         size = f"{plural(len(one.cpus), 'CPU')}, {plural(len(one.gpus), 'GPU')}"
         python = f"python {one.python} ({one.executable})"
-        yield f"{job.allocation.nodes[index].name}: {one.hostname}, {size}, {python}, {', '.join(one.addresses)}"
+        yield f"{job.allocation.nodes[index].name}: {one.hostname}, {size}, {python}, {', '.join(one.network.addresses)}"

@@ -130,7 +130,7 @@ def _node(job: JobSpec, index: int, node_rank: int, facts: NodeFacts | None) -> 
         data |= {
             "hostname": facts.hostname,
             "python": facts.python,
-            "addresses": list(facts.addresses),
+            "addresses": list(facts.network.addresses),
             "cpus": len(facts.cpus),
             "gpus": [gpu._asdict() for gpu in facts.gpus],
         }

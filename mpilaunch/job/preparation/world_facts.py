@@ -12,10 +12,11 @@ from typing import NamedTuple
 from mpilaunch.defaults import MASTER_PORT
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
-from mpilaunch.job.environment.master_address import address_of, choose_master_address
+from mpilaunch.job.environment.node_addresses import address_of, reached_addresses
 from mpilaunch.job.environment.templates import role_fields
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import PORTS, World, first_worlds, neighbours
+from mpilaunch.placement.network import Network, choose_network
 
 RENDEZVOUS_PORT = 10
 """The place of the rendezvous store's port among the free ports of a node."""
@@ -46,6 +47,7 @@ class WorldFacts(NamedTuple):
         roles: where the other roles are, by the field of a template that names it.
         first_ports: the first of each node's ports for ranks, by index; empty unless a profile needs them.
         rendezvous: the store that rank 0's node serves, if a profile needs it.
+        network: that the nodes share; None on one machine, or if they share none.
     """
 
     master_addr: str
@@ -57,47 +59,60 @@ class WorldFacts(NamedTuple):
     roles: Mapping[str, str] = {}
     first_ports: Mapping[int, int] = {}
     rendezvous: Rendezvous | None = None
+    network: Network | None = None
 
 
 def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> WorldFacts:
     """Return the facts of a world, derived from those of its nodes."""
-    address, port = master(job, world, facts)
     near = neighbours(job, world)
+    network, addresses = _addresses(job, {index: facts[index] for index in near.nodes})
     ranks_on = Counter(facts[place.node].hostname for place in near.placements)
     crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
     one_machine = len({facts[index].hostname for index in world.job_map.nodes}) < len(world.job_map.nodes)
-    addresses: dict[int, str] = {}
-    for index in world.job_map.nodes if len(ranks_on) > 1 else ():
-        node = job.allocation.nodes[index]
-        others = [facts[other] for other in near.nodes if other != index] if node.here else []
-        addresses[index] = address_of(facts[index], others, node.here, node.name)
+
+    def master(of: World) -> tuple[str, int]:
+        address = addresses.get(of.job_map.placements[0].node, "127.0.0.1")
+        return job.master_addr or address, master_port(job, of, facts)
+
+    address, port = master(world)
     roles: dict[str, str] = {}
     for other in first_worlds(job) if world.role else ():
-        roles |= role_fields(other.role, *map(str, master(job, other, facts)))
+        roles |= role_fields(other.role, *map(str, master(other)))
     first_ports: dict[int, int] = {}
     if contracts.need_endpoints(profiles_of(job, world)):
         masters = PORTS * len(first_worlds(job))
         first_ports = {index: (facts[index].free_port or MASTER_PORT) + masters for index in world.job_map.nodes}
     ports = str(port), str(second_port(port))
-    known = WorldFacts(address, *ports, one_machine, frozenset(crowded), addresses, roles, first_ports)
+    known = WorldFacts(address, *ports, one_machine, frozenset(crowded), addresses, roles, first_ports, network=network)
     if contracts.need_rendezvous(profiles_of(job, world)):
         known = known._replace(rendezvous=_rendezvous(world, facts[world.job_map.placements[0].node], address))
     return known
 
 
-def master(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> tuple[str, int]:
-    """Return MASTER_ADDR and MASTER_PORT: the user's choice, else an address that the nodes reach and a free port there.
+def master_port(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> int:
+    """Return MASTER_PORT: the user's choice, else a port that is free on rank 0's node.
 
     Each spawned world has ports of its own. An attempt does not use the ports of the attempt before it, since a lost node may
     still run a rank that listens there.
     """
-    index = world.job_map.placements[0].node
-    node = job.allocation.nodes[index]
-    others = [facts[other] for other in neighbours(job, world).nodes if other != index]
-    address = job.master_addr or choose_master_address(facts[index], others, node.here, node.name)
-    port = facts[index].free_port or MASTER_PORT
+    port = facts[world.job_map.placements[0].node].free_port or MASTER_PORT
     port += PORTS * (port == job.last_port)
-    return address, world.master_port(job.master_port or port)
+    return world.master_port(job.master_port or port)
+
+
+def _addresses(job: JobSpec, facts: Mapping[int, NodeFacts]) -> tuple[Network | None, dict[int, str]]:
+    """Return the network that several machines share, and where they reach each node; nothing for a single machine."""
+    if len({one.machine for one in facts.values()}) < 2:
+        return None, {}
+    nodes = {index: job.allocation.nodes[index] for index in facts}
+    reached = reached_addresses(facts, {index for index, node in nodes.items() if node.here})
+    network = choose_network(facts, reached)
+    addresses: dict[int, str] = {}
+    for index, one in facts.items():
+        on_network = network.links[index].address if network else ""
+        name = one.hostname if nodes[index].here else nodes[index].name
+        addresses[index] = address_of(one, on_network, reached.get(index, ""), name)
+    return network, addresses
 
 
 def second_port(port: int) -> int:
@@ -115,7 +130,7 @@ def _rendezvous(world: World, facts: NodeFacts, address: str) -> Rendezvous:
     import hashlib  # few launches need it
 
     if ":" in address:
-        address = next((other for other in facts.addresses if ":" not in other), address)
+        address = next((other for other in facts.network.addresses if ":" not in other), address)
     # Its requests are plain text, so that the name of the world in PMIx must not follow from the secret.
     secret = hashlib.sha256(b"rendezvous " + world.namespace.encode()).hexdigest()
     return Rendezvous(address, (facts.free_port or MASTER_PORT) + RENDEZVOUS_PORT, secret)

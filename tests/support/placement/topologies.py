@@ -13,6 +13,7 @@ from itertools import product
 from mpilaunch.cli.job.ranks import placement_options
 from mpilaunch.hosts import allocation
 from mpilaunch.hosts.hostfile import parse_host_list
+from mpilaunch.hosts.network_facts import NetworkFacts
 from mpilaunch.hosts.node_facts import Cpu, NodeFacts
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.placement.gpu_binding import GpuPolicy, bind_ranks
@@ -57,7 +58,7 @@ def cpus_of(description: str) -> tuple[Cpu, ...]:
 
 
 def facts_of(name: str) -> NodeFacts:
-    return NodeFacts(name, "3.11.7", "/usr/bin/python3", cpus_of(TOPOLOGIES[name]), (), (), None, 20000)
+    return NodeFacts(name, "3.11.7", "/usr/bin/python3", cpus_of(TOPOLOGIES[name]), (), NetworkFacts(), None, 20000)
 
 
 def of_hosts(hosts: str) -> allocation.Allocation:

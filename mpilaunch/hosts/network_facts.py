@@ -1,0 +1,75 @@
+"""Facts about a node's network, as its daemon reports them: interfaces, ports of InfiniBand, the addresses of its own name.
+
+Pure: `NetworkFacts.from_message` takes a message of the daemon, whose schema has been checked; docs/wire.md lists its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MOST = 64
+"""Interfaces, addresses of one, and ports that are taken from a node."""
+
+
+class Interface(NamedTuple):
+    """An interface that is up and has an address.
+
+    Attributes:
+        name: "eth0".
+        kind: "physical", "infiniband", "wireless", "virtual", "loopback", or the kernel's word ("bridge", "bond", "vlan").
+        running: a cable or another end is there.
+        speed: in Mb/s, 0 if unknown.
+        mtu: in bytes.
+        default: the default route leaves through it.
+        addresses: with their prefixes, "10.0.0.5/24", IPv4 first; no loopback or link-local ones. Not checked: a node's text.
+    """
+
+    name: str
+    kind: str
+    running: bool
+    speed: int
+    mtu: int
+    default: bool
+    addresses: tuple[str, ...]
+
+
+class Port(NamedTuple):
+    """A port of InfiniBand or RoCE: its name ("mlx5_0:1"), link layer, whether it is active, and its rate in Gb/s."""
+
+    name: str
+    layer: str
+    active: bool
+    rate: int
+
+
+class NetworkFacts(NamedTuple):
+    """The network of a node.
+
+    Attributes:
+        interfaces: in the order of the kernel, in which libraries see them.
+        name_at: addresses that /etc/hosts gives the node's own name; none if it must be asked for elsewhere.
+        ports: of InfiniBand and RoCE.
+    """
+
+    interfaces: tuple[Interface, ...] = ()
+    name_at: tuple[str, ...] = ()
+    ports: tuple[Port, ...] = ()
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> NetworkFacts:
+        """Return the facts of a message; raises TypeError or KeyError."""
+        rows = [Interface(*row) for row in message["interfaces"][:MOST]]
+        return cls(
+            interfaces=tuple(one._replace(addresses=tuple(one.addresses[:MOST])) for one in rows),
+            name_at=tuple(message["name_at"][:MOST]),
+            ports=tuple(Port(*row) for row in message["ports"][:MOST]),
+        )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The node's addresses, IPv4 first, those of the default route's interface first."""
+        # An address in no network (/32 addresses of clouds) is more likely reachable than one on a bridge for containers.
+        rows = [(address.partition("/"), one.default) for one in self.interfaces for address in one.addresses]
+        rows.sort(key=lambda row: (":" in row[0][0], not row[1], row[0][2] not in ("32", "128")))
+        return tuple(dict.fromkeys(parts[0] for parts, _ in rows))
