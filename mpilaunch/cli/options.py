@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from mpilaunch import defaults
 from mpilaunch.cli import dialects
-from mpilaunch.cli.types import Number, OneOf, Option, Seconds, SomeOf, Text
+from mpilaunch.cli.types import Network, Number, OneOf, Option, Seconds, SomeOf, Text
 from mpilaunch.job.environment.contracts import PROFILES
 from mpilaunch.placement.topology import OBJECTS
 from mpilaunch_agents.registry import LISTED
@@ -129,6 +129,9 @@ OPTIONS = (
         "the rank that reads standard input, or all, or none; auto is rank 0, or none if it is a terminal",
         Text("auto", "all", "none"), default="auto", basic="the rank that reads stdin, or all, or none"),
     Option(PROGRAM, "--master-addr", "ADDR", "MASTER_ADDR; without it an address of rank 0's node"),
+    Option(PROGRAM, "--network", "NETWORK",
+        "the network of the ranks on several machines: 10.99.0.0/24, an interface, none to leave it to their libraries",
+        Network("auto", "none"), default="auto"),
     Option(PROGRAM, "--master-port", "PORT", "MASTER_PORT; without it a free one", Number(min=1, max=65535)),
     Option(OUTPUT, "--tag", "FORMAT",
         "put a prefix before each line: rank, host, time, ompi, or a template such as '{host}:{rank:3} '",

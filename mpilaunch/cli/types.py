@@ -110,6 +110,27 @@ class SomeOf(Text):
         return tuple(dict.fromkeys(map(OneOf(*self.words).parse, text.split(","))))
 
 
+class Network(Text):
+    """A network with its prefix, the name of an interface, or one of the words."""
+
+    wanted = "a network or an interface"
+
+    def parse(self, text: str) -> str:
+        super().parse(text)
+        # Linux: 15 characters, without "/" and blanks; ":" is of IPv6 addresses, and was of aliases.
+        if 0 < len(text) < 16 and not set(text) & set("/: \t\n") and not text.replace(".", "").isdigit():
+            return text
+        import ipaddress  # 3 ms, and few launches need it
+
+        try:
+            network = ipaddress.ip_network(text, strict=False)
+        except ValueError:
+            raise ValueError(f"'{text}' is neither a network like 10.99.0.0/24 nor an interface like eth0") from None
+        if "/" not in text:
+            raise ValueError(f"'{text}' is an address; a network has a prefix: {text}/24")
+        return str(network)
+
+
 class Number(Text):
     """A whole number in a range, or one of the words, in upper case."""
 

@@ -50,11 +50,13 @@ class NetworkFacts(NamedTuple):
         interfaces: in the order of the kernel, in which libraries see them.
         name_at: addresses that /etc/hosts gives the node's own name; none if it must be asked for elsewhere.
         ports: of InfiniBand and RoCE.
+        settings: names of variables by which the node's environment or a library's file chooses a network.
     """
 
     interfaces: tuple[Interface, ...] = ()
     name_at: tuple[str, ...] = ()
     ports: tuple[Port, ...] = ()
+    settings: tuple[str, ...] = ()
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> NetworkFacts:
@@ -64,6 +66,7 @@ class NetworkFacts(NamedTuple):
             interfaces=tuple(one._replace(addresses=tuple(one.addresses[:MOST])) for one in rows),
             name_at=tuple(message["name_at"][:MOST]),
             ports=tuple(Port(*row) for row in message["ports"][:MOST]),
+            settings=tuple(message["settings"][:MOST]),
         )
 
     @property

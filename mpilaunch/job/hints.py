@@ -172,8 +172,8 @@ ROWS = (
     Row(
         "gloo-address",
         r"Gloo connectFullMesh failed",
-        "Gloo gave other nodes 127.0.1.1, the address of the host's own name in /etc/hosts: name the interface that they reach "
-        "by -x GLOO_SOCKET_IFNAME=eth0",
+        "Gloo gave other nodes 127.0.1.1, the address of the host's own name in /etc/hosts: leave --network to mpilaunch, or "
+        "name the interface that they reach by -x GLOO_SOCKET_IFNAME=eth0",
         "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp; Debian writes this address (Debian Reference, 5.1.1)",
         follow_on=True,  # on one machine it is a peer that has ended
         then="remote=[127.0.1.1]",

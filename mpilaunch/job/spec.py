@@ -208,6 +208,7 @@ class JobSpec(NamedTuple):
         leave_running: what a rank leaves running is not ended with it.
         stdin: which ranks get the head's stdin: "all", "none", "first" of this command's, or a rank number as text.
         master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
+        network: that the ranks use: `--network`.
         fanout, patient: nodes contacted at a time; unreachable ones are retried until `Deadlines.start`.
         mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
         profiles: profiles of `environment.contracts` that apply.
@@ -248,6 +249,7 @@ class JobSpec(NamedTuple):
     stdin: str = "0"
     master_addr: str | None = None
     master_port: int | None = None
+    network: str = "auto"
     gpu: GpuPolicy = GpuPolicy()
     cpu: CpuPolicy = CpuPolicy()
     output: OutputPolicy = OutputPolicy()

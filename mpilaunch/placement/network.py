@@ -3,7 +3,7 @@
 Pure: the facts of the nodes in, a network or nothing out. Of several, the fastest is chosen; then the one by which the head
 reached most machines; then the first by address. A network that one machine lacks, or on which two machines have the same
 address, as bridges for containers do, is never chosen. Where machines share no network, those that the head reached, or that
-have a default route, use the interface of that: routers connect them.
+have a default route, use the interface of that: routers connect them. The user may name another network.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.network_facts import Interface
 from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.hosts.nodeset import fold
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
     Addressed = IPv4Interface | IPv6Interface
     Subnet = IPv4Network | IPv6Network
 
+AUTO, NONE = "auto", "none"
+"""Choose a network; use none, and set nothing for it."""
 ROUTED = ""
+MOST_SHOWN = 6
+"""Nodes and addresses that a message shows."""
 
 
 class Link(NamedTuple):
@@ -37,12 +43,12 @@ class Network(NamedTuple):
     Attributes:
         name: "10.99.0.0/24", or ROUTED if the machines are in different networks and reach each other by routers.
         links: the link of each node, by index.
-        rails: the names of other networks that all machines share, no slower than this one.
+        rails: other networks that all machines share and that are as fast.
     """
 
     name: str
     links: Mapping[int, Link]
-    rails: tuple[str, ...] = ()
+    rails: tuple[Network, ...] = ()
 
     @property
     def speed(self) -> int:
@@ -50,14 +56,27 @@ class Network(NamedTuple):
         return min(link.speed for link in self.links.values())
 
 
-def choose_network(facts: Mapping[int, NodeFacts], reached: Mapping[int, str]) -> Network | None:
+def choose_network(
+    facts: Mapping[int, NodeFacts], reached: Mapping[int, str], wanted: str = AUTO, names: Mapping[int, str] = {}
+) -> Network | None:
     """Return the network for these nodes, None for a single machine and where they share none.
 
-    `reached` has the addresses at which the head reached nodes, as far as it knows.
+    Args:
+        reached: the addresses at which the head reached nodes, as far as it knows.
+        wanted: of `--network`: AUTO, NONE, a network ("10.99.0.0/24") or the name of an interface.
+        names: of the nodes, for errors.
+
+    Raises:
+        LaunchError: a machine is not on the network that is wanted, or has the same address there as another.
     """
-    machines = {one.machine: index for index, one in reversed(list(facts.items()))}
-    if len(machines) < 2:
+    machines: dict[tuple[object, ...], int] = {}
+    for index, one in facts.items():
+        machines.setdefault(one.machine, index)
+    if len(machines) < 2 or wanted == NONE:
         return None
+    if wanted != AUTO:
+        chosen = _wanted({index: facts[index] for index in machines.values()}, reached, wanted, names)
+        return _for_nodes(Network(wanted if "/" in wanted else ROUTED, chosen), machines, facts)
     of_machine = {index: _networks(facts[index], reached.get(index, "")) for index in machines.values()}
     first, *others = of_machine.values()
     shared = {
@@ -65,7 +84,7 @@ def choose_network(facts: Mapping[int, NodeFacts], reached: Mapping[int, str]) -
         for subnet in first
         if all(subnet in other for other in others) and subnet.num_addresses > 1
     }
-    found = [Network(str(subnet), links) for subnet, links in sorted(shared.items(), key=_by_address) if _differ(links)]
+    found = [Network(str(subnet), links) for subnet, links in sorted(shared.items(), key=_order) if _differ(links)]
     if not found:
         routed = {index: _way_out(facts[index], reached.get(index, "")) for index in of_machine}
         links = {index: link for index, link in routed.items() if link is not None}
@@ -78,8 +97,50 @@ def choose_network(facts: Mapping[int, NodeFacts], reached: Mapping[int, str]) -
         return -network.speed, -seen
 
     best = min(found, key=preference)
-    rails = tuple(other.name for other in found if other is not best and other.speed == best.speed)
-    return Network(best.name, {index: best.links[machines[one.machine]] for index, one in facts.items()}, rails)
+    rails = tuple(other for other in found if other is not best and other.speed == best.speed)
+    return _for_nodes(best._replace(rails=rails), machines, facts)
+
+
+def _for_nodes(
+    network: Network, machines: Mapping[tuple[object, ...], int], facts: Mapping[int, NodeFacts]
+) -> Network:
+    """Return a network of machines with the link of each node: that of its machine."""
+    links = {index: network.links[machines[one.machine]] for index, one in facts.items()}
+    return Network(network.name, links, tuple(_for_nodes(rail, machines, facts) for rail in network.rails))
+
+
+def _wanted(
+    facts: Mapping[int, NodeFacts], reached: Mapping[int, str], wanted: str, names: Mapping[int, str]
+) -> dict[int, Link]:
+    """Return the links of the network or interface that the user named; raises LaunchError."""
+    import ipaddress  # 3 ms, and not needed on one machine
+
+    subnet = ipaddress.ip_network(wanted) if "/" in wanted else None
+    links: dict[int, Link] = {}
+    for index, one in facts.items():
+        for interface, address in _usable(one):
+            fits = interface.name == wanted if subnet is None else address.ip in subnet
+            if fits and (index not in links or str(address.ip) == reached.get(index)):
+                links[index] = Link(interface.name, str(address.ip), interface.speed)
+    twice = next((same for same in _machines_by_address(links).values() if len(same) > 1), [])
+    at_fault = twice or [index for index in facts if index not in links]
+    if not at_fault:
+        return links
+    hosts = fold(names[index] for index in at_fault)
+    if twice:
+        message = f"--network {wanted}: {hosts} have the same address there, {links[at_fault[0]].address}"
+    else:
+        kind = "running interface" if subnet is None else "address in that network"
+        message = f"--network {wanted}: no {kind} on {hosts}"
+    context = [f"{names[index]}: {describe_interfaces(facts[index])}" for index in at_fault[:MOST_SHOWN]]
+    hint = "name a network that all nodes share (10.99.0.0/24), or leave --network out"
+    raise LaunchError("network-missing", message, context=context, hint=hint)
+
+
+def describe_interfaces(facts: NodeFacts) -> str:
+    """Return the running interfaces of a node with their addresses, for messages."""
+    texts = [f"{interface.name} {address}" for interface, address in _usable(facts)]
+    return ", ".join(texts[:MOST_SHOWN]) or "no address known"
 
 
 def addresses_of(interface: Interface) -> Iterator[Addressed]:
@@ -117,9 +178,17 @@ def _way_out(facts: NodeFacts, reached: str) -> Link | None:
 
 
 def _differ(links: Mapping[int, Link]) -> bool:
-    return len({link.address for link in links.values()}) == len(links)
+    return len(_machines_by_address(links)) == len(links)
 
 
-def _by_address(item: tuple[Subnet, object]) -> tuple[int, int, int]:
+def _machines_by_address(links: Mapping[int, Link]) -> dict[str, list[int]]:
+    """Return the machines that have each address."""
+    machines: dict[str, list[int]] = {}
+    for index, link in links.items():
+        machines.setdefault(link.address, []).append(index)
+    return machines
+
+
+def _order(item: tuple[Subnet, object]) -> tuple[int, int, int]:
     subnet = item[0]
     return subnet.version, int(subnet.network_address), subnet.prefixlen

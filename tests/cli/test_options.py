@@ -79,6 +79,12 @@ def test_times(text: str, seconds: float) -> None:
         ("master-port", "65536", "65536 is out of range: 1 to 65535"),
         ("quiet", "maybe", "'maybe' is neither yes nor no"),
         ("gpu-bind", "slt", "did you mean slot?"),
+        ("network", "10.99.0.0/99", "'10.99.0.0/99' is neither a network like 10.99.0.0/24 nor an interface like eth0"),
+        ("network", "10.99.0.7", "'10.99.0.7' is an address; a network has a prefix: 10.99.0.7/24"),
+        ("network", "eth0:1", "is neither a network"),
+        ("network", "a-name-of-16-long", "is neither a network"),
+        ("network", "a b", "is neither a network"),
+        ("network", "", "the value is empty"),
         ("wdir", "", "the value is empty"),
         ("wdir", "a\0b", "NUL"),
     ],
@@ -88,6 +94,20 @@ def test_wrong_texts(name: str, text: str, what: str) -> None:
         request([f"--{name}={text}", "prog"])
     assert caught.value.message.startswith(f"--{name}: ") and what in caught.value.message
     assert caught.value.reference == "option-value" and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("none", "none"),
+        ("eth0", "eth0"),
+        ("bond0.7", "bond0.7"),
+        ("10.99.0.7/24", "10.99.0.0/24"),
+        ("FD00::7/64", "fd00::/64"),
+    ],
+)
+def test_networks(text: str, value: str) -> None:
+    assert settings(f"--network {text}")["network"] == value
 
 
 @pytest.mark.parametrize(

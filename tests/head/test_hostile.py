@@ -38,7 +38,10 @@ JSON = st.recursive(
 
 FACTS = {
     "hostname": "n", "python": "3.11.7", "executable": "/usr/bin/python3", "cpus": [[0, 0, 0, 0]], "gpus": [],
-    "network": {"interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]], "name_at": [], "ports": []},
+    "network": {
+        "interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]],
+        "name_at": [], "ports": [], "settings": [],
+    },
     "ssh_connection": None, "free_port": 29500, "notes": [],
 }  # fmt: skip
 FROM_DAEMON: dict[str, dict[str, Any]] = {

@@ -12,7 +12,10 @@ GPU = {"vendor": "nvidia", "index": 1, "uuid": "GPU-a", "bus_id": "0000:3b:00.0"
 MESSAGE: dict[str, Any] = {
     "hostname": "node01", "python": "3.11.7", "executable": "/usr/bin/python3", "cpus": [[0, 0, 0, 0], [1, 1, 0, 0]],
     "gpus": [GPU],
-    "network": {"interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]], "name_at": [], "ports": []},
+    "network": {
+        "interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]],
+        "name_at": [], "ports": [], "settings": [],
+    },
     "ssh_connection": ["10.0.0.9", 50000, "10.0.0.1", 22], "free_port": 20000,
 }  # fmt: skip
 

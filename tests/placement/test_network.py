@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.network_facts import Interface
 from mpilaunch.placement.network import ROUTED, Network, choose_network
 from tests.support.facts import interface, node_facts
@@ -213,8 +214,47 @@ def test_rails_are_named() -> None:
 
     network = chosen(rails(1), rails(2))
     assert network == chosen(rails(1), rails(2), reached={1: "10.88.0.2"})
-    assert network is not None and (network.name, network.rails, network.speed) == (
-        "10.1.0.0/24",
-        ("10.2.0.0/24", "10.3.0.0/24"),
-        400_000,
+    assert network is not None and (network.name, network.speed) == ("10.1.0.0/24", 400_000)
+    assert [rail.name for rail in network.rails] == ["10.2.0.0/24", "10.3.0.0/24"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "links"),
+    [
+        ("10.88.0.0/16", "10.88.0.0/16", ["eth0 10.88.0.1", "eth0 10.88.0.2"]),
+        ("10.0.0.0/8", "10.0.0.0/8", ["eth0 10.88.0.1", "fast0 10.99.0.2"]),
+        ("eth0", ROUTED, ["eth0 10.88.0.1", "eth0 10.88.0.2"]),
+    ],
+)
+def test_the_users_network(wanted: str, name: str, links: list[str]) -> None:
+    facts = {1: node_facts("a", slow(1), fast(1)), 2: node_facts("b", fast(2), slow(2))}
+    network = choose_network(facts, {}, wanted)
+    assert network is not None and (network.name, network.rails) == (name, ())
+    assert [f"{link.interface} {link.address}" for link in network.links.values()] == links
+
+
+def test_of_several_addresses_in_the_users_network_that_of_the_head_counts() -> None:
+    network = choose_network(
+        {1: node_facts("a", slow(1), fast(1)), 2: node_facts("b", slow(2))}, {1: "10.99.0.1"}, "10.0.0.0/8"
     )
+    assert network is not None and network.links[1].interface == "fast0"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message", "context"),
+    [
+        ("10.99.0.0/24", "no address in that network on c", ["c: eth0 10.88.0.3/16, docker0 172.17.0.1/16"]),
+        ("fast0", "no running interface on b,c", ["b: eth0 10.88.0.2/16", "c: eth0 10.88.0.3/16, docker0 172.17.0.1/16"]),
+        ("docker0", "a,c have the same address there, 172.17.0.1", ["a: eth0 10.88.0.1/16, fast0 10.99.0.1/24"]),
+    ],
+)
+def test_a_users_network_that_nodes_lack(wanted: str, message: str, context: list[str]) -> None:
+    facts = {
+        0: node_facts("a", slow(1), fast(1), DOCKER),
+        1: node_facts("b", slow(2), fast(2, running=wanted != "fast0")),
+        2: node_facts("c", slow(3), DOCKER),
+    }
+    with pytest.raises(LaunchError) as caught:
+        choose_network(facts, {}, wanted, {0: "a", 1: "b", 2: "c"})
+    assert caught.value.reference == "network-missing" and caught.value.message == f"--network {wanted}: {message}"
+    assert caught.value.context[0].startswith(context[0])

@@ -52,7 +52,10 @@ NODES = ("a", "b", "c")
 RANKS_EACH = 2
 FACTS: Message = {
     "hostname": "n", "python": "3.11.2", "executable": "/usr/bin/python3", "cpus": [[0, 0, 0, 0], [1, 1, 0, 0]], "gpus": [],
-    "network": {"interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]], "name_at": [], "ports": []},
+    "network": {
+        "interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]],
+        "name_at": [], "ports": [], "settings": [],
+    },
     "ssh_connection": None, "free_port": 29500, "notes": [],
 }  # fmt: skip
 ESCAPES = "\x1b[2J\x1b]0;owned\x07\r\u202efake\nerror[forged]: x"
@@ -91,7 +94,9 @@ class Script:
 
     def hello(self) -> list[Message]:
         """Return what comes first."""
-        return [{"type": "hello", "version": "1", "clock": time.monotonic(), "facts": {**FACTS, "hostname": self.name}}]
+        eth0 = ["eth0", "physical", True, 1000, 1500, True, [f"10.0.0.{ord(self.name[0])}/24"]]
+        facts = {**FACTS, "hostname": self.name, "network": {**FACTS["network"], "interfaces": [eth0]}}
+        return [{"type": "hello", "version": "1", "clock": time.monotonic(), "facts": facts}]
 
     def take(self, message: Message) -> list[Message]:
         """Return the answer to a message of the head's."""

@@ -295,7 +295,7 @@ class Hosts:
 
     def link(self, host: str, *, up: bool) -> None:
         """Pull a host's network cable, or plug it in."""
-        self._ip_on_head(f"link set {host} {'up' if up else 'down'}")
+        self.ip_on_head([f"link set {host} {'up' if up else 'down'}"])
 
     @contextlib.contextmanager
     def pause(self, host: str) -> Iterator[None]:
@@ -343,7 +343,7 @@ class Hosts:
         wires = [f"link add {name} type veth peer name eth0 netns {self._first[name].pid}" for name in self.names]
         plugs = [f"link set {name} master br0 up" for name in self.names]
         bridge = ["link set lo up", "link add br0 type bridge", f"addr add {_address(0)}/16 dev br0", "link set br0 up"]
-        self._ip_on_head("\n".join([*bridge, *wires, *plugs]))
+        self.ip_on_head([*bridge, *wires, *plugs])
         for name in self.names:
             stdin = self._first[name].stdin
             assert stdin is not None
@@ -368,9 +368,10 @@ class Hosts:
             logs = [log.read_text() for log in (self._state / "start.log", self._state / "sshd.log") if log.exists()]
             raise RuntimeError(f"testbed: {name} did not get as far as '{word}': {said!r}\n" + "\n".join(logs))
 
-    def _ip_on_head(self, lines: str) -> None:
+    def ip_on_head(self, lines: Sequence[str]) -> None:
+        """Run commands of ip on the head."""
         enter = ["nsenter", f"--target={self._first[HEAD].pid}", "--net", "--", "ip", "-batch", "-"]
-        subprocess.run(enter, input=lines + "\n", text=True, check=True)
+        subprocess.run(enter, input="\n".join(lines) + "\n", text=True, check=True)
 
     def _pid_one(self, host: str) -> int:
         pid = self._first[host].pid

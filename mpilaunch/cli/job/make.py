@@ -95,7 +95,7 @@ def _spec(
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
         directory=machine.directory,
         head_python=machine.python,
-        **settings.fields("python", "wdir", "master-addr", "master-port", "fanout", "show-secrets"),
+        **settings.fields("python", "wdir", "master-addr", "master-port", "network", "fanout", "show-secrets"),
         **settings.fields("name", "stack-on-failure", "bare-if-single", "pmi-port", "pmix-library"),
         **{name.replace("-", "_"): independent or settings[name] for name in OF_EACH_BY_ITSELF},
         continue_on_error=settings["continue-on-error"] if settings.layer("continue-on-error") > Layer.DEFAULT else independent,

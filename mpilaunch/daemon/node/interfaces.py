@@ -11,11 +11,12 @@ import os
 import socket
 import struct
 
+from mpilaunch.daemon.node.network_settings import find_settings
 from mpilaunch.daemon.node.topology import read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     Address = tuple[str, str]
 
@@ -37,11 +38,12 @@ _KINDS = {"wlan": "wireless"}
 """Kinds of interfaces that the kernel names otherwise; `bridge`, `bond`, `vlan` and `vxlan` have the same name."""
 
 
-def find_network(root: str, name: str, addresses: list[Address] | None = None) -> dict[str, object]:
-    """Return the facts as docs/wire.md lists them; `name` is the node's own, `addresses` replaces what the kernel says."""
+def find_network(root: str, environ: Mapping[str, str], addresses: list[Address] | None = None) -> dict[str, object]:
+    """Return the facts as docs/wire.md lists them; `addresses` replaces what the kernel says."""
     return {
         "interfaces": find_interfaces(root, addresses),
-        "name_at": addresses_of_name(root, name),
+        "name_at": addresses_of_name(root, os.uname()[1]),
+        "settings": find_settings(root, environ),
         "ports": find_ports(root),
     }
 

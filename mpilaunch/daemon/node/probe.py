@@ -50,7 +50,7 @@ def probe(
         "executable": sys.executable,
         **hardware,
         "gpus": find_gpus(root, environ, notes),
-        "network": find_network(root, os.uname()[1], addresses),
+        "network": find_network(root, environ, addresses),
         "ssh_connection": ssh if len(ssh) == 4 else None,
         "free_port": find_free_port(root),
         "notes": notes,

@@ -18,11 +18,13 @@ from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.plan import plan_as_json
+from mpilaunch.job.preparation.world_facts import network_of
 from mpilaunch.job.restarts import Layout
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.placement.gpu_binding import RankBinding
+from mpilaunch.placement.network import Network
 
 SCHEMA = "mpilaunch.report/1"
 
@@ -53,7 +55,7 @@ def report(
         **_head(job),
         "phases": timeline.phases(),
         "verdict": _verdict(verdict),
-        "nodes": _nodes(job, facts),
+        **_nodes(job, facts, network_of(job, ranks.worlds[0], facts)),
         "ranks": [_rank(rank, ranks, state, timeline, *bytes_of(rank)) for rank in state.states],
     }
 
@@ -72,7 +74,7 @@ def report_of_error(error: LaunchError, mask: Callable[[str], str], job: JobSpec
         **_head(job),
         "phases": {},
         "verdict": {**_verdict(verdict), "context": list(map(mask, error.context))},
-        "nodes": [] if job is None else _nodes(job, {}),
+        **({"network": None, "nodes": []} if job is None else _nodes(job, {}, None)),
         "ranks": [],
         "attempts": [],
     }
@@ -119,9 +121,19 @@ def _summary(verdict: Verdict, detail: str) -> dict[str, Any]:
     }
 
 
-def _nodes(job: JobSpec, facts: Mapping[int, NodeFacts]) -> list[dict[str, Any]]:
-    numbered = enumerate(job.job_map.nodes, start=job.first_node_rank)
-    return [_node(job, index, node_rank, facts.get(index)) for node_rank, index in numbered]
+def _nodes(job: JobSpec, facts: Mapping[int, NodeFacts], network: Network | None) -> dict[str, Any]:
+    nodes = []
+    for node_rank, index in enumerate(job.job_map.nodes, start=job.first_node_rank):
+        link = network.links[index] if network else None
+        nodes.append(
+            {
+                **_node(job, index, node_rank, facts.get(index)),
+                "interface": link and link.interface,
+                "address": link and link.address,
+                "speed": link and link.speed,
+            }
+        )
+    return {"network": network and (network.name or "routed"), "nodes": nodes}
 
 
 def _node(job: JobSpec, index: int, node_rank: int, facts: NodeFacts | None) -> dict[str, Any]:

@@ -54,6 +54,7 @@ class WorldStarter:
         self._descriptions: dict[str, bytes] = {}
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._prepared: dict[int, dict[int, list[tuple[int, bool]]]] = {}
+        self._noted: set[str] = set()
 
     async def prepare_job(self) -> None:
         """Prepare the worlds that the job begins with; raises LaunchError when a node refuses."""
@@ -77,6 +78,9 @@ class WorldStarter:
         if apart:
             bindings = {rank: bindings[world.first + rank] for rank in range(world.size)}
         known = world_facts(job, world, facts)
+        if known.note and not world.parent and known.note not in self._noted:  # roles share it; a terminal is its ranks' later
+            self._noted.add(known.note)
+            self._say(known.note)
         shared = encode_shared(common_preparation(job, whole, known, self._output.window))
         self._prepared[world.number] = {}
         for index, message in preparations(job, whole, known, bindings):

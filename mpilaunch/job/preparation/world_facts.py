@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpilaunch.defaults import MASTER_PORT
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.job.environment import contracts
+from mpilaunch.job.environment.network_variables import Choices, network_choices
 from mpilaunch.job.environment.node_addresses import address_of, reached_addresses
 from mpilaunch.job.environment.templates import role_fields
+from mpilaunch.job.preparation.network_note import network_note
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import PORTS, World, first_worlds, neighbours
 from mpilaunch.placement.network import Network, choose_network
@@ -48,6 +50,8 @@ class WorldFacts(NamedTuple):
         first_ports: the first of each node's ports for ranks, by index; empty unless a profile needs them.
         rendezvous: the store that rank 0's node serves, if a profile needs it.
         network: that the nodes share; None on one machine, or if they share none.
+        choices: the variables that lead libraries there.
+        note: what the user reads of it, "" for nothing.
     """
 
     master_addr: str
@@ -60,12 +64,16 @@ class WorldFacts(NamedTuple):
     first_ports: Mapping[int, int] = {}
     rendezvous: Rendezvous | None = None
     network: Network | None = None
+    choices: Choices = Choices()
+    note: str = ""
 
 
 def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> WorldFacts:
     """Return the facts of a world, derived from those of its nodes."""
     near = neighbours(job, world)
-    network, addresses = _addresses(job, {index: facts[index] for index in near.nodes})
+    of_near = {index: facts[index] for index in near.nodes}
+    network = network_of(job, world, facts)
+    addresses = _addresses(job, of_near, network)
     ranks_on = Counter(facts[place.node].hostname for place in near.placements)
     crowded = (index for index in world.job_map.nodes if ranks_on[facts[index].hostname] > len(facts[index].cpus))
     one_machine = len({facts[index].hostname for index in world.job_map.nodes}) < len(world.job_map.nodes)
@@ -83,7 +91,9 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
         masters = PORTS * len(first_worlds(job))
         first_ports = {index: (facts[index].free_port or MASTER_PORT) + masters for index in world.job_map.nodes}
     ports = str(port), str(second_port(port))
-    known = WorldFacts(address, *ports, one_machine, frozenset(crowded), addresses, roles, first_ports, network=network)
+    known = WorldFacts(address, *ports, one_machine, frozenset(crowded), addresses, roles, first_ports)
+    if addresses and not job.bare:
+        known = known._replace(network=network, **_guidance(job, network, of_near))
     if contracts.need_rendezvous(profiles_of(job, world)):
         known = known._replace(rendezvous=_rendezvous(world, facts[world.job_map.placements[0].node], address))
     return known
@@ -100,19 +110,34 @@ def master_port(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> i
     return world.master_port(job.master_port or port)
 
 
-def _addresses(job: JobSpec, facts: Mapping[int, NodeFacts]) -> tuple[Network | None, dict[int, str]]:
-    """Return the network that several machines share, and where they reach each node; nothing for a single machine."""
+def network_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Network | None:
+    """Return the network that the machines of a world share; None for a single machine, and as long as not all are known.
+
+    Raises LaunchError if a machine is not on the network of `--network`.
+    """
+    nodes = {index: job.allocation.nodes[index] for index in neighbours(job, world).nodes}
+    if not facts.keys() >= nodes.keys():
+        return None
+    known = {index: facts[index] for index in nodes}
+    return choose_network(known, _reached(job, known), job.network, {index: node.name for index, node in nodes.items()})
+
+
+def _reached(job: JobSpec, facts: Mapping[int, NodeFacts]) -> dict[int, str]:
+    return reached_addresses(facts, {index for index in facts if job.allocation.nodes[index].here})
+
+
+def _addresses(job: JobSpec, facts: Mapping[int, NodeFacts], network: Network | None) -> dict[int, str]:
+    """Return where several machines reach each node; nothing for a single machine."""
     if len({one.machine for one in facts.values()}) < 2:
-        return None, {}
-    nodes = {index: job.allocation.nodes[index] for index in facts}
-    reached = reached_addresses(facts, {index for index, node in nodes.items() if node.here})
-    network = choose_network(facts, reached)
+        return {}
+    reached = _reached(job, facts)
     addresses: dict[int, str] = {}
     for index, one in facts.items():
         on_network = network.links[index].address if network else ""
-        name = one.hostname if nodes[index].here else nodes[index].name
+        node = job.allocation.nodes[index]
+        name = one.hostname if node.here else node.name
         addresses[index] = address_of(one, on_network, reached.get(index, ""), name)
-    return network, addresses
+    return addresses
 
 
 def second_port(port: int) -> int:
@@ -123,6 +148,16 @@ def second_port(port: int) -> int:
 def profiles_of(job: JobSpec, world: World) -> tuple[str, ...]:
     """Return the profiles of a world: a spawned one finds its ranks by MPI only."""
     return () if world.parent else job.profiles
+
+
+def _guidance(
+    job: JobSpec, network: Network | None, facts: Mapping[int, NodeFacts]
+) -> dict[str, Any]:
+    """Return `choices` and `note` of several machines."""
+    given = set(job.environment).union(*([*app.environment, *app.variables] for app in job.apps))
+    choices = network_choices(network, facts, given) if network else Choices()
+    names = {index: job.allocation.nodes[index].name for index in facts}
+    return {"choices": choices, "note": network_note(job.network, network, choices, facts, names)}
 
 
 def _rendezvous(world: World, facts: NodeFacts, address: str) -> Rendezvous:
