@@ -6,7 +6,8 @@ choice is right is left alone: most clusters get nothing.
 
 Sources: `ProcessGroupGloo::createDefaultDevice` of torch and TensorPipe (the address of the own name); Open MPI's btl/tcp
 (every interface that is up); "NCCL_SOCKET_IFNAME" of NCCL's documents (interfaces named ib*, else all but docker* and lo*);
-`uct_tcp_query_devices` of UCX (every interface that runs).
+`uct_tcp_query_devices` of UCX (every interface that runs); `ofi_get_list_of_addr` of libfabric (the fastest); CANN's documents
+of HCCL_SOCKET_IFNAME (the first by name but docker* and lo*).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _for_open_mpi(network: Network, index: int) -> str:
     return ",".join(names) if with_addresses else _interfaces(network, index)
 
 
-def _for_nccl(network: Network, index: int) -> str:
+def _exactly(network: Network, index: int) -> str:
     return f"={_interfaces(network, index)}"  # which makes them names, not beginnings of names
 
 
@@ -68,6 +69,18 @@ def _other_is_up(facts: NodeFacts, network: Network, index: int) -> bool:
 def _other_runs(facts: NodeFacts, network: Network, index: int) -> bool:
     others = (one for one in facts.network.interfaces if one.kind != "loopback" and one.running)
     return any(_leads_elsewhere(one, network, index) for one in others)
+
+
+def _other_is_fastest(facts: NodeFacts, network: Network, index: int) -> bool:
+    running = [one for one in facts.network.interfaces if one.kind != "loopback" and one.running]
+    return bool(running) and _leads_elsewhere(max(running, key=lambda one: one.speed), network, index)
+
+
+def _other_is_first_by_name(facts: NodeFacts, network: Network, index: int) -> bool:
+    if not any(gpu.vendor == "ascend" for gpu in facts.gpus):
+        return False
+    usual = [one for one in facts.network.interfaces if not one.name.startswith(("docker", "lo"))]
+    return not usual or _leads_elsewhere(min(usual, key=lambda one: one.name), network, index)
 
 
 def _other_is_of_nccl(facts: NodeFacts, network: Network, index: int) -> bool:
@@ -92,8 +105,10 @@ VARIABLES = {
     "GLOO_SOCKET_IFNAME": Variable(_name_leads_elsewhere, _interface),
     "TP_SOCKET_IFNAME": Variable(_name_leads_elsewhere, _interface),
     "OMPI_MCA_btl_tcp_if_include": Variable(_other_is_up, _for_open_mpi, ("OMPI_MCA_btl_tcp_if_exclude",)),
+    "FI_TCP_IFACE": Variable(_other_is_fastest, _interface),
     "UCX_NET_DEVICES": Variable(_other_runs, _interfaces, sockets_only=True),
-    "NCCL_SOCKET_IFNAME": Variable(_other_is_of_nccl, _for_nccl, ("NCCL_NET", "NCCL_NET_PLUGIN"), sockets_only=True),
+    "NCCL_SOCKET_IFNAME": Variable(_other_is_of_nccl, _exactly, ("NCCL_NET", "NCCL_NET_PLUGIN"), sockets_only=True),
+    "HCCL_SOCKET_IFNAME": Variable(_other_is_first_by_name, _exactly),
 }
 
 

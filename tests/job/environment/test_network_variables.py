@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from mpilaunch.hosts.network_facts import Interface, Port
-from mpilaunch.hosts.node_facts import NodeFacts
+from mpilaunch.hosts.node_facts import Gpu, NodeFacts
 from mpilaunch.job.environment.network_variables import network_choices
 from mpilaunch.placement.network import choose_network
 from tests.support.facts import interface, node_facts
@@ -16,6 +16,7 @@ DOCKER = interface("docker0", "172.17.0.1/16")
 UNUSED_DOCKER = interface("docker0", "172.17.0.1/16", running=False)
 GLOO, TENSORPIPE = "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"
 OPEN_MPI, UCX, NCCL = "OMPI_MCA_btl_tcp_if_include", "UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME"
+LIBFABRIC, HCCL = "FI_TCP_IFACE", "HCCL_SOCKET_IFNAME"
 BY_NAME = {GLOO: "eth0", TENSORPIPE: "eth0"}
 
 
@@ -55,6 +56,10 @@ CASES: dict[str, tuple[Sequence[NodeFacts], dict[str, str]]] = {
         [node(1, fast(1)), node(2, fast(2, "ens1"))],
         {GLOO: "fast0", TENSORPIPE: "fast0", OPEN_MPI: "10.99.0.0/24", UCX: "fast0", NCCL: "=fast0"},
     ),
+    "a bridge that counts as faster": (
+        [node(1, interface("docker0", "172.17.0.1/16", speed=10_000)), node(2)],
+        {OPEN_MPI: "10.88.0.0/16", UCX: "eth0", LIBFABRIC: "eth0"},
+    ),
     "two of one speed": ([node(1, fast(1, speed=1000)), node(2, fast(2, speed=1000))], {}),
     "two of one speed and a bridge": (
         [node(1, fast(1, speed=1000), DOCKER), node(2, fast(2, speed=1000), DOCKER)],
@@ -66,7 +71,7 @@ CASES: dict[str, tuple[Sequence[NodeFacts], dict[str, str]]] = {
     ),
     "pods with a bridge of their own": (
         [routed(1, interface("br-x", "172.18.0.1/16")), routed(2)],
-        {OPEN_MPI: "eth0", UCX: "eth0", NCCL: "=eth0"},
+        {OPEN_MPI: "eth0", UCX: "eth0", NCCL: "=eth0", LIBFABRIC: "eth0"},
     ),
     "IPv6 only": ([sixth(1), sixth(2)], {}),
     "IPv6 beside a bridge of IPv4": ([sixth(1, DOCKER), sixth(2)], {OPEN_MPI: "eth0", UCX: "eth0"}),
@@ -122,6 +127,13 @@ def test_what_the_user_or_a_node_has_chosen_stays(given: str, left: set[str]) ->
     by_file = nodes[0]._replace(network=nodes[0].network._replace(settings=(given,)))
     first, second = variables([by_file, nodes[1]])
     assert set(first) == left and set(second) == {GLOO, TENSORPIPE, OPEN_MPI, UCX, NCCL}
+
+
+def test_hccl_takes_the_first_by_name() -> None:
+    npu = Gpu("ascend", 0)
+    nodes = [node(1, interface("bond0", "172.18.0.1/16"))._replace(gpus=(npu,)), node(2)._replace(gpus=(npu,))]
+    assert variables(nodes)[0][HCCL] == variables(nodes)[1][HCCL] == "=eth0"
+    assert HCCL not in variables([node(1)._replace(gpus=(npu,)), nodes[1]])[0]
 
 
 def test_only_what_is_known_to_miss_counts_as_missed() -> None:
