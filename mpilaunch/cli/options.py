@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from mpilaunch import defaults
 from mpilaunch.cli import dialects
-from mpilaunch.cli.types import Network, Number, OneOf, Option, Seconds, SomeOf, Text
+from mpilaunch.cli.types import Network, Number, OneOf, Option, Ready, Seconds, SomeOf, Text
 from mpilaunch.job.environment.contracts import PROFILES
 from mpilaunch.placement.topology import OBJECTS
 from mpilaunch_agents.registry import LISTED
@@ -125,6 +125,11 @@ OPTIONS = (
     Option(PROGRAM, "--name", "NAME", "a name for the job, which jobs, signal and stop take as its id", configurable=False),
     Option(PROGRAM, "--detach", "",
         "return when all ranks run, and print the job's id, which logs, attach and wait take", configurable=False),
+    Option(PROGRAM, "--ends-with", "ROLE",
+        "do not wait for this program: it is ended when ROLE, and all other programs that the job waits for, have ended",
+        local=True, configurable=False),
+    Option(PROGRAM, "--ready", "URL",
+        "print a line once this URL of HTTP answers: http://:8000/health, on the host of rank 0 if it names none", Ready()),
     Option(PROGRAM, "--stdin", "RANK",
         "the rank that reads standard input, or all, or none; auto is rank 0, or none if it is a terminal",
         Text("auto", "all", "none"), default="auto", basic="the rank that reads stdin, or all, or none"),

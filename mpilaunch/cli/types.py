@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from mpilaunch.job.servers.ready import ReadyUrl, parse_ready_url
 from mpilaunch.job.settings import Layer
 from mpilaunch.text import did_you_mean, is_whole_number, seconds_of
 
@@ -129,6 +130,15 @@ class Network(Text):
         if "/" not in text:
             raise ValueError(f"'{text}' is an address; a network has a prefix: {text}/24")
         return str(network)
+
+
+class Ready(Text):
+    """A URL of HTTP, as `ReadyUrl`."""
+
+    wanted = "a URL"
+
+    def parse(self, text: str) -> ReadyUrl:
+        return parse_ready_url(super().parse(text))
 
 
 class Number(Text):

@@ -34,9 +34,10 @@ from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.signals import SignalRelay
 from mpilaunch.head.starting.start_order import StartOrder
 from mpilaunch.head.starting.world_starter import WorldStarter
+from mpilaunch.head.tasks import start
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.job.preparation.world_facts import master_port
+from mpilaunch.job.preparation.world_facts import master_port, server_address
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
@@ -220,7 +221,16 @@ class Launch:
         self._interrupts.checkpoints.begin()
         if not self._job.independent:  # else it counts for each host
             self._stop.limit.begin()
-        await self.nodes_done.over.wait()
+        tasks: set[asyncio.Task[None]] = set()
+        if self._job.ready is not None:
+            from mpilaunch.head.observe.readiness import watch  # few jobs are servers
+
+            start(tasks, watch(self._job.ready, server_address(self._job, self._facts()), self._say), self._faults.take)
+        try:
+            await self.nodes_done.over.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
         self._timeline.begin("end")
 
     def _conclude(self) -> Verdict:

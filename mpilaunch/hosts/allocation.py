@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from mpilaunch.agent import LOCAL
@@ -264,6 +265,22 @@ def resize(allocation: Allocation, count: int) -> Allocation:
     slots = [(node.slots + (Slot(),) * count)[:count] if node.slots else () for node in allocation.nodes]
     nodes = tuple(node._replace(slots=own) for node, own in zip(allocation.nodes, slots, strict=True))
     return allocation._replace(nodes=nodes, elastic_slots=False)
+
+
+def merge_slots(allocation: Allocation) -> Allocation:
+    """Return the allocation with one slot on each node that has any, which has all that they name."""
+    nodes = tuple(node._replace(slots=_merged(node.slots)) for node in allocation.nodes)
+    return allocation._replace(nodes=nodes, elastic_slots=False)
+
+
+def _merged(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    gpus = [slot.gpus for slot in slots if slot.gpus is not None]
+    cpus = [slot.cpus for slot in slots if slot.cpus is not None]
+    merged = Slot(
+        tuple(dict.fromkeys(chain.from_iterable(gpus))) if gpus else None,
+        tuple(dict.fromkeys(chain.from_iterable(cpus))) if cpus else None,
+    )
+    return (merged,) if slots else ()
 
 
 def this_machine(slots: int, agent: str = LOCAL) -> Allocation:

@@ -50,6 +50,13 @@ def check_roles(apps: Sequence[App]) -> None:
                 hint = "name a program: --role " + role + " -np 1 ./server : --after " + role + ":PORT ./worker"
                 message = f"--after: there is no other role '{role}'{did_you_mean(role, others)}"
                 raise UsageError("after", message, hint=hint)
+    for app in apps:
+        if app.ends_with is not None and (app.ends_with == app.role or app.ends_with not in names):
+            guess = did_you_mean(app.ends_with, [name for name in names if name and name != app.role])
+            message = f"--ends-with: there is no other role '{app.ends_with}'{guess}"
+            raise UsageError("role", message, hint="name a role of another program: --role server ... : --ends-with server ...")
+    if all(app.ends_with is not None for app in apps):
+        raise UsageError("role", "--ends-with: no program is left to wait for", hint="leave it out of one program")
     while ready := [name for name, roles in awaited.items() if not roles & awaited.keys()]:
         for name in ready:
             del awaited[name]
@@ -61,6 +68,17 @@ def check_roles(apps: Sequence[App]) -> None:
 def conditions(world: World) -> frozenset[tuple[str, int]]:
     """Return the roles and ports that a world waits for."""
     return frozenset(condition for app in world.apps for condition in app.after)
+
+
+def followers(worlds: Sequence[World]) -> frozenset[int]:
+    """Return the ranks that end with the others: those of worlds that serve, and of programs that end with a role."""
+    serving = served(worlds)
+    ranks: set[int] = set()
+    for world in worlds:
+        following = {number for number, app in enumerate(world.apps) if world.name in serving or app.ends_with is not None}
+        if following:
+            ranks.update(world.first + place.rank for place in world.job_map.placements if place.app in following)
+    return frozenset(ranks)
 
 
 def served(worlds: Sequence[World]) -> frozenset[str]:

@@ -13,6 +13,7 @@ from mpilaunch.agent import AgentOptions
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
 from mpilaunch.job import checkpoints
+from mpilaunch.job.servers.ready import ReadyUrl
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.gpu_binding import GpuPolicy
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
@@ -171,6 +172,7 @@ class App(NamedTuple):
         variables: the variables of `environment`, and of the job's, that are templates.
         role: its role, "" for none.
         after: roles with the port on which rank 0 of each must listen before this program's role starts.
+        ends_with: the role with which it ends; "" with the other programs of its own, None: the job waits for it.
     """
 
     program: tuple[str, ...]
@@ -181,6 +183,7 @@ class App(NamedTuple):
     variables: Mapping[str, str] = {}
     role: str = ""
     after: tuple[tuple[str, int], ...] = ()
+    ends_with: str | None = None
 
 
 class JobSpec(NamedTuple):
@@ -209,6 +212,7 @@ class JobSpec(NamedTuple):
         stdin: which ranks get the head's stdin: "all", "none", "first" of this command's, or a rank number as text.
         master_addr, master_port: fixed by the user; None: chosen from the nodes' facts.
         network: that the ranks use: `--network`.
+        ready: where the job's server answers once it serves.
         fanout, patient: nodes contacted at a time; unreachable ones are retried until `Deadlines.start`.
         mpi: the process managers offered to MPI programs: "auto" (all available), "pmi1", "pmi2", "pmix" or "none".
         profiles: profiles of `environment.contracts` that apply.
@@ -250,6 +254,7 @@ class JobSpec(NamedTuple):
     master_addr: str | None = None
     master_port: int | None = None
     network: str = "auto"
+    ready: ReadyUrl | None = None
     gpu: GpuPolicy = GpuPolicy()
     cpu: CpuPolicy = CpuPolicy()
     output: OutputPolicy = OutputPolicy()

@@ -18,6 +18,7 @@ from mpilaunch.hosts.allocation import (
     allocate,
     filter_by_host_list,
     from_sources,
+    merge_slots,
     this_machine,
 )
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
@@ -253,3 +254,10 @@ def test_from_sources(
 def test_from_sources_uses_the_agent_here_too() -> None:
     allocation = from_sources([], [], None, HostDefaults("fake"), local_slots=1)
     assert allocation.nodes[0].agent == "fake"
+
+
+def test_merged_slots_have_all_that_they_name() -> None:
+    named = (Slot(("0", "1"), (0, 1)), Slot(("1", "2")), Slot())
+    nodes = (Node(0, "a", named, "ssh"), Node(1, "b", (Slot(), Slot()), "ssh"), Node(2, "c", (), "ssh"))
+    merged = merge_slots(Allocation(nodes, "--host"))
+    assert [node.slots for node in merged.nodes] == [(Slot(("0", "1", "2"), (0, 1)),), (Slot(),), ()]

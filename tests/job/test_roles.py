@@ -6,7 +6,7 @@ import pytest
 
 from mpilaunch.errors import UsageError
 from mpilaunch.job.preparation.before_launch import environment_before_launch
-from mpilaunch.job.roles import check_roles, parse_after, served
+from mpilaunch.job.roles import check_roles, followers, parse_after, served
 from mpilaunch.job.spec import App
 from mpilaunch.job.worlds import World, first_worlds, spawned_world
 from tests.support.command_line import job_of
@@ -55,6 +55,33 @@ def test_roles_that_cannot_start_are_an_error(apps: list[App], message: str) -> 
 )
 def test_roles_that_can_start(apps: list[App]) -> None:
     check_roles(apps)
+
+
+@pytest.mark.parametrize(
+    ("apps", "message"),
+    [
+        ([app("a", ends_with="b")], "there is no other role 'b'"),
+        ([app("a", ends_with="a"), app("b")], "there is no other role 'a'"),
+        ([app("server"), app("b", ends_with="serve")], "there is no other role 'serve'; did you mean server"),
+        ([app("a", ends_with="b"), app("b", ends_with="a")], "no program is left to wait for"),
+    ],
+)
+def test_a_role_that_a_program_ends_with_is_another(apps: list[App], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_roles(apps)
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [
+        ("-np 1 a : -np 2 b", set()),
+        ("--role a -np 1 a : --role b -np 2 --after a:80 b", {0}),
+        ("--role a -np 1 a : --role b -np 2 --ends-with a b", {1, 2}),
+        ("--role a -np 1 a : --role a -np 1 --ends-with b x : --role b -np 1 b : --role c -np 1 --after b:1 c", {1, 2}),
+    ],
+)
+def test_who_ends_with_others(line: str, ranks: set[int]) -> None:
+    assert followers(first_worlds(job_of(f"-H local:8 {line}"))) == ranks
 
 
 def drawn(world: World) -> str:

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,6 +47,20 @@ def test_no_example_is_forgotten() -> None:
     names = [path.name for path in EXAMPLES.iterdir() if path.is_file()]
     assert len(names) > 4
     assert [name for name in names if f"examples/{name}" not in tests and name != "README.md"] == []
+
+
+# pipeline_server.py
+
+
+def test_the_server_serves_here_and_ends_when_it_is_told() -> None:
+    words = ["-H", "local:2,local:2", "--profile", "vllm", "--ready", "http://:18735/health", "examples/pipeline_server.py"]
+    with subprocess.Popen([*MPILAUNCH, *words, "--port", "18735"], cwd=CHECKOUT, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stderr is not None
+        assert any(line.startswith("note: ready: http://127.0.0.1:18735/health answers") for line in job.stderr)
+        for path, answer in (("40", "41"), ("stop", "bye")):
+            with urllib.request.urlopen(f"http://127.0.0.1:18735/{path}", timeout=20) as reply:
+                assert reply.read().decode() == f"{answer}\n"
+        assert (job.stderr.read(), job.wait(20)) == ("", 0)
 
 
 # hello.py

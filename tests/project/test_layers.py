@@ -105,7 +105,7 @@ def test_no_method_is_found_by_a_text(path: pathlib.Path) -> None:
         assert not (isinstance(node, ast.alias) and node.name == "attrgetter"), path
 
 
-ROWS = {"hosts.schedulers", "job.environment.contracts"}
+ROWS = {"hosts.schedulers", "job.environment.contracts", "job.servers"}
 """Folders with one module for each launcher or framework, whose rows are tested together."""
 
 

@@ -18,6 +18,8 @@ from mpilaunch.errors import UsageError
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.templates import check_templates
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
+from mpilaunch.job.servers import SERVERS
+from mpilaunch.job.servers.serving import as_server, of_server, server_profile
 from mpilaunch.job.settings import Layer, Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, Part, RestartPolicy, settle_ranks
 from mpilaunch.job.worlds import PORTS
@@ -34,6 +36,8 @@ OF_A_JOB = (
     *("max-restarts", "spares", "checkpoint-prefix", "hang-timeout", "stack-on-failure"),
 )
 """Options for ranks that know of each other or are placed on CPUs and GPUs, which --independent excludes."""
+OF_MAPS = ("npernode", "npersocket", "map-by", "rankmap", "rankfile")
+"""Options by which the user says himself how the processes of a server lie on the nodes."""
 OF_HOSTS = ("first-interrupt", "host-failures")
 """Options that need --independent."""
 
@@ -44,7 +48,10 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     of_each = [Settings(merge_program_settings(settings.by_name, section.settings)) for section in sections]
     policies = placement_policies(placement_options(settings))
     inputs = read_inputs(settings, sections, policies[0], environ)
-    mapped = map_job(inputs, settings, sections, of_each, policies, part)
+    profile = server_profile(settings["profile"] or ())
+    alone = bool(profile) and all(of_server(profile, [section.program for section in sections]))
+    one_per_node = alone and SERVERS[profile].one_per_node and not any(map(settings.layer, OF_MAPS))
+    mapped = map_job(inputs, settings, sections, of_each, policies, part, one_per_node=one_per_node)
     return _spec(os.urandom(8).hex(), inputs, settings, sections, of_each, mapped, part)
 
 
@@ -95,7 +102,7 @@ def _spec(
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
         directory=machine.directory,
         head_python=machine.python,
-        **settings.fields("python", "wdir", "master-addr", "master-port", "network", "fanout", "show-secrets"),
+        **settings.fields("python", "wdir", "master-addr", "master-port", "network", "ready", "fanout", "show-secrets"),
         **settings.fields("name", "stack-on-failure", "bare-if-single", "pmi-port", "pmix-library"),
         **{name.replace("-", "_"): independent or settings[name] for name in OF_EACH_BY_ITSELF},
         continue_on_error=settings["continue-on-error"] if settings.layer("continue-on-error") > Layer.DEFAULT else independent,
@@ -113,8 +120,11 @@ def _spec(
     if job.cpu.chosen:  # by the number of the rank
         job = job._replace(cpu=job.cpu._replace(chosen=((),) * job.first_rank + job.cpu.chosen))
     forwarded, apps = forwarded_variables(inputs, settings, sections, of_each, job)
-    check_templates(apps)
-    return job._replace(environment=forwarded, apps=apps)
+    job = job._replace(environment=forwarded, apps=apps)
+    if profile := server_profile(job.profiles):
+        job = as_server(job, profile)
+    check_templates(job.apps)
+    return job
 
 
 def _programs(
@@ -122,7 +132,13 @@ def _programs(
 ) -> tuple[App, ...]:
     """Return the programs without their environment; raises UsageError for roles that cannot start."""
     apps = tuple(
-        App(tuple(section.program), template=own["template"], role=own["role"] or "", after=parse_after(own["after"]))
+        App(
+            tuple(section.program),
+            template=own["template"],
+            role=own["role"] or "",
+            after=parse_after(own["after"]),
+            ends_with=own["ends-with"],
+        )
         for section, own in zip(sections, of_each, strict=True)
     )
     check_roles(apps)

@@ -10,7 +10,7 @@ from mpilaunch.cli.job.nodes import select_nodes, slots_of_programs
 from mpilaunch.cli.options import OPTIONS, RESTARTS
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import allocation
-from mpilaunch.hosts.allocation import Allocation, resize
+from mpilaunch.hosts.allocation import Allocation, merge_slots, resize
 from mpilaunch.job.settings import Section, Settings
 from mpilaunch.job.spec import Part, RestartPolicy
 from mpilaunch.placement.cpu_binding import CpuPolicy
@@ -41,6 +41,8 @@ def map_job(
     of_each: Sequence[Settings],
     policies: tuple[MappingPolicy, CpuPolicy],
     part: Part | None,
+    *,
+    one_per_node: bool,
 ) -> MappedJob:
     """Map a job; raises UsageError.
 
@@ -48,10 +50,14 @@ def map_job(
         of_each: the settings of each program.
         policies: of the whole job.
         part: this machine's part of a job that the user starts on each machine; None: the whole job.
+        one_per_node: a rank takes all slots of its node.
     """
     mapping, cpu = policies
     nodes = select_nodes(inputs, settings, mapping, len(sections))
     own_slots = slots_of_programs(inputs, nodes, sections)
+    if one_per_node:
+        nodes = merge_slots(nodes)
+        own_slots = [slots and dict.fromkeys(slots, 1) for slots in own_slots]
     mapping, cpu = _with_listed_nodes(mapping, cpu, inputs, settings, nodes)
     if part is not None:  # whoever reads the messages and files of all parts sees where each comes from
         nodes = nodes._replace(nodes=tuple(node._replace(name=inputs.machine.name) for node in nodes.nodes))

@@ -1,4 +1,4 @@
-"""The order in which the roles of a job start, and its end when only ranks that serve others are left."""
+"""The order in which the roles of a job start, and its end when only ranks are left that end with others."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.starting.world_starter import WorldStarter
-from mpilaunch.job.roles import conditions, served, world_of
+from mpilaunch.job.roles import conditions, followers, world_of
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
 
 
 class StartOrder:
-    """Starts the roles of a job in their order, and ends those that serve others when no other rank is left.
+    """Starts the roles of a job in their order, and ends those that serve others, or end with others, when no other is left.
 
     A role waits until rank 0 of each role that it names after `--after` listens on its port. `end` is `Stop.begin`.
     """
@@ -37,8 +37,8 @@ class StartOrder:
         self._seconds = job.deadlines.start
         self._awaited: dict[tuple[int, int], tuple[str, asyncio.TimerHandle]] = {}
         self._listening: set[tuple[str, int]] = set()
-        self._serving = served(ranks.worlds)
-        self._others = set(self._serving_nobody())
+        self._some_follow = bool(followers(ranks.worlds))
+        self._others = set(self._waited_for()) if self._some_follow else set()
 
     async def prepare(self) -> None:
         """Prepare all roles, before the first one starts; raises LaunchError when a node refuses."""
@@ -75,14 +75,15 @@ class StartOrder:
                 detail = f"rank 0 of the role '{role}' on {self._ranks.node_name(rank)} ended before it listened on port {port}"
                 hint = f"--after {role}:{port} needs a program that stays and listens there"
                 self._end(None if failed else Verdict(ExitCode.START_FAILED, "role-not-ready", detail=detail, hint=hint))
-        if self._serving and not self._others and not any(map(self._state.is_alive, self._serving_nobody())):
+        if self._some_follow and not self._others and not any(map(self._state.is_alive, self._waited_for())):
             self._end(None)
 
-    def _serving_nobody(self) -> Iterable[int]:
-        """Return the ranks of the other roles, with those that they have spawned."""
+    def _waited_for(self) -> Iterable[int]:
+        """Return the ranks that the job waits for, with those that they have spawned."""
         worlds = self._ranks.worlds
-        serving = served(worlds)
-        return chain.from_iterable(self._ranks.of_world(world.name) for world in worlds if world.name not in serving)
+        following = followers(worlds)
+        ranks = chain.from_iterable(self._ranks.of_world(world.name) for world in worlds)
+        return (rank for rank in ranks if rank not in following)
 
     def _give_up(self, rank: int, port: int) -> None:
         role, host = self._awaited[rank, port][0], self._ranks.node_name(rank)

@@ -122,6 +122,18 @@ def network_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Ne
     return choose_network(known, _reached(job, known), job.network, {index: node.name for index, node in nodes.items()})
 
 
+def server_address(job: JobSpec, facts: Mapping[int, NodeFacts]) -> str:
+    """Return where the head reaches rank 0's node."""
+    (world, *_) = first_worlds(job)
+    index = world.job_map.placements[0].node
+    node = job.allocation.nodes[index]
+    if node.here or index not in facts:
+        return "127.0.0.1" if node.here else node.name
+    network = network_of(job, world, facts)
+    on_network = network.links[index].address if network else ""
+    return address_of(facts[index], on_network, _reached(job, facts).get(index, ""), node.name)
+
+
 def _reached(job: JobSpec, facts: Mapping[int, NodeFacts]) -> dict[int, str]:
     return reached_addresses(facts, {index for index in facts if job.allocation.nodes[index].here})
 

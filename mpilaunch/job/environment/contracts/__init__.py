@@ -21,6 +21,7 @@ from mpilaunch.job.environment.contracts import (
     tensorflow,
     torch,
 )
+from mpilaunch.job.servers import SERVERS
 
 CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
 PROFILES = {
@@ -31,6 +32,7 @@ PROFILES = {
     "slurm": slurm.PROFILE,
     "tf": tensorflow.PROFILE,
     "tpu": accelerators.TPU,
+    **{name: server.variables for name, server in SERVERS.items()},
 }
 """The user may set each variable of a profile to another value."""
 
