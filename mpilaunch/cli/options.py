@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from mpilaunch import defaults
 from mpilaunch.cli import dialects
 from mpilaunch.cli.types import Network, Number, OneOf, Option, Ready, Seconds, SomeOf, Text
-from mpilaunch.job.environment.contracts import PROFILES
+from mpilaunch.job.environment.contracts import PROFILE_NAMES
 from mpilaunch.placement.topology import OBJECTS
 from mpilaunch_agents.registry import LISTED
 
@@ -95,7 +95,8 @@ OPTIONS = (
         multiple=True, local=True),
     Option(PROGRAM, "--append-env", "NAME VALUE", "put VALUE after a node's own value", multiple=True, local=True),
     Option(PROGRAM, "--profile", "NAMES",
-        "also set variables that only some frameworks or launchers need, separated by commas: tf,slurm", SomeOf(*PROFILES)),
+        "also set variables that only some frameworks or launchers need, separated by commas: tf,slurm",
+        SomeOf(*PROFILE_NAMES)),
     Option(PROGRAM, "--mca", "KEY VALUE", "set a parameter of Open MPI (OMPI_MCA_KEY)", multiple=True, local=True),
     Option(PROGRAM, "--wdir --wd", "DIR",
         "working directory of the ranks; without it the current one, if the node has it", DIRECTORY, local=True,

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mpilaunch.job.servers.ready import ReadyUrl, parse_ready_url
 from mpilaunch.job.settings import Layer
 from mpilaunch.text import did_you_mean, is_whole_number, seconds_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from mpilaunch.job.servers.ready import ReadyUrl
 
 VARIABLES = "MPILAUNCH"
 """Prefix of the environment variables that set options."""
@@ -138,6 +139,8 @@ class Ready(Text):
     wanted = "a URL"
 
     def parse(self, text: str) -> ReadyUrl:
+        from mpilaunch.job.servers.ready import parse_ready_url  # few jobs have one
+
         return parse_ready_url(super().parse(text))
 
 

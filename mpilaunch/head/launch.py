@@ -37,7 +37,7 @@ from mpilaunch.head.starting.world_starter import WorldStarter
 from mpilaunch.head.tasks import start
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.job.preparation.world_facts import master_port, server_address
+from mpilaunch.job.preparation.world_facts import master_port
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
@@ -224,6 +224,7 @@ class Launch:
         tasks: set[asyncio.Task[None]] = set()
         if self._job.ready is not None:
             from mpilaunch.head.observe.readiness import watch  # few jobs are servers
+            from mpilaunch.job.preparation.reach import server_address
 
             start(tasks, watch(self._job.ready, server_address(self._job, self._facts()), self._say), self._faults.take)
         try:

@@ -6,19 +6,21 @@ Pure and frozen: `cli` makes it, `--dry-run` prints it, `head.launch` runs it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch import defaults
 from mpilaunch.agent import AgentOptions
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.allocation import MAX_SLOTS, Allocation
 from mpilaunch.job import checkpoints
-from mpilaunch.job.servers.ready import ReadyUrl
 from mpilaunch.placement.cpu_binding import CpuPolicy
 from mpilaunch.placement.gpu_binding import GpuPolicy
 from mpilaunch.placement.mapping import JobMap, MappingPolicy
 from mpilaunch.placement.program_shares import Share
 from mpilaunch.text import numbered_ranks
+
+if TYPE_CHECKING:
+    from mpilaunch.job.servers.ready import ReadyUrl
 
 NOTICE_SECONDS = 30.0
 """Longest wait in MPI_Init before the user is told which ranks are absent."""

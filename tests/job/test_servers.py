@@ -7,9 +7,9 @@ import pytest
 from mpilaunch.errors import UsageError
 from mpilaunch.job.environment.templates import programs_before_launch
 from mpilaunch.job.roles import followers
-from mpilaunch.job.servers import SERVERS
 from mpilaunch.job.servers.server import in_front, unless_given
 from mpilaunch.job.servers.serving import server_notes, server_profile
+from mpilaunch.job.servers.table import SERVERS
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import first_worlds
 from tests.support.command_line import job_of, request

@@ -15,11 +15,10 @@ from mpilaunch.cli.job.output import output_policy
 from mpilaunch.cli.job.ranks import MappedJob, map_job, placement_options
 from mpilaunch.defaults import START_IN_POD
 from mpilaunch.errors import UsageError
+from mpilaunch.job import servers
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.templates import check_templates
 from mpilaunch.job.roles import MOST_PORT, check_roles, parse_after
-from mpilaunch.job.servers import SERVERS
-from mpilaunch.job.servers.serving import as_server, of_server, server_profile
 from mpilaunch.job.settings import Layer, Section, Setting, Settings, Value, merge_program_settings
 from mpilaunch.job.spec import App, CheckpointPolicy, Deadlines, JobSpec, Part, RestartPolicy, settle_ranks
 from mpilaunch.job.worlds import PORTS
@@ -48,9 +47,11 @@ def make_job(settings: Settings, sections: Sequence[Section], environ: Mapping[s
     of_each = [Settings(merge_program_settings(settings.by_name, section.settings)) for section in sections]
     policies = placement_policies(placement_options(settings))
     inputs = read_inputs(settings, sections, policies[0], environ)
-    profile = server_profile(settings["profile"] or ())
-    alone = bool(profile) and all(of_server(profile, [section.program for section in sections]))
-    one_per_node = alone and SERVERS[profile].one_per_node and not any(map(settings.layer, OF_MAPS))
+    one_per_node = False
+    if {*servers.NAMES} & {*(settings["profile"] or ())} and not any(map(settings.layer, OF_MAPS)):
+        from mpilaunch.job.servers.serving import is_one_per_node  # few jobs are servers
+
+        one_per_node = is_one_per_node(settings["profile"], [section.program for section in sections])
     mapped = map_job(inputs, settings, sections, of_each, policies, part, one_per_node=one_per_node)
     return _spec(os.urandom(8).hex(), inputs, settings, sections, of_each, mapped, part)
 
@@ -121,8 +122,10 @@ def _spec(
         job = job._replace(cpu=job.cpu._replace(chosen=((),) * job.first_rank + job.cpu.chosen))
     forwarded, apps = forwarded_variables(inputs, settings, sections, of_each, job)
     job = job._replace(environment=forwarded, apps=apps)
-    if profile := server_profile(job.profiles):
-        job = as_server(job, profile)
+    if {*servers.NAMES} & {*job.profiles}:
+        from mpilaunch.job.servers.serving import as_server
+
+        job = as_server(job)
     check_templates(job.apps)
     return job
 

@@ -9,7 +9,6 @@ from mpilaunch.cli.advice import mistakes
 from mpilaunch.cli.console import print_result
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.job.servers.serving import server_notes
 from mpilaunch.text import numbered_ranks, printable
 
 if TYPE_CHECKING:
@@ -117,7 +116,6 @@ def _make(request: Request) -> JobSpec:
     request.report.job = job = make_job(request.settings, request.sections, request.environ)
     programs = [section.program for section in request.sections]
     notes = (
-        server_notes(job, programs),
         mistakes.misplaced_options(programs),
         mistakes.forgotten_template(request.sections, request.settings["template"]),
         mistakes.ports_as_slots(job.allocation.nodes),
@@ -125,6 +123,11 @@ def _make(request: Request) -> JobSpec:
     )
     for note in chain.from_iterable(notes):
         request.console.note(note)
+    if job.profiles or len(job.job_map.nodes) > 1:
+        from mpilaunch.job.servers.serving import server_notes
+
+        for note in server_notes(job, programs):
+            request.console.note(note)
     return job
 
 

@@ -18,7 +18,7 @@ from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.plan import plan_as_json
-from mpilaunch.job.preparation.world_facts import network_of
+from mpilaunch.job.preparation.reach import network_of
 from mpilaunch.job.restarts import Layout
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState

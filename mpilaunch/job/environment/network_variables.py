@@ -12,7 +12,7 @@ of HCCL_SOCKET_IFNAME (the first by name but docker* and lo*).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from mpilaunch.hosts.network_facts import Interface
@@ -127,11 +127,6 @@ class Choices(NamedTuple):
     def names(self) -> list[str]:
         """The variables that are set on any node."""
         return [name for name in VARIABLES if any(name in of_one for of_one in self.variables.values())]
-
-
-def possible_choices(indexes: Iterable[int], value: str) -> Choices:
-    """Return all variables that a launch may set, with the same value on each node."""
-    return Choices({index: dict.fromkeys(VARIABLES, value) for index in indexes})
 
 
 def network_choices(network: Network, facts: Mapping[int, NodeFacts], given: Collection[str] = ()) -> Choices:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mpilaunch.job.environment.contract import PMI, mpi_offer
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
-from mpilaunch.job.environment.network_variables import possible_choices
+from mpilaunch.job.environment.network_variables import VARIABLES
 from mpilaunch.job.environment.templates import AT_LAUNCH, master_before_launch, roles_before_launch
 from mpilaunch.job.preparation.messages import common_preparation, preparations
 from mpilaunch.job.preparation.world_facts import WorldFacts, second_port
@@ -59,5 +59,6 @@ def _facts_before_launch(job: JobSpec, world: World) -> WorldFacts:
     addresses = dict.fromkeys(world.job_map.nodes, AT_LAUNCH) if several else {}
     address, port = master_before_launch(job, world)
     second = AT_LAUNCH if job.master_port is None else str(second_port(int(port)))
-    choices = possible_choices(addresses if job.network != NONE and not job.bare else (), IF_NEEDED)
-    return WorldFacts(address, port, second, addresses=addresses, roles=roles_before_launch(job), choices=choices)
+    possible = dict.fromkeys(VARIABLES, IF_NEEDED) if job.network != NONE and not job.bare else {}
+    variables = dict.fromkeys(addresses, possible)
+    return WorldFacts(address, port, second, addresses=addresses, roles=roles_before_launch(job), variables=variables)

@@ -112,7 +112,7 @@ def preparations(
             {
                 "type": "prepare",
                 "environment": {**contracts.node_environment(job_facts, node), **common},
-                "defaults": {**contracts.defaults(job_facts, node), **known.choices.variables.get(index, {})},
+                "defaults": {**contracts.defaults(job_facts, node), **known.variables.get(index, {})},
                 "node": node_rank,
                 "rendezvous": known.rendezvous._asdict() if known.rendezvous and index == job_map.placements[0].node else None,
                 "ranks": ranks,

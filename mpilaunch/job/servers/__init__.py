@@ -1,7 +1,4 @@
-"""Servers that span nodes, by the names of their profiles. To add one, add its module and a line here."""
+"""Servers that span nodes. To add one, add its module, its name here, and a line to `table`."""
 
-from __future__ import annotations
-
-from mpilaunch.job.servers import ray, sglang, trtllm, vllm
-
-SERVERS = {"ray": ray.SERVER, "sglang": sglang.SERVER, "trtllm": trtllm.SERVER, "vllm": vllm.SERVER}
+NAMES = ("ray", "sglang", "trtllm", "vllm")
+"""The names of their profiles."""

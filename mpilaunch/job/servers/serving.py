@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from mpilaunch.errors import UsageError
-from mpilaunch.job.servers import SERVERS
 from mpilaunch.job.servers.server import Server
+from mpilaunch.job.servers.table import SERVERS
 from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.text import escape_braces, plural, shell_line
 
@@ -23,18 +23,19 @@ def server_profile(profiles: Collection[str]) -> str:
     return named[0] if named else ""
 
 
-def of_server(profile: str, programs: Sequence[Sequence[str]]) -> list[bool]:
-    """Return which programs of a job are the server's: those that are known to start it, or all if none is."""
-    known = [_starts(SERVERS[profile], program) for program in programs]
-    return known if any(known) else [True] * len(known)
+def is_one_per_node(profiles: Collection[str], programs: Sequence[Sequence[str]]) -> bool:
+    """Return whether a job is a server that starts one process on each node, and nothing else; raises UsageError."""
+    profile = server_profile(profiles)
+    return SERVERS[profile].one_per_node and all(_of_server(profile, programs))
 
 
-def as_server(job: JobSpec, profile: str) -> JobSpec:
-    """Return a job whose programs have the words of a server's profile; raises UsageError.
+def as_server(job: JobSpec) -> JobSpec:
+    """Return a job whose programs have the words of its server's profile; raises UsageError.
 
     Where ranks beyond the first node follow it, each program becomes two: the map names the second for the ranks there.
     """
-    server, ours = SERVERS[profile], of_server(profile, [app.program for app in job.apps])
+    profile = server_profile(job.profiles)
+    server, ours = SERVERS[profile], _of_server(profile, [app.program for app in job.apps])
     if not server.follow:
         apps = [_with_words(app, server) if own else app for app, own in zip(job.apps, ours, strict=True)]
         return job._replace(apps=tuple(apps))
@@ -64,7 +65,7 @@ def server_notes(job: JobSpec, programs: Sequence[Sequence[str]]) -> Iterator[st
     """Yield what a profile adds to each program, or that a server on several nodes has none."""
     profile = server_profile(job.profiles)
     notes = []
-    ours = of_server(profile, programs) if profile else [False] * len(programs)
+    ours = _of_server(profile, programs) if profile else [False] * len(programs)
     for number, program in enumerate(programs):
         nodes = len({place.node for place in job.job_map.placements if place.app == number})
         if ours[number] and (added := _added_words(program, SERVERS[profile])):
@@ -73,6 +74,12 @@ def server_notes(job: JobSpec, programs: Sequence[Sequence[str]]) -> Iterator[st
             each = f"{shell_line(program[:1])} on {plural(nodes, 'node')}: each process is a server by itself"
             notes.append(f"{each}; --profile {known} makes them one")
     yield from dict.fromkeys(notes)
+
+
+def _of_server(profile: str, programs: Sequence[Sequence[str]]) -> list[bool]:
+    """Return which programs of a job are the server's: those that are known to start it, or all if none is."""
+    known = [_starts(SERVERS[profile], program) for program in programs]
+    return known if any(known) else [True] * len(known)
 
 
 def _added_words(program: Sequence[str], server: Server) -> str:

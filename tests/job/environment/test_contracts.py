@@ -9,7 +9,7 @@ import pytest
 
 from mpilaunch.job.environment import contracts
 from mpilaunch.job.environment.contract import Endpoint, JobFacts, NodePlace, RankPlace, cross_places
-from mpilaunch.job.environment.contracts import FIXED, PROFILES, SCRUBBED, is_listed
+from mpilaunch.job.environment.contracts import FIXED, PROFILE_NAMES, SCRUBBED, is_listed
 from mpilaunch.job.environment.contracts.openmpi import pmix_defaults
 from mpilaunch.job.environment.forwarded import (
     FORWARDED_NAMES,
@@ -128,8 +128,8 @@ def with_profiles(rank: int, *profiles: str, job: JobFacts = JOB) -> dict[str, s
 
 
 def test_no_two_profiles_set_the_same_name_and_the_user_may_set_each() -> None:
-    together = with_profiles(3, *PROFILES)
-    assert len(together) == sum(len(with_profiles(3, name)) for name in PROFILES)
+    together = with_profiles(3, *PROFILE_NAMES)
+    assert len(together) == sum(len(with_profiles(3, name)) for name in PROFILE_NAMES)
     assert not together.keys() & FIXED
 
 
@@ -152,7 +152,7 @@ def test_the_chips_of_one_machine(ranks: int, bounds: str | None) -> None:
 
 
 def test_the_documented_profiles_are_the_real_ones() -> None:
-    real = {(profile, *pair) for profile in PROFILES for pair in with_profiles(3, profile).items()}
+    real = {(profile, *pair) for profile in PROFILE_NAMES for pair in with_profiles(3, profile).items()}
     columns = [documented("Profiles", column) for column in range(3)]
     assert set(zip(*columns, strict=True)) == real
 

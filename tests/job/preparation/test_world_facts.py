@@ -7,27 +7,8 @@ import json
 from mpilaunch.job.preparation.messages import preparations
 from mpilaunch.job.preparation.world_facts import world_facts
 from mpilaunch.job.worlds import first_worlds
-from tests.support.facts import interface, node_facts
+from tests.support.facts import node_facts
 from tests.support.jobs import job_of_slots
-
-
-def test_every_address_is_of_the_network_that_the_nodes_share() -> None:
-    spec = job_of_slots(2, 1, ranks=3, profiles=("tf", "horovod"))
-    (world,) = first_worlds(spec)
-    facts = {
-        index: node_facts(
-            f"n{index}",
-            interface("docker0", "172.17.0.1/16"),
-            interface("eth0", f"10.88.0.{index + 1}/16", speed=1000, default=True),
-            interface("fast0", f"10.99.0.{index + 1}/24", speed=100_000),
-            seen_at=f"10.88.0.{index + 1}",
-        )
-        for index in range(2)
-    }
-    known = world_facts(spec, world, facts)
-    assert known.network is not None and known.network.name == "10.99.0.0/24"
-    assert known.addresses == {0: "10.99.0.1", 1: "10.99.0.2"}
-    assert known.master_addr == "10.99.0.1" and known.rendezvous is not None and known.rendezvous.address == "10.99.0.1"
 
 
 def test_every_rank_has_a_port_on_its_own_node() -> None:

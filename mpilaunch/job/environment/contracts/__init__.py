@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mpilaunch.job import servers
 from mpilaunch.job.environment.contract import Contract, JobFacts, NodePlace, RankPlace
 from mpilaunch.job.environment.contracts import (
     accelerators,
@@ -21,7 +22,6 @@ from mpilaunch.job.environment.contracts import (
     tensorflow,
     torch,
 )
-from mpilaunch.job.servers import SERVERS
 
 CONTRACTS = [module.CONTRACT for module in (slurm, mpich, intel, openmpi, own, torch, deepspeed, horovod, jax, tensorflow)]
 PROFILES = {
@@ -32,28 +32,37 @@ PROFILES = {
     "slurm": slurm.PROFILE,
     "tf": tensorflow.PROFILE,
     "tpu": accelerators.TPU,
-    **{name: server.variables for name, server in SERVERS.items()},
 }
 """The user may set each variable of a profile to another value."""
+PROFILE_NAMES = (*PROFILES, *servers.NAMES)
 
 SCRUBBED = tuple(pattern for contract in CONTRACTS for pattern in contract.scrubbed)
 """Variables that a node drops from its own environment first: exact names, and prefixes written `PREFIX*`."""
 
 
+def profile(name: str) -> Contract:
+    """Return the contract of a profile."""
+    if name in PROFILES:
+        return PROFILES[name]
+    from mpilaunch.job.servers.table import SERVERS  # few jobs are servers
+
+    return SERVERS[name].variables
+
+
 def need_endpoints(profiles: Iterable[str]) -> bool:
     """Return whether one of these profiles needs the endpoint of each rank."""
-    return any(PROFILES[name].endpoints for name in profiles)
+    return any(profile(name).endpoints for name in profiles)
 
 
 def need_rendezvous(profiles: Iterable[str]) -> bool:
     """Return whether one of these profiles needs the rendezvous store of rank 0's node."""
-    return any(PROFILES[name].rendezvous for name in profiles)
+    return any(profile(name).rendezvous for name in profiles)
 
 
 def _contracts(job: JobFacts) -> list[Contract]:
     if job.independent:
         return []
-    return [own.CONTRACT] if job.bare else [*CONTRACTS, *(PROFILES[name] for name in job.profiles)]
+    return [own.CONTRACT] if job.bare else [*CONTRACTS, *map(profile, job.profiles)]
 
 
 def job_environment(job: JobFacts) -> dict[str, str]:
