@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 MOST = 64
 """Interfaces, addresses of one, and ports that are taken from a node."""
+LONGEST = 15
+"""Characters in the name of an interface of Linux."""
 
 
 class Interface(NamedTuple):
@@ -63,7 +65,7 @@ class NetworkFacts(NamedTuple):
         """Return the facts of a message; raises TypeError or KeyError."""
         rows = [Interface(*row) for row in message["interfaces"][:MOST]]
         return cls(
-            interfaces=tuple(one._replace(addresses=tuple(one.addresses[:MOST])) for one in rows),
+            interfaces=tuple(one._replace(name=one.name[:LONGEST], addresses=tuple(one.addresses[:MOST])) for one in rows),
             name_at=tuple(message["name_at"][:MOST]),
             ports=tuple(Port(*row) for row in message["ports"][:MOST]),
             settings=tuple(message["settings"][:MOST]),

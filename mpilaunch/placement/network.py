@@ -1,9 +1,10 @@
 """Chooses the network that the ranks of a job use: one that all of its machines share, each with an address of its own.
 
-Pure: the facts of the nodes in, a network or nothing out. Of several, the fastest is chosen; then the one by which the head
-reached most machines; then the first by address. A network that one machine lacks, or on which two machines have the same
-address, as bridges for containers do, is never chosen. Where machines share no network, those that the head reached, or that
-have a default route, use the interface of that: routers connect them. The user may name another network.
+Pure: the facts of the nodes in, a network or nothing out. Of several, the fastest is chosen; then one of real links before a
+tunnel or an overlay; then the one by which the head reached most machines; then the first by address. A network that one
+machine lacks, or on which two machines have the same address, as bridges for containers do, is never chosen. Where machines
+share no network, those that the head reached, or that have a default route, use the interface of that: routers connect them.
+The user may name another network.
 """
 
 from __future__ import annotations
@@ -25,16 +26,25 @@ if TYPE_CHECKING:
 AUTO, NONE = "auto", "none"
 """Choose a network; use none, and set nothing for it."""
 ROUTED = ""
+REAL = ("physical", "infiniband", "wireless", "bond", "bridge", "vlan")
+"""Kinds of interfaces that are no tunnels or overlays."""
 MOST_SHOWN = 6
 """Nodes and addresses that a message shows."""
 
 
 class Link(NamedTuple):
-    """Where a node is on a network: its interface, its address there, and the speed in Mb/s, 0 if unknown."""
+    """Where a node is on a network.
+
+    Attributes:
+        interface, address: its own there.
+        speed: in Mb/s, 0 if unknown.
+        virtual: a tunnel, an overlay or the like, which other interfaces carry.
+    """
 
     interface: str
     address: str
     speed: int = 0
+    virtual: bool = False
 
 
 class Network(NamedTuple):
@@ -54,6 +64,11 @@ class Network(NamedTuple):
     def speed(self) -> int:
         """The speed of the slowest link in Mb/s, 0 if one is unknown."""
         return min(link.speed for link in self.links.values())
+
+    @property
+    def virtual(self) -> bool:
+        """Whether a link is virtual."""
+        return any(link.virtual for link in self.links.values())
 
 
 def choose_network(
@@ -92,12 +107,13 @@ def choose_network(
     if not found:
         return None
 
-    def preference(network: Network) -> tuple[int, int]:
+    def preference(network: Network) -> tuple[int, bool, int]:
         seen = sum(link.address == reached.get(index) for index, link in network.links.items())
-        return -network.speed, -seen
+        return -network.speed, network.virtual, -seen
 
     best = min(found, key=preference)
-    rails = tuple(other for other in found if other is not best and other.speed == best.speed)
+    alike = (best.speed, best.virtual)
+    rails = tuple(other for other in found if other is not best and (other.speed, other.virtual) == alike)
     return _for_nodes(best._replace(rails=rails), machines, facts)
 
 
@@ -121,7 +137,7 @@ def _wanted(
         for interface, address in _usable(one):
             fits = interface.name == wanted if subnet is None else address.ip in subnet
             if fits and (index not in links or str(address.ip) == reached.get(index)):
-                links[index] = Link(interface.name, str(address.ip), interface.speed)
+                links[index] = _link(interface, address)
     twice = next((same for same in _machines_by_address(links).values() if len(same) > 1), [])
     at_fault = twice or [index for index in facts if index not in links]
     if not at_fault:
@@ -161,18 +177,22 @@ def _usable(facts: NodeFacts) -> Iterator[tuple[Interface, Addressed]]:
                 yield interface, address
 
 
+def _link(interface: Interface, address: Addressed) -> Link:
+    return Link(interface.name, str(address.ip), interface.speed, interface.kind not in REAL)
+
+
 def _networks(facts: NodeFacts, reached: str) -> dict[Subnet, Link]:
     """Return the networks of a node; of two addresses in one network, that by which the head reached the node counts."""
     links: dict[Subnet, Link] = {}
     for interface, address in _usable(facts):
         if address.network not in links or str(address.ip) == reached:
-            links[address.network] = Link(interface.name, str(address.ip), interface.speed)
+            links[address.network] = _link(interface, address)
     return links
 
 
 def _way_out(facts: NodeFacts, reached: str) -> Link | None:
     """Return the link by which the head reached a node, or that of its default route."""
-    links = [(interface, Link(interface.name, str(address.ip), interface.speed)) for interface, address in _usable(facts)]
+    links = [(interface, _link(interface, address)) for interface, address in _usable(facts)]
     known = [link for _, link in links if link.address == reached]
     return next(iter([*known, *(link for interface, link in links if interface.default)]), None)
 

@@ -65,6 +65,15 @@ CASES: dict[str, tuple[Sequence[Machine], Mapping[int, str], str, list[str]]] = 
         "10.2.0.0/24",
         ["b 10.2.0.1", "b 10.2.0.2"],
     ),
+    "of one speed a real one before a tunnel, though the head came by that": (
+        [
+            [interface("wg0", "10.1.0.1/24")._replace(kind="wireguard"), interface("eth0", "10.9.0.1/24")],
+            [interface("wg0", "10.1.0.2/24")._replace(kind="wireguard"), interface("eth0", "10.9.0.2/24")],
+        ],
+        {0: "10.1.0.1", 1: "10.1.0.2"},
+        "10.9.0.0/24",
+        ["eth0 10.9.0.1", "eth0 10.9.0.2"],
+    ),
     "of one speed the first by address": (
         [
             [interface("b", "10.20.0.1/24"), interface("a", "10.3.0.1/24")],
@@ -206,6 +215,14 @@ def test_nodes_of_one_machine_share_its_link() -> None:
         3: "10.88.0.2",
         5: "10.88.0.1",
     }
+
+
+def test_a_tunnel_is_no_rail() -> None:
+    def machine(number: int) -> Machine:
+        return [interface("eth0", f"10.9.0.{number}/24"), interface("tun0", f"10.1.0.{number}/24")._replace(kind="virtual")]
+
+    network = chosen(machine(1), machine(2))
+    assert network is not None and (network.name, network.rails) == ("10.9.0.0/24", ())
 
 
 def test_rails_are_named() -> None:

@@ -24,7 +24,7 @@ from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.state import JobState
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.placement.gpu_binding import RankBinding
-from mpilaunch.placement.network import Network
+from mpilaunch.placement.network import AUTO, Network
 
 SCHEMA = "mpilaunch.report/1"
 
@@ -133,7 +133,8 @@ def _nodes(job: JobSpec, facts: Mapping[int, NodeFacts], network: Network | None
                 "speed": link and link.speed,
             }
         )
-    return {"network": network and (network.name or "routed"), "nodes": nodes}
+    named = job.network if job.network != AUTO else "routed"  # by the user, as an interface
+    return {"network": network and (network.name or named), "nodes": nodes}
 
 
 def _node(job: JobSpec, index: int, node_rank: int, facts: NodeFacts | None) -> dict[str, Any]:

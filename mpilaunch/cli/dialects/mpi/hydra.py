@@ -109,7 +109,7 @@ SHARED = (
     acts("genvnone", "", "--forward none", everywhere=True),
     acts("envnone", "", "--forward none"),
     acts("path", "DIR", "--prepend-env PATH $1"),
-    ignored("iface", "NAME", "mpilaunch opens no port; libraries have variables: -x UCX_NET_DEVICES, FI_TCP_IFACE"),
+    acts("iface", "NAME", "--network $1"),
     # Output
     acts("prepend-rank l", "", "--tag rank"),
     acts("prepend-pattern", "PATTERN", prepend_pattern, "`--tag` with the same fields"),
