@@ -87,7 +87,7 @@ class ScriptedNode:
         return {
             **FACTS,
             "hostname": self._node.name,
-            "network": {"interfaces": interfaces, "name_at": ["127.0.1.1"], "ports": [], "settings": []},
+            "network": {"interfaces": interfaces, "name_at": ["127.0.1.1"], "ports": [], "settings": [], "gpu_paths": {}},
         }
 
     # What the head asks for

@@ -173,6 +173,8 @@ OPTIONS = (
         "of the node's ranks (ranks), or unchanged (none)",
         OneOf("slot", "virtual", "node", "ranks", "none")),
     Option(DEVICES, "--oversubscribe-gpus", "", "let ranks share a GPU"),
+    Option(DEVICES, "--bind-nic", "",
+        "let each rank use the ports of InfiniBand or RoCE nearest to its GPUs: NCCL_IB_HCA, UCX_NET_DEVICES"),
     Option(DEVICES, "--bind-to", "OBJECT",
         "bind each rank to a core, hwthread, l1cache, l2cache, l3cache, socket, numa, cpu-list, or to none",
         Text("none", *OBJECTS, "cpu-list"), default="none", basic="bind each rank to a core, socket, numa, ..."),

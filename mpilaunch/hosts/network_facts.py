@@ -37,12 +37,23 @@ class Interface(NamedTuple):
 
 
 class Port(NamedTuple):
-    """A port of InfiniBand or RoCE: its name ("mlx5_0:1"), link layer, whether it is active, and its rate in Gb/s."""
+    """A port of InfiniBand or RoCE.
+
+    Attributes:
+        name: "mlx5_0:1".
+        layer: "InfiniBand" or "Ethernet".
+        active: it has a connection.
+        rate: in Gb/s.
+        numa: NUMA node of the device, -1 if unknown.
+        path: the bridges from the root of PCI to the device: "pci0000:3a/0000:3a:01.0/0000:3b:00.0"; "" if unknown.
+    """
 
     name: str
     layer: str
     active: bool
     rate: int
+    numa: int = -1
+    path: str = ""
 
 
 class NetworkFacts(NamedTuple):
@@ -53,12 +64,14 @@ class NetworkFacts(NamedTuple):
         name_at: addresses that /etc/hosts gives the node's own name; none if it must be asked for elsewhere.
         ports: of InfiniBand and RoCE.
         settings: names of variables by which the node's environment or a library's file chooses a network.
+        gpu_paths: as `Port.path`, of each GPU by its PCI address; empty on a node without ports.
     """
 
     interfaces: tuple[Interface, ...] = ()
     name_at: tuple[str, ...] = ()
     ports: tuple[Port, ...] = ()
     settings: tuple[str, ...] = ()
+    gpu_paths: Mapping[str, str] = {}
 
     @classmethod
     def from_message(cls, message: Mapping[str, Any]) -> NetworkFacts:
@@ -69,6 +82,7 @@ class NetworkFacts(NamedTuple):
             name_at=tuple(message["name_at"][:MOST]),
             ports=tuple(Port(*row) for row in message["ports"][:MOST]),
             settings=tuple(message["settings"][:MOST]),
+            gpu_paths=message["gpu_paths"],
         )
 
     @property

@@ -18,6 +18,7 @@ from mpilaunch.hosts.node_facts import Cpu, Gpu, NodeFacts
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.placement.cpu_binding import CpuPolicy, bind_cpus, picture
 from mpilaunch.placement.mapping import JobMap, Placement
+from mpilaunch.placement.nic_binding import bind_nics
 from mpilaunch.text import plural
 
 
@@ -33,11 +34,13 @@ class GpuPolicy(NamedTuple):
             in a job without GPUs), "none" (set nothing); None: "slot" if used slots of the node name GPUs or per_rank is
             given, else "node".
         oversubscribe: several ranks may share a GPU.
+        nics: each rank is given the ports of InfiniBand or RoCE nearest to its GPU.
     """
 
     per_rank: int | None = None
     bind: str | None = None
     oversubscribe: bool = False
+    nics: bool = False
 
 
 class RankBinding(NamedTuple):
@@ -47,12 +50,14 @@ class RankBinding(NamedTuple):
         cpus: numbers for sched_setaffinity, None to keep the daemon's affinity.
         gpus: labels for reports ("nvidia 0 GPU-8a1b..."), in the order the rank sees them.
         together: the other ranks of the node see the same GPUs, indexed by LOCAL_RANK.
+        nics: the ports of InfiniBand or RoCE that it is to use; none for all of them.
         environment, unset: variables to set (CUDA_VISIBLE_DEVICES, ...), and to remove because they would select other GPUs.
     """
 
     cpus: tuple[int, ...] | None = None
     gpus: tuple[str, ...] = ()
     together: bool = False
+    nics: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     unset: tuple[str, ...] = ()
 
@@ -105,7 +110,16 @@ def bind_ranks(
         node = allocation.nodes[index]
         gpu_bindings, gpu_of = _bind_gpus(node, placements, facts[index].gpus, gpu, any_gpus)
         cpus = bind_cpus(node, placements, facts[index].cpus, gpu_of, cpu)
-        bindings |= {rank: binding._replace(cpus=cpus[rank]) for rank, binding in gpu_bindings.items()}
+        nics: Mapping[int, tuple[str, ...]] = {}
+        if gpu.nics:
+            by_label = {_label(one): one for one in facts[index].gpus}
+            own = {
+                rank: [gpu_of[rank]] if binding.together and rank in gpu_of else [by_label[label] for label in binding.gpus]
+                for rank, binding in gpu_bindings.items()
+            }
+            nics = bind_nics(node.name, own, cpus, facts[index])
+        for rank, binding in gpu_bindings.items():
+            bindings[rank] = binding._replace(cpus=cpus[rank], nics=nics.get(rank, ()))
     return bindings
 
 
@@ -119,6 +133,8 @@ def describe_binding(binding: RankBinding, cpus: Iterable[Cpu] = ()) -> str:
         parts.append("gpus " + " + ".join(shortened))
     elif binding.environment:
         parts.append("no gpus")
+    if binding.nics:
+        parts.append(f"nics {' + '.join(binding.nics)}")
     return ", ".join(parts) or "not bound"
 
 

@@ -266,7 +266,7 @@ def test_messages(
 
 BEFORE_A_LAUNCH = ("cli", "hosts", "placement", "job/environment", "job/output")
 """Folders whose modules raise errors before a launch."""
-ON_THE_NODES = {"gpu_binding.py", "cpu_binding.py", "topology.py", "network.py"}
+ON_THE_NODES = {"gpu_binding.py", "cpu_binding.py", "topology.py", "network.py", "nic_binding.py"}
 """Modules there that need what the nodes report."""
 
 

@@ -13,6 +13,7 @@ from mpilaunch.daemon.node.interfaces import (
     MOST_ADDRESSES,
     addresses_of_name,
     find_interfaces,
+    find_network,
     find_ports,
     kernel_addresses,
     parse_addresses,
@@ -141,7 +142,18 @@ def test_the_addresses_of_a_name(tmp_path: Path, file: str | None, expected: lis
 
 
 def test_ports_of_infiniband_and_roce(tmp_path: Path) -> None:
-    trees.infiniband(tmp_path, "mlx5_0", rate="200 Gb/sec (4X HDR)")
+    path = "pci0000:3a/0000:3a:01.0/0000:3b:00.0"
+    trees.infiniband(tmp_path, "mlx5_0", path, numa=1, rate="200 Gb/sec (4X HDR)")
     trees.infiniband(tmp_path, "mlx5_1", state="1: DOWN", layer="Ethernet", rate="nothing")
-    assert find_ports(str(tmp_path)) == [["mlx5_0:1", "InfiniBand", True, 200], ["mlx5_1:1", "Ethernet", False, 0]]
+    first, second = ["mlx5_0:1", "InfiniBand", True, 200, 1, path], ["mlx5_1:1", "Ethernet", False, 0, -1, ""]
+    assert find_ports(str(tmp_path)) == [first, second]
     assert find_ports(str(tmp_path / "none")) == []
+
+
+def test_the_paths_of_gpus_are_told_where_there_are_ports(tmp_path: Path) -> None:
+    path = "pci0000:3a/0000:3a:02.0/0000:3c:00.0"
+    trees.pci_device(tmp_path, path)
+    buses = ["0000:3c:00.0", "0000:ff:00.0"]
+    assert find_network(str(tmp_path), {}, buses, [])["gpu_paths"] == {}
+    trees.infiniband(tmp_path, "mlx5_0")
+    assert find_network(str(tmp_path), {}, buses, [])["gpu_paths"] == {"0000:3c:00.0": path, "0000:ff:00.0": ""}

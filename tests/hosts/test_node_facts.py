@@ -14,7 +14,7 @@ MESSAGE: dict[str, Any] = {
     "gpus": [GPU],
     "network": {
         "interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]],
-        "name_at": [], "ports": [], "settings": [],
+        "name_at": [], "ports": [], "settings": [], "gpu_paths": {},
     },
     "ssh_connection": ["10.0.0.9", 50000, "10.0.0.1", 22], "free_port": 20000,
 }  # fmt: skip

@@ -54,7 +54,7 @@ FACTS: Message = {
     "hostname": "n", "python": "3.11.2", "executable": "/usr/bin/python3", "cpus": [[0, 0, 0, 0], [1, 1, 0, 0]], "gpus": [],
     "network": {
         "interfaces": [["eth0", "physical", True, 1000, 1500, True, ["10.0.0.1/24"]]],
-        "name_at": [], "ports": [], "settings": [],
+        "name_at": [], "ports": [], "settings": [], "gpu_paths": {},
     },
     "ssh_connection": None, "free_port": 29500, "notes": [],
 }  # fmt: skip

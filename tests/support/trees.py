@@ -140,10 +140,27 @@ def routes(root: Path, *rows: tuple[str, str, str, int]) -> None:
     write(root / "proc/net/route", "\n".join(lines) + "\n")
 
 
-def infiniband(root: Path, device: str, state: str = "4: ACTIVE", layer: str = "InfiniBand", rate: str = "200 Gb/sec") -> None:
-    """A device of one port."""
+def pci_device(root: Path, path: str) -> Path:
+    """A device at the end of a path of bridges, as /sys shows it by its address too; return its directory."""
+    device = root / "sys/devices" / path
+    device.mkdir(parents=True, exist_ok=True)
+    slot = root / "sys/bus/pci/devices" / device.name
+    slot.parent.mkdir(parents=True, exist_ok=True)
+    slot.symlink_to(device)
+    return device
+
+
+def infiniband(
+    root: Path, device: str, path: str = "", *, numa: int | None = None, state: str = "4: ACTIVE", layer: str = "InfiniBand",
+    rate: str = "200 Gb/sec",
+) -> None:  # fmt: skip
+    """A device of one port, at the end of a path of bridges."""
+    place = root / "sys/class/infiniband" / device
     for file, line in {"state": state, "link_layer": layer, "rate": rate}.items():
-        write(root / "sys/class/infiniband" / device / "ports/1" / file, line + "\n")
+        write(place / "ports/1" / file, line + "\n")
+    if path:
+        (place / "device").symlink_to(pci_device(root, path))
+        write(root / "sys/devices" / path / "numa_node", f"{numa}\n")
 
 
 def _hex(address: str) -> str:

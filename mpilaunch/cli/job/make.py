@@ -80,7 +80,7 @@ def _spec(
         **mapped._asdict(),
         part=part,
         stdin=_stdin(settings, part, terminal=machine.terminal),
-        gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"]),
+        gpu=GpuPolicy(settings["gpus-per-rank"], settings["gpu-bind"], settings["oversubscribe-gpus"], settings["bind-nic"]),
         output=output_policy(settings),
         deadlines=Deadlines(
             mpi_init=settings["mpi-init-timeout"],

@@ -38,13 +38,22 @@ _KINDS = {"wlan": "wireless"}
 """Kinds of interfaces that the kernel names otherwise; `bridge`, `bond`, `vlan` and `vxlan` have the same name."""
 
 
-def find_network(root: str, environ: Mapping[str, str], addresses: list[Address] | None = None) -> dict[str, object]:
-    """Return the facts as docs/wire.md lists them; `addresses` replaces what the kernel says."""
+def find_network(
+    root: str, environ: Mapping[str, str], buses: list[str], addresses: list[Address] | None = None
+) -> dict[str, object]:
+    """Return the facts as docs/wire.md lists them.
+
+    `buses` are the PCI addresses of the node's GPUs, `addresses` replaces what the kernel says.
+    """
+    ports = find_ports(root)
+    # Nobody asks how near a GPU is to a port where there is none.
+    gpu_paths = {bus: pci_path(os.path.join(root, "sys/bus/pci/devices", bus)) for bus in (buses if ports else ())}
     return {
         "interfaces": find_interfaces(root, addresses),
         "name_at": addresses_of_name(root, os.uname()[1]),
         "settings": find_settings(root, environ),
-        "ports": find_ports(root),
+        "ports": ports,
+        "gpu_paths": gpu_paths,
     }
 
 
@@ -73,16 +82,26 @@ def find_interfaces(root: str = "/", addresses: list[Address] | None = None) -> 
 
 
 def find_ports(root: str = "/") -> list[list[object]]:
-    """List `[port, layer, active, rate]` of the ports of InfiniBand and RoCE: `mlx5_0:1`, and a rate in Gb/s."""
+    """List `[port, layer, active, rate, numa, path]` of the ports of InfiniBand and RoCE.
+
+    A port is written `mlx5_0:1`, a rate is in Gb/s, and the NUMA node is -1 if unknown; `path` as in `pci_path`.
+    """
     devices = os.path.join(root, "sys/class/infiniband")
     rows: list[list[object]] = []
     for device in _names(devices):
+        numa = _value(os.path.join(devices, device, "device"), "numa_node")
+        place = [_number(numa) if numa else -1, pci_path(os.path.join(devices, device, "device"))]
         for number in _names(os.path.join(devices, device, "ports")):
             port = os.path.join(devices, device, "ports", number)
             active = _value(port, "state").startswith("4")
             rate = _number(_value(port, "rate").partition(" ")[0])
-            rows.append(["%s:%s" % (device, number), _value(port, "link_layer"), active, rate])
+            rows.append(["%s:%s" % (device, number), _value(port, "link_layer"), active, rate, *place])
     return rows[:MOST]
+
+
+def pci_path(device: str) -> str:
+    """Return the bridges from the root of PCI to a device, `pci0000:3a/0000:3a:01.0/0000:3b:00.0`; "" for other devices."""
+    return os.path.realpath(device).partition("/sys/devices/")[2] if os.path.exists(device) else ""
 
 
 def addresses_of_name(root: str, name: str) -> list[str]:

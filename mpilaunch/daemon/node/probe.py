@@ -44,13 +44,14 @@ def probe(
     ssh = environ.get("SSH_CONNECTION", "").split()
     if hardware is None or {cpu[0] for cpu in hardware["cpus"]} != os.sched_getaffinity(0):
         hardware = probe_hardware(root)
+    gpus = find_gpus(root, environ, notes)
     return {
         "hostname": os.uname()[1],
         "python": "%d.%d.%d" % sys.version_info[:3],
         "executable": sys.executable,
         **hardware,
-        "gpus": find_gpus(root, environ, notes),
-        "network": find_network(root, environ, addresses),
+        "gpus": gpus,
+        "network": find_network(root, environ, [str(gpu["bus_id"]) for gpu in gpus], addresses),
         "ssh_connection": ssh if len(ssh) == 4 else None,
         "free_port": find_free_port(root),
         "notes": notes,

@@ -60,7 +60,7 @@ _facts = both(
         hostname=path, python=path, executable=path, cpus=listed(row(short, unit, unit, unit)),
         network=having(
             interfaces=listed(row(path, path, flag, whole, whole, flag, listed(path))), name_at=listed(path),
-            ports=listed(row(path, path, flag, whole)), settings=listed(path),
+            ports=listed(row(path, path, flag, whole, unit, path)), settings=listed(path), gpu_paths=named(path),
         ),
         free_port=short, ssh_connection=maybe(row(path, scalar, path, scalar)),
         gpus=listed(having(vendor=path, index=unit, uuid=path, bus_id=path, name=path, numa=unit)),

@@ -161,6 +161,7 @@ def _rank(
         "node": place.node,
         "cpus": None if binding.cpus is None else list(binding.cpus),
         "gpus": list(binding.gpus),
+        "nics": list(binding.nics),
         "started": timeline.wall(timeline.rank_starts.get(rank)),
         "ended": None if end is None else timeline.wall(end.clock),
         "stdout_bytes": stdout_bytes,

@@ -27,6 +27,7 @@ from mpilaunch.job.preparation.world_facts import WorldFacts, profiles_of
 from mpilaunch.job.spec import App, JobSpec, Part
 from mpilaunch.job.worlds import World
 from mpilaunch.placement.gpu_binding import RankBinding
+from mpilaunch.placement.nic_binding import nic_variables
 from mpilaunch.placement.process_map import process_blocks
 
 UNBOUND = RankBinding()
@@ -89,7 +90,7 @@ def preparations(
             binding = bindings.get(place.rank, UNBOUND)
             gpus = 0 if binding.together else len(binding.gpus)
             rank_place = RankPlace(job.first_rank + place.rank, place.local_rank, *crosses[place.rank], gpus)
-            variables = contracts.rank_environment(job_facts, node, rank_place)
+            variables = {**contracts.rank_environment(job_facts, node, rank_place), **nic_variables(binding.nics)}
             app = world.apps[place.app]
             # What the user sets precedes all but the facts of the map.
             for name in {*job.environment, *app.environment, *app.variables} - contracts.FIXED:

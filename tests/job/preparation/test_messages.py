@@ -6,6 +6,7 @@ from mpilaunch.job.environment.templates import check_templates
 from mpilaunch.job.preparation.messages import common_preparation, preparations
 from mpilaunch.job.preparation.world_facts import WorldFacts
 from mpilaunch.job.worlds import first_worlds, spawned_world
+from mpilaunch.placement.gpu_binding import RankBinding
 from tests.support.command_line import job_of
 
 
@@ -30,3 +31,11 @@ def test_a_world_that_mpi_spawns_is_no_template() -> None:
     world = spawned_world(spec, first_worlds(spec), ask, ())
     assert common_preparation(spec, world, WorldFacts("m", "1", "2"), 1)["apps"][0]["program"] == ["c", "{rank}"]
     check_templates(world.apps)
+
+
+def test_the_ports_of_a_rank_are_told_by_variables_that_the_user_may_set() -> None:
+    spec = job_of("-H a -np 1 -x NCCL_IB_HCA=mlx5_7 ./x")
+    binding = {0: RankBinding(nics=("mlx5_0:1",))}
+    ((_, message),) = preparations(spec, first_worlds(spec)[0], WorldFacts("m", "1", "2"), binding)
+    variables = message["ranks"][0]["environment"]
+    assert variables["UCX_NET_DEVICES"] == "mlx5_0:1" and "NCCL_IB_HCA" not in variables
