@@ -109,6 +109,17 @@ def test_open_mpi_passes_the_bridge_by(hosts: Hosts, rings: dict[str, Path], net
 
 
 @pytest.mark.testbed
+def test_two_hosts_use_the_cable_between_them(hosts: NetworkedHosts, rings: dict[str, Path]) -> None:
+    with hosts.cable("node01", "node02", "192.168.7.1/30", "192.168.7.2/30"):
+        found, _ = variables(hosts, "--network", "192.168.7.0/30")
+        assert (found["MASTER_ADDR"], found["OMPI_MCA_btl_tcp_if_include"]) == ("192.168.7.1", "192.168.7.0/30")
+        words = ("-H", "node[01-02]", "--network", "cable0", str(rings["openmpi"]), "2")
+        done = hosts.launch("--wdir", "/", *words)
+        assert done.returncode == 0, done.stderr
+        assert sorted(done.stdout.splitlines()) == [f"{rank} of 2, 0 of 1 on node0{rank + 1}" for rank in range(2)]
+
+
+@pytest.mark.testbed
 def test_mpich_passes_the_bridge_by(hosts: Hosts, rings: dict[str, Path]) -> None:
     words = ["--wdir", "/", "-H", "node[01-02]", "--network", "fast0", str(rings["mpich"]), "2"]
     done = hosts.run_mpi([sys.executable, "-m", "mpilaunch", *words], 2)
@@ -119,7 +130,8 @@ def test_mpich_passes_the_bridge_by(hosts: Hosts, rings: dict[str, Path]) -> Non
 @pytest.mark.testbed
 def test_without_mpilaunchs_choice_mpich_does_not_reach_its_peer(hosts: Hosts, rings: dict[str, Path]) -> None:
     words = ("-H", "node[01-02]", "--network", "none", "--timeout", "10", str(rings["mpich"]), "2")
-    assert hosts.launch("--wdir", "/", *words).returncode != 0
+    # Among links of one speed UCX now and then takes the right ones.
+    assert any(hosts.launch("--wdir", "/", *words).returncode for _ in range(8))
 
 
 @pytest.mark.slow

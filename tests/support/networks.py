@@ -76,6 +76,20 @@ class NetworkedHosts(Hosts):
         finally:
             self._sh(host, f"ip link set {interface} up")
 
+    @contextlib.contextmanager
+    def cable(self, one: str, other: str, *addresses: str) -> Iterator[None]:
+        """Connect two hosts by a cable: cable0 on each, with these addresses."""
+        end = f"name cable0 netns {self._first[other].pid}"
+        self.ip_on_head([f"link add cable0 netns {self._first[one].pid} type veth peer {end}"])
+        for host, address in zip((one, other), addresses, strict=True):
+            self._sh(host, f"ip addr add {address} dev cable0; ip link set cable0 up")
+        for host in (one, other):  # the kernel tells a moment later that there is a connection
+            self._sh(host, "until grep -q up /sys/class/net/cable0/operstate; do sleep 0.01; done")
+        try:
+            yield
+        finally:
+            self._sh(one, "ip link delete cable0")
+
     def _connect(self, number: int, name: str) -> None:
         """Give a host its fast0, whose other end is on a bridge of the head."""
         bridge = ["link add br1 type bridge", "link set br1 up"] if number == 1 else []
