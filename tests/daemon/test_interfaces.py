@@ -7,6 +7,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mpilaunch.daemon.node.interfaces import (
     MOST,
@@ -22,6 +24,7 @@ from tests.support import trees
 
 DEFAULT = ("0.0.0.0", "0.0.0.0")
 LOCAL, ADDRESS, LABEL = 2, 1, 3
+DONE = struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
 
 
 def message(
@@ -48,15 +51,26 @@ def test_addresses_of_the_kernels_answer() -> None:
         message("fd00::a", 64, flags=0x08),  # another machine has it
         message("fe80::1", 64, scope=253),
     ]
-    assert list(parse_addresses(b"".join(answer))) == [(2, "10.0.0.5/24"), (4, "10.1.0.1/32"), (2, "fd00::2/64")]
+    expected = [(2, "10.0.0.5/24"), (4, "10.1.0.1/32"), (2, "fd00::2/64")]
+    assert parse_addresses(b"".join(answer)) == (expected, False)
+    # The end of a dump comes by itself, or behind what is left.
+    assert parse_addresses(b"".join([*answer, DONE])) == (expected, True)
+    assert parse_addresses(DONE) == parse_addresses(b"") == ([], True)
 
 
 def test_what_is_no_answer_is_passed_over() -> None:
     whole = message("10.0.0.5", 24)
     for size in range(len(whole)):
-        assert len(list(parse_addresses(whole[:size]))) <= 1
-    assert list(parse_addresses(struct.pack("=IHHII", 0, 20, 0, 0, 0) * 9)) == []
-    assert list(parse_addresses(struct.pack("=IHHII", 20, 2, 0, 0, 0) + bytes(4) + whole)) == [(2, "10.0.0.5/24")]
+        assert len(parse_addresses(whole[:size])[0]) <= 1
+    assert parse_addresses(struct.pack("=IHHII", 0, 20, 0, 0, 0) * 9) == ([], False)
+    error = struct.pack("=IHHII", 20, 2, 0, 0, 0) + bytes(4)
+    assert parse_addresses(error + whole) == ([(2, "10.0.0.5/24")], True)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_parsed(data: bytes) -> None:
+    parse_addresses(data)
+    parse_addresses(message("10.0.0.5", 24)[:24] + data)
 
 
 def test_the_interfaces_of_this_machine_have_its_own_addresses() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.hosts.network_facts import Interface
+from mpilaunch.job.environment.network_variables import network_choices
 from mpilaunch.placement.network import ROUTED, Network, choose_network
 from tests.support.facts import interface, node_facts
 
@@ -275,3 +278,35 @@ def test_a_users_network_that_nodes_lack(wanted: str, message: str, context: lis
         choose_network(facts, {}, wanted, {0: "a", 1: "b", 2: "c"})
     assert caught.value.reference == "network-missing" and caught.value.message == f"--network {wanted}: {message}"
     assert caught.value.context[0].startswith(context[0])
+
+
+ADDRESSES = st.sampled_from(
+    ["10.1.0.1/24", "10.1.0.2/24", "10.1.0.3/24", "10.2.0.1/16", "10.2.0.2/16", "10.3.0.1/32", "fd00::1/64", "x"]
+)
+INTERFACES = st.lists(
+    st.builds(
+        lambda name, addresses, speed, default, running: interface(
+            name, *addresses, speed=speed, default=default, running=running
+        ),
+        st.sampled_from(["eth0", "eth1", "docker0", "lo"]),
+        st.lists(ADDRESSES, max_size=3),
+        st.sampled_from([0, 1000, 100_000]),
+        st.booleans(),
+        st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@given(st.lists(INTERFACES, min_size=1, max_size=4), st.sampled_from(["10.1.0.1", "10.2.0.2", ""]))
+def test_whatever_nodes_say_each_machine_has_an_address_of_its_own(machines: list[Machine], came: str) -> None:
+    facts = {index: node_facts(f"n{index}", *one) for index, one in enumerate(machines)}
+    network = choose_network(facts, dict.fromkeys(facts, came))
+    if network is None:
+        return
+    for one in (network, *network.rails):
+        assert len({link.address for link in one.links.values()}) == len(facts) > 1
+        for index, link in one.links.items():
+            own = [each for each in facts[index].network.interfaces if each.name == link.interface]
+            assert any(each.running and f"{link.address}/" in " ".join(each.addresses) for each in own)
+    assert network_choices(network, facts).variables.keys() == facts.keys()

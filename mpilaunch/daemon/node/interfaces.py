@@ -32,6 +32,8 @@ _DUMP_REQUEST = 0x301
 _ADDRESS, _LOCAL = 1, 2
 _UNUSABLE = 0x48
 """IFA_F_TENTATIVE and IFA_F_DADFAILED: not yet this node's address, or another machine's too."""
+_LINK_LOCAL = b"\xa9\xfe"
+"""169.254.0.0/16; those of IPv6 have a scope of their own."""
 _UP = 1
 _INFINIBAND = "32"
 _KINDS = {"wlan": "wireless"}
@@ -116,38 +118,49 @@ def addresses_of_name(root: str, name: str) -> list[str]:
 
 def kernel_addresses() -> list[Address]:
     """List (interface, address/prefix) as the kernel has them: IPv4 first, in the order of the interfaces."""
-    rows: list[Address] = []
-    names: dict[int, str] = {}
+    found: list[tuple[int, str]] = []
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as kernel:
             kernel.settimeout(1)  # the kernel answers at once, or does not know the request
             kernel.send(struct.pack("=IHHIIB7x", 24, _GET_ADDRESSES, _DUMP_REQUEST, 1, 0, socket.AF_UNSPEC))
-            while True:
-                data = kernel.recv(1 << 16)
-                for index, address in parse_addresses(data):
-                    names[index] = names.get(index) or socket.if_indextoname(index)
-                    rows.append((names[index], address))
-                if not data or struct.unpack_from("=H", data, 4)[0] in (_DONE, _ERROR):
-                    break
-    except (OSError, struct.error):
-        pass  # a sandbox without rtnetlink, or an interface that has just gone
-    return rows
+            last = False
+            while not last:
+                more, last = parse_addresses(kernel.recv(1 << 16))
+                found += more
+    except OSError:
+        pass  # a sandbox without rtnetlink
+    names: dict[int, str] = {}
+    for index in {index for index, _ in found}:
+        try:
+            names[index] = socket.if_indextoname(index)
+        except OSError:
+            continue  # it has just gone
+    return [(names[index], address) for index, address in found if index in names]
 
 
-def parse_addresses(data: bytes) -> Iterator[tuple[int, str]]:
-    """Yield (index of the interface, address/prefix) of each RTM_NEWADDR in an answer of the kernel."""
-    start = 0
-    while start + 24 <= len(data):
+def parse_addresses(data: bytes) -> tuple[list[tuple[int, str]], bool]:
+    """Return (index of the interface, address/prefix) of each RTM_NEWADDR of an answer, and whether no answer follows."""
+    found: list[tuple[int, str]] = []
+    start, last = 0, not data
+    while start + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, start)
-        family, prefix, flags, scope, index = struct.unpack_from("=BBBBI", data, start + 16)
-        size = {socket.AF_INET: 4, socket.AF_INET6: 16}.get(family, 0)
-        if kind == _NEW_ADDRESS and size and scope == 0 and not (size == 16 and flags & _UNUSABLE):
+        last = last or kind in (_DONE, _ERROR)
+        if kind == _NEW_ADDRESS and start + 24 <= len(data):
+            family, prefix, flags, scope, index = struct.unpack_from("=BBBBI", data, start + 16)
             values = dict(_attributes(data[start + 24 : start + length]))
             # On a line between two points, the other attribute is the other end's address.
             value = values.get(_LOCAL) or values.get(_ADDRESS, b"")
-            if len(value) == size and not (size == 4 and (value[0] == 127 or value[:2] == b"\xa9\xfe")):
-                yield index, "%s/%d" % (socket.inet_ntop(family, value), prefix)
+            if scope == 0 and _is_usable(family, value, flags):
+                found.append((index, "%s/%d" % (socket.inet_ntop(family, value), prefix)))
         start += max(length + 3 & ~3, 16)
+    return found, last
+
+
+def _is_usable(family: int, value: bytes, flags: int) -> bool:
+    """Return whether these bytes are an address of IPv4 or IPv6 that others may reach."""
+    if family == socket.AF_INET:
+        return len(value) == 4 and value[0] != 127 and value[:2] != _LINK_LOCAL
+    return family == socket.AF_INET6 and len(value) == 16 and not flags & _UNUSABLE
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
