@@ -32,7 +32,7 @@ OF_EACH_BY_ITSELF = ("skip-unreachable", "leave-running")
 """Options that --independent implies."""
 OF_A_JOB = (
     *("mpi", "pmi-port", "profile", "bare-if-single", "node-rank", "gpus-per-rank", "bind-to", "report-bindings"),
-    *("max-restarts", "spares", "checkpoint-prefix", "hang-timeout", "stack-on-failure"),
+    *("max-restarts", "spares", "checkpoint-prefix", "hang-timeout", "stack-on-failure", "network", "bind-nic", "ready"),
 )
 """Options for ranks that know of each other or are placed on CPUs and GPUs, which --independent excludes."""
 OF_MAPS = ("npernode", "npersocket", "map-by", "rankmap", "rankfile")

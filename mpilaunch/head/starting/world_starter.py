@@ -73,7 +73,7 @@ class WorldStarter:
             places = tuple(place for place in world.job_map.placements if place.node in links)
             near = JobMap(places, tuple(links))
             world = world._replace(job_map=near)
-        facts = {index: facts for index in near.nodes if (facts := reached[index].facts) is not None}
+        facts = {index: facts for index, link in reached.items() if (facts := link.facts) is not None}
         bindings = bind_ranks(job.allocation, near, facts, job.gpu, job.cpu)
         if apart:
             bindings = {rank: bindings[world.first + rank] for rank in range(world.size)}

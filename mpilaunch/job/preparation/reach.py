@@ -5,7 +5,7 @@ Pure. Loaded only by jobs on several machines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from mpilaunch.hosts.node_facts import NodeFacts
@@ -35,7 +35,7 @@ def reach_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Reac
     """Return how the machines of a world reach each other; raises LaunchError for one that is not on `--network`."""
     network = network_of(job, world, facts)
     reached = _reached(job, facts)
-    near = {index: facts[index] for index in neighbours(job, world).nodes}
+    near = {index: facts[index] for index in nodes_together(job, world, facts)}
     addresses = {index: _address(job, index, facts, network, reached) for index in near}
     if job.bare:
         return Reach(addresses, {}, "")
@@ -45,12 +45,17 @@ def reach_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Reac
     return Reach(addresses, choices.variables, network_note(job.network, network, choices, near, names))
 
 
+def nodes_together(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Collection[int]:
+    """Return the nodes whose ranks reach each other: those of a spawned world reach all that run already."""
+    return facts.keys() if world.parent else neighbours(job, world).nodes
+
+
 def network_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Network | None:
     """Return the network that the machines of a world share; None for a single machine, and as long as not all are known.
 
     Raises LaunchError if a machine is not on the network of `--network`.
     """
-    names = {index: job.allocation.nodes[index].name for index in neighbours(job, world).nodes}
+    names = {index: job.allocation.nodes[index].name for index in nodes_together(job, world, facts)}
     if not facts.keys() >= names.keys():
         return None
     return choose_network({index: facts[index] for index in names}, _reached(job, facts), job.network, names)

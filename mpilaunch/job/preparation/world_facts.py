@@ -68,7 +68,7 @@ def world_facts(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> W
     addresses: Mapping[int, str] = {}
     variables: Mapping[int, Mapping[str, str]] = {}
     note = ""
-    if len({facts[index].machine for index in near.nodes}) > 1:
+    if len({facts[index].machine for index in (facts if world.parent else near.nodes)}) > 1:
         from mpilaunch.job.preparation.reach import reach_of  # jobs on one machine do not need it
 
         addresses, variables, note = reach_of(job, world, facts)

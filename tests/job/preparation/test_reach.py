@@ -7,7 +7,7 @@ from mpilaunch.job.preparation.messages import preparations
 from mpilaunch.job.preparation.reach import network_of, reach_of, server_address
 from mpilaunch.job.preparation.world_facts import world_facts
 from mpilaunch.job.spec import JobSpec
-from mpilaunch.job.worlds import first_worlds
+from mpilaunch.job.worlds import first_worlds, spawned_world
 from mpilaunch.placement.network import Network
 from tests.support.command_line import job_of
 from tests.support.facts import interface, node_facts
@@ -64,6 +64,22 @@ def test_roles_share_one_network() -> None:
     worlds = first_worlds(job)
     assert [world_facts(job, world, facts()).master_addr for world in worlds] == ["10.99.0.1", "10.99.0.2"]
     assert world_facts(job, worlds[1], facts()).roles["a.master_addr"] == "10.99.0.1"
+
+
+def test_a_spawned_world_uses_the_network_of_all_that_run() -> None:
+    job = job_of("-H a,b,c -np 3 prog")
+    (first,) = first_worlds(job)
+    slow_only = node_facts(
+        "n2", interface("docker0", "172.17.0.1/16"), interface("eth0", "10.88.0.3/16", speed=1000, default=True)
+    )
+    known = {**facts(), 2: slow_only}
+    ask = {"world": job.job_id, "rank": 0, "apps": [{"program": ["c"], "count": 1, "environment": {}, "info": {}}], "pairs": {}}
+    child = spawned_world(job, [first], ask, ())
+    assert child.job_map.nodes == (0,)
+    parents, children = world_facts(job, first, known), world_facts(job, child, known)
+    # Alone, node 0 would need nothing; without the third node, it would use fast0.
+    assert children.variables[0] == parents.variables[0] and children.variables[0]["UCX_NET_DEVICES"] == "eth0"
+    assert children.master_addr == parents.master_addr == "10.88.0.1"
 
 
 def test_where_the_head_reaches_the_server() -> None:
