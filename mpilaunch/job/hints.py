@@ -179,6 +179,15 @@ ROWS = (
         then="remote=[127.0.1.1]",
     ),
     Row(
+        "gloo-own-name",
+        r"gloo/transport/tcp/pair\.cc",
+        "Gloo gave other nodes 127.0.1.1, the address of the host's own name in /etc/hosts: correct it there, as no variable leads "
+        "the Gloo of JAX, or process sets of Horovod, elsewhere",
+        "gloo/transport/tcp/pair.cc in jaxlib and Horovod 0.28",
+        follow_on=True,  # on one machine it is a peer that has ended
+        then="[127.0.1.1]",
+    ),
+    Row(
         "peer-gone",
         r"Connection reset by peer|Broken pipe|Connection closed by peer|Socket closed|Transport endpoint is not connected",
         ANOTHER_FAILED,
