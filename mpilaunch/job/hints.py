@@ -181,8 +181,8 @@ ROWS = (
     Row(
         "gloo-own-name",
         r"gloo/transport/tcp/pair\.cc",
-        "Gloo gave other nodes 127.0.1.1, the address of the host's own name in /etc/hosts: correct it there, as no variable leads "
-        "the Gloo of JAX, or process sets of Horovod, elsewhere",
+        "Gloo gave other nodes 127.0.1.1, the address of the host's own name in /etc/hosts: correct it there, as no variable "
+        "leads the Gloo of JAX, or process sets of Horovod, elsewhere",
         "gloo/transport/tcp/pair.cc in jaxlib and Horovod 0.28",
         follow_on=True,  # on one machine it is a peer that has ended
         then="[127.0.1.1]",
