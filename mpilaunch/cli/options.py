@@ -95,7 +95,8 @@ OPTIONS = (
         multiple=True, local=True),
     Option(PROGRAM, "--append-env", "NAME VALUE", "put VALUE after a node's own value", multiple=True, local=True),
     Option(PROGRAM, "--profile", "NAMES",
-        "also set variables that only some frameworks or launchers need, separated by commas: tf,slurm",
+        "also set variables that only some frameworks or launchers need, separated by commas: tf,slurm; or make one server of "
+        "several nodes: vllm, sglang, trtllm, ray",
         SomeOf(*PROFILE_NAMES)),
     Option(PROGRAM, "--mca", "KEY VALUE", "set a parameter of Open MPI (OMPI_MCA_KEY)", multiple=True, local=True),
     Option(PROGRAM, "--wdir --wd", "DIR",
