@@ -16,6 +16,7 @@ from mpilaunch.job.environment.forwarded import (
     FORWARDED_PREFIXES,
     NEVER_FORWARDED,
 )
+from mpilaunch.job.environment.network_variables import VARIABLES
 from mpilaunch.placement.mapping import Placement
 from tests.support.paths import DOCS
 
@@ -155,6 +156,10 @@ def test_the_documented_profiles_are_the_real_ones() -> None:
     real = {(profile, *pair) for profile in PROFILE_NAMES for pair in with_profiles(3, profile).items()}
     columns = [documented("Profiles", column) for column in range(3)]
     assert set(zip(*columns, strict=True)) == real
+
+
+def test_the_documented_variables_of_the_network_are_the_real_ones() -> None:
+    assert set(documented("The network")) == {*VARIABLES}
 
 
 def test_without_mpi_nothing_leads_to_pmi() -> None:
