@@ -36,7 +36,7 @@ OF_A_JOB = (
 )
 """Options for ranks that know of each other or are placed on CPUs and GPUs, which --independent excludes."""
 OF_MAPS = ("npernode", "npersocket", "map-by", "rankmap", "rankfile")
-"""Options by which the user says himself how the processes of a server lie on the nodes."""
+"""Options by which the user says how the processes of a server lie on the nodes."""
 OF_HOSTS = ("first-interrupt", "host-failures")
 """Options that need --independent."""
 

@@ -141,8 +141,8 @@ def network_choices(network: Network, facts: Mapping[int, NodeFacts], given: Col
         misses = [row.misses(one, network, index) for index, one in facts.items()]
         if all(missed is False for missed in misses):
             continue
-        missed = missed or any(misses)
-        for index, one in facts.items():
-            if not names & {*one.network.settings}:
-                variables[index][name] = row.value(network, index)
+        left = [index for index, one in facts.items() if not names & {*one.network.settings}]
+        missed = missed or (bool(left) and any(misses))
+        for index in left:
+            variables[index][name] = row.value(network, index)
     return Choices(variables, missed)

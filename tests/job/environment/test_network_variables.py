@@ -147,3 +147,6 @@ def test_only_what_is_known_to_miss_counts_as_missed() -> None:
     assert not missed(node(1, at=[]), node(2))
     assert missed(node(1, at=["127.0.1.1"]), node(2))
     assert missed(node(1, DOCKER), node(2))
+    # What every node has chosen by itself is nothing to tell of.
+    chosen = [one._replace(network=one.network._replace(settings=(OPEN_MPI, UCX))) for one in (node(1, DOCKER), node(2))]
+    assert not missed(*chosen)
