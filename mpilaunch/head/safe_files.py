@@ -79,8 +79,9 @@ class Place:
             if check:
                 self.check_directory()
         finally:
-            os.close(self.directory)
-            self.directory = directory
+            # An interrupt that comes behind the call must not find a descriptor here that is closed.
+            left, self.directory = self.directory, directory
+            os.close(left)
 
     def check_directory(self) -> None:
         """Raise UnsafePath when every user may replace the files in the directory."""

@@ -466,3 +466,18 @@ def test_a_umask_of_0_makes_no_public_directory(tmp_path: Path) -> None:
         os.umask(old)
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "a/b", "c")] == [0o775] * 3
     assert stat.S_IMODE((tmp_path / "a" / "b" / "rank-0000.out").stat().st_mode) == 0o644
+
+
+def test_an_interrupt_behind_the_close_of_a_directory_comes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    close, calls = os.close, []
+
+    def interrupted(descriptor: int) -> None:
+        close(descriptor)
+        calls.append(descriptor)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt), safe_files.directory(str(tmp_path)):
+        pass
+    assert len(set(calls)) == len(calls) == 2
