@@ -9,7 +9,8 @@ The user may name another network.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpilaunch.errors import LaunchError
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 AUTO, NONE = "auto", "none"
 """Choose a network; use none, and set nothing for it."""
 ROUTED = ""
+LOOPBACK = "loopback"
+"""The kind of an interface that leads to no network."""
 REAL = ("physical", "infiniband", "wireless", "bond", "bridge", "vlan")
 """Kinds of interfaces that are no tunnels or overlays."""
 MOST_SHOWN = 6
@@ -159,21 +162,25 @@ def describe_interfaces(facts: NodeFacts) -> str:
     return ", ".join(texts[:MOST_SHOWN]) or "no address known"
 
 
-def addresses_of(interface: Interface) -> Iterator[Addressed]:
+def addresses_of(texts: Iterable[str]) -> Iterator[Addressed]:
     """Yield the addresses of an interface, less those that are none: they are a node's text."""
+    return (address for text in texts if (address := _parsed(text)) is not None)
+
+
+@lru_cache(maxsize=1 << 12)  # the choice and the libraries' variables ask for the same ones
+def _parsed(text: str) -> Addressed | None:
     import ipaddress  # 3 ms, and not needed on one machine
 
-    for text in interface.addresses:
-        try:
-            yield ipaddress.ip_interface(text)
-        except ValueError:
-            continue
+    try:
+        return ipaddress.ip_interface(text)
+    except ValueError:
+        return None
 
 
 def _usable(facts: NodeFacts) -> Iterator[tuple[Interface, Addressed]]:
     for interface in facts.network.interfaces:
-        if interface.running and interface.kind != "loopback":
-            for address in addresses_of(interface):
+        if interface.running and interface.kind != LOOPBACK:
+            for address in addresses_of(interface.addresses):
                 yield interface, address
 
 

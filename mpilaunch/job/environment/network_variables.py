@@ -17,21 +17,45 @@ from typing import NamedTuple
 
 from mpilaunch.hosts.network_facts import Interface
 from mpilaunch.hosts.node_facts import NodeFacts
-from mpilaunch.placement.network import ROUTED, Network, addresses_of
+from mpilaunch.placement.network import LOOPBACK, ROUTED, Network, addresses_of
+
+
+class View(NamedTuple):
+    """What decides on a node whether a library finds the network.
+
+    Attributes:
+        facts: of the node.
+        address: its own on the network.
+        astray: names of its interfaces that have an address on another network.
+    """
+
+    facts: NodeFacts
+    address: str
+    astray: frozenset[str]
+
+    @property
+    def running(self) -> list[Interface]:
+        """The interfaces that run, but for the loopback."""
+        return [one for one in self.facts.network.interfaces if one.running and one.kind != LOOPBACK]
+
+    @property
+    def usual(self) -> list[Interface]:
+        """The interfaces that NCCL and HCCL take for those of a network, by their names."""
+        return [one for one in self.facts.network.interfaces if not one.name.startswith(("docker", "lo"))]
 
 
 class Variable(NamedTuple):
     """A variable that names a network or an interface to a library.
 
     Attributes:
-        misses: the library's own choice misses the network on the node of this index: None if that cannot be known here.
+        misses: the library's own choice misses the network on a node: None if that cannot be known here.
         value: of the variable on the node of this index.
         unless: other names by which the user or the node may have chosen.
         sockets_only: the variable would hide faster ways than sockets: it is not set where a node has ports of InfiniBand or
             RoCE.
     """
 
-    misses: Callable[[NodeFacts, Network, int], bool | None]
+    misses: Callable[[View], bool | None]
     value: Callable[[Network, int], str]
     unless: tuple[str, ...] = ()
     sockets_only: bool = False
@@ -57,48 +81,48 @@ def _exactly(network: Network, index: int) -> str:
     return f"={_interfaces(network, index)}"  # which makes them names, not beginnings of names
 
 
-def _name_leads_elsewhere(facts: NodeFacts, network: Network, index: int) -> bool | None:
-    found = facts.network.name_at
-    return any(address != network.links[index].address for address in found) if found else None
+def _name_leads_elsewhere(view: View) -> bool | None:
+    found = view.facts.network.name_at
+    return any(address != view.address for address in found) if found else None
 
 
-def _other_is_up(facts: NodeFacts, network: Network, index: int) -> bool:
-    return any(_leads_elsewhere(one, network, index) for one in facts.network.interfaces if one.kind != "loopback")
+def _other_is_up(view: View) -> bool:
+    return bool(view.astray)
 
 
-def _other_runs(facts: NodeFacts, network: Network, index: int) -> bool:
-    others = (one for one in facts.network.interfaces if one.kind != "loopback" and one.running)
-    return any(_leads_elsewhere(one, network, index) for one in others)
+def _other_runs(view: View) -> bool:
+    return any(one.name in view.astray for one in view.running)
 
 
-def _other_is_fastest(facts: NodeFacts, network: Network, index: int) -> bool:
-    running = [one for one in facts.network.interfaces if one.kind != "loopback" and one.running]
-    return bool(running) and _leads_elsewhere(max(running, key=lambda one: one.speed), network, index)
+def _other_is_fastest(view: View) -> bool:
+    return bool(view.running) and max(view.running, key=lambda one: one.speed).name in view.astray
 
 
-def _other_is_first_by_name(facts: NodeFacts, network: Network, index: int) -> bool:
-    if not any(gpu.vendor == "ascend" for gpu in facts.gpus):
+def _other_is_first_by_name(view: View) -> bool:
+    if not any(gpu.vendor == "ascend" for gpu in view.facts.gpus):
         return False
-    usual = [one for one in facts.network.interfaces if not one.name.startswith(("docker", "lo"))]
-    return not usual or _leads_elsewhere(min(usual, key=lambda one: one.name), network, index)
+    return not view.usual or min(one.name for one in view.usual) in view.astray
 
 
-def _other_is_of_nccl(facts: NodeFacts, network: Network, index: int) -> bool:
-    found = facts.network.interfaces
-    preferred = [one for one in found if one.name.startswith("ib")]
-    usual = preferred or [one for one in found if not one.name.startswith(("docker", "lo"))]
-    return any(_leads_elsewhere(one, network, index) for one in usual) or not usual
+def _other_is_of_nccl(view: View) -> bool:
+    taken = [one for one in view.facts.network.interfaces if one.name.startswith("ib")] or view.usual
+    return not taken or any(one.name in view.astray for one in taken)
 
 
-def _leads_elsewhere(interface: Interface, network: Network, index: int) -> bool:
-    """Return whether an interface has an address on another network; IPv6 counts only where the network is of IPv6."""
-    links = [one.links[index] for one in (network, *network.rails)]
-    if network.name == ROUTED and interface.name == links[0].interface:
-        return False
-    ours = {link.address for link in links}
-    names = {one.name for one in (network, *network.rails)}
-    addresses = [address for address in addresses_of(interface) if address.version == 4 or ":" in links[0].address]
-    return any(str(address.network) not in names and str(address.ip) not in ours for address in addresses)
+def _view(facts: NodeFacts, network: Network, index: int) -> View:
+    """Return what a node has; addresses of IPv6 lead astray only where the network is of IPv6."""
+    alike = (network, *network.rails)
+    names, ours = {one.name for one in alike}, {one.links[index].address for one in alike}
+    own = network.links[index]
+
+    def leads_astray(interface: Interface) -> bool:
+        if interface.kind == LOOPBACK or (network.name == ROUTED and interface.name == own.interface):
+            return False
+        others = [text for text in interface.addresses if text.partition("/")[0] not in ours]  # parsing takes long
+        addresses = [address for address in addresses_of(others) if address.version == 4 or ":" in own.address]
+        return any(str(address.network) not in names and str(address.ip) not in ours for address in addresses)
+
+    return View(facts, own.address, frozenset(one.name for one in facts.network.interfaces if leads_astray(one)))
 
 
 VARIABLES = {
@@ -132,14 +156,15 @@ class Choices(NamedTuple):
 def network_choices(network: Network, facts: Mapping[int, NodeFacts], given: Collection[str] = ()) -> Choices:
     """Return the variables for each node of a job; `given` are the names that the user sets."""
     variables: dict[int, dict[str, str]] = {index: {} for index in facts}
+    views = [_view(one, network, index) for index, one in facts.items()]
     ports = any(one.network.ports for one in facts.values())
     missed = False
     for name, row in VARIABLES.items():
         names = {name, *row.unless}
         if names & {*given} or (row.sockets_only and ports):
             continue
-        misses = [row.misses(one, network, index) for index, one in facts.items()]
-        if all(missed is False for missed in misses):
+        misses = list(map(row.misses, views))
+        if all(one is False for one in misses):
             continue
         left = [index for index, one in facts.items() if not names & {*one.network.settings}]
         missed = missed or (bool(left) and any(misses))

@@ -33,9 +33,9 @@ class Reach(NamedTuple):
 
 def reach_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Reach:
     """Return how the machines of a world reach each other; raises LaunchError for one that is not on `--network`."""
-    network = network_of(job, world, facts)
     reached = _reached(job, facts)
-    near = {index: facts[index] for index in nodes_together(job, world, facts)}
+    network = _network(job, world, facts, reached)
+    near = {index: facts[index] for index in _nodes_together(job, world, facts)}
     addresses = {index: _address(job, index, facts, network, reached) for index in near}
     if job.bare:
         return Reach(addresses, {}, "")
@@ -45,20 +45,12 @@ def reach_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Reac
     return Reach(addresses, choices.variables, network_note(job.network, network, choices, near, names))
 
 
-def nodes_together(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Collection[int]:
-    """Return the nodes whose ranks reach each other: those of a spawned world reach all that run already."""
-    return facts.keys() if world.parent else neighbours(job, world).nodes
-
-
 def network_of(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Network | None:
     """Return the network that the machines of a world share; None for a single machine, and as long as not all are known.
 
     Raises LaunchError if a machine is not on the network of `--network`.
     """
-    names = {index: job.allocation.nodes[index].name for index in nodes_together(job, world, facts)}
-    if not facts.keys() >= names.keys():
-        return None
-    return choose_network({index: facts[index] for index in names}, _reached(job, facts), job.network, names)
+    return _network(job, world, facts, _reached(job, facts))
 
 
 def server_address(job: JobSpec, facts: Mapping[int, NodeFacts]) -> str:
@@ -68,7 +60,20 @@ def server_address(job: JobSpec, facts: Mapping[int, NodeFacts]) -> str:
     node = job.allocation.nodes[index]
     if node.here or index not in facts:
         return "127.0.0.1" if node.here else node.name
-    return _address(job, index, facts, network_of(job, world, facts), _reached(job, facts))
+    reached = _reached(job, facts)
+    return _address(job, index, facts, _network(job, world, facts, reached), reached)
+
+
+def _network(job: JobSpec, world: World, facts: Mapping[int, NodeFacts], reached: Mapping[int, str]) -> Network | None:
+    names = {index: job.allocation.nodes[index].name for index in _nodes_together(job, world, facts)}
+    if not facts.keys() >= names.keys():
+        return None
+    return choose_network({index: facts[index] for index in names}, reached, job.network, names)
+
+
+def _nodes_together(job: JobSpec, world: World, facts: Mapping[int, NodeFacts]) -> Collection[int]:
+    """Return the nodes whose ranks reach each other: those of a spawned world reach all that run already."""
+    return facts.keys() if world.parent else neighbours(job, world).nodes
 
 
 def _address(
