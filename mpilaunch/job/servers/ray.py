@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mpilaunch.job.environment.contract import Contract
 from mpilaunch.job.servers.server import NO_WORDS, Server, Words, in_front
 
 COMMAND = ("ray", "symmetric-run")
@@ -20,4 +19,4 @@ def _before(program: Sequence[str]) -> Words:
 
 
 # A worker would notice only a minute later that the first node has gone.
-SERVER = Server(variables=Contract(), commands=(), before=_before, follow=True)
+SERVER = Server(before=_before, follow=True)

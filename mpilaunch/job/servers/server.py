@@ -22,21 +22,21 @@ class Server(NamedTuple):
     """A server over several nodes.
 
     Attributes:
-        variables: the variables of its profile.
         before: returns the words that come before the user's program, after: those that come after it.
         follow: nobody asks the processes beyond the first node for anything: they are ended once it has ended.
         beyond: words that come last for these; it needs `follow`.
         one_per_node: it starts one process on each node, which uses all of the node's GPUs; else one on each slot.
         commands: beginnings of command lines that start it, by whose words it is known without its profile.
+        variables: of its profile.
     """
 
-    variables: Contract
-    commands: tuple[Words, ...]
+    commands: tuple[Words, ...] = ()
     before: Callable[[Sequence[str]], Words] = _nothing
     after: Callable[[Sequence[str]], Words] = _nothing
     follow: bool = False
     beyond: Words = NO_WORDS
     one_per_node: bool = True
+    variables: Contract = Contract()
 
 
 def in_front(program: Sequence[str], *words: str) -> Words:

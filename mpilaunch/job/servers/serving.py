@@ -46,19 +46,13 @@ def as_server(job: JobSpec) -> JobSpec:
     for place in job.job_map.placements:
         first_nodes.setdefault(job.apps[place.app].role, place.node)
     alone = job.first_node_rank == 0  # else this machine is beyond the first of a job that is started by hand
+    numbers: dict[tuple[int, bool], int] = {}  # of a program on the first node, and of it beyond that
     placements = []
     for place in job.job_map.placements:
-        first = not ours[place.app] or (alone and place.node == first_nodes[job.apps[place.app].role])
-        placements.append(place._replace(app=2 * place.app + (not first)))
-    apps = [
-        _with_words(app, server, beyond) if own else app
-        for app, own in zip(job.apps, ours, strict=True)
-        for beyond in (False, True)
-    ]
-    used = sorted({place.app for place in placements})
-    number = {app: place for place, app in enumerate(used)}
-    job_map = job.job_map._replace(placements=tuple(place._replace(app=number[place.app]) for place in placements))
-    return job._replace(apps=tuple(apps[app] for app in used), job_map=job_map)
+        beyond = ours[place.app] and not (alone and place.node == first_nodes[job.apps[place.app].role])
+        placements.append(place._replace(app=numbers.setdefault((place.app, beyond), len(numbers))))
+    apps = [_with_words(job.apps[app], server, beyond) if ours[app] else job.apps[app] for app, beyond in numbers]
+    return job._replace(apps=tuple(apps), job_map=job.job_map._replace(placements=tuple(placements)))
 
 
 def server_notes(job: JobSpec, programs: Sequence[Sequence[str]]) -> Iterator[str]:

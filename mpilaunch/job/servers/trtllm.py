@@ -5,13 +5,11 @@ Source: tensorrt_llm/llmapi/trtllm-llmapi-launch; "LLM API with MPI" of its docu
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract
 from mpilaunch.job.servers.server import NO_WORDS, Server, in_front
 
 LAUNCHER = "trtllm-llmapi-launch"
 
 SERVER = Server(
-    variables=Contract(),
     commands=(("trtllm-serve",), ("trtllm-bench",), ("trtllm-eval",)),
     before=lambda program: NO_WORDS if program[0].rpartition("/")[2] == LAUNCHER else in_front(program, LAUNCHER),
     one_per_node=False,

@@ -5,11 +5,9 @@ Source: "Parallelism and Scaling", "Running vLLM with MultiProcessing", of vLLM'
 
 from __future__ import annotations
 
-from mpilaunch.job.environment.contract import Contract
 from mpilaunch.job.servers.server import Server, unless_given
 
 SERVER = Server(
-    variables=Contract(),
     commands=(("vllm", "serve"), ("python", "-m", "vllm.entrypoints.openai.api_server")),
     after=lambda program: unless_given(
         program,
