@@ -31,6 +31,13 @@ def frameworks_python() -> str:
     return str(PYTHON)
 
 
+def horovod_python() -> str:
+    """Return the Python that has Horovod; a test that needs it is never skipped."""
+    if not HOROVOD_PYTHON.exists():
+        pytest.fail(f"{HOROVOD_PYTHON} is missing: `make test-frameworks` makes it; or set MPILAUNCH_TEST_HOROVOD_PYTHON")
+    return str(HOROVOD_PYTHON)
+
+
 class Place(NamedTuple):
     """Where two ranks run.
 

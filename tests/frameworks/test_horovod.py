@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.frameworks.places import HERE, HOROVOD_PYTHON, Place
+from tests.frameworks.places import HERE, HOROVOD_PYTHON, Place, horovod_python
 from tests.frameworks.results import Seen
 from tests.support.hosts import Hosts
 from tests.support.paths import ROOT
@@ -25,8 +25,7 @@ ALONE = "rank 0 of 1 cross 0 of 1 sum 1"
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
     """Give two hosts that see Horovod at its place."""
-    if not HOROVOD_PYTHON.exists():
-        pytest.fail(f"{HOROVOD_PYTHON} is missing: `make test-frameworks` makes it; or set MPILAUNCH_TEST_HOROVOD_PYTHON")
+    horovod_python()
     with Hosts(2, visible=HOROVOD_PYTHON.parents[1]) as made:
         yield made
 

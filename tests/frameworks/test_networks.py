@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.places import HOROVOD_PYTHON, PYTHON, frameworks_python
+from tests.frameworks.places import HOROVOD_PYTHON, PYTHON, frameworks_python, horovod_python
 from tests.support.hosts import Hosts
 from tests.support.networks import LOOPBACK, NetworkedHosts
 
@@ -47,8 +47,7 @@ def test_jaxs_own_gloo_follows_a_wrong_own_name(hosts: NetworkedHosts) -> None:
 @pytest.fixture(scope="module")
 def horovod_hosts() -> Iterator[NetworkedHosts]:
     """Give two hosts that see Horovod at its place."""
-    if not HOROVOD_PYTHON.exists():
-        pytest.fail(f"{HOROVOD_PYTHON} is missing: `make test-frameworks` makes it; or set MPILAUNCH_TEST_HOROVOD_PYTHON")
+    horovod_python()
     with NetworkedHosts(2, visible=HOROVOD_PYTHON.parents[1]) as made:
         yield made
 
