@@ -77,6 +77,18 @@ class NetworkedHosts(Hosts):
             self._sh(host, f"ip link set {interface} up")
 
     @contextlib.contextmanager
+    def bridge_preferred(self) -> Iterator[None]:
+        """Let libraries that prefer what carries most take the bridge: smaller frames on the networks that are shared."""
+        frames = "for name in eth0 fast0; do ip link set $name mtu {}; done"
+        for name in self.names:
+            self._sh(name, frames.format(600))
+        try:
+            yield
+        finally:
+            for name in self.names:
+                self._sh(name, frames.format(1500))
+
+    @contextlib.contextmanager
     def cable(self, one: str, other: str, *addresses: str) -> Iterator[None]:
         """Connect two hosts by a cable: cable0 on each, with these addresses."""
         end = f"name cable0 netns {self._first[other].pid}"
