@@ -65,8 +65,8 @@ class Daemon:
         self._handlers: dict[str, Callable[[dict[str, Any]], object]] = {
             "limits": self._limit, "prepare": self._prepare, "launch": self._launch, "await": self._await_port,
             "signal": self._signal, "stop": self._stop, "cancel": self._cancel, "release": self._release,
-            "observe": self._observe, "world": self._add_world, "collective": self._wireup.take, "ask": self._wireup.take,
-            "answer": self._wireup.take,
+            "observe": self._observe, "backtrace": self._backtrace, "world": self._add_world,
+            "collective": self._wireup.take, "ask": self._wireup.take, "answer": self._wireup.take,
         }  # fmt: skip
         self._released = False
         self._swept: list[tuple[int, str]] = []
@@ -212,7 +212,13 @@ class Daemon:
             self._lifeline.silence.stop()
 
     def _observe(self, message: dict[str, Any]) -> None:
-        self._processes.observe(self._session.send, ask_nccl=message.get("nccl") is True)
+        looks = self._processes.observations(self._poller, self._session.send)
+        looks.begin(self._processes.ranks, ask_nccl=message.get("nccl") is True)
+
+    def _backtrace(self, message: dict[str, Any]) -> None:
+        pids = {rank: pid for pid, rank in self._processes.ranks.items()}
+        looks = self._processes.observations(self._poller, self._session.send)
+        looks.backtrace({rank: pids.get(rank) for rank in message["ranks"]})
 
     def _release(self, message: dict[str, Any]) -> None:
         self._released = True
@@ -318,6 +324,7 @@ class Daemon:
     def _kill_descendants(self) -> None:
         """Kill the processes that ended ranks have left behind, unless they are independent commands."""
         self._wireup.close()
+        self._processes.end_observations()
         if not self._processes.independent:
             self._swept += reaper.kill_descendants()
 

@@ -57,7 +57,7 @@ class NodeEvents:
             "ready": self._answered, "refused": self._answered, "started": self._ranks_started, "exited": self._rank_exited,
             "finished": nodes_done.take_finished, "listens": order.take_listening, "fault": faults.take_daemon,
             "terminated": interrupts.take_terminated, "note": self._noted,
-            "observed": looks.take_observed, "stack": looks.take_stack,
+            "observed": looks.take_observed, "stack": looks.take_stack, "backtrace": looks.backtraces.take,
         }  # fmt: skip
 
     def message(self, link: NodeLink, message: dict[str, Any]) -> None:

@@ -135,6 +135,7 @@ HEAD_SENDS: Table = {
     "await": ("running", having(rank=whole, port=between(1, 65_535))),
     "signal": ("running", both(having(signal=signal), perhaps(ranks=listed(whole)))),
     "observe": ("running", having()),
+    "backtrace": ("running", having(ranks=listed(whole))),
     "stop": ("prepared running", having(steps=listed(row(signal, seconds)))),
     "cancel": ("prepared running", having(number=whole)),
     "release": ("fresh prepared running finished", having()),

@@ -80,7 +80,8 @@ def test_stacks_are_shown_with_the_odd_rank_first_and_the_ended_ones_last() -> N
     def rank(number: int, how: str, line: int, alive: bool = True) -> dict[str, Any]:
         process = {"pid": 1, "steady": True, "threads": [[["/home/ann/train.py", line, "step"]]]}
         silent, processes = (10.0 + number, [process]) if alive else (None, [])
-        return {"rank": number, "host": "node01", "how": how, "alive": alive, "silent": silent, "processes": processes}
+        shown = {"alive": alive, "silent": silent, "processes": processes, "native": None}
+        return {"rank": number, "host": "node01", "how": how, **shown}
 
     ranks = [rank(0, "in a", 8), rank(1, "in a", 8), rank(2, "exit code 0", 0, alive=False), rank(3, "in b\x1b", 9)]
     assert stacks_as_text(ranks) == [

@@ -18,7 +18,7 @@ import pytest
 from mpilaunch.daemon.observe import observations, stacks
 from mpilaunch.daemon.observe import reading as reading_room
 from mpilaunch.daemon.observe.reading import Reading
-from mpilaunch.daemon.poller import Timers
+from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.job.hangs.stacks import Process, place_in, place_of, stacks_in
 from tests.support.launching import wait_until
 
@@ -114,7 +114,7 @@ def test_a_read_that_does_not_end_delays_the_look_but_not_the_loop(monkeypatch: 
     monkeypatch.setattr(reading_room, "stacks_of", lambda pid: (blocked.wait(60), []))
     monkeypatch.setattr(observations, "READ_SECONDS", 0.6)
     timers, sent = Timers(), list[dict[str, Any]]()
-    looks = observations.Observations(timers, sent.append)
+    looks = observations.Observations(Poller(), timers, sent.append)
     with subprocess.Popen(["sleep", "60"]) as process:
         for _ in range(2):
             sent.clear()

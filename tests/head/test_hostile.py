@@ -53,6 +53,7 @@ FROM_DAEMON: dict[str, dict[str, Any]] = {
     "started": {"ranks": [[0, 4711, 1.0]], "failed": [[1, 2, 1.0]]},
     "listens": {"rank": 0, "port": 80},
     "stack": {"rank": 0, "processes": [{"pid": 4711, "steady": True, "threads": [[["train.py", 8, "step"]]]}]},
+    "backtrace": {"rank": 0, "error": "", "output": "", "program": "/bin/true"},
     "observed": {"ranks": [[0, 4711, "S", 0.0, "futex_wait", 1, 1.5, 4096]]},
     "exited": {
         "rank": 0, "code": 1, "signal": None, "core": False, "clock": 2.0, "stopped": False, "stdin_read": 0, "mpi": "absent",
@@ -90,6 +91,7 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
     "await": {"rank": 0, "port": 80},
     "signal": {"signal": 18},
     "observe": {},
+    "backtrace": {"ranks": [0]},
     "stop": {"steps": [[15, 0.1]]},
     "cancel": {"number": 0},
     "release": {},

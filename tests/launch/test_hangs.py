@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from mpilaunch.daemon.ranks.reaper import process_file
 from tests.support.failures import LIMITS, SIGNALS, proves
 from tests.support.hosts import Hosts
 from tests.support.launching import (
@@ -32,6 +33,7 @@ from tests.support.launching import (
     wait_until,
 )
 from tests.support.nccl import SERVER
+from tests.support.processes import everything
 from tests.support.pythons import PYTHONS
 from tests.support.terminals import terminal
 from tests.support.torches import torch_on, torch_python
@@ -128,6 +130,7 @@ def test_a_quit_shows_what_the_ranks_do_and_the_job_goes_on(tmp_path: Path, quie
         time.sleep(2.1)  # the time in which a second one would end the job
         process.send_signal(signal.SIGQUIT)
         said(process, b"ranks 0-2 on localhost: idle, waits")
+        assert b" --native" in said(process, b"their stacks: mpilaunch stack ")
         for rank in range(3):
             (tmp_path / f"fifo-{rank}").write_text("went on\n")
         done = finish(process)
@@ -215,6 +218,73 @@ def test_nccl_is_asked_at_the_time_limit(tmp_path: Path) -> None:
     done = launch("--timeout", "3", *nccl_rank(tmp_path), cwd=tmp_path)
     assert done.code == 124
     assert "the report of NCCL:\n    Job summary: 2 nodes\n" in done.words[: done.words.index("error[timeout]")]
+
+
+LATE = """
+#include <mpi.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static void load_batch(void) {
+    while (access("go", F_OK)) usleep(20000);
+}
+
+int main(int argc, char **argv) {
+    int rank, sum;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 1) puts("begins"), fflush(stdout), load_batch();
+    MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    printf("sum %d\\n", sum);
+    return MPI_Finalize();
+}
+"""
+
+
+@pytest.mark.needs("gdb", "mpicc.mpich", "mpicc.openmpi", "libpmix.so.2")
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_rank_that_is_late_to_a_collective_of_mpi_is_told_by_its_line_of_c(tmp_path: Path, family: str) -> None:
+    (tmp_path / "late.c").write_text(LATE)
+    subprocess.run([f"mpicc.{family}", "-g", "-o", "late", "late.c"], cwd=tmp_path, check=True)
+    name = f"test-{uuid.uuid4()}"
+    with launching("-np", "3", "--name", name, "./late", cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"begins\n"
+        reduces = f"in PMPI_Allreduce (late.c:{line_of(LATE, 'MPI_Allreduce')})"
+        wait_until(lambda: f"ranks 0,2 on localhost: {reduces}, no" in shown(name), "two ranks wait in it")
+        text = shown(name)
+        assert re.match(rf"rank 1 on localhost: in \w+ \(late.c:{line_of(LATE, 'usleep')}\), no output for ", text)
+        assert f"\n      load_batch at late.c:{line_of(LATE, 'usleep')}\n" in text
+        (tmp_path / "go").touch()
+        done = finish(process)
+    assert (done.code, done.lines, done.err) == (0, ["sum 3"] * 3, b"")
+
+
+def shown(name: str, *words: str) -> str:
+    with launching("stack", name, "--native", *words) as asking:
+        return finish(asking).out.decode()
+
+
+@pytest.mark.needs("gdb")
+def test_a_stopped_rank_stays_stopped_and_one_that_ends_ends_its_debugger(tmp_path: Path) -> None:
+    name = f"test-{uuid.uuid4()}"
+    with launching("-np", "2", "--name", name, *sh(WAIT), cwd=tmp_path) as process:
+        ranks = pids(tmp_path, 2)
+        os.kill(ranks[1], signal.SIGSTOP)
+        wait_until(lambda: stopped(ranks[1]), "it is stopped")
+        lines = shown(name).splitlines()
+        assert [line for line in lines if line.startswith("rank 1 on localhost: stopped by a signal")]
+        assert lines.count("    Main thread in C (most recent call first):") == 2 and stopped(ranks[1])
+        with launching("stack", name, "--native") as asking:
+            wait_until(lambda: bool(debuggers(ranks)), "a debugger runs")
+            left = debuggers(ranks)
+            process.kill()
+            asking.kill()
+        wait_gone(*ranks, *left)
+
+
+def debuggers(ranks: list[int]) -> list[int]:
+    words = [f"-p\0{rank}\0".encode() for rank in ranks]
+    return [pid for pid in everything() if any(word in process_file(pid, "cmdline") for word in words)]
 
 
 # After a time without output

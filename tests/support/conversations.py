@@ -131,6 +131,10 @@ class Script:
         stacks = [{"type": "stack", "rank": rank, "processes": [process]} for rank in self.living]
         return [*stacks, {"type": "observed", "ranks": rows}]
 
+    def take_backtrace(self, message: Message) -> list[Message]:
+        told = {"error": "", "output": "Thread 1 (LWP 7):\n#0  main () at solver.c:8\n", "program": "/home/ann/solver"}
+        return [{"type": "backtrace", "rank": rank, **told} for rank in message["ranks"]]
+
     def take_stop(self, message: Message) -> list[Message]:
         return self.end(15) if self.living else []
 

@@ -17,6 +17,7 @@ import pytest
 PACKAGES = {
     "busybox": "busybox",
     "gcc": "gcc libc6-dev",
+    "gdb": "gdb",
     "libpmix.so.2": "libpmix2",
     "mpicc.mpich": "mpich libmpich-dev",
     "mpicc.openmpi": "openmpi-bin libopenmpi-dev",

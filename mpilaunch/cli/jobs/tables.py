@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.job.hangs.autopsy import ranks_on, silence
+from mpilaunch.job.hangs.native import Backtrace, errors_as_lines
 from mpilaunch.job.hangs.stacks import Process, as_text
 from mpilaunch.job.output.masking import mask_argv
 from mpilaunch.text import aligned, plural, printable, shell_line
@@ -81,8 +82,12 @@ def ranks_as_text(about: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) 
 
 
 def stacks_as_text(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what ranks do and their stacks: equal ones together, the odd ones first, and last the ranks that do not run."""
+    """Return what ranks do and their stacks: equal ones together, the odd ones first, and last the ranks that do not run.
+
+    Of ranks with equal stacks of Python that are at the same place, the C stacks of the first are shown.
+    """
     groups: dict[tuple[bool, str, str], list[Mapping[str, Any]]] = {}
+    native = {rank["rank"]: Backtrace.of(rank["native"]) for rank in ranks if rank["native"] is not None}
     for rank in ranks:
         stacks = as_text([Process.of(process) for process in rank["processes"]])
         groups.setdefault((not rank["alive"], rank["how"], stacks), []).append(rank)
@@ -92,7 +97,9 @@ def stacks_as_text(ranks: Sequence[Mapping[str, Any]]) -> list[str]:
         quiet = [rank["silent"] for rank in same if rank["silent"] is not None and not ended]
         words = (f"{ranks_on([rank['rank'] for rank in same], hosts)}: {how}", *([silence(quiet)] if quiet else []))
         lines += [printable(", ".join(words)), *(f"    {line}" for line in stacks.splitlines())]
-    return lines
+        # A rank that waits in MPI spins, so the innermost calls of two seldom are the same: those of one show enough.
+        lines += [f"    {line}" for line in native[same[0]["rank"]].as_lines()] if same[0]["rank"] in native else []
+    return [*lines, *errors_as_lines({rank: each.error for rank, each in native.items() if each.error}, hosts)]
 
 
 def standby_as_text(idle: Sequence[str], busy: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from mpilaunch.cli.options import LOOK
 from mpilaunch.cli.types import Option
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import Span, parse_numbers
+from mpilaunch.hosts.nodeset import Span, parse_numbers, ranges_of
 from mpilaunch.job.settings import Section, Settings
 
 if TYPE_CHECKING:
@@ -65,6 +65,12 @@ def main_of(name: str) -> Callable[[Request], int]:
 def chosen_ranks(text: str | None) -> tuple[int, ...] | None:
     """Return the numbers of --ranks, None without it; raises UsageError."""
     return None if text is None else parse_numbers(Span.of(text, "--ranks"))
+
+
+def chosen_ranges(text: str | None) -> list[list[int]] | None:
+    """Return the ranges of --ranks, as requests have them, None without it; raises UsageError."""
+    chosen = chosen_ranks(text)
+    return None if chosen is None else ranges_of(chosen)
 
 
 def show(value: Any, text: Sequence[str], *, as_json: bool) -> int:

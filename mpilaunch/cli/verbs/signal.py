@@ -6,9 +6,9 @@ from signal import Signals
 
 import click
 
-from mpilaunch.cli.verbs import AS_JSON, RANKS, chosen_ranks, show
+from mpilaunch.cli.verbs import AS_JSON, RANKS, chosen_ranges, show
 from mpilaunch.errors import UsageError
-from mpilaunch.hosts.nodeset import name_ranks, ranges_of
+from mpilaunch.hosts.nodeset import name_ranks
 from mpilaunch.job.state import signal_name
 from mpilaunch.text import did_you_mean, is_whole_number
 
@@ -22,9 +22,7 @@ def main(job: str, signal: str, ranks: str | None, json: bool) -> int:
     from mpilaunch.head.control import client
 
     number = signal_number(signal)
-    chosen = chosen_ranks(ranks)
-    ranges = None if chosen is None else ranges_of(chosen)
-    answer = client.ask(client.find(job), "signal", signal=number, ranks=ranges)
+    answer = client.ask(client.find(job), "signal", signal=number, ranks=chosen_ranges(ranks))
     return show(answer, [f"{signal_name(number)} sent to {name_ranks(answer['ranks'])}"], as_json=json)
 
 

@@ -1,4 +1,7 @@
-"""Serves the head's requests to tell what the ranks do: two looks at what the kernel knows, and their stacks in between."""
+"""Serves the head's requests to tell what the ranks do: two looks at what the kernel knows, and their stacks in between.
+
+C stacks are read on a request of their own: they take longer, and a debugger stops the ranks for it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from mpilaunch.daemon.poller import Timers
+    from mpilaunch.daemon.observe.native import Backtraces
+    from mpilaunch.daemon.poller import Poller, Timers
 
 READ_SECONDS, READ_LOOK = 2.0, 0.02
 """Seconds that reading the stacks may take, and between looks whether it is done. The head waits for three."""
@@ -23,13 +27,14 @@ class Observations:
     """The looks at the ranks of this node; one that is not done when the next begins is given up.
 
     Args:
-        timers: of the loop; this object uses the name "observe".
+        timers: of the loop; this object uses the names "observe" and "backtrace".
         send: sends a message to the head.
     """
 
-    def __init__(self, timers: Timers, send: Callable[[dict[str, Any]], None]) -> None:
-        self._timers, self._send = timers, send
+    def __init__(self, poller: Poller, timers: Timers, send: Callable[[dict[str, Any]], None]) -> None:
+        self._poller, self._timers, self._send = poller, timers, send
         self._reading: Reading | None = None
+        self._backtraces: Backtraces | None = None
 
     def begin(self, ranks: dict[int, int], *, ask_nccl: bool) -> None:
         """Look at the ranks now, and once more; then tell the head, with the report of NCCL if asked."""
@@ -37,6 +42,18 @@ class Observations:
         if self._reading is None or self._reading.is_done:
             self._reading = Reading(ranks, ask_nccl=ask_nccl)
         self._timers.set("observe", BETWEEN, lambda: self._tell(look, until))
+
+    def backtrace(self, pids: dict[int, int | None]) -> None:
+        """Read the C stacks of these processes, by rank, None for one that has ended, and tell the head of each."""
+        from mpilaunch.daemon.observe.native import Backtraces  # few looks ask for them
+
+        self._backtraces = self._backtraces or Backtraces(self._poller, self._timers, self._send)
+        self._backtraces.begin(pids)
+
+    def close(self) -> None:
+        """End the processes that look at ranks."""
+        if self._backtraces is not None:
+            self._backtraces.close()
 
     def unread(self, pids: Iterable[int]) -> list[int]:
         """Return those of the processes of ranks whose stacks the last look could not read."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from mpilaunch.daemon.observe.observations import Observations
     from mpilaunch.daemon.observe.stacks import Stacks
+    from mpilaunch.daemon.poller import Poller
 
 
 STACK_SECONDS, STACK_LOOK = 1.0, 0.02
@@ -37,7 +38,7 @@ class Processes:
         got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
 
     Args:
-        timers: of the loop; this object uses the names "step" and "observe".
+        timers: of the loop; this object uses the name "step".
         note_memory: called with processes before they are signalled.
         all_sent: called after the last signal of a stop.
     """
@@ -71,12 +72,16 @@ class Processes:
                 self._note_memory([pid])
                 reaper.signal_group(pid, signal.SIGKILL)
 
-    def observe(self, send: Callable[[dict[str, Any]], None], *, ask_nccl: bool) -> None:
-        """Send what the ranks do, after a second look, and the report of NCCL if asked."""
+    def observations(self, poller: Poller, send: Callable[[dict[str, Any]], None]) -> Observations:
+        """Return what looks at them for the head."""
         from mpilaunch.daemon.observe.observations import Observations  # most jobs end before
 
-        self._observations = self._observations or Observations(self._timers, send)
-        self._observations.begin(self.ranks, ask_nccl=ask_nccl)
+        self._observations = self._observations or Observations(poller, self._timers, send)
+        return self._observations
+
+    def end_observations(self) -> None:
+        if self._observations is not None:
+            self._observations.close()
 
     def end(self, steps: list[list[float]], shared: bool = False, stacks: bool = False) -> None:
         """Send the signal of each step, wait its seconds after each, and at last kill.

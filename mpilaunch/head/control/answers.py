@@ -51,31 +51,27 @@ async def ranks(subject: Subject, peer: int, message: dict[str, Any]) -> dict[st
 
 
 async def stacks(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
-    """Return what each rank does, with the stacks of its processes, and the report of NCCL if asked."""
+    """Return what each rank does, with the stacks of its processes, and if asked those in C and the report of NCCL."""
     running = _running(subject)
+    named = _named(running, message["ranks"])
     look = await running.look(ask_nccl=message["nccl"])
-    rows = running.rows(look)
+    native = await running.backtraces(named) if message["native"] else {}
+    places = {rank: backtrace.place for rank, backtrace in native.items()}
+    observed = [each._replace(place=each.place or places.get(each.rank, "")) for each in look.observed]
+    rows = [row for row in running.rows(look._replace(observed=observed)) if row["rank"] in named]
     for row in rows:
         row["processes"] = [process.as_data() for process in look.stacks.get(row["rank"], ())]
+        row["native"] = native[row["rank"]].as_data() if row["rank"] in native else None
     return {"ranks": rows, "nccl": look.nccl}
 
 
 async def signal(subject: Subject, peer: int, message: dict[str, Any]) -> dict[str, Any]:
     """Send a signal to some ranks, or to all that run."""
     running = _running(subject)
-    chosen = set(running.alive)
-    if message["ranks"] is not None:
-        named, before = set[int](), -1
-        for first, last in message["ranks"]:
-            if not (running.has(first) and running.has(last)):
-                raise Refused(f"there is no rank {first if running.has(last) else last}: it has {running.names}")
-            if not before < first <= last:  # so that no request asks for more than each rank once
-                raise Refused("the ranges of ranks are not in ascending order")
-            named.update(range(first, last + 1))
-            before = last
-        if ended := sorted(named - chosen):
-            raise Refused(f"{name_ranks(ended)} {'does' if len(ended) == 1 else 'do'} not run")
-        chosen = named
+    alive = set(running.alive)
+    chosen = _named(running, message["ranks"]) if message["ranks"] is not None else alive
+    if ended := sorted(chosen - alive):
+        raise Refused(f"{name_ranks(ended)} {'does' if len(ended) == 1 else 'do'} not run")
     if not chosen:
         raise Refused("no rank runs")
     running.signal(message["signal"], chosen)
@@ -100,6 +96,21 @@ def _outcome(outcome: Verdict | LaunchError | None) -> dict[str, Any]:
         return {"exit_code": int(ExitCode.INTERNAL), "cause": "internal"}
     cause = outcome.reference if isinstance(outcome, LaunchError) else outcome.cause
     return {"exit_code": outcome.exit_code, "cause": cause}
+
+
+def _named(running: RunningJob, ranges: list[list[int]] | None) -> set[int]:
+    """Return the ranks in these ranges, all for None; raises Refused."""
+    if ranges is None:
+        return set(running.all)
+    named, before = set[int](), -1
+    for first, last in ranges:
+        if not (running.has(first) and running.has(last)):
+            raise Refused(f"there is no rank {first if running.has(last) else last}: it has {running.names}")
+        if not before < first <= last:  # so that no request asks for more than each rank once
+            raise Refused("the ranges of ranks are not in ascending order")
+        named.update(range(first, last + 1))
+        before = last
+    return named
 
 
 def _running(subject: Subject) -> RunningJob:

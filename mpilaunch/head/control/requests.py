@@ -32,7 +32,10 @@ class Row(NamedTuple):
     answers: Check
 
 
-_process = having(pid=whole, steady=flag, threads=listed(listed(row(text, whole, text))))
+_calls = listed(row(text, whole, text))
+_process = having(pid=whole, steady=flag, threads=listed(_calls))
+_native = having(error=text, threads=listed(row(text, _calls)))
+_ranges = maybe(listed(row(whole, whole)))
 _rank = having(
     rank=whole, host=text, how=text, alive=flag, silent=maybe(seconds), last_line=text, gpus=listed(text), pid=maybe(whole),
     cpus=maybe(seconds), cpu_seconds=maybe(seconds), memory=maybe(whole),
@@ -46,13 +49,16 @@ REQUESTS = {
         ),
     ),
     "ranks": Row(having(), having(ranks=listed(_rank))),
-    "stacks": Row(having(nccl=flag), having(ranks=listed(both(_rank, having(processes=listed(_process)))), nccl=text)),
-    "signal": Row(having(signal=messages.signal, ranks=maybe(listed(row(whole, whole)))), having(ranks=listed(whole))),
+    "stacks": Row(
+        having(ranks=_ranges, native=flag, nccl=flag),
+        having(ranks=listed(both(_rank, having(processes=listed(_process), native=maybe(_native)))), nccl=text),
+    ),
+    "signal": Row(having(signal=messages.signal, ranks=_ranges), having(ranks=listed(whole))),
     "end": Row(having(), having(exit_code=whole, cause=text)),
     "stop": Row(having(now=flag), having(exit_code=whole, cause=text, lost=listed(text), swept=flag)),
 }
-"""`ranks` of a signal are first and last ones of ranges, null for all; those of its answer got it. docs/jobs.md describes the
-answers to `job`, `ranks` and `stacks`."""
+"""`ranks` of a request are first and last ones of ranges, null for all; those of the answer to a signal got it. docs/jobs.md
+describes the answers to `job`, `ranks` and `stacks`."""
 
 
 def encode(message: dict[str, Any]) -> bytes:

@@ -14,6 +14,7 @@ from mpilaunch.head.output.forward import OutputForwarder
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.hosts.nodeset import name_ranks
 from mpilaunch.job.hangs.autopsy import Observed
+from mpilaunch.job.hangs.native import Backtrace
 from mpilaunch.job.state import JobState
 
 ALIVE = ("running", "drained")
@@ -53,6 +54,11 @@ class RunningJob:
         """The ranks that run."""
         return [rank for rank, state in self._state.states.items() if state in ALIVE]
 
+    @property
+    def all(self) -> Collection[int]:
+        """All its ranks."""
+        return self._state.states.keys()
+
     def has(self, rank: int) -> bool:
         """Return whether there is such a rank."""
         return rank in self._state.states
@@ -68,6 +74,10 @@ class RunningJob:
     async def look(self, *, ask_nccl: bool = False) -> Seen:
         """Look at the ranks."""
         return await asyncio.shield(self._looks.begin(ask_nccl=ask_nccl))
+
+    async def backtraces(self, ranks: Collection[int]) -> dict[int, Backtrace]:
+        """Read the C stacks of those of these ranks that run."""
+        return await self._looks.backtraces.read([rank for rank in self.alive if rank in ranks])
 
     def rows(self, look: Seen) -> list[dict[str, Any]]:
         """Return a row for each rank, with what it does."""

@@ -79,8 +79,9 @@ class TimeLimit:
 
         def seen(look: asyncio.Future[Seen]) -> None:
             if not look.cancelled():
-                stacks = [f"their stacks: mpilaunch stack {self._run_id}"] if look.result().stacks else []
-                for line in (*(self._lines(look.result()) or ["no rank runs"]), *stacks):
+                lines, native = self._lines(look.result()), "" if look.result().stacks else " --native, with gdb on the nodes"
+                stacks = f"their stacks: mpilaunch stack {self._run_id}{native}"
+                for line in [*lines, stacks] if lines else ["no rank runs"]:
                     say(f"    {line}")
 
         self.looks.begin().add_done_callback(seen)

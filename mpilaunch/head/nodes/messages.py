@@ -99,6 +99,7 @@ DAEMON_MESSAGES: Table = {
         "running finished",
         both(having(ranks=listed(row(whole, whole, path, seconds, path, whole, seconds, whole))), perhaps(nccl=text)),
     ),
+    "backtrace": ("running finished", having(rank=whole, error=text, output=text, program=path)),
     "collective": ("running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text)))),
     "ask": ("running finished", having(id=whole, request=text)),
     "answer": ("preparing running finished", having(id=whole, error=text)),

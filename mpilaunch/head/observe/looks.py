@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpilaunch.head.nodes.daemons import Daemons
+from mpilaunch.head.observe.backtraces import Backtraces
 from mpilaunch.head.ranks import Ranks
 from mpilaunch.head.tasks import settle
 from mpilaunch.job.state import JobState
@@ -38,12 +39,16 @@ class Seen(NamedTuple):
 class Looks:
     """Looks at the ranks of one job.
 
+    Attributes:
+        backtraces: the C stacks of the ranks, which are asked for apart.
+
     Args:
         silence: returns the seconds since the last output of a rank, or since its start.
     """
 
     def __init__(self, daemons: Daemons, ranks: Ranks, state: JobState, silence: Callable[[int], float]) -> None:
         self._daemons, self._ranks, self._state, self._silence = daemons, ranks, state, silence
+        self.backtraces = Backtraces(daemons, ranks)
         self._unanswered: Counter[int] = Counter()
         self._awaited: set[int] = set()
         self._observed: dict[int, Observed] = {}
@@ -73,6 +78,7 @@ class Looks:
 
     def close(self) -> None:
         """Wait for no node any more."""
+        self.backtraces.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._seen is not None:
