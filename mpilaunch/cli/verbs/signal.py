@@ -22,7 +22,8 @@ def main(job: str, signal: str, ranks: str | None, json: bool) -> int:
     from mpilaunch.head.control import client
 
     number = signal_number(signal)
-    answer = client.ask(client.find(job), "signal", signal=number, ranks=chosen_ranges(ranks))
+    ranges = chosen_ranges(ranks)
+    answer = client.ask(client.find(job), "signal", signal=number, ranks=ranges)
     return show(answer, [f"{signal_name(number)} sent to {name_ranks(answer['ranks'])}"], as_json=json)
 
 

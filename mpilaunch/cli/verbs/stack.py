@@ -19,8 +19,9 @@ def main(job: str, ranks: str | None, native: bool, nccl: bool, json: bool) -> i
     from mpilaunch.head.control import client
     from mpilaunch.head.observe.backtraces import LONGEST_READ
 
+    ranges = chosen_ranges(ranks)
     seconds = client.ANSWER_SECONDS + (LONGEST_READ if native else 0.0)
-    answer = client.ask(client.find(job), "stacks", seconds, ranks=chosen_ranges(ranks), native=native, nccl=nccl)
+    answer = client.ask(client.find(job), "stacks", seconds, ranks=ranges, native=native, nccl=nccl)
     report = nccl_lines(answer["nccl"])
     if nccl and not report:
         report = ["NCCL gives no report: it needs NCCL 2.24 in a rank, and NCCL_RAS_ENABLE not 0"]
