@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
@@ -30,9 +31,12 @@ class Child:
     Args:
         argv: the program, looked up in PATH, and its arguments.
         descriptor_3: a descriptor, above 3, that the child gets as its number 3.
+        environ: its variables, those of this process without.
     """
 
-    def __init__(self, argv: Sequence[str], descriptor_3: int | None = None) -> None:
+    def __init__(
+        self, argv: Sequence[str], descriptor_3: int | None = None, environ: Mapping[str, str] = os.environ
+    ) -> None:
         pipes: list[tuple[int, int]] = []
         started = False
         try:
@@ -45,10 +49,10 @@ class Child:
                 actions.append((os.POSIX_SPAWN_DUP2, descriptor_3, 3))
             try:
                 self.pid = os.posix_spawnp(
-                    argv[0], list(argv), os.environ, file_actions=actions, setsid=True, setsigdef=DEFAULT_SIGNALS
+                    argv[0], list(argv), environ, file_actions=actions, setsid=True, setsigdef=DEFAULT_SIGNALS
                 )
             except NotImplementedError:
-                self.pid = _popen(argv, actions)
+                self.pid = _popen(argv, actions, environ)
             started = True
         finally:
             kept = (self.stdin, self.stdout, self.stderr) if started else ()
@@ -72,7 +76,7 @@ class Child:
         return os.waitstatus_to_exitcode(status)
 
 
-def _popen(argv: Sequence[str], actions: Sequence[tuple[int, ...]]) -> int:
+def _popen(argv: Sequence[str], actions: Sequence[tuple[int, ...]], environ: Mapping[str, str]) -> int:
     """Start a child where posix_spawn cannot make a session (glibc before 2.26)."""
     import subprocess
 
@@ -86,7 +90,7 @@ def _popen(argv: Sequence[str], actions: Sequence[tuple[int, ...]]) -> int:
         for signal_number in DEFAULT_SIGNALS:
             signal.signal(signal_number, signal.SIG_DFL)
 
-    process = subprocess.Popen(argv, close_fds=False, start_new_session=True, preexec_fn=begin)
+    process = subprocess.Popen(argv, env=environ, close_fds=False, start_new_session=True, preexec_fn=begin)
     process.returncode = 0  # keep Popen from reaping the child; `Child.wait` does
     return process.pid
 
@@ -122,3 +126,10 @@ def _close_inherited() -> list[tuple[int, int]]:
             if descriptor > 2 and os.get_inheritable(descriptor):
                 closing.append((os.POSIX_SPAWN_CLOSE, descriptor))
     return closing
+
+
+def find_program(name: str, path: str) -> str | None:
+    """Return the first program of this name in a PATH that is not mpilaunch itself by another launcher's name; None without."""
+    own = os.path.realpath(sys.argv[0])
+    found = (os.path.join(folder, name) for folder in path.split(os.pathsep) if folder)
+    return next((file for file in found if os.access(file, os.X_OK) and os.path.realpath(file) != own), None)

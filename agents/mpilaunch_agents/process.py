@@ -84,7 +84,10 @@ class ProcessAgent:
         refused = name_problem(node.name, node.user)
         if refused:
             raise AgentFailure("agent-failed", refused)
-        argv = self.argv(node, command)
+        return self.run(self.argv(node, command), events)
+
+    def run(self, argv: Sequence[str], events: ChannelEvents) -> ProcessChannel:
+        """Return the channel of a new process; raises AgentFailure when it cannot be started."""
         try:
             process = self.start(argv)
         except (FileNotFoundError, PermissionError) as error:

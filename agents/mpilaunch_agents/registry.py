@@ -35,6 +35,12 @@ def _kubectl(options: AgentOptions) -> Agent:
     return KubectlAgent(options)
 
 
+def _slurm(options: AgentOptions) -> Agent:
+    from mpilaunch_agents.slurm.steps import OneStepAgent, SlurmAgent
+
+    return (OneStepAgent if "slurm" in options.call_back else SlurmAgent)(options)
+
+
 def _local(options: AgentOptions) -> Agent:
     from mpilaunch_agents.local import LocalAgent
 
@@ -62,6 +68,7 @@ class Row(NamedTuple):
         in_process: whether it makes connections within a process of mpilaunch; the others start a process for each.
         reconnect: seconds that restoring a lost connection may take, if the user does not say; None: never restored.
         most_open: how many nodes it reaches from a pod before their daemons rather call back; None: any number.
+        together: it starts the daemons of many nodes by one command, so they call back, and --fanout does not bound it.
     """
 
     make: Callable[[AgentOptions], Agent]
@@ -69,6 +76,7 @@ class Row(NamedTuple):
     in_process: bool = False
     reconnect: float | None = 10.0
     most_open: int | None = None
+    together: bool = False
 
 
 AGENTS = {
@@ -77,6 +85,7 @@ AGENTS = {
     # A restarted API server loses all streams and takes longer to come back than an sshd. Each open kubectl takes 50 MB of
     # memory on the head. Pods rarely reach a head outside the cluster.
     "kubectl": Row(_kubectl, reconnect=60.0, most_open=32),
+    "slurm": Row(_slurm, together=True),
     LOCAL: Row(_local, reconnect=None),
     "command": Row(_command, listed=False),
     "fake": Row(_fake, listed=False),
@@ -133,8 +142,9 @@ def calling_back(choice: str, agents: Iterable[str], *, in_pod: bool) -> tuple[s
     counts = Counter(agents)
     if choice == "always":
         return tuple(sorted(counts.keys() - {LOCAL}))
+    together = {name for name in counts if row_of(name).together}
     many = {name for name, count in counts.items() if (most := row_of(name).most_open) is not None and count > most}
-    return tuple(sorted(many)) if choice == "auto" and in_pod else ()
+    return tuple(sorted(together | (many if in_pod else set()))) if choice == "auto" else ()
 
 
 def reconnect_time(name: str, setting: float | None) -> float:

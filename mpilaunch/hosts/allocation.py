@@ -11,8 +11,9 @@ or this machine.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mpilaunch.agent import LOCAL
@@ -70,12 +71,15 @@ class HostDefaults(NamedTuple):
 
     Attributes:
         agent, remote_agent: of every node, and of other machines where `agent` is None.
+        scheduled: the agents of the hosts of the surrounding batch job, in place of `remote_agent`, unless an entry says how
+            to log in.
         per_node: the slots of a host.
         local_names: names of the head's machine.
     """
 
     agent: str | None = None
     remote_agent: str = "ssh"
+    scheduled: Mapping[str, str] = MappingProxyType({})
     per_node: int | None = None
     local_names: Collection[str] = ()
 
@@ -214,8 +218,10 @@ def allocate(entries: Sequence[HostEntry], source: str, defaults: HostDefaults) 
     for name, origin, mentions in _by_host(entries):
         agreed = {field: _agreed(mentions, field) for field in ("user", "port", "agent", "namespace", "container")}
         # Another user or port on this machine needs a login: a child process would not do.
-        here = name == LOCAL or (name in defaults.local_names and agreed["user"] is None and agreed["port"] is None)
-        agreed["agent"] = agreed["agent"] or defaults.agent or (LOCAL if here else defaults.remote_agent)
+        login = agreed["user"] is not None or agreed["port"] is not None
+        here = name == LOCAL or (name in defaults.local_names and not login)
+        remote = defaults.remote_agent if login else defaults.scheduled.get(name, defaults.remote_agent)
+        agreed["agent"] = agreed["agent"] or defaults.agent or (LOCAL if here else remote)
         bare_slots = defaults.per_node if defaults.per_node is not None and len(mentions) == 1 else 1
         counts = [len(entry.gpus or ()) or bare_slots if entry.slots is None else entry.slots for entry in mentions]
         total += sum(counts)

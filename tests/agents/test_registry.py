@@ -34,7 +34,7 @@ def test_unknown_agent_names_the_near_one_and_all() -> None:
         load("opensh", AgentOptions())
     assert caught.value.reference == "agent-unknown"
     assert caught.value.message == "unknown agent 'opensh'; did you mean openssh?"
-    assert caught.value.context == ("agents: ssh, openssh, kubectl, local",)
+    assert caught.value.context == ("agents: ssh, openssh, kubectl, slurm, local",)
     assert caught.value.hint == "to use a program as agent, write a template: 'opensh {host} {command}'"
 
 
@@ -111,7 +111,7 @@ def test_number_of_connectors(setting: int | None, nodes: int, cpus: int, expect
 
 def test_no_other_module_knows_an_agent_by_name() -> None:
     """But those that choose one for the user, by an operator's variables or another launcher's words."""
-    names = {*LISTED} - {"ssh", LOCAL}  # also a program, and a word
+    names = {*LISTED} - {"ssh", "slurm", LOCAL}  # also a program, a profile, and a word
     for path in SOURCES:
         module = module_of(path)
         if not module.startswith(("mpilaunch_agents", "mpilaunch.hosts.kubernetes", "mpilaunch.cli.dialects")):

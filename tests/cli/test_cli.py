@@ -237,7 +237,7 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-value-foreign-missing": ("-genv A", {}, {}),
     "option-value-foreign-none": ("-perhost", {}, {}),
     "option-value-foreign": ("-perhost two prog", {}, {}),
-    "option-value-launcher": ("-launcher slurm prog", {}, {}),
+    "option-value-launcher": ("-launcher lsf prog", {}, {}),
     "option-value-pattern": ("-outfile-pattern out.%x prog", {}, {}),
     "option-value-output": ("--output XML prog", {}, {}),
     "option-value-runtime": ("--runtime-options ERROR-NONZERO-STATUS=0 prog", {}, {}),

@@ -23,6 +23,7 @@ from mpilaunch.cli.dialects import table as dialects
 from mpilaunch.cli.dialects.mpi import mca
 from mpilaunch.cli.dialects.rows import Row
 from mpilaunch.cli.dialects.table import meaning, of_name, rows_of, spelling
+from mpilaunch.cli.job import inputs
 from mpilaunch.cli.job.make import make_job
 from mpilaunch.cli.main import main
 from mpilaunch.cli.options import BY_FLAG
@@ -80,6 +81,7 @@ def planned(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pyte
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(TABLE["cpus"])))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: ROOT_USER)
+    monkeypatch.setattr(inputs, "find_program", lambda name, path: f"/usr/bin/{name}")  # Slurm is installed or not
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "here", "6", "", "x86_64")))
     name, *words = shlex.split(entry["run"])
     monkeypatch.setattr(sys, "argv", [name])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ PROGRAMS = {
     "nsenter": "util-linux",
 }
 """What the cluster needs, and the Debian package that has it."""
+PYTHON_PATH = f"{ROOT}:{ROOT / 'agents'}"
 OF_SLURM = ("munged", "slurmctld", "slurmd", "slurmscriptd", "bash")
 """Programs of the cluster itself; the last is its first process, and a batch script."""
 
@@ -155,11 +157,15 @@ class Slurm:
             [*enter, *argv], env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, stdin=subprocess.DEVNULL
         )
 
+    def kill(self, pid: int) -> None:
+        """Kill one of `processes`."""
+        os.kill(pid, signal.SIGKILL)
+
     def sbatch(self, text: str, *options: str) -> str:
         """Submit a batch script, which finds the checkout and writes to `job-ID.out` in `shared`; return the job's id."""
         path = self.shared / "script"
         path.write_text(f"#!/bin/bash\n{text}\n")
-        variables = f"PATH={PATH},PYTHONPATH={ROOT}:{ROOT / 'agents'},HOME=/root"
+        variables = f"PATH={PATH},PYTHONPATH={PYTHON_PATH},HOME=/root"
         done = self.run("sbatch", "--parsable", f"--export={variables}", f"--output={self._output('%j')}", *options, str(path))
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import datetime
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 
-from mpilaunch.cli.dialects.mpi import hydra
-from mpilaunch.cli.dialects.rows import InvalidArgument
 from tests.slurm.cluster import KILL_WAIT, NODE, Slurm
 from tests.support.launching import wait_until
 
@@ -180,13 +177,9 @@ def test_slurm_kills_everything_after_its_own_wait(slurm: Slurm) -> None:
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_the_agent_that_the_hint_names_starts_daemons_by_srun_and_leaves_none(slurm: Slurm, cancelled: bool) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        hydra.launcher("slurm")
-    template = shlex.split(refused.value.args[1])[-1]
-    program = ("/usr/bin/env", "python3", "rank.py") if cancelled else ("sh", "-c", 'echo "up $RANK $SLURM_STEP_ID"')
-    options = [shlex.quote(word) for word in ("-np", "2", "-H", f"{NODE}:2", "--start-timeout", "20", "--agent", template)]
-    words = " ".join([shlex.quote(sys.executable), "-m", "mpilaunch", *options, *map(shlex.quote, program)])
+def test_a_step_on_the_head_s_own_node_keeps_the_grace_too(slurm: Slurm, cancelled: bool) -> None:
+    program = ("/usr/bin/env", "python3", "rank.py") if cancelled else ("sh", "-c", 'echo "up $RANK"')
+    words = command("-H", f"{NODE}:2", "--agent", "slurm", program=program)
     job = begin(slurm, words)
     if cancelled:
         slurm.run("scancel", job)

@@ -61,7 +61,7 @@ def outputs(made_slurm: Slurm) -> Iterator[dict[tuple[str, str], tuple[int, list
     (shared / "place").chmod(0o755)
     (shared / "programs").write_text(PROGRAMS)
     # sbatch --export sets SLURM_EXPORT_ENV, which both follow.
-    script = ["unset SLURM_EXPORT_ENV; export A=head MPILAUNCH_REMOTE_AGENT=local"]
+    script = ["unset SLURM_EXPORT_ENV; export A=head"]
     launchers = {"slurm": "srun", "mpilaunch": f"{sys.executable} -m mpilaunch --dialect srun"}
     for number, line in enumerate(LINES):
         for name, command in launchers.items():

@@ -2,8 +2,8 @@
 
 `callback.wrapper` sends this text, and `python_command` runs it: it imports only the standard library, runs on Python 3.8
 and later, and reads only a secret from its own stdin. Arguments: the head's endpoints (ADDRESS:PORT,...), its certificate's
-fingerprint, the secret or `-` for stdin, and the arguments with which this Python runs the daemon. The frames on the
-connection are those of `mpilaunch.relay`.
+fingerprint, the secret or `-` for stdin (`own_secret`), and the arguments with which this Python runs the daemon. The frames
+on the connection are those of `mpilaunch.relay`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ HIGH_WATER = 1 << 20
 
 def connect(endpoints: str, fingerprint: str) -> ssl.SSLSocket:
     """Return a connection to the head; exits with the reasons when no endpoint can be reached."""
+    launcher = os.environ.get("SLURM_LAUNCH_NODE_IPADDR")  # the address of the head that Slurm knows is tried first
+    if launcher:
+        endpoints = f"[{launcher}]:{endpoints.rpartition(':')[2]},{endpoints}"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     errors = []
@@ -56,6 +59,15 @@ def connect(endpoints: str, fingerprint: str) -> ssl.SSLSocket:
             errors.append(f"{endpoint}: {error}")
     sys.stderr.write(f"mpilaunch: cannot call back: {'; '.join(errors)}\n")
     sys.exit(CANNOT_CONNECT)
+
+
+def own_secret() -> str:
+    """Return the secret from stdin: the first line, or where the lines of several nodes come, the one with this node's name."""
+    for line in sys.stdin:
+        name, _, secret = line.strip().rpartition(" ")
+        if name in ("", os.environ.get("SLURMD_NODENAME")):
+            return secret
+    return ""
 
 
 class Relay:
@@ -188,5 +200,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the daemon's exit code would be lost
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    secret = sys.argv[3] if sys.argv[3] != "-" else sys.stdin.readline().strip()
+    secret = sys.argv[3] if sys.argv[3] != "-" else own_secret()
     Relay(connect(*sys.argv[1:3]), sys.argv[4:]).run(secret)

@@ -70,16 +70,20 @@ class Translation:
         return {**earlier, **self.parts, **added}
 
 
+_OF_LAUNCHERS = {"fork": "local", "slurm": "slurm"}
+"""Launchers that are agents of ours."""
+
+
 def agent_template(parts: Mapping[str, str]) -> str | None:
     """Return the agent that the parts describe, None for the default agent.
 
     Args:
-        parts: `launcher` ("ssh", "rsh" or "fork"), the `program` to use instead, its `arguments`, and `flags` that its dialect
-            puts before the host.
+        parts: `launcher` ("ssh", "rsh", "fork" or "slurm"), the `program` to use instead, its `arguments`, and `flags` that its
+            dialect puts before the host.
     """
     name = parts.get("launcher", "ssh")
-    if name == "fork":
-        return "local"
+    if name in _OF_LAUNCHERS:
+        return _OF_LAUNCHERS[name]
     program, arguments = parts.get("program", name), parts.get("arguments", "")
     if program == "ssh" and not arguments.strip():
         return None

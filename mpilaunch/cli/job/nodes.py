@@ -17,7 +17,8 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
     """Return the allocation; raises UsageError. `mapping` is the policy of the whole job."""
     hosts, agent = inputs.hosts, inputs.agent
     # The user's setting overrides the operator's variables.
-    inherited = agent if settings.layer("remote-agent") < Layer.FILE else None
+    is_free = settings.layer("remote-agent") < Layer.FILE
+    inherited = agent if is_free else None
     nodes = allocation.from_sources(
         hosts.entries,
         hosts.named,
@@ -25,6 +26,8 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
         allocation.HostDefaults(
             agent=settings["agent"],
             remote_agent=inherited.name if inherited else settings["remote-agent"],
+            # What a command of --independent leaves running stays, but the end of a batch system's step would end it.
+            scheduled=inputs.scheduled if is_free and not settings["independent"] else {},
             per_node=mapping.per_node and mapping.per_node * programs,
             local_names=inputs.machine.names,
         ),

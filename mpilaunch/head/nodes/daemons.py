@@ -11,7 +11,7 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.agent import PYTHON_TOO_OLD, Agent, AgentFailure, Channel, ChannelEnd, CommandLineAgent
@@ -25,7 +25,7 @@ from mpilaunch.head.tasks import cancel_all, start
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.wire.frames import GO
-from mpilaunch_agents.registry import reconnect_time
+from mpilaunch_agents.registry import reconnect_time, row_of
 
 if TYPE_CHECKING:
     from mpilaunch.head.nodes.failures import NodeFailure
@@ -208,7 +208,7 @@ class Daemons:
     async def _try_node(self, index: int) -> tuple[str, str]:
         """Contact one node once; return (cause, detail) of the failure, ("", "") when its daemon has reported."""
         link = self.links[index]
-        async with self._contacts:
+        async with self._contacts_of(link.node):
             began = time.monotonic()
             try:
                 channel, payload = await self.open(link)
@@ -223,6 +223,10 @@ class Daemons:
                 self._hung.add(index)
                 link.give_up("the daemon that stood by does not answer")
         return ("", "") if link.reported else _explain_silence(link)
+
+    def _contacts_of(self, node: Node) -> AbstractAsyncContextManager[None]:
+        """Return what bounds the contacts; an agent that starts many nodes together needs to know all of them."""
+        return nullcontext() if row_of(node.agent).together else self._contacts
 
     def greet(self, link: NodeLink) -> None:
         """Send the first message to a daemon."""
@@ -297,7 +301,7 @@ def _explain_silence(link: NodeLink) -> tuple[str, str]:
         lines = [line for line in output.splitlines() if any(message in line for message in messages)]
         if lines:
             return cause, lines[-1]
-    if code == 127 or (code in (1, 126) and "python" in output and ("No such file" in output or "denied" in output)):
+    if code == 127 or (code in (1, 2, 126) and "python" in output and ("No such file" in output or "denied" in output)):
         return "python-missing", output
     if NO_BUNDLE in output:
         return "no-stdin", output

@@ -6,8 +6,9 @@ variable is an error: the job must not run silently on one node of eight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.schedulers import flux, grid_engine, lsf, pbs, slurm
 from mpilaunch.hosts.schedulers.reader import ReadText
@@ -23,3 +24,16 @@ def discover(environ: Mapping[str, str], read_text: ReadText) -> tuple[list[Host
             job = environ.get(reader.job_variable)
             return (entries, f"{reader.scheduler} job {job}" if job else reader.scheduler) if entries else None
     return None
+
+
+def agents(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> dict[str, str]:
+    """Return the hosts of the surrounding batch job, with the agent that reaches them from within it, where it has one."""
+    for reader in READERS:
+        if environ.get(reader.variable) and environ.get(reader.job_variable):
+            if not (reader.agent and is_program(reader.command)):
+                break
+            try:
+                return {entry.name: reader.agent for entry in reader.read(environ, reader.variable, read_text)}
+            except UsageError:
+                break  # an error where these hosts are used, not where others are named
+    return {}

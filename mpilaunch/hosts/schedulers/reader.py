@@ -18,13 +18,16 @@ INSTEAD = "name the hosts with --host or --hostfile instead"
 class Reader(NamedTuple):
     """One source of hosts: a variable with the hosts or the path of a file, and the variable with the job's id.
 
-    `read` takes the environment, `variable` and a function that reads files; it raises UsageError.
+    `read` takes the environment, `variable` and a function that reads files; it raises UsageError. `agent` reaches the hosts
+    from within the job where `command` is installed.
     """
 
     variable: str
     scheduler: str
     job_variable: str
     read: Callable[[Mapping[str, str], str, ReadText], list[HostEntry]]
+    agent: str = ""
+    command: str = ""
 
 
 def number(text: str, variable: str) -> int:

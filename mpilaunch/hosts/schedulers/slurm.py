@@ -42,4 +42,7 @@ def counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[in
     return numbers
 
 
-READERS = tuple(Reader(variable, "Slurm", "SLURM_JOB_ID", _read) for variable in ("SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+READERS = tuple(
+    Reader(variable, "Slurm", "SLURM_JOB_ID", _read, agent="slurm", command="srun")
+    for variable in ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+)

@@ -57,20 +57,19 @@ def file_pattern(flag: str, pattern: str) -> Translation:
     return Translation((flag, fill_pattern(pattern, _PATTERN_FIELDS)))
 
 
-_LAUNCHERS = {"ssh": "ssh", "user": "ssh", "": "ssh", "rsh": "rsh", "fork": "fork"}
+_LAUNCHERS = {"ssh": "ssh", "user": "ssh", "": "ssh", "rsh": "rsh", "fork": "fork", "slurm": "slurm", "srun": "slurm"}
 _SCHEDULERS = {
-    **dict.fromkeys(("slurm", "srun"), "'srun --overlap -u --cpu-bind=none -N1 -n1 -w {host} sh -c \"exec {command}\"'"),
     **dict.fromkeys(("lsf", "blaunch"), "'blaunch {host} {command}'"),
     **dict.fromkeys(("sge", "qrsh"), "'qrsh -inherit {host} {command}'"),
 }
 
 
 def launcher(name: str) -> Translation:
-    """-launcher ssh, rsh, fork: the agent."""
+    """-launcher ssh, rsh, fork, slurm: the agent."""
     if name.lower() in _LAUNCHERS:
         return Translation(agent={"launcher": _LAUNCHERS[name.lower()]})
     template = _SCHEDULERS.get(name.lower())
-    hint = f"use ssh, or --remote-agent {template}" if template else "use ssh, rsh or fork"
+    hint = f"use ssh, or --remote-agent {template}" if template else "use ssh, rsh, fork or slurm"
     raise InvalidArgument(f"launcher '{name}' is not supported", hint)
 
 

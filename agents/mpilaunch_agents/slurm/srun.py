@@ -1,0 +1,88 @@
+"""The command line and the environment of an srun that starts one task on each of some nodes, and what it says of them. Pure.
+
+Sources: srun(1) of 22.05 to 25.05, "INPUT ENVIRONMENT VARIABLES"; src/srun/libsrun/launch.c for the words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+FLAGS = (
+    "--overlap",  # beside other steps of the job, and with all that the job was granted on a node
+    *("--mpi=none", "--cpu-bind=none", "--mem=0"),  # a daemon's ranks get all of that, and MPI from mpilaunch
+    *("--no-kill", "--kill-on-bad-exit=0", "--wait=0"),  # the end of one node's task is no reason to end the others
+    "--export=ALL",
+)
+"""Neither -c nor --exact, which would confine a daemon and its ranks to one CPU."""
+KEPT = (
+    *("SLURM_CONF", "SLURM_CLUSTER", "SLURM_JWT", "SLURM_JOBID", "SLURM_JOB_", "SLURM_ARRAY_", "SLURM_SUBMIT_"),
+    *("SLURM_HET_", "SLURM_RESTART_COUNT", "SLURM_TOPOLOGY_", "SLURM_TASKS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURMD_"),
+)
+"""How the names begin of Slurm's variables that set no option of srun: those of the job."""
+OF_MANY = ("--input=all", "--label")
+OF_ONE = ("--unbuffered",)
+"""Further options of a step whose stdin is for all its nodes, and of one whose task talks over srun: Slurm would hold back what
+is no whole line."""
+OF_STEPS = ("SLURM_", "SRUN_", "SLURMD_")
+
+_LABELLED = re.compile(rb"(\d{1,7}): ?")
+_ERROR = "srun: error: "
+_EXITED = "Exited with exit code "
+_LAST_WORDS = ("srun: error: ", "slurmstepd: error: ")
+LOST = ("CANCELLED AT ", "oom_kill", "oom-kill", "Invalid job id", "already completing or completed", "has been revoked")
+"""Words of messages that say that Slurm has ended a step or its job."""
+
+
+def argv(program: str, nodes: Sequence[str], command: Sequence[str], flags: Sequence[str] = OF_MANY) -> list[str]:
+    """Return the command line of a step with a task on each of these nodes; `program` is the path of srun."""
+    count = len(nodes)
+    where = (f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", f"--nodelist={','.join(nodes)}")
+    return [program, *FLAGS, *flags, *where, *command]
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables for srun: without those by which a user sets its options for steps of their own."""
+    return {name: value for name, value in environ.items() if not name.startswith(OF_STEPS) or name.startswith(KEPT)}
+
+
+def labelled(line: bytes) -> tuple[int | None, bytes]:
+    """Return the task that has printed a line of srun's output, None if srun itself has, and the line without its label."""
+    label = _LABELLED.match(line)
+    return (int(label[1]), line[label.end() :]) if label else (None, line)
+
+
+class TaskEnd(NamedTuple):
+    """What srun says of tasks that did not end with exit code 0; `code` is None after a signal."""
+
+    tasks: tuple[int, ...]
+    code: int | None
+
+
+def task_end(line: str) -> TaskEnd | None:
+    """Return the end of tasks that a line of srun tells: "srun: error: n[01-02]: tasks 0-1: Exited with exit code 2"."""
+    _, named, rest = line.removeprefix(_ERROR).partition(": task") if line.startswith(_ERROR) else ("", "", "")
+    numbers, told, words = rest.removeprefix("s").strip().partition(": ")
+    if not (named and told):
+        return None
+    tasks: list[int] = []
+    for part in numbers.split(","):
+        first, _, last = part.partition("-")
+        if not (_is_number(first) and _is_number(last or first)) or int(last or first) - int(first) > 1 << 20:
+            return None
+        tasks += range(int(first), int(last or first) + 1)
+    code = words.removeprefix(_EXITED)
+    return TaskEnd(tuple(tasks), int(code) if words.startswith(_EXITED) and _is_number(code) else None)
+
+
+def reason(stderr: str) -> tuple[str, bool]:
+    """Return why a step has ended, "" if srun does not tell, and whether Slurm has ended it or its job."""
+    lines = [line.strip() for line in stderr.splitlines()]
+    lost = [line for line in lines if any(words in line for words in LOST)]
+    told = lost or [line for line in lines if line.startswith(_LAST_WORDS) and task_end(line) is None]
+    return (told[-1], bool(lost)) if told else ("", False)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 8

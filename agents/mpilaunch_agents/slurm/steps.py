@@ -1,0 +1,221 @@
+"""The agent `slurm`: starts the daemons of many nodes by one step, through `mpilaunch_agents.callback`, or each by its own.
+
+The nodes that are opened within GATHER seconds share an srun. Each writes one line, the secret of its connection, and the step
+gets them all by the stdin that srun gives to every task: a node looks for the line with its name. So the nodes of a job can
+read each other's secrets: Slurm runs them all as the same user. srun stays until the last daemon has ended, since its death
+would end the step. It gets no signal of a terminal, and a SIGTERM of Slurm to all processes of a job does no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
+from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch_agents.child import Child, find_program
+from mpilaunch_agents.process import ProcessAgent, ProcessChannel
+from mpilaunch_agents.slurm import srun
+
+GATHER = 0.01
+"""Seconds for which a step waits for more nodes."""
+END_SECONDS = 5.0
+"""Seconds in which srun ends by itself once its daemons have; then the step is cancelled."""
+CANCEL_SECONDS = 2.0
+"""Seconds that srun then has; longer would hold up the end of mpilaunch."""
+WORDS_SECONDS = 0.3
+"""Seconds from srun's report of a task's end to the last words of the task."""
+MOST_WORDS = 4096
+"""Bytes of srun's own last words that are kept."""
+
+
+class SlurmAgent(ProcessAgent):
+    """Reaches the nodes of the surrounding Slurm job by a step for each, whose daemon talks over srun."""
+
+    flags: Sequence[str] = srun.OF_ONE
+
+    def __init__(self, options: AgentOptions) -> None:
+        super().__init__(options)
+        self._environ = srun.environment(os.environ)
+        self._program = find_program("srun", os.environ.get("PATH", os.defpath)) or "srun"
+
+    def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
+        return self.step_of([node.name], command)
+
+    def step_of(self, nodes: Sequence[str], command: Sequence[str]) -> list[str]:
+        """Return the command line of a step with a task on each of these nodes."""
+        return srun.argv(self._program, nodes, command, self.flags)
+
+    def start(self, argv: Sequence[str]) -> Child:
+        return Child(argv, environ=self._environ)
+
+    def explain(self, exit_code: int, stderr: str) -> ChannelEnd:
+        told, lost = srun.reason(stderr)
+        return ChannelEnd(exit_code, told, "job-ended" if lost else "agent-failed" if told else "")
+
+
+class OneStepAgent(SlurmAgent):
+    """Reaches the nodes of the surrounding Slurm job by one step, whose daemons call back."""
+
+    flags = srun.OF_MANY
+
+    def __init__(self, options: AgentOptions) -> None:
+        super().__init__(options)
+        self._waiting: list[_Share] = []
+        self._steps: set[_Step] = set()
+
+    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> _Share:  # type: ignore[override]
+        """Return the node's share of a step, which begins soon after the first of them has written its line."""
+        if refused := name_problem(node.name, node.user):
+            raise AgentFailure("agent-failed", refused)
+        return _Share(node, tuple(command), events, self._join)
+
+    async def close(self) -> None:
+        """Wait for the ends of all steps; cancel those that do not end."""
+        for limit, end in ((END_SECONDS, _Step.cancel), (CANCEL_SECONDS, _Step.abort)):
+            if waits := [asyncio.ensure_future(step.ended.wait()) for step in self._steps]:
+                _, late = await asyncio.wait(waits, timeout=limit)
+                for wait in late:
+                    wait.cancel()
+            for step in list(self._steps):
+                end(step)
+        await super().close()
+
+    def _join(self, share: _Share) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_later(GATHER, self._begin)
+        self._waiting.append(share)
+
+    def _begin(self) -> None:
+        shares, self._waiting = [share for share in self._waiting if not share.ended], []
+        while shares:
+            # One task for each node; srun numbers them in the order of the nodes in the job, which is that of the allocation.
+            step = {share.node.name: share for share in reversed(shares) if share.command == shares[0].command}
+            _Step(self, sorted(step.values(), key=lambda share: share.node.index), self._steps)
+            shares = [share for share in shares if share not in step.values()]
+
+
+class _Share:
+    """A node's share of a step: the channel that the callback agent has, which takes one line for the node's stdin."""
+
+    def __init__(self, node: Node, command: tuple[str, ...], events: ChannelEvents, join: Callable[[_Share], None]) -> None:
+        self.node, self.command, self.events, self._join = node, command, events, join
+        self.line = b""
+        self.ended = False
+        self.step: _Step | None = None
+
+    def write(self, data: bytes) -> None:
+        if not self.line:
+            self._join(self)
+        self.line += data
+
+    def write_eof(self) -> None:
+        """Ignored: the node reads one line."""
+
+    def pause_reading(self) -> None:
+        """Ignored: all that comes is why a node does not connect."""
+
+    def resume_reading(self) -> None:
+        """Ignored, as `pause_reading`."""
+
+    def abort(self) -> None:
+        if not self.ended:
+            asyncio.get_running_loop().call_soon(self.end, ChannelEnd(None))
+
+    def end(self, end: ChannelEnd) -> None:
+        if not self.ended:
+            self.ended = True
+            self.events.closed(end)
+            if self.step is not None:
+                self.step.left()
+
+
+class _Step:
+    """A running srun, and the ChannelEvents of its process."""
+
+    def __init__(self, agent: OneStepAgent, shares: Sequence[_Share], steps: set[_Step]) -> None:
+        self.ended = asyncio.Event()
+        self._shares, self._steps = shares, steps
+        self._buffers = {"out": b"", "err": b""}
+        self._words = ""
+        self._channel: ProcessChannel | None = None
+        for share in shares:
+            share.step = self
+        try:
+            self._channel = agent.run(agent.step_of([share.node.name for share in shares], shares[0].command), self)
+        except AgentFailure as failure:
+            self._end_all(ChannelEnd(None, failure.detail, failure.cause))
+            return
+        steps.add(self)
+        for share in shares:
+            self._channel.write(share.node.name.encode() + b" " + share.line)
+        self._channel.write_eof()
+
+    def left(self) -> None:
+        """Called when a share has ended; after the last one srun has END_SECONDS to end."""
+        if all(share.ended for share in self._shares) and not self.ended.is_set():
+            asyncio.get_running_loop().call_later(END_SECONDS, self.cancel)
+
+    def cancel(self) -> None:
+        """Have srun end its tasks, and itself; killed, it would leave the step in the queue."""
+        if self._channel is not None and not self.ended.is_set():
+            with suppress(ProcessLookupError):
+                os.kill(self._channel.pid, signal.SIGTERM)
+            asyncio.get_running_loop().call_later(CANCEL_SECONDS, self.abort)
+
+    def abort(self) -> None:
+        if self._channel is not None:
+            self._channel.abort()
+
+    # Events of srun
+
+    def data_received(self, data: bytes) -> None:
+        self._take("out", data)
+
+    def stderr_received(self, data: bytes) -> None:
+        self._take("err", data)
+
+    def pause_writing(self) -> None:
+        """Ignored: a step gets one line for each node."""
+
+    def resume_writing(self) -> None:
+        """Ignored, as `pause_writing`."""
+
+    def closed(self, end: ChannelEnd) -> None:
+        self.ended.set()
+        self._steps.discard(self)
+        for stream, rest in self._buffers.items():
+            if rest:
+                self._take(stream, b"\n")
+        told, lost = srun.reason(self._words)
+        error, cause = told or end.error, "job-ended" if lost else end.cause or ("agent-failed" if told else "")
+        self._end_all(ChannelEnd(end.exit_code, error, cause))
+
+    def _take(self, stream: str, data: bytes) -> None:
+        *lines, self._buffers[stream] = (self._buffers[stream] + data).split(b"\n")
+        for line in lines:
+            task, words = srun.labelled(line)
+            if task is not None and task < len(self._shares):
+                self._tell(self._shares[task], words)
+                continue
+            text = words.decode("utf-8", "replace")
+            self._words = (self._words + text + "\n")[-MOST_WORDS:]
+            if end := srun.task_end(text):
+                for number in end.tasks:
+                    if number < len(self._shares):
+                        later = ChannelEnd(end.code, "" if end.code is not None else text)
+                        asyncio.get_running_loop().call_later(WORDS_SECONDS, self._shares[number].end, later)
+                continue
+            for share in self._shares:
+                self._tell(share, words)
+
+    def _tell(self, share: _Share, line: bytes) -> None:
+        if not share.ended:
+            share.events.stderr_received(line + b"\n")
+
+    def _end_all(self, end: ChannelEnd) -> None:
+        for share in self._shares:
+            share.end(end)

@@ -1,0 +1,98 @@
+"""srun's command line and environment, and what it says of its tasks; the messages are those of Slurm 22.05."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpilaunch_agents.slurm import srun
+from mpilaunch_agents.slurm.srun import TaskEnd
+
+
+def test_a_step_has_one_task_on_each_node() -> None:
+    words = srun.argv("/usr/bin/srun", ["n01", "n03"], ["python3", "-c", "x"])
+    assert words[0] == "/usr/bin/srun" and words[-3:] == ["python3", "-c", "x"]
+    assert {"--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--nodelist=n01,n03", "--mpi=none"} < {*words}
+    assert not [word for word in words[1:] if not word.startswith("--")][:-3], "no option has its value in a word of its own"
+
+
+def test_the_job_is_known_to_srun_and_options_for_other_steps_are_not() -> None:
+    job = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOBID": "7",
+        "SLURM_JOB_NODELIST": "n[01-03]",
+        "SLURM_CONF": "/x",
+        "SLURM_ARRAY_TASK_ID": "2",
+        "SLURM_SUBMIT_DIR": "/home/ann",
+        "SLURM_CLUSTER_NAME": "c",
+        "SLURM_RESTART_COUNT": "1",
+        "PATH": "/bin",
+        "NCCL_DEBUG": "INFO",
+    }
+    options = (
+        "CPUS_PER_TASK",
+        "NTASKS",
+        "NPROCS",
+        "CPU_BIND",
+        "MEM_PER_CPU",
+        "EXACT",
+        "GPUS_PER_TASK",
+        "LABELIO",
+        "WAIT",
+        "NNODES",
+    )
+    steps = {f"SLURM_{name}": "1" for name in (*options, "STEP_ID", "PROCID", "DISTRIBUTION", "EXPORT_ENV")}
+    assert srun.environment({**job, **steps, "SRUN_CPUS_PER_TASK": "4", "SRUN_DEBUG": "3"}) == job
+
+
+@pytest.mark.parametrize(
+    ("line", "label"),
+    [
+        (b"12: words: more", (12, b"words: more")),
+        (b"0: ", (0, b"")),
+        (b"3:no blank", (3, b"no blank")),
+        (b"srun: error: x", (None, b"srun: error: x")),
+        (b"12345678901234567890: x", (None, b"12345678901234567890: x")),
+        (b"", (None, b"")),
+    ],
+)
+def test_labels(line: bytes, label: tuple[int | None, bytes]) -> None:
+    assert srun.labelled(line) == label
+
+
+@pytest.mark.parametrize(
+    ("line", "end"),
+    [
+        ("srun: error: n01: task 0: Exited with exit code 98", TaskEnd((0,), 98)),
+        ("srun: error: n[01-02,07]: tasks 0-1,4: Exited with exit code 2", TaskEnd((0, 1, 4), 2)),
+        ("srun: error: n03: task 2: Killed", TaskEnd((2,), None)),
+        ("srun: error: n03: task 2: Segmentation fault (core dumped)", TaskEnd((2,), None)),
+        ("srun: error: Unable to create step for job 3: Requested node configuration is not available", None),
+        ("srun: error: n03: task x: Killed", None),
+        ("srun: error: n03: tasks 0-99999999: Killed", None),
+        ("srun: error: n03: tasks 0-9999999: Killed", None),
+        ("srun: error: n03: task 2", None),
+        ("0: srun: error: n03: task 2: Killed", None),
+        ("", None),
+    ],
+)
+def test_ends_of_tasks(line: str, end: TaskEnd | None) -> None:
+    assert srun.task_end(line) == end
+
+
+CANCELLED = "slurmstepd: error: *** STEP 7.0 ON n01 CANCELLED AT 2026-11-29T00:54:42 DUE TO TIME LIMIT ***"
+REFUSED = "srun: error: Unable to create step for job 3: Requested node configuration is not available"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (f"srun: x\n{CANCELLED}\nsrun: error: n01: task 0: Killed\n", (CANCELLED, True)),
+        ("srun: error: Unable to confirm allocation for job 9: Invalid job id specified\nsrun: Check SLURM_JOB_ID\n",
+         ("srun: error: Unable to confirm allocation for job 9: Invalid job id specified", True)),
+        (f"{REFUSED}\n", (REFUSED, False)),
+        ("srun: error: n01: task 0: Exited with exit code 2\n", ("", False)),
+        ("", ("", False)),
+    ],
+)  # fmt: skip
+def test_reasons(words: str, reason: tuple[str, bool]) -> None:
+    assert srun.reason(words) == reason

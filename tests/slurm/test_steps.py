@@ -1,0 +1,90 @@
+"""Jobs on several nodes of a real Slurm, which are reached by a step: there is no sshd anywhere."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+
+import pytest
+
+from tests.slurm.cluster import NODE, PYTHON_PATH, SECOND, Slurm
+from tests.support.launching import wait_until
+
+BOTH = ("--partition=both", "--nodes=2", "--ntasks-per-node=2")
+SECONDS = 15.0
+
+
+def command(*words: str) -> str:
+    return shlex.join((sys.executable, "-m", "mpilaunch", *words))
+
+
+def ended(slurm: Slurm, text: str, *options: str) -> list[str]:
+    """Return the sorted lines of a job that ends by itself."""
+    job = slurm.sbatch(text, *(options or BOTH))
+    wait_until(lambda: job not in slurm.queued(), f"job {job} has ended", SECONDS)
+    return sorted(slurm.lines(job))
+
+
+@pytest.mark.parametrize("words", [(), ("--call-back", "never"), ("--agent", "slurm")], ids=["default", "over-srun", "all"])
+def test_ranks_run_on_all_nodes(slurm: Slurm, words: tuple[str, ...]) -> None:
+    # The second node is the same machine, so the queue tells where the steps are; the head's own node has that of the script.
+    program = ("sh", "-c", "echo $RANK $GROUP_RANK; [ $RANK != 3 ] || squeue --steps --noheader --format='%N' >steps")
+    assert ended(slurm, command("-x", "SLURM_CONF", *words, *program)) == ["0 0", "1 0", "2 1", "3 1"]
+    of_nodes = "n[01-02]" if "slurm" in words else SECOND
+    assert sorted((slurm.shared / "steps").read_text().split()) == [NODE, of_nodes]
+
+
+def test_the_exit_code_and_the_output_come_back(slurm: Slurm) -> None:
+    text = f"{command('sh', '-c', 'echo out; echo err >&2; [ $RANK != 3 ] || exit 7; sleep 60')}; echo code $?"
+    lines = ended(slurm, text)
+    assert lines.count("out") == lines.count("err") == 4 and "code 7" in lines
+    assert "error[rank-failed]: rank 3 on n02 exited with code 7 after 0" in "\n".join(lines)
+
+
+def test_scancel_reaches_the_ranks_of_a_step_once(slurm: Slurm) -> None:
+    program = (
+        "import signal, time; times = []; signal.signal(signal.SIGTERM, lambda *_: times.append(1)); print('up', flush=True)\n"
+        "while not times: time.sleep(0.01)\n"
+        "time.sleep(1.5); print('cleaned', len(times), flush=True)"
+    )
+    (slurm.shared / "cleans.py").write_text(program)
+    job = slurm.sbatch(f"exec {command('/usr/bin/env', 'python3', 'cleans.py')}", *BOTH)
+    wait_until(lambda: slurm.lines(job).count("up") == 4, f"the ranks run: {slurm.lines(job)}", SECONDS)
+    slurm.run("scancel", job)
+    wait_until(lambda: not slurm.queued() and not slurm.processes(), "the job is gone", SECONDS)
+    assert slurm.lines(job).count("cleaned 1") == 4, slurm.lines(job)
+    found = slurm.describe(job)
+    assert (found["JobState"], found["ExitCode"]) == ("CANCELLED", "143:0")
+
+
+def test_a_killed_head_leaves_neither_ranks_nor_the_step(slurm: Slurm) -> None:
+    step = "squeue --noheader --steps --jobs=$SLURM_JOB_ID --format=%i | grep -q '[.]0$'"
+    launch = command("--agent", "slurm", "--reconnect-timeout", "1", "sh", "-c", "echo up; sleep 600")
+    text = f"{launch}; while {step}; do sleep 0.1; done; echo over"
+    # The next mpilaunch removes the socket that the killed one has left.
+    job = slurm.sbatch(f"{text}; {command('-np', '1', 'true')}", *BOTH)
+    wait_until(lambda: slurm.lines(job).count("up") == 4, f"the ranks run: {slurm.lines(job)}", SECONDS)
+    (head,) = (pid for pid, words in slurm.processes().items() if f"{sys.executable} -m mpilaunch" in words)
+    began = time.monotonic()
+    slurm.kill(head)
+    wait_until(lambda: slurm.lines(job)[-1:] == ["over"], "the step has ended", SECONDS)
+    assert time.monotonic() - began < 8
+    wait_until(lambda: not slurm.queued(), "the job has ended", SECONDS)
+
+
+def test_a_job_that_is_gone_is_said_at_once(slurm: Slurm) -> None:
+    done = slurm.run(
+        "env", f"PYTHONPATH={PYTHON_PATH}", "SLURM_JOB_ID=999999", f"SLURM_JOB_NODELIST={SECOND}", "SLURM_TASKS_PER_NODE=1",
+        sys.executable, "-m", "mpilaunch", "true",
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "error[start-job-ended]: n02: the batch system has ended the job, or its step" in done.stderr
+    assert "Invalid job id specified" in done.stderr and "unset SLURM_JOB_ID SLURM_JOB_NODELIST" in done.stderr
+
+
+def test_salloc_s_shell_is_no_node_of_the_job(slurm: Slurm) -> None:
+    allocated = ("salloc", "--quiet", "--partition=both", f"--nodelist={SECOND}", "--ntasks=2")
+    program = (sys.executable, "-m", "mpilaunch", "sh", "-c", "echo $RANK")
+    done = slurm.run("env", f"PYTHONPATH={PYTHON_PATH}", *allocated, *program)
+    assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["0", "1"], "")
