@@ -3,24 +3,25 @@
 `callback.wrapper` sends this text, and `python_command` runs it: it imports only the standard library, runs on Python 3.8
 and later, and reads only a secret from its own stdin. Arguments: the head's endpoints (ADDRESS:PORT,...), its certificate's
 fingerprint, the secret or `-` for stdin (`own_secret`), and the arguments with which this Python runs the daemon. The frames
-on the connection are those of `mpilaunch.relay`.
+on the connection are those of `mpilaunch.relay`. Hundreds of nodes may run this on shared files, so it imports little: neither
+`subprocess` nor `threading`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import select
 import signal
 import socket
 import ssl
 import struct
-import subprocess
 import sys
-import threading
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STDOUT, STDERR, CLOSED = 13, 14, 15
 SECRET = 16
@@ -71,20 +72,29 @@ def own_secret() -> str:
 
 
 class Relay:
-    """Relays between the connection and the daemon; `wire` and `stdin` are None once they are closed."""
+    """Relays between the connection and the daemon.
+
+    `wire` and `stdin` are None once they are closed, `code` is None until the daemon has ended.
+    """
 
     def __init__(self, wire: ssl.SSLSocket, arguments: list[str]) -> None:
-        pipe = subprocess.PIPE
         self.wire: ssl.SSLSocket | None = wire
-        self.daemon = subprocess.Popen([sys.executable, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
-        assert self.daemon.stdin and self.daemon.stdout and self.daemon.stderr
-        self.kinds = {self.daemon.stdout.fileno(): STDOUT, self.daemon.stderr.fileno(): STDERR}
-        self.stdin: int | None = os.dup(self.daemon.stdin.fileno())
-        self.daemon.stdin.close()
-        os.set_blocking(self.stdin, False)
+        self.code: int | None = None
+        self.woken, wake = os.pipe()
+        os.set_blocking(self.woken, False)
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        (stdin, write_end), (out, stdout), (err, stderr) = [os.pipe() for _ in range(3)]
+        files = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate((stdin, stdout, stderr))]
+        argv, python_ignores = [sys.executable, *arguments], [signal.SIGPIPE, signal.SIGXFSZ]
+        self.pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=files, setsigdef=python_ignores)
+        for end in (stdin, stdout, stderr):
+            os.close(end)
+        self.kinds = {out: STDOUT, err: STDERR}
+        self.stdin: int | None = write_end
+        os.set_blocking(write_end, False)
         self.received, self.unwritten, self.eof = b"", b"", False
-        self.exited, write_end = os.pipe()
-        threading.Thread(target=self.wait, args=(write_end,), daemon=True).start()
 
     def run(self, secret: str) -> None:
         """Relay until the daemon has ended, and send its exit code."""
@@ -98,9 +108,9 @@ class Relay:
             sources: list[Any] = [*self.kinds, *([] if wire is None else [wire])]
             writes = [self.stdin] if self.stdin and self.unwritten else []
             if not exited_at:
-                sources.append(self.exited)
+                sources.append(self.woken)
             ready, writable, _ = select.select(sources, writes, [], STRAY_SECONDS if exited_at else None)
-            if self.exited in ready:
+            if self.woken in ready and self.has_ended():
                 exited_at = time.monotonic()
             if writable:
                 self.write()
@@ -113,14 +123,20 @@ class Relay:
                         self.send(self.kinds[source], data)
                     else:
                         del self.kinds[source]
-        code = self.daemon.wait()
-        self.send(CLOSED, json.dumps([code if code >= 0 else 128 - code, "", ""]).encode())
+        while not self.has_ended():
+            select.select([self.woken], [], [])
+        self.send(CLOSED, f'[{self.code}, "", ""]'.encode())
         self.finish()
 
-    def wait(self, write_end: int) -> None:
-        """Close a pipe when the daemon has exited."""
-        self.daemon.wait()
-        os.close(write_end)
+    def has_ended(self) -> bool:
+        """Return whether the daemon has ended; SIGCHLD comes also where it was stopped."""
+        if self.code is None:
+            while select.select([self.woken], [], [], 0)[0]:
+                os.read(self.woken, 4096)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        return self.code is not None
 
     def send(self, kind: int, data: bytes) -> None:
         data = struct.pack(">BI", kind, len(data)) + data
@@ -140,8 +156,9 @@ class Relay:
 
         The daemon itself gives up a head that does not respond.
         """
-        ready, writable, _ = select.select([*reads, self.exited], writes, [])
-        if ready == [self.exited] and not writable and not any(select.select(reads, writes, [], FLUSH_SECONDS)):
+        ready, writable, _ = select.select([*reads, self.woken], writes, [], 0.0 if self.has_ended() else None)
+        ended = self.has_ended() and not (set(ready) - {self.woken} or writable)
+        if ended and not any(select.select(reads, writes, [], FLUSH_SECONDS)):
             raise OSError("the head takes no more")
 
     def read(self, wire: ssl.SSLSocket) -> None:
@@ -197,7 +214,6 @@ class Relay:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were ignored, the daemon's exit code would be lost
     for name in IGNORED:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     secret = sys.argv[3] if sys.argv[3] != "-" else own_secret()
