@@ -90,6 +90,7 @@ class Allocation(NamedTuple):
     Attributes:
         elastic_slots: the number of slots was not specified (no hosts given), so any number of ranks fits.
         agent_source: the variable that gave the agent of the nodes without one.
+        unused_agent: that of the surrounding batch job, where nodes of it have another one.
         defaults: for hosts that are discovered later.
     """
 
@@ -97,6 +98,7 @@ class Allocation(NamedTuple):
     source: str
     elastic_slots: bool = False
     agent_source: str = ""
+    unused_agent: str = ""
     defaults: HostDefaults = HostDefaults()
 
     @property

@@ -96,3 +96,12 @@ REFUSED = "srun: error: Unable to create step for job 3: Requested node configur
 )  # fmt: skip
 def test_reasons(words: str, reason: tuple[str, bool]) -> None:
     assert srun.reason(words) == reason
+
+
+def test_the_nodes_of_a_heterogeneous_job_are_named_with_their_part() -> None:
+    lists = {"SLURM_JOB_NODELIST_HET_GROUP_0": "n01", "SLURM_JOB_NODELIST_HET_GROUP_1": "n[02-03]"}
+    assert srun.parts({"SLURM_HET_SIZE": "2", **lists}) == {
+        "n01": "--het-group=0",
+        **dict.fromkeys(("n02", "n03"), "--het-group=1"),
+    }
+    assert srun.parts({"SLURM_JOB_NODELIST": "n[01-03]"}) == {}

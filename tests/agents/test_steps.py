@@ -151,3 +151,18 @@ def test_mpilaunch_itself_by_the_name_of_srun_is_none(tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "own" / "srun")])
     assert find_program("srun", f"{tmp_path}/own::{tmp_path}/none") is None
     assert find_program("srun", f"{tmp_path}/own:{tmp_path}") == str(tmp_path / "srun")
+
+
+def test_each_part_of_a_heterogeneous_job_has_a_step(tmp_path: Path) -> None:
+    parts = {"SLURM_JOB_NODELIST_HET_GROUP_0": "n01", "SLURM_JOB_NODELIST_HET_GROUP_1": "n[02-03]"}
+    done = launch("sh", "-c", "echo $RANK", env={"SLURM_JOB_ID": "7", "SLURM_HET_SIZE": "2", **parts})
+    assert (done.code, done.err, done.lines) == (0, b"", ["0", "1", "2"])
+    assert sorted((tmp_path / "steps").read_text().splitlines()) == ["n01", "n02 n03"]
+
+
+@pytest.mark.parametrize("options", [("--remote-agent", "false {host} {command}"), ("--agent", "openssh")])
+def test_where_a_login_fails_the_hint_names_the_agent(options: tuple[str, ...]) -> None:
+    done = launch(*options, "true", env={"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n0.invalid"})
+    assert done.code and ("hint: --agent slurm reaches the nodes of this job without a login" in done.words) == (
+        options[1] == "openssh"
+    )

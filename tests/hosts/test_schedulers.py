@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.hosts.schedulers import discover
+from mpilaunch.hosts.schedulers import BatchAgent, discover, find_agent
 from mpilaunch.hosts.schedulers.grid_engine import parse_pe_hostfile
 
 FILES = {
@@ -56,6 +56,16 @@ def found(**environ: str) -> tuple[list[tuple[str, int | None]], str] | None:
             "Slurm",
         ),
         ({"SLURM_JOB_NODELIST": "a,b"}, [("a", None), ("b", None)], "Slurm"),
+        # A heterogeneous job; the variables without an ending are of its first part.
+        (
+            {
+                "SLURM_HET_SIZE": "2", "SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n01", "SLURM_TASKS_PER_NODE": "1",
+                "SLURM_JOB_NODELIST_HET_GROUP_0": "n01", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "1",
+                "SLURM_JOB_NODELIST_HET_GROUP_1": "n[02-03]", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "2,1",
+            },
+            [("n01", 1), ("n02", 2), ("n03", 1)],
+            "Slurm job 5",
+        ),
         ({"SLURM_NODELIST": "a", "SLURM_TASKS_PER_NODE": "2"}, [("a", 2)], "Slurm"),
         (
             {"PBS_NODEFILE": "/pbs", "PBS_JOBID": "7.head"},
@@ -191,3 +201,42 @@ def test_entries_say_nothing_else() -> None:
     job = discover({"SLURM_JOB_NODELIST": "a", "SLURM_TASKS_PER_NODE": "2"}, read_text)
     assert job is not None
     assert job[0][0]._replace(origin="") == HostEntry("a", 2)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"SLURM_HET_SIZE": "0"}, "SLURM_HET_SIZE is 0, which is not a number of parts from 1 to 128"),
+        ({"SLURM_HET_SIZE": "999999999"}, "SLURM_HET_SIZE is 999999999, which"),
+        ({"SLURM_HET_SIZE": "x"}, "SLURM_HET_SIZE has 'x' where a number belongs"),
+        (
+            {"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "a"},
+            "SLURM_JOB_NODELIST_HET_GROUP_1 is missing, which",
+        ),
+        ({"SLURM_JOB_NUM_NODES": "4"}, "a job of Slurm has 4 nodes (SLURM_JOB_NUM_NODES), but"),
+    ],
+)
+def test_a_job_of_slurm_that_is_not_understood_does_not_run_here_alone(environ: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        found(**environ)
+    assert caught.value.reference == "scheduler-variable" and caught.value.message.startswith(words)
+
+
+def test_a_job_of_one_node_whose_list_is_missing_is_this_machine() -> None:
+    assert found(SLURM_JOB_NUM_NODES="1", SLURM_JOB_ID="7") is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "agent"),
+    [
+        ({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7"}, BatchAgent("slurm", frozenset({"n1", "n2"}), True)),
+        ({"SLURM_JOB_NODELIST": "n[1-2]"}, None),
+        ({"SLURM_JOB_NODELIST": "n[1-", "SLURM_JOB_ID": "7"}, None),
+        ({"PBS_NODEFILE": "/pbs", "PBS_JOBID": "7"}, None),
+        ({}, None),
+    ],
+)
+def test_the_agent_of_a_job(environ: dict[str, str], agent: BatchAgent | None) -> None:
+    assert find_agent(environ, read_text, lambda name: name == "srun") == agent
+    if agent is not None:
+        assert find_agent(environ, read_text, lambda name: False) == agent._replace(installed=False)

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from mpilaunch.hosts.schedulers import slurm
+
 FLAGS = (
     "--overlap",  # beside other steps of the job, and with all that the job was granted on a node
     *("--mpi=none", "--cpu-bind=none", "--mem=0"),  # a daemon's ranks get all of that, and MPI from mpilaunch
@@ -33,6 +35,11 @@ _EXITED = "Exited with exit code "
 _LAST_WORDS = ("srun: error: ", "slurmstepd: error: ")
 LOST = ("CANCELLED AT ", "oom_kill", "oom-kill", "Invalid job id", "already completing or completed", "has been revoked")
 """Words of messages that say that Slurm has ended a step or its job."""
+
+
+def parts(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the option that names the part of a heterogeneous job, by the names of its nodes; raises UsageError."""
+    return {host.name: f"--het-group={part}" for part, hosts in enumerate(slurm.parts(environ)) for host in hosts}
 
 
 def argv(program: str, nodes: Sequence[str], command: Sequence[str], flags: Sequence[str] = OF_MANY) -> list[str]:

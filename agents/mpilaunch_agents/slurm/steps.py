@@ -40,14 +40,16 @@ class SlurmAgent(ProcessAgent):
     def __init__(self, options: AgentOptions) -> None:
         super().__init__(options)
         self._environ = srun.environment(os.environ)
+        self._parts = srun.parts(os.environ)
         self._program = find_program("srun", os.environ.get("PATH", os.defpath)) or "srun"
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         return self.step_of([node.name], command)
 
     def step_of(self, nodes: Sequence[str], command: Sequence[str]) -> list[str]:
-        """Return the command line of a step with a task on each of these nodes."""
-        return srun.argv(self._program, nodes, command, self.flags)
+        """Return the command line of a step with a task on each of these nodes, which are of one part of the job."""
+        part = self._parts.get(nodes[0])
+        return srun.argv(self._program, nodes, command, [*self.flags, *([part] if part else [])])
 
     def start(self, argv: Sequence[str]) -> Child:
         return Child(argv, environ=self._environ)
@@ -93,9 +95,15 @@ class OneStepAgent(SlurmAgent):
         shares, self._waiting = [share for share in self._waiting if not share.ended], []
         while shares:
             # One task for each node; srun numbers them in the order of the nodes in the job, which is that of the allocation.
-            step = {share.node.name: share for share in reversed(shares) if share.command == shares[0].command}
+            kind = self._kind(shares[0])
+            step = {share.node.name: share for share in reversed(shares) if self._kind(share) == kind}
             _Step(self, sorted(step.values(), key=lambda share: share.node.index), self._steps)
             shares = [share for share in shares if share not in step.values()]
+
+
+    def _kind(self, share: _Share) -> object:
+        """Return what the nodes of a step have in common."""
+        return share.command, self._parts.get(share.node.name)
 
 
 class _Share:

@@ -15,10 +15,12 @@ from mpilaunch.placement.mapping import MappingPolicy
 
 def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, programs: int) -> Allocation:
     """Return the allocation; raises UsageError. `mapping` is the policy of the whole job."""
-    hosts, agent = inputs.hosts, inputs.agent
+    hosts, agent, batch = inputs.hosts, inputs.agent, inputs.batch
     # The user's setting overrides the operator's variables.
     is_free = settings.layer("remote-agent") < Layer.FILE
     inherited = agent if is_free else None
+    # What a command of --independent leaves running stays, but the end of a batch system's step would end it.
+    together = not settings["independent"]
     nodes = allocation.from_sources(
         hosts.entries,
         hosts.named,
@@ -26,8 +28,7 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
         allocation.HostDefaults(
             agent=settings["agent"],
             remote_agent=inherited.name if inherited else settings["remote-agent"],
-            # What a command of --independent leaves running stays, but the end of a batch system's step would end it.
-            scheduled=inputs.scheduled if is_free and not settings["independent"] else {},
+            scheduled=dict.fromkeys(batch.hosts, batch.name) if batch and batch.installed and is_free and together else {},
             per_node=mapping.per_node and mapping.per_node * programs,
             local_names=inputs.machine.names,
         ),
@@ -36,6 +37,9 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
     )
     if inherited and any(node.agent == inherited.name for node in nodes.nodes):
         nodes = nodes._replace(agent_source=inherited.source)
+    others = {node.name for node in nodes.nodes if not node.here and batch is not None and node.agent != batch.name}
+    if batch is not None and together and batch.hosts & others:
+        nodes = nodes._replace(unused_agent=batch.name)
     if hosts.slot_map is not None:
         from mpilaunch.hosts import slot_map  # few jobs have one
 

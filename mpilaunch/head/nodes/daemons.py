@@ -144,7 +144,8 @@ class Daemons:
         if failures:
             from mpilaunch.head.nodes.failures import fold_failures
 
-            raise fold_failures(sorted(failures, key=lambda failure: failure.name), len(indexes))
+            failures.sort(key=lambda failure: failure.name)
+            raise fold_failures(failures, len(indexes), self._job.allocation.unused_agent)
 
     async def beat(self) -> None:
         """Ping every node and lose the links of silent ones; does not return."""

@@ -70,6 +70,11 @@ WORDS = {
 }
 """Cause -> its description in a message."""
 
+OF_LOGINS = (
+    *("host-unknown", "connection-refused", "timeout", "unreachable", "host-key-unknown", "host-key-changed", "key-refused"),
+    *("agent-missing", "connection-closed", "login-disabled", "user-unknown"),
+)
+"""Causes that a login to a node has."""
 DETAILS_SHOWN = 3
 LONGEST_LINE = 200
 """Characters of a node's output line that are shown: some agents repeat the whole command that they were to run."""
@@ -99,8 +104,12 @@ class NodeFailure(NamedTuple):
     command: str = ""
 
 
-def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
-    """Return one error for all nodes that did not start, of `nodes` in all; the most frequent cause comes first."""
+def fold_failures(failures: Sequence[NodeFailure], nodes: int, unused_agent: str = "") -> LaunchError:
+    """Return one error for all nodes that did not start, of `nodes` in all; the most frequent cause comes first.
+
+    Args:
+        unused_agent: an agent of the surrounding batch job that might have reached them.
+    """
     groups: dict[tuple[str, str], list[NodeFailure]] = {}
     for failure in failures:
         shown = failure.detail if failure.cause in CONFIGURED else ""
@@ -114,7 +123,10 @@ def fold_failures(failures: Sequence[NodeFailure], nodes: int) -> LaunchError:
     details.append("no rank was started anywhere")
     failed_nodes = {failure.node: failure.name for failure in failures}
     failed = len({(failure.name, failure.node) for failure in failures})
-    hint = "; ".join(dict.fromkeys(hint_of(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN]))
+    hints = [hint_of(cause, failures) for (cause, _), _ in ordered[:DETAILS_SHOWN]]
+    if unused_agent and any(cause in OF_LOGINS for cause, _ in groups):
+        hints.insert(0, f"--agent {unused_agent} reaches the nodes of this job without a login")
+    hint = "; ".join(dict.fromkeys(hints))
     if len(lines) == 1:
         message = f"{failed} of {nodes} nodes: {lines[0]}" if nodes > 1 else lines[0]
         return LaunchError(f"start-{ordered[0][0][0]}", message, context=details, hint=hint, nodes=failed_nodes)

@@ -7,6 +7,7 @@ variable is an error: the job must not run silently on one node of eight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
@@ -26,14 +27,25 @@ def discover(environ: Mapping[str, str], read_text: ReadText) -> tuple[list[Host
     return None
 
 
-def agents(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> dict[str, str]:
-    """Return the hosts of the surrounding batch job, with the agent that reaches them from within it, where it has one."""
-    for reader in READERS:
-        if environ.get(reader.variable) and environ.get(reader.job_variable):
-            if not (reader.agent and is_program(reader.command)):
-                break
-            try:
-                return {entry.name: reader.agent for entry in reader.read(environ, reader.variable, read_text)}
-            except UsageError:
-                break  # an error where these hosts are used, not where others are named
-    return {}
+class BatchAgent(NamedTuple):
+    """The agent by which a batch system reaches the hosts of a job from within it.
+
+    Attributes:
+        installed: whether its command is here.
+    """
+
+    name: str
+    hosts: frozenset[str]
+    installed: bool
+
+
+def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> BatchAgent | None:
+    """Return the agent of the surrounding batch job, None outside of one and where it has none."""
+    reader = next((reader for reader in READERS if environ.get(reader.variable) and environ.get(reader.job_variable)), None)
+    if reader is None or not reader.agent:
+        return None
+    try:
+        hosts = frozenset(entry.name for entry in reader.read(environ, reader.variable, read_text))
+    except UsageError:
+        return None  # it is an error where these hosts are used, not where others are named
+    return BatchAgent(reader.agent, hosts, is_program(reader.command))

@@ -1,4 +1,8 @@
-"""Slurm: SLURM_JOB_NODELIST, and the tasks or CPUs of each node. Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""
+"""Slurm: SLURM_JOB_NODELIST, and the tasks or CPUs of each node. Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
+
+A heterogeneous job has SLURM_HET_SIZE parts, each with variables of its own, `..._HET_GROUP_0` and so on; what has no such
+ending is of the first part, or missing.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,49 @@ from mpilaunch.text import plural
 _REPEATED = r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?"
 
 
-def _read(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
+_MOST_PARTS = 128
+"""Slurm's MAX_HET_JOB_COMPS."""
+
+
+def parts(environ: Mapping[str, str]) -> list[list[HostEntry]]:
+    """Return the hosts of each part of a heterogeneous job; none of any other job; raises UsageError."""
+    text = environ.get("SLURM_HET_SIZE")
+    if not text:
+        return []
+    count = number(text, "SLURM_HET_SIZE")
+    if not 0 < count <= _MOST_PARTS:
+        message = f"SLURM_HET_SIZE is {count}, which is not a number of parts from 1 to {_MOST_PARTS}"
+        raise UsageError("scheduler-variable", message, hint=INSTEAD)
+    return [_hosts(environ, f"SLURM_JOB_NODELIST_HET_GROUP_{part}", f"_HET_GROUP_{part}") for part in range(count)]
+
+
+def _of_parts(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
+    return [host for hosts in parts(environ) for host in hosts]
+
+
+def _of_job(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
+    return _hosts(environ, variable, "")
+
+
+def _of_none(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
+    """Refuse a job of several nodes that no variable names; that of a single one is taken for this machine."""
+    if environ[variable] == "1":
+        return []
+    message = f"a job of Slurm has {environ[variable]} nodes ({variable}), but SLURM_JOB_NODELIST does not name them"
+    raise UsageError("scheduler-variable", message, hint=INSTEAD)
+
+
+def _hosts(environ: Mapping[str, str], variable: str, ending: str) -> list[HostEntry]:
     """Read the node list, and the tasks per node; without these, slots follow from the CPUs per node and per task."""
+    if not environ.get(variable):
+        raise UsageError("scheduler-variable", f"{variable} is missing, which a part of this job of Slurm needs", hint=INSTEAD)
     hosts = parse_host_list(environ[variable], variable)
-    if tasks := environ.get("SLURM_TASKS_PER_NODE"):
-        slots = counts(tasks, "SLURM_TASKS_PER_NODE", len(hosts), variable)
-    elif cpus := environ.get("SLURM_JOB_CPUS_PER_NODE"):
-        per_task = max(1, number(environ.get("SLURM_CPUS_PER_TASK") or "1", "SLURM_CPUS_PER_TASK"))
-        of_nodes = counts(cpus, "SLURM_JOB_CPUS_PER_NODE", len(hosts), variable)
+    of_tasks, of_cpus, of_each = (f"SLURM_{name}{ending}" for name in ("TASKS_PER_NODE", "JOB_CPUS_PER_NODE", "CPUS_PER_TASK"))
+    if tasks := environ.get(of_tasks):
+        slots = counts(tasks, of_tasks, len(hosts), variable)
+    elif cpus := environ.get(of_cpus):
+        per_task = max(1, number(environ.get(of_each) or "1", of_each))
+        of_nodes = counts(cpus, of_cpus, len(hosts), variable)
         slots = [max(1, count // per_task) for count in of_nodes]
     else:
         return hosts
@@ -43,6 +82,11 @@ def counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[in
 
 
 READERS = tuple(
-    Reader(variable, "Slurm", "SLURM_JOB_ID", _read, agent="slurm", command="srun")
-    for variable in ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    Reader(variable, "Slurm", "SLURM_JOB_ID", read, agent="slurm", command="srun")
+    for variable, read in (
+        ("SLURM_HET_SIZE", _of_parts),
+        ("SLURM_JOB_NODELIST", _of_job),
+        ("SLURM_NODELIST", _of_job),
+        ("SLURM_JOB_NUM_NODES", _of_none),
+    )
 )
