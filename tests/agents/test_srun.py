@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpilaunch_agents.slurm import srun
-from mpilaunch_agents.slurm.srun import TaskEnd
+from mpilaunch_agents.slurm.srun import Gpus, TaskEnd
 
 
 def test_a_step_has_one_task_on_each_node() -> None:
@@ -105,3 +105,34 @@ def test_the_nodes_of_a_heterogeneous_job_are_named_with_their_part() -> None:
         **dict.fromkeys(("n02", "n03"), "--het-group=1"),
     }
     assert srun.parts({"SLURM_JOB_NODELIST": "n[01-03]"}) == {}
+
+
+DETAILS = """\
+JobId=15 JobName=interactive
+   NumNodes=2 NumCPUs=4 NumTasks=4 CPUs/Task=1 ReqB:S:C:T=0:0:*:*
+   JOB_GRES=gpu:4
+{nodes}
+   MinCPUsNode=1 MinMemoryCPU=256M MinTmpDiskNode=0
+   {asked}
+"""
+"""What `scontrol show job --details` of Slurm 22.05 prints."""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "asked", "expected"),
+    [
+        (["Nodes=n[01-02] CPU_IDs=0-1 Mem=512 GRES=gpu:2(IDX:0-1)"], "TresPerTask=gres:gpu:1",
+         {"n01": Gpus("--gres=gpu:2"), "n02": Gpus("--gres=gpu:2")}),
+        (["Nodes=n01 CPU_IDs=1 Mem=256 GRES=gpu:2(IDX:0-1)", "Nodes=n02 CPU_IDs=1 Mem=256 GRES=gpu:1(IDX:0)"],
+         "TresPerJob=gres:gpu:3", {"n01": Gpus("--gpus=2", True), "n02": Gpus("--gpus=1", True)}),
+        (["Nodes=n[01-02] CPU_IDs=0 Mem=256 GRES="], "", {"n01": Gpus(), "n02": Gpus()}),
+        (["Nodes=n01 CPU_IDs=0 Mem=256 GRES=gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:7),mps:100,gpux:5"], "TresPerNode=gres:gpu:3",
+         {"n01": Gpus("--gres=gpu:3")}),
+        (["Nodes= CPU_IDs= GRES=gpu:"], "", {}),
+        ([], "", {}),
+    ],
+)  # fmt: skip
+def test_a_step_asks_for_the_gpus_that_the_job_was_granted(nodes: list[str], asked: str, expected: dict[str, Gpus]) -> None:
+    text = DETAILS.format(nodes="\n".join(f"     {line}" for line in nodes), asked=asked)
+    assert srun.gpus_by_node(text) == expected
+    assert srun.gpus_by_node("") == {}

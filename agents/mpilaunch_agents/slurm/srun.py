@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.hosts.schedulers import slurm
 
 FLAGS = (
@@ -29,6 +30,7 @@ OF_ONE = ("--unbuffered",)
 is no whole line."""
 OF_STEPS = ("SLURM_", "SRUN_", "SLURMD_")
 
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]{1,64})?:(\d{1,5})(?=[,(]|$)")
 _LABELLED = re.compile(rb"(\d{1,7}): ?")
 _ERROR = "srun: error: "
 _EXITED = "Exited with exit code "
@@ -40,6 +42,42 @@ LOST = ("CANCELLED AT ", "oom_kill", "oom-kill", "Invalid job id", "already comp
 def parts(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the option that names the part of a heterogeneous job, by the names of its nodes; raises UsageError."""
     return {host.name: f"--het-group={part}" for part, hosts in enumerate(slurm.parts(environ)) for host in hosts}
+
+
+class Gpus(NamedTuple):
+    """What a step on some nodes must say for its tasks to have the GPUs that the job was granted there.
+
+    Attributes:
+        option: of srun, "" where there are none.
+        alone: each node needs a step of its own.
+    """
+
+    option: str = ""
+    alone: bool = False
+
+
+def gpus_by_node(job: str) -> dict[str, Gpus]:
+    """Return what a step must say on each node of a job; raises UsageError.
+
+    A step that says nothing gets what the tasks of the job asked for, and has one of them only. Where the job asked for GPUs in
+    total, Slurm refuses numbers for nodes, and counts a total of several nodes in its own way.
+
+    Args:
+        job: what `scontrol show job --details` prints; the parts of a heterogeneous job follow each other.
+    """
+    found: dict[str, Gpus] = {}
+    for part in job.split("\n\n"):
+        alone = "TresPerJob=gres:gpu" in part or "TresPerJob=gres/gpu" in part
+        for line in part.splitlines():
+            words = dict(word.partition("=")[::2] for word in line.split())
+            if not words.get("Nodes") or "CPU_IDs" not in words:
+                continue
+            count = sum(int(number) for number in _GPUS.findall(words.get("GRES", "")))
+            for host in parse_host_list(words["Nodes"], "scontrol"):
+                found[host.name] = Gpus(
+                    f"--{'gpus' if alone else 'gres'}={'' if alone else 'gpu:'}{count}" if count else "", alone
+                )
+    return found
 
 
 def argv(program: str, nodes: Sequence[str], command: Sequence[str], flags: Sequence[str] = OF_MANY) -> list[str]:

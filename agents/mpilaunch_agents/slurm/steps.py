@@ -11,15 +11,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
+from mpilaunch.errors import UsageError
 from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch_agents.capture import capture
 from mpilaunch_agents.child import Child, find_program
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 from mpilaunch_agents.slurm import srun
+from mpilaunch_agents.slurm.srun import Gpus
 
+ASK_SECONDS = 3.0
+"""Seconds for Slurm's answer about the job; a controller under load must not hold up a launch."""
 GATHER = 0.01
 """Seconds for which a step waits for more nodes."""
 END_SECONDS = 5.0
@@ -41,15 +46,38 @@ class SlurmAgent(ProcessAgent):
         super().__init__(options)
         self._environ = srun.environment(os.environ)
         self._parts = srun.parts(os.environ)
+        self._gpus: Mapping[str, Gpus] = {}
+        self._learning: asyncio.Task[None] | None = None
         self._program = find_program("srun", os.environ.get("PATH", os.defpath)) or "srun"
 
     def argv(self, node: Node, command: Sequence[str]) -> Sequence[str]:
         return self.step_of([node.name], command)
 
     def step_of(self, nodes: Sequence[str], command: Sequence[str]) -> list[str]:
-        """Return the command line of a step with a task on each of these nodes, which are of one part of the job."""
-        part = self._parts.get(nodes[0])
-        return srun.argv(self._program, nodes, command, [*self.flags, *([part] if part else [])])
+        """Return the command line of a step with a task on each of these nodes, which are of one kind."""
+        part, gpus = self._parts.get(nodes[0], ""), self._gpus.get(nodes[0], Gpus()).option
+        return srun.argv(self._program, nodes, command, [*self.flags, *filter(None, (part, gpus))])
+
+    async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> ProcessChannel:
+        await self._learn()
+        return await super().open(node, command, events)
+
+    async def close(self) -> None:
+        if self._learning is not None:
+            self._learning.cancel()
+        await super().close()
+
+    async def _learn(self) -> None:
+        """Ask Slurm once for the GPUs that the job was granted on each node; without an answer, srun decides."""
+        if self._learning is None:
+            self._learning = asyncio.ensure_future(self._ask())
+        await asyncio.shield(self._learning)
+
+    async def _ask(self) -> None:
+        argv = ["scontrol", "show", "job", "--details", os.environ.get("SLURM_JOB_ID", "")]
+        with suppress(AgentFailure, asyncio.TimeoutError, UsageError):
+            code, text, _ = await asyncio.wait_for(capture(argv), ASK_SECONDS)
+            self._gpus = srun.gpus_by_node(text) if code == 0 else {}
 
     def start(self, argv: Sequence[str]) -> Child:
         return Child(argv, environ=self._environ)
@@ -71,6 +99,7 @@ class OneStepAgent(SlurmAgent):
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> _Share:  # type: ignore[override]
         """Return the node's share of a step, which begins soon after the first of them has written its line."""
+        await self._learn()
         if refused := name_problem(node.name, node.user):
             raise AgentFailure("agent-failed", refused)
         return _Share(node, tuple(command), events, self._join)
@@ -100,10 +129,10 @@ class OneStepAgent(SlurmAgent):
             _Step(self, sorted(step.values(), key=lambda share: share.node.index), self._steps)
             shares = [share for share in shares if share not in step.values()]
 
-
     def _kind(self, share: _Share) -> object:
         """Return what the nodes of a step have in common."""
-        return share.command, self._parts.get(share.node.name)
+        gpus = self._gpus.get(share.node.name, Gpus())
+        return share.command, self._parts.get(share.node.name), gpus, share if gpus.alone else None
 
 
 class _Share:

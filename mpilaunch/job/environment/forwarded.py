@@ -21,12 +21,15 @@ FORWARDED_PREFIXES = (
     *("PL_", "NVTE_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_", "VLLM_", "SGLANG_", "RAY_", "TLLM_"),
     *("JAX_", "XLA_", "TF_", "KERAS_", "CUDA_", "HSA_", "MIOPEN_", "NEURON_", "OMP_", "KMP_", "MKL_"),
     *("HF_", "TRANSFORMERS_", "WANDB_", "MLFLOW_"),
+    *("SLURM_JOB_", "SLURM_ARRAY_", "SLURM_SUBMIT_"),
 )
 """The head's variables with these prefixes go to every rank, unless scrubbed or never forwarded."""
-FORWARDED_NAMES = ("OPENBLAS_NUM_THREADS", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM")
+OF_SLURM = ("SLURM_CLUSTER_NAME", "SLURM_CONF", "SLURM_RESTART_COUNT", "SLURM_TMPDIR")
+FORWARDED_NAMES = ("OPENBLAS_NUM_THREADS", "PYTHONFAULTHANDLER", "TOKENIZERS_PARALLELISM", *OF_SLURM)
 """So do the variables of these names."""
-PARAMETERS = ("OMPI_MCA_", "PMIX_MCA_")
-"""Prefixes of a library's parameters: forwarded from the head, although nodes drop their own, with those of an outer job."""
+NOT_SCRUBBED = ("OMPI_MCA_", "PMIX_MCA_", "SLURM_JOB_", "SLURM_ARRAY_", "SLURM_SUBMIT_", *OF_SLURM)
+"""How the names of a library's parameters and of a batch job begin: forwarded from the head, although nodes drop theirs, with
+those of an outer job or a step."""
 
 NEVER_FORWARDED = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
@@ -40,7 +43,7 @@ NEVER_FORWARDED = (
     *("OMPI_MCA_orte*", "OMPI_MCA_prte_*", "OMPI_MCA_ess*", "OMPI_MCA_schizo*", "OMPI_MCA_pmix", "OMPI_MCA_initial_wdir"),
     *("OMPI_MCA_mca_base_env_list*", "OMPI_MCA_mca_base_param_files", "OMPI_MCA_shmem_RUNTIME_QUERY_hint"),
     *("PRTE_MCA_*", "I_MPI_HYDRA_*", "I_MPI_PERHOST"),
-    *("NCCL_HOSTID", "VLLM_HOST_IP", "SGLANG_HOST_IP", "NEURON_PJRT_PROCESS_INDEX"),
+    *("SLURM_JOB_GPUS", "SLURM_JOB_GRES", "NCCL_HOSTID", "VLLM_HOST_IP", "SGLANG_HOST_IP", "NEURON_PJRT_PROCESS_INDEX"),
     *("CUDA_HOME", "CUDA_PATH", "TF_CLI_*", "TF_TOKEN_*", "TF_VAR_*"),
 )
 """Neither a prefix nor `-x 'PREFIX_*'` forwards these: devices, identity and paths of one machine, Kubernetes' variables of a
@@ -91,7 +94,7 @@ def forwarded_environment(
         names = _matching(environ, FORWARDED_PREFIXES if forward == "usual" else "")
         names += [name for name in FORWARDED_NAMES if name in environ]
         dropped = SCRUBBED + OF_THIS_MACHINE
-        forwarded = {name: environ[name] for name in names if name.startswith(PARAMETERS) or not is_listed(name, dropped)}
+        forwarded = {name: environ[name] for name in names if name.startswith(NOT_SCRUBBED) or not is_listed(name, dropped)}
     for where, name, value in _named(environ, exports, env_files):
         if name in FIXED:
             _check_fact(where, name, value, facts(name))

@@ -36,6 +36,9 @@ def test_default_prefixes_without_masks_and_without_a_surrounding_job() -> None:
         "HOROVOD_RANK": "3",
         "TF_CONFIG": "{}",
         "SLURM_JOB_ID": "9",
+        "SLURM_JOB_GPUS": "3",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_NTASKS": "8",
         "RANK": "7",
         "PATH": "/bin",
         "NEURON_RT_VISIBLE_CORES": "0-3",
@@ -47,7 +50,9 @@ def test_default_prefixes_without_masks_and_without_a_surrounding_job() -> None:
         "NCCL_x%%": "a name that no shell can have made",
     }
     usual = {"NCCL_DEBUG": "INFO", "CUDA_LAUNCH_BLOCKING": "1", "HOROVOD_CYCLE_TIME": "5", "I_MPI_DEBUG": "5"}
-    assert forwarded_environment(head, []) == {**usual, "PYTHONFAULTHANDLER": "1"}
+    usual |= {"SLURM_JOB_ID": "9", "SLURM_CONF": "/etc/slurm.conf", "PYTHONFAULTHANDLER": "1"}
+    assert forwarded_environment(head, []) == usual
+    assert {name for name in forwarded_environment(head, [], forward="all") if name.startswith("SLURM")} <= usual.keys()
     assert forwarded_environment(head, [], forward="none") == {}
 
 
