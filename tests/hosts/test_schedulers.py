@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.nodeset import fold
-from mpilaunch.hosts.schedulers import BatchAgent, discover, find_agent
+from mpilaunch.hosts.schedulers import BatchJob, discover, find_job
 from mpilaunch.hosts.schedulers.grid_engine import parse_pe_hostfile
 
 FILES = {
@@ -229,14 +229,17 @@ def test_a_job_of_one_node_whose_list_is_missing_is_this_machine() -> None:
 @pytest.mark.parametrize(
     ("environ", "agent"),
     [
-        ({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7"}, BatchAgent("slurm", frozenset({"n1", "n2"}), True)),
+        ({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7"}, BatchJob("slurm", frozenset({"n1", "n2"}), True)),
+        ({"SLURM_JOB_NODELIST": "n", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"},
+            BatchJob("slurm", frozenset("n"), True, 4)),
+        ({"SLURM_JOB_NODELIST": "n", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "x"}, BatchJob("slurm", frozenset("n"), True)),
         ({"SLURM_JOB_NODELIST": "n[1-2]"}, None),
         ({"SLURM_JOB_NODELIST": "n[1-", "SLURM_JOB_ID": "7"}, None),
         ({"PBS_NODEFILE": "/pbs", "PBS_JOBID": "7"}, None),
         ({}, None),
     ],
 )
-def test_the_agent_of_a_job(environ: dict[str, str], agent: BatchAgent | None) -> None:
-    assert find_agent(environ, read_text, lambda name: name == "srun") == agent
+def test_the_job_whose_hosts_have_an_agent(environ: dict[str, str], agent: BatchJob | None) -> None:
+    assert find_job(environ, read_text, lambda name: name == "srun") == agent
     if agent is not None:
-        assert find_agent(environ, read_text, lambda name: False) == agent._replace(installed=False)
+        assert find_job(environ, read_text, lambda name: False) == agent._replace(installed=False)

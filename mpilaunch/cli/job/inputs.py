@@ -86,7 +86,7 @@ class Inputs(NamedTuple):
         environ: the head's variables.
         rank_lines: the lines of the rankfile, None without.
         agent: the agent that an operator names, None without or if the user names one.
-        batch: the agent of the surrounding batch job, None without.
+        batch: the surrounding batch job, None without one whose hosts have an agent.
         env_files: the texts of the files of --env-file, by path: those of the job, then those of each program.
         checkpoints: the absolute path of --checkpoint-prefix, and the newest complete set below it, None without.
     """
@@ -96,7 +96,7 @@ class Inputs(NamedTuple):
     hosts: Hosts
     rank_lines: Sequence[RankLine] | None
     agent: kubernetes.FoundAgent | None
-    batch: schedulers.BatchAgent | None
+    batch: schedulers.BatchJob | None
     env_files: tuple[list[tuple[str, str]], ...]
     checkpoints: tuple[str, str | None] | None
 
@@ -113,7 +113,7 @@ def read_inputs(
         _hosts(settings, sections, mapping, lines, environ),
         lines,
         _operator_agent(settings, environ),
-        schedulers.find_agent(environ, _plain_text, lambda name: find_program(name, environ.get("PATH", "")) is not None),
+        schedulers.find_job(environ, _plain_text, lambda name: find_program(name, environ.get("PATH", "")) is not None),
         (
             _env_files(settings["env-file"], named=settings.layer("env-file") == Layer.COMMAND_LINE),
             *(_env_files(section.values("env-file"), named=True) for section in sections),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -15,6 +16,7 @@ from mpilaunch.cli.job.output import output_policy
 from mpilaunch.cli.job.ranks import MappedJob, map_job, placement_options
 from mpilaunch.defaults import START_IN_POD
 from mpilaunch.errors import UsageError
+from mpilaunch.hosts.schedulers import BatchJob
 from mpilaunch.job import servers
 from mpilaunch.job.environment.contracts import need_endpoints, need_rendezvous
 from mpilaunch.job.environment.templates import check_templates
@@ -97,7 +99,7 @@ def _spec(
             **settings.fields("insecure-host-keys", "namespace", "context", "connectors"),
         ),
         universe_size={"SYSTEM": slot_count, "INFINITE": None}.get(settings["universe-size"], settings["universe-size"]),
-        threads=_threads(settings),
+        threads=_threads(settings, inputs.batch, mapped),
         checkpoints=_checkpoints(inputs, settings),
         report_file=settings["report"],
         report_bindings=settings["report-bindings"] or ":report" in settings["bind-to"].lower(),
@@ -186,10 +188,17 @@ def _part(settings: Settings) -> tuple[Part | None, Settings]:
     return Part(rank, int(nnodes)), Settings({**settings.by_name, **changed})
 
 
-def _threads(settings: Settings) -> str:
-    """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it."""
+def _threads(settings: Settings, batch: BatchJob | None, mapped: MappedJob) -> str:
+    """Return the OpenMP threads of each rank: its CPUs where the user gives their number, else as the launcher does it.
+
+    The CPUs of a batch job's tasks count where the ranks take their places.
+    """
     cpus = cpus_of(settings["map-by"]) or (settings["cpus-per-rank"] if settings.layer("cpus-per-rank") else None)
     as_torchrun = settings["dialect"] in {"auto", *dialects.SEPARATE} - dialects.NO_THREADS
+    if cpus is None and as_torchrun and batch is not None and batch.cpus_per_task:
+        ranks = Counter(place.node for place in mapped.job_map.placements)
+        of_job = (node.name in batch.hosts and ranks[node.index] <= len(node.slots) for node in mapped.allocation.nodes)
+        cpus = batch.cpus_per_task if all(of_job) else None
     return str(cpus or ("auto" if as_torchrun else "none"))
 
 

@@ -28,7 +28,7 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
         allocation.HostDefaults(
             agent=settings["agent"],
             remote_agent=inherited.name if inherited else settings["remote-agent"],
-            scheduled=dict.fromkeys(batch.hosts, batch.name) if batch and batch.installed and is_free and together else {},
+            scheduled=dict.fromkeys(batch.hosts, batch.agent) if batch and batch.installed and is_free and together else {},
             per_node=mapping.per_node and mapping.per_node * programs,
             local_names=inputs.machine.names,
         ),
@@ -37,9 +37,9 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
     )
     if inherited and any(node.agent == inherited.name for node in nodes.nodes):
         nodes = nodes._replace(agent_source=inherited.source)
-    others = {node.name for node in nodes.nodes if not node.here and batch is not None and node.agent != batch.name}
+    others = {node.name for node in nodes.nodes if not node.here and batch is not None and node.agent != batch.agent}
     if batch is not None and together and batch.hosts & others:
-        nodes = nodes._replace(unused_agent=batch.name)
+        nodes = nodes._replace(unused_agent=batch.agent)
     if hosts.slot_map is not None:
         from mpilaunch.hosts import slot_map  # few jobs have one
 

@@ -13,6 +13,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
 from mpilaunch.hosts.schedulers import flux, grid_engine, lsf, pbs, slurm
 from mpilaunch.hosts.schedulers.reader import ReadText
+from mpilaunch.text import is_whole_number
 
 READERS = tuple(reader for module in (slurm, pbs, lsf, grid_engine, flux) for reader in module.READERS)
 
@@ -27,20 +28,22 @@ def discover(environ: Mapping[str, str], read_text: ReadText) -> tuple[list[Host
     return None
 
 
-class BatchAgent(NamedTuple):
-    """The agent by which a batch system reaches the hosts of a job from within it.
+class BatchJob(NamedTuple):
+    """The surrounding batch job, where the batch system has an agent that reaches its hosts from within it.
 
     Attributes:
-        installed: whether its command is here.
+        installed: whether the agent's command is here.
+        cpus_per_task: what the user asked for, None without.
     """
 
-    name: str
+    agent: str
     hosts: frozenset[str]
     installed: bool
+    cpus_per_task: int | None = None
 
 
-def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> BatchAgent | None:
-    """Return the agent of the surrounding batch job, None outside of one and where it has none."""
+def find_job(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> BatchJob | None:
+    """Return the surrounding batch job, None outside of one and where its batch system has no agent."""
     reader = next((reader for reader in READERS if environ.get(reader.variable) and environ.get(reader.job_variable)), None)
     if reader is None or not reader.agent:
         return None
@@ -48,4 +51,5 @@ def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Call
         hosts = frozenset(entry.name for entry in reader.read(environ, reader.variable, read_text))
     except UsageError:
         return None  # it is an error where these hosts are used, not where others are named
-    return BatchAgent(reader.agent, hosts, is_program(reader.command))
+    cpus = environ.get(reader.task_cpus, "")
+    return BatchJob(reader.agent, hosts, is_program(reader.command), int(cpus) if is_whole_number(cpus, 6) else None)

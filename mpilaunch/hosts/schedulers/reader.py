@@ -19,7 +19,7 @@ class Reader(NamedTuple):
     """One source of hosts: a variable with the hosts or the path of a file, and the variable with the job's id.
 
     `read` takes the environment, `variable` and a function that reads files; it raises UsageError. `agent` reaches the hosts
-    from within the job where `command` is installed.
+    from within the job where `command` is installed; `task_cpus` has the CPUs of each task.
     """
 
     variable: str
@@ -28,6 +28,7 @@ class Reader(NamedTuple):
     read: Callable[[Mapping[str, str], str, ReadText], list[HostEntry]]
     agent: str = ""
     command: str = ""
+    task_cpus: str = ""
 
 
 def number(text: str, variable: str) -> int:

@@ -82,11 +82,11 @@ def counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[in
 
 
 READERS = tuple(
-    Reader(variable, "Slurm", "SLURM_JOB_ID", read, agent="slurm", command="srun")
-    for variable, read in (
-        ("SLURM_HET_SIZE", _of_parts),
-        ("SLURM_JOB_NODELIST", _of_job),
-        ("SLURM_NODELIST", _of_job),
-        ("SLURM_JOB_NUM_NODES", _of_none),
+    Reader(variable, "Slurm", "SLURM_JOB_ID", read, agent="slurm", command="srun", task_cpus=cpus)
+    for variable, read, cpus in (
+        ("SLURM_HET_SIZE", _of_parts, ""),  # each part has its own
+        ("SLURM_JOB_NODELIST", _of_job, "SLURM_CPUS_PER_TASK"),
+        ("SLURM_NODELIST", _of_job, "SLURM_CPUS_PER_TASK"),
+        ("SLURM_JOB_NUM_NODES", _of_none, ""),
     )
 )

@@ -300,3 +300,20 @@ def test_what_is_said_of_independent_hosts_needs_them(words: str) -> None:
     with pytest.raises(UsageError, match=f"{words.split()[0]} needs --independent"):
         job(f"-H a {words}")
     assert job(f"-H a {words} --independent").independent
+
+
+@pytest.mark.parametrize(
+    ("words", "threads"),
+    [
+        ("", "4"),
+        ("-np 3", "4"),
+        ("--cpus-per-rank 2", "2"),
+        ("-np 6 --oversubscribe", "auto"),  # more ranks than tasks
+        ("-H other:2", "auto"),
+        ("--dialect openmpi", "none"),
+    ],
+)
+def test_ranks_have_the_cpus_of_the_tasks_of_a_slurm_job(words: str, threads: str) -> None:
+    of_job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_CPUS_PER_TASK": "4"}
+    assert job(words, **of_job).threads == threads
+    assert job(words, **{**of_job, "SLURM_CPUS_PER_TASK": ""}).threads in ("auto", "none", "2")
