@@ -66,7 +66,7 @@ help:
 	@echo 'make test-slow the tests that take long: failures, restarts, PyTorch and the real mpirun on hosts, fuzzing of PMI and of the wire, the oldest asyncssh, a part of test-mpi (as root, 15 min)'
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do to mpilaunch the failures that docs/failures.md compares (as root, 2 min)'
-	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 2 min)'
+	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 5 min; TABLE=all: 15)'
 	@echo 'make test-peers  ClusterShell'"'"'s own tests of its worker pdsh, over mpilaunch and over the real pdsh (as root on Debian, 2 min)'
 	@echo 'make test-chaos  random jobs with random faults, others at each run, for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
@@ -130,9 +130,9 @@ test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(M
 	$(BIN)/python -m pytest -m 'slow and alone' $(FLAGS) $(OR_NONE)
 	$(ASYNCSSH_VENV)/bin/python -m pytest $(PARALLEL) tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
 
-test-slurm: $(VENV)/.test
+test-slurm: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(SLURM_NEED))
-	$(BIN)/python -m pytest tests/slurm $(FLAGS)
+	TABLE=$(TABLE) $(BIN)/python -m pytest tests/slurm $(FLAGS)
 
 test-peers: $(VENV)/.test $(PEERS)/made
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))

@@ -127,7 +127,7 @@ def test_a_node_whose_connection_is_lost_is_named_and_leaves_nothing(agent: str,
         os.kill(one, signal.SIGKILL)
         done = finish(process)
     assert done.code == ExitCode.NODE_LOST
-    assert "its connection back to the head was lost" in done.words
+    assert "its connection was lost: the agent's process was killed by signal 9" in done.words
     wait_until(lambda: not os.listdir(files), "the daemon whose guard was killed has removed its files")
 
 

@@ -86,7 +86,7 @@ REFUSED = "srun: error: Unable to create step for job 3: Requested node configur
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (f"srun: x\n{CANCELLED}\nsrun: error: n01: task 0: Killed\n", (CANCELLED, True)),
+        (f"srun: x\n{CANCELLED}\nsrun: error: n01: task 0: Killed\n", (CANCELLED[23:-4], True)),
         ("srun: error: Unable to confirm allocation for job 9: Invalid job id specified\nsrun: Check SLURM_JOB_ID\n",
          ("srun: error: Unable to confirm allocation for job 9: Invalid job id specified", True)),
         (f"{REFUSED}\n", (REFUSED, False)),

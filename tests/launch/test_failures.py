@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -263,3 +264,15 @@ def test_a_full_disk_under_the_files_is_told_once_and_the_job_goes_on(small_disk
 
 def test_prlimit_is_there() -> None:
     assert shutil.which("prlimit"), "apt-get install util-linux"
+
+
+def test_a_rank_that_dies_of_a_signal_to_the_whole_job_is_no_failure(tmp_path: Path) -> None:
+    program = "echo $$ > pid-$RANK; [ $RANK = 0 ] && exec sleep 60; trap '' TERM; echo up; sleep 0.7"
+    with launching("-np", "2", *sh(program), cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        (rank,) = wait_for_files(tmp_path / "pid-0")
+        os.kill(int(rank), signal.SIGTERM)  # the order in which a batch system happens to signal them
+        time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        done = finish(process)
+    assert done.code == 143 and "error[preempted]: SIGTERM to mpilaunch" in done.words and "rank-failed" not in done.words

@@ -1,8 +1,8 @@
-"""A real Slurm on one machine: munged, slurmctld and slurmd in namespaces of their own, from `with` to its end.
+"""A real Slurm of two nodes: munged, slurmctld and slurmd in namespaces of their own, from `with` to its end.
 
-The machine has its own host name, network, processes, /tmp and /dev/shm, and nothing of it is bound to a name: all of it
-ends with its first process, which ends when its stdin does. Files of this machine are the same in there; what a test and a job
-share is below `Slurm.shared`. Jobs run as root, since only root can read every checkout.
+The nodes have their own host names, networks, /tmp and /dev/shm, and nothing of them is bound to a name: all of it ends with
+its first process, which ends when its stdin does. There is no sshd. Files of this machine are the same in there; what a test
+and a job share is below `Slurm.shared`. Jobs run as root, since only root can read every checkout.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from mpilaunch.daemon.ranks.reaper import process_file
 from tests.support.launching import wait_until
 from tests.support.paths import ROOT
 from tests.support.requirements import PATH, require
 
-NODE, ADDRESS = "n01", "10.87.0.1"
-SECOND = "n02"
-"""Another node of Slurm, with a slurmd of its own; it is the same machine."""
+NODE, SECOND = "n01", "n02"
+ADDRESSES = {NODE: "10.87.0.1", SECOND: "10.87.0.2"}
+GPUS = 2
+"""GPUs of each node, as far as Slurm knows: their device files are others."""
 KILL_WAIT = 10
 """Seconds from the SIGTERM that Slurm sends to its SIGKILL."""
 START_SECONDS = 40.0
@@ -43,7 +46,7 @@ OF_SLURM = ("munged", "slurmctld", "slurmd", "slurmscriptd", "bash")
 
 CONF = """\
 ClusterName=tests
-SlurmctldHost={node}({address})
+SlurmctldHost={node}({addresses[n01]})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -65,34 +68,56 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=2
 KillWait={kill_wait}
-NodeName={node} NodeAddr={address} Port=6818 CPUs=8 State=UNKNOWN
-NodeName={second} NodeHostname={node} NodeAddr={address} Port=6819 CPUs=8 State=UNKNOWN
+GresTypes=gpu
+NodeName={node} NodeAddr={addresses[n01]} CPUs=8 Gres=gpu:{gpus} State=UNKNOWN
+NodeName={second} NodeAddr={addresses[n02]} CPUs=8 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
 PartitionName=both Nodes=ALL MaxTime=INFINITE State=UP
 """
 
+SYSFS = r"""
+show_interfaces() {  # of this machine, where UCX looks for them; the rest of /sys stays, since slurmd wants its control groups
+    mkdir "$STATE/sys-$1"
+    mount -t sysfs -o ro sysfs "$STATE/sys-$1"
+    for folder in class/net devices/virtual/net; do mount --bind "$STATE/sys-$1/$folder" "/sys/$folder"; done
+}
+"""
 FIRST = r"""
 hostname "$NODE"
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount --bind "$STATE/hosts" /etc/hosts
+show_interfaces "$NODE"
 ip link set lo up
 # Slurm looks up addresses only of families that an interface beside the loopback has.
 ip link add eth0 type veth peer name eth1
 ip addr add "$ADDRESS/24" dev eth0
-ip link set eth1 up
+unshare --net --uts --ipc --mount bash -ec "$SECOND_MACHINE" </dev/null &
+while [ "$(readlink /proc/$!/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
+ip link set eth1 netns $!
 ip link set eth0 up
 munged --foreground --force --key-file="$STATE/munge.key" --socket="$STATE/munge.socket" --pid-file="$STATE/munge.pid" \
     --log-file="$STATE/munge.log" --seed-file="$STATE/munge.seed" </dev/null &
 slurmctld -D -f "$SLURM_CONF" </dev/null &
 slurmd -D -f "$SLURM_CONF" -N "$NODE" </dev/null &
-slurmd -D -f "$SLURM_CONF" -N "$SECOND" </dev/null &
 read -r _
+"""
+SECOND_MACHINE = r"""
+hostname "$SECOND"
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+cat /proc/sys/kernel/random/uuid >"$STATE/boot"  # by which UCX knows a machine
+mount --bind "$STATE/boot" /proc/sys/kernel/random/boot_id
+show_interfaces "$SECOND"
+ip link set lo up
+until ip link set eth1 up 2>/dev/null; do sleep 0.02; done
+ip addr add "$SECOND_ADDRESS/24" dev eth1
+exec slurmd -D -f "$SLURM_CONF" -N "$SECOND"
 """
 
 
 class Slurm:
-    """A cluster of one node, and of a second one in the partition `both`.
+    """A cluster of two nodes; the partition `both` has the second one too.
 
     Attributes:
         shared: a directory that the test and its jobs see at the same path.
@@ -120,9 +145,14 @@ class Slurm:
         for folder in (self.shared, *(self._state / name for name in ("slurmctld", f"slurmd-{NODE}", f"slurmd-{SECOND}"))):
             folder.mkdir()
         conf = self._state / "slurm.conf"
-        conf.write_text(CONF.format(node=NODE, second=SECOND, address=ADDRESS, state=self._state, kill_wait=KILL_WAIT))
+        more = {"node": NODE, "second": SECOND, "addresses": ADDRESSES, "gpus": GPUS}
+        conf.write_text(CONF.format(state=self._state, kill_wait=KILL_WAIT, **more))
         (self._state / "cgroup.conf").write_text("CgroupAutomount=no\n")
-        (self._state / "hosts").write_text(f"127.0.0.1 localhost\n{ADDRESS} {NODE}\n")
+        (self._state / "gres.conf").write_text(f"Name=gpu File={self._state}/nvidia[0-{GPUS - 1}]\n")
+        for number in range(GPUS):
+            os.mknod(self._state / f"nvidia{number}", 0o600 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+        lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in ADDRESSES.items())]
+        (self._state / "hosts").write_text("\n".join([*lines, ""]))
         (self._state / "munge.key").write_bytes(os.urandom(128))
         (self._state / "munge.key").chmod(0o400)
         self._environment = {
@@ -131,12 +161,14 @@ class Slurm:
             "STATE": str(self._state),
             "NODE": NODE,
             "SECOND": SECOND,
-            "ADDRESS": ADDRESS,
+            "SECOND_MACHINE": SYSFS + SECOND_MACHINE,
+            "ADDRESS": ADDRESSES[NODE],
+            "SECOND_ADDRESS": ADDRESSES[SECOND],
         }
         argv = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with (self._state / "start.log").open("w") as log:
             self._first = subprocess.Popen(
-                [*argv, "bash", "-ec", FIRST], stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environment
+                [*argv, "bash", "-ec", SYSFS + FIRST], stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environment
             )
         idle = ("sinfo", "--noheader", "--states=idle", "--Node", "--format=%N")
         try:
@@ -145,13 +177,13 @@ class Slurm:
             logs = [f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in sorted(self._state.glob("*.log"))]
             raise RuntimeError("\n".join(["Slurm does not come up", *logs])) from error
 
-    def run(self, *argv: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command on the node, past Slurm."""
+    def run(self, *argv: str, env: Mapping[str, str] | None = None, node: str = NODE) -> subprocess.CompletedProcess[str]:
+        """Run a command on a node, past Slurm."""
         try:
-            first = self._pid_one()
-        except (OSError, IndexError):
+            target = self._pid_one() if node == NODE else self._slurmd(node)
+        except (OSError, IndexError, StopIteration):
             return subprocess.CompletedProcess(argv, 1, "", "the node has not started")
-        enter = ["nsenter", f"--target={first}", "--net", "--uts", "--ipc", "--mount", "--pid", f"--wd={self.shared}", "--"]
+        enter = ["nsenter", f"--target={target}", "--net", "--uts", "--ipc", "--mount", "--pid", f"--wd={self.shared}", "--"]
         environment = {**self._environment, **(env or {})}
         return subprocess.run(
             [*enter, *argv], env=environment, capture_output=True, text=True, timeout=COMMAND_SECONDS, stdin=subprocess.DEVNULL
@@ -198,6 +230,11 @@ class Slurm:
                     if not set(OF_SLURM) & {os.path.basename(argv[0]), argv[0].strip(" :")}:
                         found[int(entry)] = " ".join(argv)
         return found
+
+    def _slurmd(self, node: str) -> int:
+        words = f"slurmd\0-D\0-f\0{self._state}/slurm.conf\0-N\0{node}\0".encode()
+        processes = map(int, filter(str.isdigit, os.listdir("/proc")))
+        return next(pid for pid in processes if process_file(pid, "cmdline") == words)
 
     def _output(self, job: str) -> Path:
         return self.shared / f"job-{job}.out"

@@ -88,3 +88,31 @@ def test_salloc_s_shell_is_no_node_of_the_job(slurm: Slurm) -> None:
     program = (sys.executable, "-m", "mpilaunch", "sh", "-c", "echo $RANK")
     done = slurm.run("env", f"PYTHONPATH={PYTHON_PATH}", *allocated, *program)
     assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["0", "1"], "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        (("--gres=gpu:1",), {"0": "0", "2": "0"}),
+        (("--gpus-per-task=1",), {"0": "0,1", "2": "0,1"}),
+        (("--gpus=3",), {"0": "0,1", "2": "0"}),
+        ((), {"0": "", "2": ""}),
+    ],
+    ids=["per-node", "per-task", "in-total", "none"],
+)
+def test_ranks_see_the_gpus_that_were_granted_on_their_node(slurm: Slurm, asked: tuple[str, ...], seen: dict[str, str]) -> None:
+    program = ("sh", "-c", 'echo "$RANK=$CUDA_VISIBLE_DEVICES"')
+    found = dict(line.split("=") for line in ended(slurm, command(*program), *BOTH, *asked))
+    assert {rank: found[rank] for rank in seen} == seen and len(found) == 4
+
+
+def test_ranks_have_the_variables_of_the_job_and_none_of_a_step(slurm: Slurm) -> None:
+    nodes = "$(scontrol show hostnames $SLURM_JOB_NODELIST)"
+    text = f"echo $RANK {nodes} $SLURM_SUBMIT_DIR; env | grep -E '^SLURM_(STEP|PROCID|NTASKS)'; true"
+    assert ended(slurm, command("sh", "-c", text)) == [f"{rank} {NODE} {SECOND} {slurm.shared}" for rank in range(4)]
+
+
+def test_a_heterogeneous_job_runs_on_the_nodes_of_all_its_parts(slurm: Slurm) -> None:
+    first, second = (("--partition=both", f"--nodelist={node}") for node in (NODE, SECOND))
+    lines = ended(slurm, command("sh", "-c", "echo $RANK $(hostname)"), *first, "--ntasks=1", ":", *second, "--ntasks=2")
+    assert lines == ["0 n01", "1 n02", "2 n02"]

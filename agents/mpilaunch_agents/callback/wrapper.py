@@ -36,6 +36,8 @@ from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET
 
 MAX_ADDRESSES = 8
 """Maximum number of the head's addresses that a node tries."""
+REASON_SECONDS = 0.6
+"""Seconds for the other agent's command to end, and to say why, after its node's connection was lost."""
 MAX_FROM_NODE = 1 << 20
 """Maximum bytes of data in a frame from a node, which sends what one read of a pipe gives."""
 GREETING = HEADER.pack(SECRET, 64)
@@ -165,6 +167,7 @@ class _CallbackChannel:
         self._inner: Channel | None = None
         self._connection: _NodeConnection | None = None
         self._unsent: list[bytes] = []
+        self._lost: ChannelEnd | None = None
         self._ended = False
 
     def opened(self, inner: Channel) -> None:
@@ -182,7 +185,16 @@ class _CallbackChannel:
         self._release_inner()
 
     def ended(self, end: ChannelEnd) -> None:
-        """Called when the daemon or its connection has ended."""
+        """Called when the daemon or its connection has ended; where that was lost, the other agent may know why."""
+        if self._lost is not None or self._ended:
+            return
+        if end.exit_code is None and self._inner is not None and not self._outlived:
+            self._lost = end
+            asyncio.get_running_loop().call_later(REASON_SECONDS, self._close, end)
+        else:
+            self._close(end)
+
+    def _close(self, end: ChannelEnd) -> None:
         if not self._ended:
             self._ended = True
             if self._inner is not None:
@@ -238,10 +250,12 @@ class _CallbackChannel:
         """Ignored, as `pause_writing`."""
 
     def closed(self, end: ChannelEnd) -> None:
-        """End the channel unless the node has connected."""
+        """End the channel unless the node is connected."""
         if self._connection is None:
             self._forget()
-            self.ended(end._replace(cause="head-unreachable") if end.exit_code == CANNOT_CONNECT else end)
+            self._close(end._replace(cause="head-unreachable") if end.exit_code == CANNOT_CONNECT else end)
+        elif self._lost is not None:
+            self._close(self._lost._replace(error=end.error or self._lost.error, cause=end.cause))
 
 
 @lru_cache(None)

@@ -121,12 +121,20 @@ def task_end(line: str) -> TaskEnd | None:
     return TaskEnd(tuple(tasks), int(code) if words.startswith(_EXITED) and _is_number(code) else None)
 
 
+def said_by_slurm(line: str) -> str:
+    """Return a line of a task's output if it is of Slurm's daemon on its node, and tells of the step's end; "" otherwise."""
+    return f"{line}\n" if line.startswith("slurmstepd-") and any(words in line for words in LOST) else ""
+
+
 def reason(stderr: str) -> tuple[str, bool]:
     """Return why a step has ended, "" if srun does not tell, and whether Slurm has ended it or its job."""
     lines = [line.strip() for line in stderr.splitlines()]
     lost = [line for line in lines if any(words in line for words in LOST)]
     told = lost or [line for line in lines if line.startswith(_LAST_WORDS) and task_end(line) is None]
-    return (told[-1], bool(lost)) if told else ("", False)
+    if not told:
+        return "", False
+    _, marked, words = told[-1].partition("*** ")
+    return (words.removesuffix(" ***") if marked else told[-1]), bool(lost)
 
 
 def _is_number(text: str) -> bool:

@@ -235,16 +235,16 @@ class _Step:
         *lines, self._buffers[stream] = (self._buffers[stream] + data).split(b"\n")
         for line in lines:
             task, words = srun.labelled(line)
+            text = words.decode("utf-8", "replace")
             if task is not None and task < len(self._shares):
                 self._tell(self._shares[task], words)
+                self._words += srun.said_by_slurm(text)
                 continue
-            text = words.decode("utf-8", "replace")
             self._words = (self._words + text + "\n")[-MOST_WORDS:]
             if end := srun.task_end(text):
                 for number in end.tasks:
                     if number < len(self._shares):
-                        later = ChannelEnd(end.code, "" if end.code is not None else text)
-                        asyncio.get_running_loop().call_later(WORDS_SECONDS, self._shares[number].end, later)
+                        asyncio.get_running_loop().call_later(WORDS_SECONDS, self._end, self._shares[number], end.code, text)
                 continue
             for share in self._shares:
                 self._tell(share, words)
@@ -252,6 +252,11 @@ class _Step:
     def _tell(self, share: _Share, line: bytes) -> None:
         if not share.ended:
             share.events.stderr_received(line + b"\n")
+
+    def _end(self, share: _Share, code: int | None, text: str) -> None:
+        """End a share some time after srun has told of the end of its task, in which more may have been said."""
+        told, lost = srun.reason(self._words)
+        share.end(ChannelEnd(code, told if lost else "" if code is not None else text, "job-ended" if lost else ""))
 
     def _end_all(self, end: ChannelEnd) -> None:
         for share in self._shares:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -25,6 +26,8 @@ from mpilaunch.job.verdict import Verdict
 OVERDUE = 5.0
 """Seconds after the grace time in which a node must finish; then its link is cut and it counts as lost."""
 OVERDUE_REASON = "its daemon did not end the ranks in time"
+SHARED_SECONDS = 1.0
+"""Seconds between a rank's death by SIGTERM and a SIGTERM to mpilaunch or a daemon that were sent together."""
 LEFT_IN_PIPES = 2 << 20
 """Bytes of output that an ended rank may have left: two pipes of the largest size that an unprivileged process can set."""
 
@@ -85,6 +88,8 @@ class Stop:
             shared: the sender of the first signal may have sent it to the ranks too.
         """
         self._asked = True
+        if shared and self.begun and self.outcome is None and self._was_first():
+            self.outcome = outcome
         if self.leaving:
             if not self.begun:
                 self.outcome = outcome
@@ -93,6 +98,11 @@ class Stop:
             self.begin(outcome, signals, shared=shared)
         elif again:
             self._send(signals, shared)
+
+    def _was_first(self) -> bool:
+        """Return whether the job ends because SIGTERM, which all of its processes get, has ended a rank a moment ago."""
+        first = self._state.first_failure()
+        return first is not None and first.signal == signal.SIGTERM and time.monotonic() - first.clock < SHARED_SECONDS
 
     def quit(self, outcome: Verdict) -> None:
         """Stop at once: cut every node that has not finished."""
