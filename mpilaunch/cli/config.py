@@ -28,7 +28,7 @@ FOREIGN_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_", "HYDRA_", "I_MPI_", "MPIEXEC_")
 """Prefixes of the variables of other launchers."""
 NOT_OPTIONS = frozenset({
     *("RANK", "SIZE", "LOCAL_RANK", "NODE_RANK", "JOB_ID", "RESTART_COUNT", "RESTART_DIR", "CHECKPOINT_DIR"),
-    *("DEBUG", "KUBECTL", "VERSION", "HELP"),
+    *("DEBUG", "KUBECTL", "VERSION", "HELP", "ALLOCATED"),
     *("HOME", "ROOT", "DIR", "BIN", "LIB"),
 })
 """Variables MPILAUNCH_* that set no option: those of ranks and tools, and those of environment modules."""

@@ -188,6 +188,8 @@ OPTIONS = (
         f"how to run commands on nodes: {', '.join(LISTED)}, or a template such as 'tsh ssh {{host}} {{command}}'", AGENTS,
         basic="ssh, openssh, kubectl, slurm, local, or a template"),
     Option(REACH, "--remote-agent", "AGENT", "the agent for all nodes except this machine", AGENTS, default="ssh"),
+    Option(REACH, "--slurm", "REQUEST",
+        "outside a job of Slurm, ask for one, such as nodes=4,gpus=8,time=1h, and give it back at the end"),
     Option(REACH, "--namespace", "NAME", "namespace of the pods; without it that of the context, or of this pod"),
     Option(REACH, "--container", "NAME", "container of the pods; without it their default"),
     Option(REACH, "--context", "NAME", "context of the kubeconfig"),

@@ -33,7 +33,7 @@ USERS_FILES = {
     "fsdp.yaml": "distributed_type: FSDP\nnum_processes: 2\n",
 }
 SLURM_OF_TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "4(x2)"}
-"""For the examples of srun and flux, which belong into a batch job."""
+"""For the examples of srun, flux and --slurm, which belong into a batch job or act there."""
 
 
 @pytest.mark.parametrize("example", EXAMPLES_OF_PAGES)
@@ -46,7 +46,7 @@ def test_the_examples_of_the_pages_are_right(example: str, tmp_path: Path) -> No
     dialect = [] if name == "mpilaunch" else ["--dialect", LAUNCHERS.get(name, name)]
     words = shlex.join([*MPILAUNCH, "--dry-run", *dialect])
     line = f"{variables}{words} {re.split(' [|&] ', rest)[0]}"
-    batch = SLURM_OF_TWO if re.search("srun|flux", example) else {}
+    batch = SLURM_OF_TWO if re.search("srun|flux|--slurm", example) else {}
     done = subprocess.run(
         ["bash", "-c", line], cwd=tmp_path, env=environment(batch), capture_output=True, text=True, timeout=60, check=False
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import subprocess
 import sys
 import time
 
@@ -116,3 +119,35 @@ def test_a_heterogeneous_job_runs_on_the_nodes_of_all_its_parts(slurm: Slurm) ->
     first, second = (("--partition=both", f"--nodelist={node}") for node in (NODE, SECOND))
     lines = ended(slurm, command("sh", "-c", "echo $RANK $(hostname)"), *first, "--ntasks=1", ":", *second, "--ntasks=2")
     assert lines == ["0 n01", "1 n02", "2 n02"]
+
+
+ASKS = ("--slurm", "nodes=2,ranks=4,partition=both,time=5m")
+
+
+def at_login(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run mpilaunch outside of any job."""
+    return slurm.run("env", f"PYTHONPATH={PYTHON_PATH}", "HOME=/root", sys.executable, "-m", "mpilaunch", *words)
+
+
+def test_nodes_are_asked_for_and_given_back(slurm: Slurm) -> None:
+    done = at_login(slurm, *ASKS, "sh", "-c", "echo $RANK $(hostname); exit $RANK")
+    assert done.returncode in (1, 2, 3) and f"0 {NODE}" in done.stdout.splitlines()
+    assert "salloc: Granted job allocation" in done.stderr and "error[rank-failed]" in done.stderr
+    assert not slurm.queued()
+
+
+def test_a_request_that_slurm_refuses_is_told_and_starts_nothing(slurm: Slurm) -> None:
+    done = at_login(slurm, "--slurm", "nodes=2,partition=nope", "true")
+    assert done.returncode != 0 and "salloc: error: invalid partition specified: nope" in done.stderr and not slurm.queued()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
+def test_an_end_of_salloc_gives_the_nodes_back(slurm: Slurm, number: int) -> None:
+    output = slurm.shared / "asked.out"
+    program = shlex.join([sys.executable, "-m", "mpilaunch", *ASKS, "sh", "-c", "echo up; exec sleep 600"])
+    slurm.run("sh", "-c", f"PYTHONPATH={PYTHON_PATH} HOME=/root setsid {program} >{output} 2>&1 </dev/null &")
+    wait_until(lambda: output.read_text().count("up\n") == 4, f"the ranks run: {output.read_text()}", SECONDS)
+    (asking,) = (pid for pid, words in slurm.processes().items() if words.split(None, 1)[0].endswith("/salloc"))
+    os.kill(asking, number)
+    wait_until(lambda: not slurm.queued() and not slurm.processes(), "the nodes are free", SECONDS)
+    assert "error[preempted]: SIGTERM to " in output.read_text()

@@ -18,7 +18,7 @@ from mpilaunch.cli.types import Option
 from mpilaunch.cli.verbs.error_report import ErrorReport
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.nodeset import Span, parse_numbers, ranges_of
-from mpilaunch.job.settings import Section, Settings
+from mpilaunch.job.settings import Layer, Section, Settings
 
 if TYPE_CHECKING:
     import click
@@ -86,7 +86,7 @@ def refuse_program(request: Request, verb: str, hint: str | None = None) -> None
     """Raise UsageError if the command line of a verb that runs no program has one, or an option that only shows a plan."""
     if program := request.sections[0].program:
         raise UsageError("option-conflict", f"mpilaunch {verb} runs no program, but was given '{program[0]}'", hint=hint)
-    for name in ("dry-run", "show-env"):
-        if request.settings[name] not in (None, False):
+    for name in ("dry-run", "show-env", "slurm"):
+        if request.settings[name] not in (None, False) and request.settings.layer(name) == Layer.COMMAND_LINE:
             raise UsageError("option-conflict", f"mpilaunch {verb} and --{name} cannot be used together")
 

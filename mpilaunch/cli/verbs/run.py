@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from mpilaunch.cli.advice import mistakes
 from mpilaunch.cli.console import print_result
 from mpilaunch.cli.verbs import Request
 from mpilaunch.errors import LaunchError, UsageError
-from mpilaunch.text import numbered_ranks, printable
+from mpilaunch.text import numbered_ranks, printable, shell_line
 
 if TYPE_CHECKING:
     from mpilaunch.agent import PrestartedAgent
@@ -35,6 +36,20 @@ def main(request: Request) -> int:
         return print_result(settings_as_text(settings, [section.settings for section in request.sections]))
     if not request.sections[0].program:
         raise UsageError("no-program", "no program to run", hint="add the program after the options: mpilaunch -np 4 train.py")
+    if settings["slurm"] is not None:
+        from mpilaunch.cli.job import salloc
+
+        if argv := salloc.command(settings, request.environ, sys.argv):
+            if settings["dry-run"]:
+                return print_result(shell_line(argv))
+            salloc.replace_by(argv)
+        with salloc.given_back(request.environ):
+            return _start(request)
+    return _start(request)
+
+
+def _start(request: Request) -> int:
+    settings = request.settings
     if settings["show-env"] is not None or settings["dry-run"]:
         return show_plan(_make(request), settings)
     from mpilaunch.head.begin import local_agent
