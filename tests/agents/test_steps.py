@@ -61,17 +61,17 @@ def _srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
-def made() -> Agent:
-    return load("slurm", AgentOptions(call_back=("slurm",)))
-
-
 class TestSteps(AgentConformance):
     node = Node(0, "n01", (), "slurm")
     unreachable = Node(1, "unknown", (), "slurm")
     python = sys.executable
 
+    @pytest.fixture(autouse=True)
+    def _machine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = tmp_path, monkeypatch
+
     def make_agent(self) -> Agent:
-        return made()
+        return load("slurm", AgentOptions(call_back=("slurm",)))
 
     @with_agent
     async def test_nodes_that_are_opened_together_share_a_step(self, agent: Agent) -> None:
@@ -84,12 +84,7 @@ class TestSteps(AgentConformance):
             assert each.stdout.decode() == f"{node.name}\n"
             channel.write(b"\n")
         assert [(await each.ended()).exit_code for each in seen] == [0] * 5
-        folder = Path(find_program("srun", str(self.folder)) or "").parent
-        assert (folder / "steps").read_text() == "n00 n01 n02 n03 n04\n"
-
-    @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> None:
-        self.folder = tmp_path
+        assert (self.folder / "steps").read_text() == "n00 n01 n02 n03 n04\n"
 
     @with_agent
     async def test_a_node_whose_task_fails_is_told_while_the_others_run(self, agent: Agent) -> None:
@@ -125,10 +120,6 @@ class TestSteps(AgentConformance):
         await agent.open(self.node, [sys.executable, "-c", code], seen)
         await seen.until(lambda: seen.stdout == b"up\n", "it runs")
         await agent.close()
-
-    @pytest.fixture(autouse=True)
-    def _patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.patch = monkeypatch
 
 
 def test_a_job_runs_by_steps(tmp_path: Path) -> None:

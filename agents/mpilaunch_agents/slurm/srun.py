@@ -21,21 +21,21 @@ FLAGS = (
 """Neither -c nor --exact, which would confine a daemon and its ranks to one CPU."""
 KEPT = (
     *("SLURM_CONF", "SLURM_CLUSTER", "SLURM_JWT", "SLURM_JOBID", "SLURM_JOB_", "SLURM_ARRAY_", "SLURM_SUBMIT_"),
-    *("SLURM_HET_", "SLURM_RESTART_COUNT", "SLURM_TOPOLOGY_", "SLURM_TASKS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURMD_"),
+    *("SLURM_HET_", "SLURM_RESTART_COUNT", "SLURM_TOPOLOGY_", "SLURM_TASKS_PER_NODE", "SLURM_GPUS_ON_NODE"),
 )
 """How the names begin of Slurm's variables that set no option of srun: those of the job."""
 OF_MANY = ("--input=all", "--label")
 OF_ONE = ("--unbuffered",)
 """Further options of a step whose stdin is for all its nodes, and of one whose task talks over srun: Slurm would hold back what
 is no whole line."""
-OF_STEPS = ("SLURM_", "SRUN_", "SLURMD_")
+OF_STEPS = ("SLURM_", "SRUN_")
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]{1,64})?:(\d{1,5})(?=[,(]|$)")
 _LABELLED = re.compile(rb"(\d{1,7}): ?")
 _ERROR = "srun: error: "
 _EXITED = "Exited with exit code "
 _LAST_WORDS = ("srun: error: ", "slurmstepd: error: ")
-LOST = ("CANCELLED AT ", "oom_kill", "oom-kill", "Invalid job id", "already completing or completed", "has been revoked")
+LOST = ("CANCELLED AT ", "Invalid job id", "already completing or completed", "has been revoked")
 """Words of messages that say that Slurm has ended a step or its job."""
 
 
@@ -73,10 +73,8 @@ def gpus_by_node(job: str) -> dict[str, Gpus]:
             if not words.get("Nodes") or "CPU_IDs" not in words:
                 continue
             count = sum(int(number) for number in _GPUS.findall(words.get("GRES", "")))
-            for host in parse_host_list(words["Nodes"], "scontrol"):
-                found[host.name] = Gpus(
-                    f"--{'gpus' if alone else 'gres'}={'' if alone else 'gpu:'}{count}" if count else "", alone
-                )
+            option = (f"--gpus={count}" if alone else f"--gres=gpu:{count}") if count else ""
+            found |= {host.name: Gpus(option, alone) for host in parse_host_list(words["Nodes"], "scontrol")}
     return found
 
 

@@ -33,8 +33,8 @@ CANCEL_SECONDS = 2.0
 """Seconds that srun then has; longer would hold up the end of mpilaunch."""
 WORDS_SECONDS = 0.3
 """Seconds from srun's report of a task's end to the last words of the task."""
-MOST_WORDS = 4096
-"""Bytes of srun's own last words that are kept."""
+MOST_WORDS, LONGEST_LINE = 4096, 1 << 16
+"""Characters of srun's own last words, and bytes of a line of a task, that are kept."""
 
 
 class SlurmAgent(ProcessAgent):
@@ -232,15 +232,16 @@ class _Step:
         self._end_all(ChannelEnd(end.exit_code, error, cause))
 
     def _take(self, stream: str, data: bytes) -> None:
-        *lines, self._buffers[stream] = (self._buffers[stream] + data).split(b"\n")
+        *lines, rest = (self._buffers[stream] + data).split(b"\n")
+        self._buffers[stream] = rest[-LONGEST_LINE:]
         for line in lines:
             task, words = srun.labelled(line)
             text = words.decode("utf-8", "replace")
             if task is not None and task < len(self._shares):
                 self._tell(self._shares[task], words)
-                self._words += srun.said_by_slurm(text)
+                self._keep(srun.said_by_slurm(text))
                 continue
-            self._words = (self._words + text + "\n")[-MOST_WORDS:]
+            self._keep(text + "\n")
             if end := srun.task_end(text):
                 for number in end.tasks:
                     if number < len(self._shares):
@@ -248,6 +249,9 @@ class _Step:
                 continue
             for share in self._shares:
                 self._tell(share, words)
+
+    def _keep(self, words: str) -> None:
+        self._words = (self._words + words)[-MOST_WORDS:]
 
     def _tell(self, share: _Share, line: bytes) -> None:
         if not share.ended:
