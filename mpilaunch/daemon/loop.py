@@ -213,7 +213,7 @@ class Daemon:
 
     def _observe(self, message: dict[str, Any]) -> None:
         looks = self._processes.observations(self._poller, self._session.send)
-        looks.begin(self._processes.ranks, ask_nccl=message.get("nccl") is True)
+        looks.begin(self._processes.ranks, self._wireup.fenced, ask_nccl=message.get("nccl") is True)
 
     def _backtrace(self, message: dict[str, Any]) -> None:
         pids = {rank: pid for pid, rank in self._processes.ranks.items()}

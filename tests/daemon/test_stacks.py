@@ -118,11 +118,12 @@ def test_a_read_that_does_not_end_delays_the_look_but_not_the_loop(monkeypatch: 
     with subprocess.Popen(["sleep", "60"]) as process:
         for _ in range(2):
             sent.clear()
-            looks.begin({process.pid: 3}, ask_nccl=False)
+            looks.begin({process.pid: 3}, lambda: [3], ask_nccl=False)
             while not sent:
                 time.sleep(timers.seconds_left() or 0)
                 timers.run()
             assert [message["type"] for message in sent] == ["observed"] and sent[0]["ranks"][0][:2] == [3, process.pid]
+            assert sent[0]["fenced"] == [3]
         assert [thread.name for thread in threading.enumerate()].count("stacks") == 1, "no second one waits"
         assert looks.unread([process.pid]) == [process.pid]
         blocked.set()

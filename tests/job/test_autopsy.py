@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpilaunch.job.hangs.autopsy import MOST_LINES, Observed, autopsy
+from mpilaunch.job.hangs.autopsy import FENCED, MOST_LINES, Observed, autopsy
 
 REDUCES = "all_reduce (train.py:88)"
 HOSTS = {rank: f"node{rank // 2 + 1:02}" for rank in range(64)}
@@ -50,4 +50,12 @@ def test_a_line_of_code_says_more_than_the_kernel() -> None:
     assert autopsy(observed, HOSTS, ()) == [
         "rank 7 on node04: running, seen in load_batch (data.py:31), no output for 9 s",
         "ranks 0-6 on node[01-04]: in all_reduce (train.py:88), no output for 9 s",
+    ]
+
+
+def test_ranks_in_a_fence_are_told_from_the_one_that_is_missing_in_it() -> None:
+    observed = [Observed(rank, "R", 1.0, "", 9.0, fenced=True) for rank in (0, 1, 3)] + [Observed(2, "S", 0.0, "", 9.0)]
+    assert autopsy(observed, HOSTS, ()) == [
+        "rank 2 on node02: idle, waits, no output for 9 s",
+        f"ranks 0-1,3 on node[01-02]: busy on a CPU{FENCED}, no output for 9 s",
     ]

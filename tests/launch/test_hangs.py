@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from mpilaunch.daemon.ranks.reaper import process_file
+from mpilaunch.job.hangs.autopsy import FENCED
 from tests.support.failures import LIMITS, SIGNALS, proves
 from tests.support.hosts import Hosts
 from tests.support.launching import (
@@ -257,6 +258,27 @@ def test_a_rank_that_is_late_to_a_collective_of_mpi_is_told_by_its_line_of_c(tmp
         (tmp_path / "go").touch()
         done = finish(process)
     assert (done.code, done.lines, done.err) == (0, ["sum 3"] * 3, b"")
+
+
+@pytest.mark.needs("mpicc.mpich", "mpicc.openmpi", "libpmix.so.2")
+@pytest.mark.parametrize("family", ["openmpi", "mpich"])
+def test_a_rank_that_is_late_to_mpi_init_is_told_from_those_that_wait_there(tmp_path: Path, family: str) -> None:
+    late = """int rank, sum;
+    if (*getenv("RANK") == '2') puts("begins"), fflush(stdout), load_batch();"""
+    (tmp_path / "late.c").write_text("#include <stdlib.h>\n" + LATE.replace("int rank, sum;", late))
+    subprocess.run([f"mpicc.{family}", "-o", "late", "late.c"], cwd=tmp_path, check=True)
+    with launching("-H", "local:2,local:1", "./late", cwd=tmp_path) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"begins\n"
+
+        def in_fence() -> bool:
+            process.send_signal(signal.SIGQUIT)
+            lines = said(process, b"their stacks: ").decode()
+            time.sleep(2.1)  # the time in which a second one would end the job
+            return "ranks 0-1 on local: " in lines and f"{FENCED}, no output" in lines and "rank 2 on local" in lines
+
+        wait_until(in_fence, "two ranks wait in a fence")
+        (tmp_path / "go").touch()
+        assert finish(process).code == 0
 
 
 def shown(name: str, *words: str) -> str:

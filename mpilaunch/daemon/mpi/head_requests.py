@@ -15,15 +15,19 @@ class HeadRequests:
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         self._send = send
-        self._collectives: dict[str, list[Answered]] = {}
+        self._collectives: dict[str, list[tuple[list[Any], Answered]]] = {}
         self._asked: dict[int, Answered] = {}
         self._last = 0
 
     def collective(self, kind: str, members: list[Any], ranks: int, data: Any, done: Answered) -> None:
         """Enter ranks of this node into a collective (`pmi.Collective`)."""
         message = {"type": "collective", "kind": kind, "members": members, "ranks": ranks, "data": data}
-        self._collectives.setdefault(_key(message), []).append(done)
+        self._collectives.setdefault(_key(message), []).append((members, done))
         self._send(message)
+
+    def joined(self) -> list[Any]:
+        """Return the members of the collectives that wait for other nodes: pairs of a world's name and a rank, -1 for all."""
+        return [member for waiting in self._collectives.values() for members, _ in waiting for member in members]
 
     def ask(self, what: str, details: dict[str, Any], done: Answered) -> None:
         """Ask for a service of the head (`pmi.Ask`)."""
@@ -38,7 +42,7 @@ class HeadRequests:
         """Take the answer to a collective; those of one kind and group are answered in order."""
         key = _key(message)
         waiting = self._collectives[key]
-        done = waiting.pop(0)
+        _, done = waiting.pop(0)
         if not waiting:
             del self._collectives[key]  # each barrier may have a new tag and group
         done(message)

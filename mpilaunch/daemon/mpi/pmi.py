@@ -93,6 +93,11 @@ class PmiWorld:
         self._barriers: dict[tuple[str, str], list[_Barrier]] = {}
 
     @property
+    def waiting(self) -> set[int]:
+        """Its ranks on this node that wait in a barrier."""
+        return {rank for barriers in self._barriers.values() for barrier in barriers for rank in barrier.waiting}
+
+    @property
     def parent(self) -> str:
         """The world that has spawned this one, or ""."""
         return str(self.description["parent"])

@@ -124,6 +124,13 @@ class WireUp:
             functions = self._set_timer, self._has_connected, lacks, self._send_singleton
             self._watches.append(SingletonWatch(timer, pids, program, *functions))
 
+    def fenced(self) -> list[int]:
+        """Return the ranks of this node that are known to wait in a fence; what waits within libpmix for a rank here is not."""
+        waiting = {(world.name, number) for world in self._worlds.values() for number in world.waiting}
+        waiting.update((name, number) for name, number in self._requests.joined())
+        found = ((rank, name, self._find(rank)[1]) for rank, name in self._world_of.items())
+        return sorted(rank for rank, name, number in found if waiting & {(name, number), (name, -1)})
+
     def environment(self, rank: int, app: App) -> dict[str, str]:
         """Return the variables of a rank that are known on this node only: PMIx, and the port of PMI."""
         if rank not in self._world_of:

@@ -36,12 +36,17 @@ class Observations:
         self._reading: Reading | None = None
         self._backtraces: Backtraces | None = None
 
-    def begin(self, ranks: dict[int, int], *, ask_nccl: bool) -> None:
-        """Look at the ranks now, and once more; then tell the head, with the report of NCCL if asked."""
+    def begin(self, ranks: dict[int, int], fenced: Callable[[], list[int]], *, ask_nccl: bool) -> None:
+        """Look at the ranks now, and once more; then tell the head, with the report of NCCL if asked.
+
+        Args:
+            ranks: process id -> rank.
+            fenced: returns the ranks that wait in a fence of MPI.
+        """
         look, until = Look(ranks), time.monotonic() + READ_SECONDS
         if self._reading is None or self._reading.is_done:
             self._reading = Reading(ranks, ask_nccl=ask_nccl)
-        self._timers.set("observe", BETWEEN, lambda: self._tell(look, until))
+        self._timers.set("observe", BETWEEN, lambda: self._tell(look, fenced, until))
 
     def backtrace(self, pids: dict[int, int | None]) -> None:
         """Read the C stacks of these processes, by rank, None for one that has ended, and tell the head of each."""
@@ -60,11 +65,11 @@ class Observations:
         read = self._reading.read if self._reading is not None else set()
         return [pid for pid in pids if worker_of(pid) not in read]
 
-    def _tell(self, look: Look, until: float) -> None:
+    def _tell(self, look: Look, fenced: Callable[[], list[int]], until: float) -> None:
         assert self._reading is not None
         if not self._reading.is_done and time.monotonic() < until:
-            self._timers.set("observe", READ_LOOK, lambda: self._tell(look, until))
+            self._timers.set("observe", READ_LOOK, lambda: self._tell(look, fenced, until))
             return
         while self._reading.found:
             self._send(self._reading.found.pop(0))
-        self._send({"type": "observed", "ranks": look.again(), "nccl": self._reading.nccl})
+        self._send({"type": "observed", "ranks": look.again(), "fenced": fenced(), "nccl": self._reading.nccl})

@@ -97,7 +97,10 @@ DAEMON_MESSAGES: Table = {
     "stack": ("running finished", having(rank=whole, processes=listed(_process))),
     "observed": (
         "running finished",
-        both(having(ranks=listed(row(whole, whole, path, seconds, path, whole, seconds, whole))), perhaps(nccl=text)),
+        both(
+            having(ranks=listed(row(whole, whole, path, seconds, path, whole, seconds, whole))),
+            perhaps(nccl=text, fenced=listed(whole)),
+        ),
     ),
     "backtrace": ("running finished", having(rank=whole, error=text, output=text, program=path)),
     "collective": ("running", having(kind=text, members=_members, ranks=whole, data=either(text, named(text)))),

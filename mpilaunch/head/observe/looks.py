@@ -106,11 +106,12 @@ class Looks:
         self._unanswered[index] -= 1
         if index not in self._awaited:
             return  # too late
+        fenced = {*message.get("fenced", ())}
         for rank, pid, state, cpus, wait, processes, seconds, memory in message["ranks"]:
             self._ranks.check_rank(rank, index)
             if self._state.is_alive(rank):
                 silent, read = self._silence(rank), self._stacks.get(rank, [])
-                where = (place_of(read), all(process.steady for process in read[:1]))
+                where = (place_of(read), all(process.steady for process in read[:1]), rank in fenced)
                 self._observed[rank] = Observed(rank, state, cpus, wait, silent, pid, processes, seconds, memory, *where)
         self._nccl = self._nccl or message.get("nccl", "")
         self._awaited.discard(index)

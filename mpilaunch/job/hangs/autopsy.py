@@ -27,6 +27,7 @@ class Observed(NamedTuple):
         pid: of that process on the node, the one that a shell waits for where the rank is one.
         processes, seconds, memory: those of the rank, the CPU time that they have used, and their resident bytes.
         place: where it is in its code, "" where that is unknown; `steady`, whether it was there twice.
+        fenced: it is known to wait in a fence, in which an MPI library waits for the other ranks beside its own messages.
     """
 
     rank: int
@@ -40,10 +41,16 @@ class Observed(NamedTuple):
     memory: int = 0
     place: str = ""
     steady: bool = True
+    fenced: bool = False
 
     @property
     def words(self) -> str:
-        """What it did: its place where that is known says more than the kernel, except of one that was stopped or blocked."""
+        """What it did."""
+        return self._words + (FENCED if self.fenced else "")
+
+    @property
+    def _words(self) -> str:
+        """Its place where that is known, which says more than the kernel, except of one that was stopped or blocked."""
         if not self.place:
             return self._state
         place = f"{'in' if self.steady else 'running, seen in'} {printable(self.place)[:LONGEST_PLACE]}"
@@ -61,6 +68,7 @@ class Observed(NamedTuple):
         return f"idle, waits{wait}"
 
 
+FENCED = ", in a fence of MPI (MPI_Init, MPI_Finalize)"
 STATES = {
     "T": "stopped by a signal; kill -CONT lets it go on",
     "t": "stopped by a debugger",
