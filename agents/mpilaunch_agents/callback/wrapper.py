@@ -36,7 +36,7 @@ from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET
 
 MAX_ADDRESSES = 8
 """Maximum number of the head's addresses that a node tries."""
-REASON_SECONDS = 0.6
+REASON_SECONDS = 2.0
 """Seconds for the other agent's command to end, and to say why, after its node's connection was lost."""
 MAX_FROM_NODE = 1 << 20
 """Maximum bytes of data in a frame from a node, which sends what one read of a pipe gives."""
@@ -168,6 +168,7 @@ class _CallbackChannel:
         self._connection: _NodeConnection | None = None
         self._unsent: list[bytes] = []
         self._lost: ChannelEnd | None = None
+        self._inner_end: ChannelEnd | None = None
         self._ended = False
 
     def opened(self, inner: Channel) -> None:
@@ -188,11 +189,19 @@ class _CallbackChannel:
         """Called when the daemon or its connection has ended; where that was lost, the other agent may know why."""
         if self._lost is not None or self._ended:
             return
-        if end.exit_code is None and self._inner is not None and not self._outlived:
-            self._lost = end
-            asyncio.get_running_loop().call_later(REASON_SECONDS, self._close, end)
-        else:
+        if end.exit_code is not None or self._inner is None or self._outlived:
             self._close(end)
+            return
+        self._lost = end
+        if self._inner_end is not None:
+            self._close_lost(self._inner_end)
+        else:
+            asyncio.get_running_loop().call_later(REASON_SECONDS, self._close, end)
+
+    def _close_lost(self, end: ChannelEnd) -> None:
+        """End the channel of a node whose connection was lost, as the other agent's command has ended."""
+        assert self._lost is not None
+        self._close(self._lost._replace(error=end.error or self._lost.error, cause=end.cause))
 
     def _close(self, end: ChannelEnd) -> None:
         if not self._ended:
@@ -255,7 +264,9 @@ class _CallbackChannel:
             self._forget()
             self._close(end._replace(cause="head-unreachable") if end.exit_code == CANNOT_CONNECT else end)
         elif self._lost is not None:
-            self._close(self._lost._replace(error=end.error or self._lost.error, cause=end.cause))
+            self._close_lost(end)
+        else:
+            self._inner_end = end
 
 
 @lru_cache(None)
