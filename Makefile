@@ -13,6 +13,7 @@ TORCH := torch==2.13.0
 
 # PROGRAM:PACKAGE, for Debian.
 SHELLS_NEED := dash:dash fish:fish tcsh:tcsh zsh:zsh
+DEBUGGER_NEED := gdb:gdb
 HOSTS_NEED := sshd:openssh-server ssh:openssh-client ip:iproute2 unshare:util-linux nsenter:util-linux bash:bash $(SHELLS_NEED)
 MPI_NEED := mpicc.openmpi:libopenmpi-dev mpirun.openmpi:openmpi-bin mpicc.mpich:libmpich-dev mpiexec.hydra:mpich gcc:gcc
 PODS_NEED := kubectl:kubernetes-client ps:procps busybox:busybox dash:dash
@@ -83,7 +84,7 @@ run: $(VENV)/.project
 	$(BIN)/mpilaunch -H local:2,local:2 --display-map --tag rank examples/ring_allreduce.py
 
 test: may-test $(VENV)/.test $(VENV)/.torch
-	$(call need,$(HOSTS_NEED) $(PEERS_NEED) $(PODS_NEED))
+	$(call need,$(HOSTS_NEED) $(DEBUGGER_NEED) $(PEERS_NEED) $(PODS_NEED))
 	$(call need_libraries,$(MPI_LIBRARIES_NEED))
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow' $(FLAGS)
 
@@ -131,7 +132,7 @@ test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(M
 	$(ASYNCSSH_VENV)/bin/python -m pytest $(PARALLEL) tests/agents/test_ssh.py tests/agents/test_ssh_trust.py
 
 test-slurm: $(VENV)/.test $(VENV)/.torch
-	$(call need,$(SLURM_NEED))
+	$(call need,$(SLURM_NEED) $(MPI_NEED))
 	TABLE=$(TABLE) $(BIN)/python -m pytest tests/slurm $(FLAGS)
 
 test-peers: $(VENV)/.test $(PEERS)/made
