@@ -157,3 +157,10 @@ def test_where_a_login_fails_the_hint_names_the_agent(options: tuple[str, ...]) 
     assert done.code and ("hint: --agent slurm reaches the nodes of this job without a login" in done.words) == (
         options[1] == "openssh"
     )
+
+
+def test_outside_of_a_job_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID")
+    done = launch("--agent", "slurm", "-H", "n01", "true")
+    assert done.code and done.words.startswith("error[start-outside-job]: n01: this is no job of Slurm after ")
+    assert "hint: --slurm nodes=N asks Slurm for a job" in done.words and not (tmp_path / "steps").exists()

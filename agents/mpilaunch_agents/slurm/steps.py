@@ -68,13 +68,18 @@ class SlurmAgent(ProcessAgent):
         await super().close()
 
     async def _learn(self) -> None:
-        """Ask Slurm once for the GPUs that the job was granted on each node; without an answer, srun decides."""
+        """Ask Slurm once for the GPUs that the job was granted on each node; without an answer, srun decides.
+
+        Raises AgentFailure outside of a job.
+        """
+        if not os.environ.get("SLURM_JOB_ID"):
+            raise AgentFailure("outside-job", "SLURM_JOB_ID is not set")
         if self._learning is None:
             self._learning = asyncio.ensure_future(self._ask())
         await asyncio.shield(self._learning)
 
     async def _ask(self) -> None:
-        argv = ["scontrol", "show", "job", "--details", os.environ.get("SLURM_JOB_ID", "")]
+        argv = ["scontrol", "show", "job", "--details", os.environ["SLURM_JOB_ID"]]
         with suppress(AgentFailure, asyncio.TimeoutError, UsageError):
             code, text, _ = await asyncio.wait_for(capture(argv), ASK_SECONDS)
             self._gpus = srun.gpus_by_node(text) if code == 0 else {}
