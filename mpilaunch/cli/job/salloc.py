@@ -86,6 +86,8 @@ def command(settings: Settings, environ: Mapping[str, str], arguments: Sequence[
     if settings["slurm"] is None or environ.get(INSIDE):
         return None
     if other := next((name for name in _OTHERS if settings.layer(name) == Layer.COMMAND_LINE), None):
+        if settings.layer("slurm") < Layer.COMMAND_LINE:
+            return None  # a file or a variable asks for what this line has no use for
         raise UsageError("option-conflict", f"--slurm and --{other} cannot be used together", hint="leave one out")
     options = options_of(settings["slurm"], settings["np"])
     program = find_program("salloc", environ.get("PATH", ""))

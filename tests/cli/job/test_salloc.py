@@ -63,6 +63,7 @@ def test_the_same_line_runs_within_a_job_as_it_is(tmp_path: Path) -> None:
     asked = settings("--slurm nodes=2 -np 4")
     assert salloc.command(asked, {**environ, "SLURM_JOB_ID": "7"}, ["mpilaunch"]) is None
     assert salloc.command(settings("-np 4"), environ, ["mpilaunch"]) is None
+    assert salloc.command(settings("-H a", {**environ, "MPILAUNCH_SLURM": "nodes=2"}), environ, ["mpilaunch"]) is None
     argv = salloc.command(asked, environ, ["/x/__main__.py", "--slurm", "nodes=2", "-np", "4", "a b"])
     options = [str(tmp_path / "salloc"), "--nodes=2", "--ntasks=4", "--", sys.executable, "-m", "mpilaunch"]
     assert argv == [*options, "--slurm", "nodes=2", "-np", "4", "a b"]
