@@ -56,6 +56,15 @@ def found(**environ: str) -> tuple[list[tuple[str, int | None]], str] | None:
             "Slurm",
         ),
         ({"SLURM_JOB_NODELIST": "a,b"}, [("a", None), ("b", None)], "Slurm"),
+        # In a step, the tasks are those of the step.
+        (
+            {
+                "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "1", "SLURM_STEP_ID": "0",
+                "SLURM_JOB_CPUS_PER_NODE": "2(x3)",
+            },
+            [("n1", 2), ("n2", 2), ("n3", 2)],
+            "Slurm",
+        ),
         # A heterogeneous job; the variables without an ending are of its first part.
         (
             {
@@ -226,13 +235,17 @@ def test_a_job_of_one_node_whose_list_is_missing_is_this_machine() -> None:
     assert found(SLURM_JOB_NUM_NODES="1", SLURM_JOB_ID="7") is None
 
 
+OF_ONE = {"SLURM_JOB_NODELIST": "n", "SLURM_JOB_ID": "7"}
+
+
 @pytest.mark.parametrize(
     ("environ", "agent"),
     [
         ({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "7"}, BatchJob("slurm", frozenset({"n1", "n2"}), True)),
-        ({"SLURM_JOB_NODELIST": "n", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"},
-            BatchJob("slurm", frozenset("n"), True, 4)),
-        ({"SLURM_JOB_NODELIST": "n", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "x"}, BatchJob("slurm", frozenset("n"), True)),
+        ({**OF_ONE, "SLURM_CPUS_PER_TASK": "4"}, BatchJob("slurm", frozenset("n"), True, 4)),
+        ({**OF_ONE, "SLURM_CPUS_PER_TASK": "x"}, BatchJob("slurm", frozenset("n"), True)),
+        ({**OF_ONE, "SLURM_STEP_ID": "0"}, BatchJob("slurm", frozenset("n"), True, None, True)),
+        ({**OF_ONE, "SLURM_STEP_ID": "4294967290"}, BatchJob("slurm", frozenset("n"), True)),
         ({"SLURM_JOB_NODELIST": "n[1-2]"}, None),
         ({"SLURM_JOB_NODELIST": "n[1-", "SLURM_JOB_ID": "7"}, None),
         ({"PBS_NODEFILE": "/pbs", "PBS_JOBID": "7"}, None),

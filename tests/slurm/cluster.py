@@ -66,7 +66,7 @@ AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=0,sched_interval=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 KillWait={kill_wait}
 GresTypes=gpu
 NodeName={node} NodeAddr={addresses[n01]} CPUs=8 Gres=gpu:{gpus} State=UNKNOWN

@@ -121,6 +121,13 @@ def test_a_heterogeneous_job_runs_on_the_nodes_of_all_its_parts(slurm: Slurm) ->
     assert lines == ["0 n01", "1 n02", "2 n02"]
 
 
+def test_in_a_step_that_has_a_part_of_its_node_the_ranks_have_all_of_the_job(slurm: Slurm) -> None:
+    program = ("sh", "-c", 'echo "$RANK $(hostname) $CUDA_VISIBLE_DEVICES"')
+    launch = command("--map-by", "node", "-np", "4", *program)
+    lines = ended(slurm, f"srun --nodes=1 --ntasks=1 --nodelist={NODE} --gres=gpu:1 {launch}", *BOTH, "--gres=gpu:2")
+    assert lines == [f"{rank} {(NODE, SECOND)[rank % 2]} 0,1" for rank in range(4)]
+
+
 ASKS = ("--slurm", "nodes=2,ranks=4,partition=both,time=5m")
 
 

@@ -16,11 +16,14 @@ from mpilaunch.placement.mapping import MappingPolicy
 def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, programs: int) -> Allocation:
     """Return the allocation; raises UsageError. `mapping` is the policy of the whole job."""
     hosts, agent, batch = inputs.hosts, inputs.agent, inputs.batch
-    # The user's setting overrides the operator's variables.
+    # The user's setting overrides the operator's variables, and the batch system's agent.
     is_free = settings.layer("remote-agent") < Layer.FILE
     inherited = agent if is_free else None
     # What a command of --independent leaves running stays, but the end of a batch system's step would end it.
-    together = not settings["independent"]
+    batch = None if settings["independent"] else batch
+    scheduled = batch.hosts if batch is not None and batch.installed and is_free else frozenset[str]()
+    # A step may have one CPU of a node of which the job has all: another step reaches the rest of it.
+    confined = batch is not None and batch.in_step and settings["node-rank"] is None
     nodes = allocation.from_sources(
         hosts.entries,
         hosts.named,
@@ -28,9 +31,9 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
         allocation.HostDefaults(
             agent=settings["agent"],
             remote_agent=inherited.name if inherited else settings["remote-agent"],
-            scheduled=dict.fromkeys(batch.hosts, batch.agent) if batch and batch.installed and is_free and together else {},
+            scheduled={} if batch is None else dict.fromkeys(scheduled, batch.agent),
             per_node=mapping.per_node and mapping.per_node * programs,
-            local_names=inputs.machine.names,
+            local_names=inputs.machine.names - scheduled if confined else inputs.machine.names,
         ),
         hostfile_source=", ".join(hosts.hostfiles),
         local_slots=inputs.machine.cpus,
@@ -38,7 +41,7 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
     if inherited and any(node.agent == inherited.name for node in nodes.nodes):
         nodes = nodes._replace(agent_source=inherited.source)
     others = {node.name for node in nodes.nodes if not node.here and batch is not None and node.agent != batch.agent}
-    if batch is not None and together and batch.hosts & others:
+    if batch is not None and batch.hosts & others:
         nodes = nodes._replace(unused_agent=batch.agent)
     if hosts.slot_map is not None:
         from mpilaunch.hosts import slot_map  # few jobs have one

@@ -34,12 +34,14 @@ class BatchJob(NamedTuple):
     Attributes:
         installed: whether the agent's command is here.
         cpus_per_task: what the user asked for, None without.
+        in_step: this process is a task of a step, which may have less of its node than the job.
     """
 
     agent: str
     hosts: frozenset[str]
     installed: bool
     cpus_per_task: int | None = None
+    in_step: bool = False
 
 
 def find_job(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> BatchJob | None:
@@ -52,4 +54,5 @@ def find_job(environ: Mapping[str, str], read_text: ReadText, is_program: Callab
     except UsageError:
         return None  # it is an error where these hosts are used, not where others are named
     cpus = environ.get(reader.task_cpus, "")
-    return BatchJob(reader.agent, hosts, is_program(reader.command), int(cpus) if is_whole_number(cpus, 6) else None)
+    cpus_per_task = int(cpus) if is_whole_number(cpus, 6) else None
+    return BatchJob(reader.agent, hosts, is_program(reader.command), cpus_per_task, reader.in_step(environ))

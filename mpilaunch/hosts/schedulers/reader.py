@@ -19,7 +19,8 @@ class Reader(NamedTuple):
     """One source of hosts: a variable with the hosts or the path of a file, and the variable with the job's id.
 
     `read` takes the environment, `variable` and a function that reads files; it raises UsageError. `agent` reaches the hosts
-    from within the job where `command` is installed; `task_cpus` has the CPUs of each task.
+    from within the job where `command` is installed; `task_cpus` has the CPUs of each task, and `in_step` tells
+    from the environment whether this process is a task of a step.
     """
 
     variable: str
@@ -29,6 +30,7 @@ class Reader(NamedTuple):
     agent: str = ""
     command: str = ""
     task_cpus: str = ""
+    in_step: Callable[[Mapping[str, str]], bool] = lambda environ: False
 
 
 def number(text: str, variable: str) -> int:

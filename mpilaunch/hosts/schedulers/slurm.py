@@ -1,7 +1,8 @@
 """Slurm: SLURM_JOB_NODELIST, and the tasks or CPUs of each node. Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES".
 
 A heterogeneous job has SLURM_HET_SIZE parts, each with variables of its own, `..._HET_GROUP_0` and so on; what has no such
-ending is of the first part, or missing.
+ending is of the first part, or missing. In a step, the tasks per node are those of the step, while the list has the nodes of
+the job.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list
 from mpilaunch.hosts.nodeset import Span
 from mpilaunch.hosts.schedulers.reader import INSTEAD, Reader, ReadText, number
-from mpilaunch.text import plural
+from mpilaunch.text import is_whole_number, plural
 
 _REPEATED = r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?"
 
@@ -32,6 +33,11 @@ def parts(environ: Mapping[str, str]) -> list[list[HostEntry]]:
         message = f"SLURM_HET_SIZE is {count}, which is not a number of parts from 1 to {_MOST_PARTS}"
         raise UsageError("scheduler-variable", message, hint=INSTEAD)
     return [_hosts(environ, f"SLURM_JOB_NODELIST_HET_GROUP_{part}", f"_HET_GROUP_{part}") for part in range(count)]
+
+
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Return whether this is a task of a step; the numbers of batch scripts and of shells of salloc have ten digits."""
+    return is_whole_number(environ.get("SLURM_STEP_ID", ""), 9)
 
 
 def _of_parts(environ: Mapping[str, str], variable: str, read_text: ReadText) -> list[HostEntry]:
@@ -56,7 +62,7 @@ def _hosts(environ: Mapping[str, str], variable: str, ending: str) -> list[HostE
         raise UsageError("scheduler-variable", f"{variable} is missing, which a part of this job of Slurm needs", hint=INSTEAD)
     hosts = parse_host_list(environ[variable], variable)
     of_tasks, of_cpus, of_each = (f"SLURM_{name}{ending}" for name in ("TASKS_PER_NODE", "JOB_CPUS_PER_NODE", "CPUS_PER_TASK"))
-    if tasks := environ.get(of_tasks):
+    if (tasks := environ.get(of_tasks)) and not in_step(environ):
         slots = counts(tasks, of_tasks, len(hosts), variable)
     elif cpus := environ.get(of_cpus):
         per_task = max(1, number(environ.get(of_each) or "1", of_each))
@@ -82,7 +88,7 @@ def counts(text: str, variable: str, nodes: int, nodes_variable: str) -> list[in
 
 
 READERS = tuple(
-    Reader(variable, "Slurm", "SLURM_JOB_ID", read, agent="slurm", command="srun", task_cpus=cpus)
+    Reader(variable, "Slurm", "SLURM_JOB_ID", read, agent="slurm", command="srun", task_cpus=cpus, in_step=in_step)
     for variable, read, cpus in (
         ("SLURM_HET_SIZE", _of_parts, ""),  # each part has its own
         ("SLURM_JOB_NODELIST", _of_job, "SLURM_CPUS_PER_TASK"),
