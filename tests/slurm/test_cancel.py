@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from tests.slurm.cluster import KILL_WAIT, NODE, Slurm
-from tests.support.launching import wait_until
+from tests.support.launching import MPILAUNCH, wait_until
 
 RANKS = 2
 CLEANING = 2.0
@@ -45,7 +44,7 @@ def _rank(made_slurm: Slurm) -> Iterator[None]:
 
 def command(*options: str, program: Sequence[str] = ("/usr/bin/env", "python3", "rank.py")) -> str:
     """Return a launch of the ranks as text for a batch script."""
-    words = [sys.executable, "-m", "mpilaunch", "-np", str(RANKS), *options, *program]
+    words = [*MPILAUNCH, "-np", str(RANKS), *options, *program]
     return " ".join(f'"{word}"' for word in words)
 
 

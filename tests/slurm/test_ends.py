@@ -8,7 +8,6 @@ import datetime
 import os
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from itertools import product
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.slurm.cluster import KILL_WAIT, SECOND, Slurm
-from tests.support.launching import wait_until
+from tests.support.launching import MPILAUNCH, wait_until
 from tests.support.torches import torch_python
 
 SECONDS = 30.0
@@ -126,7 +125,7 @@ PAIRS = [*product(KINDS, ENDS)] if os.environ.get("TABLE") == "all" else SOME
 
 @pytest.mark.parametrize(("kind", "end"), PAIRS)
 def test_a_job_ends_as_slurm_says_and_leaves_nothing(slurm: Slurm, kind: str, end: str) -> None:
-    words = [sys.executable, "-m", "mpilaunch", "--heartbeat", "1", *KINDS[kind](slurm)]
+    words = [*MPILAUNCH, "--heartbeat", "1", *KINDS[kind](slurm)]
     job = slurm.sbatch(f"exec {shlex.join(words)}", "--partition=both", "--nodes=2", "--ntasks-per-node=2", "--time=5")
     wait_until(lambda: slurm.lines(job).count("up") == RANKS, f"the ranks run: {slurm.lines(job)}", SECONDS)
     expected = ENDS[end](slurm, job)

@@ -12,14 +12,16 @@ import time
 import pytest
 
 from tests.slurm.cluster import NODE, PYTHON_PATH, SECOND, Slurm
-from tests.support.launching import wait_until
+from tests.support.launching import MPILAUNCH, wait_until
 
 BOTH = ("--partition=both", "--nodes=2", "--ntasks-per-node=2")
 SECONDS = 15.0
+AT_LOGIN = {"PYTHONPATH": PYTHON_PATH, "HOME": "/root"}
+"""Variables for an mpilaunch outside of any job."""
 
 
 def command(*words: str) -> str:
-    return shlex.join((sys.executable, "-m", "mpilaunch", *words))
+    return shlex.join((*MPILAUNCH, *words))
 
 
 def ended(slurm: Slurm, text: str, *options: str) -> list[str]:
@@ -77,10 +79,8 @@ def test_a_killed_head_leaves_neither_ranks_nor_the_step(slurm: Slurm) -> None:
 
 
 def test_a_job_that_is_gone_is_said_at_once(slurm: Slurm) -> None:
-    done = slurm.run(
-        "env", f"PYTHONPATH={PYTHON_PATH}", "SLURM_JOB_ID=999999", f"SLURM_JOB_NODELIST={SECOND}", "SLURM_TASKS_PER_NODE=1",
-        sys.executable, "-m", "mpilaunch", "true",
-    )  # fmt: skip
+    job = {"SLURM_JOB_ID": "999999", "SLURM_JOB_NODELIST": SECOND, "SLURM_TASKS_PER_NODE": "1"}
+    done = slurm.run(*MPILAUNCH, "true", env={**AT_LOGIN, **job})
     assert done.returncode != 0
     assert "error[start-job-ended]: n02: the batch system has ended the job, or its step" in done.stderr
     assert "Invalid job id specified" in done.stderr and "unset SLURM_JOB_ID SLURM_JOB_NODELIST" in done.stderr
@@ -88,8 +88,7 @@ def test_a_job_that_is_gone_is_said_at_once(slurm: Slurm) -> None:
 
 def test_salloc_s_shell_is_no_node_of_the_job(slurm: Slurm) -> None:
     allocated = ("salloc", "--quiet", "--partition=both", f"--nodelist={SECOND}", "--ntasks=2")
-    program = (sys.executable, "-m", "mpilaunch", "sh", "-c", "echo $RANK")
-    done = slurm.run("env", f"PYTHONPATH={PYTHON_PATH}", *allocated, *program)
+    done = slurm.run(*allocated, *MPILAUNCH, "sh", "-c", "echo $RANK", env=AT_LOGIN)
     assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["0", "1"], "")
 
 
@@ -133,7 +132,7 @@ ASKS = ("--slurm", "nodes=2,ranks=4,partition=both,time=5m")
 
 def at_login(slurm: Slurm, *words: str) -> subprocess.CompletedProcess[str]:
     """Run mpilaunch outside of any job."""
-    return slurm.run("env", f"PYTHONPATH={PYTHON_PATH}", "HOME=/root", sys.executable, "-m", "mpilaunch", *words)
+    return slurm.run(*MPILAUNCH, *words, env=AT_LOGIN)
 
 
 def test_nodes_are_asked_for_and_given_back(slurm: Slurm) -> None:
@@ -151,8 +150,8 @@ def test_a_request_that_slurm_refuses_is_told_and_starts_nothing(slurm: Slurm) -
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
 def test_an_end_of_salloc_gives_the_nodes_back(slurm: Slurm, number: int) -> None:
     output = slurm.shared / "asked.out"
-    program = shlex.join([sys.executable, "-m", "mpilaunch", *ASKS, "sh", "-c", "echo up; exec sleep 600"])
-    slurm.run("sh", "-c", f"PYTHONPATH={PYTHON_PATH} HOME=/root setsid {program} >{output} 2>&1 </dev/null &")
+    program = command(*ASKS, "sh", "-c", "echo up; exec sleep 600")
+    slurm.run("sh", "-c", f"setsid {program} >{output} 2>&1 </dev/null &", env=AT_LOGIN)
     wait_until(lambda: output.read_text().count("up\n") == 4, f"the ranks run: {output.read_text()}", SECONDS)
     (asking,) = (pid for pid, words in slurm.processes().items() if words.split(None, 1)[0].endswith("/salloc"))
     os.kill(asking, number)

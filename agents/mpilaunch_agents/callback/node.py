@@ -81,7 +81,6 @@ class Relay:
         self.wire: ssl.SSLSocket | None = wire
         self.code: int | None = None
         self.woken, wake = os.pipe()
-        os.set_blocking(self.woken, False)
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -131,7 +130,7 @@ class Relay:
     def has_ended(self) -> bool:
         """Return whether the daemon has ended; SIGCHLD comes also where it was stopped."""
         if self.code is None:
-            while select.select([self.woken], [], [], 0)[0]:
+            if select.select([self.woken], [], [], 0)[0]:
                 os.read(self.woken, 4096)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

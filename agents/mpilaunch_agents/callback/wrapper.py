@@ -193,15 +193,14 @@ class _CallbackChannel:
             self._close(end)
             return
         self._lost = end
-        if self._inner_end is not None:
-            self._close_lost(self._inner_end)
-        else:
+        self._explain_loss()
+        if not self._ended:
             asyncio.get_running_loop().call_later(REASON_SECONDS, self._close, end)
 
-    def _close_lost(self, end: ChannelEnd) -> None:
-        """End the channel of a node whose connection was lost, as the other agent's command has ended."""
-        assert self._lost is not None
-        self._close(self._lost._replace(error=end.error or self._lost.error, cause=end.cause))
+    def _explain_loss(self) -> None:
+        """End the channel once its connection was lost and the other agent's command has ended, whichever comes first."""
+        if self._lost is not None and self._inner_end is not None:
+            self._close(self._lost._replace(error=self._inner_end.error or self._lost.error, cause=self._inner_end.cause))
 
     def _close(self, end: ChannelEnd) -> None:
         if not self._ended:
@@ -263,10 +262,9 @@ class _CallbackChannel:
         if self._connection is None:
             self._forget()
             self._close(end._replace(cause="head-unreachable") if end.exit_code == CANNOT_CONNECT else end)
-        elif self._lost is not None:
-            self._close_lost(end)
         else:
             self._inner_end = end
+            self._explain_loss()
 
 
 @lru_cache(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mpilaunch.agent import LOCAL
 from mpilaunch.cli.job.inputs import Hosts, Inputs, OwnHosts
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import allocation
@@ -40,8 +41,7 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
     )
     if inherited and any(node.agent == inherited.name for node in nodes.nodes):
         nodes = nodes._replace(agent_source=inherited.source)
-    others = {node.name for node in nodes.nodes if not node.here and batch is not None and node.agent != batch.agent}
-    if batch is not None and batch.hosts & others:
+    if batch is not None and any(node.name in batch.hosts for node in nodes.nodes if node.agent not in (LOCAL, batch.agent)):
         nodes = nodes._replace(unused_agent=batch.agent)
     if hosts.slot_map is not None:
         from mpilaunch.hosts import slot_map  # few jobs have one
