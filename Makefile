@@ -21,6 +21,7 @@ MPI_LIBRARIES_NEED := libpmix.so.2:libpmix2 libpmi2.so.0:libpmi2-0
 CLUSTER_NEED := gcc:gcc mpicc.openmpi:libopenmpi-dev mpicc.mpich:libmpich-dev ip:iproute2 unshare:util-linux bash:bash make:make \
 	dpkg-source:dpkg-dev debootstrap:debootstrap rsync:rsync
 SLURM_NEED := munged:munge slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client ip:iproute2 unshare:util-linux nsenter:util-linux
+GRID_ENGINE_NEED := sge_qmaster:gridengine-master sge_execd:gridengine-exec qrsh:gridengine-client ip:iproute2 unshare:util-linux nsenter:util-linux
 PEERS_NEED := $(MPI_NEED) pdsh:pdsh clush:clustershell
 
 # Debian keeps sshd and ip where the PATH of a plain user does not look.
@@ -56,7 +57,7 @@ MPI_VENV := .venv-mpi
 MPI_TESTED := openmpi-5 mpich-5
 MPI_ALL := $(patsubst tests/mpi/requirements/%.txt,%,$(wildcard tests/mpi/requirements/*.txt))
 
-.PHONY: help run check one test may-test test-mpi test-failures test-chaos test-slow test-slurm test-peers test-cluster test-frameworks prepare-frameworks lint bench bench-scale wheel pictures clean
+.PHONY: help run check one test may-test test-mpi test-failures test-chaos test-slow test-slurm test-grid-engine test-peers test-cluster test-frameworks prepare-frameworks lint bench bench-scale wheel pictures clean
 .DELETE_ON_ERROR:
 
 help:
@@ -68,6 +69,7 @@ help:
 	@echo 'make test-mpi  every MPI library, program and place, also under their own launchers; writes docs/mpi.md (as root, 40 min)'
 	@echo 'make test-failures  do to mpilaunch the failures that docs/failures.md compares (as root, 2 min)'
 	@echo 'make test-slurm  jobs of a real Slurm on this machine: cancelled, signalled, at their time limit (as root on Debian, 5 min; TABLE=all: 15)'
+	@echo 'make test-grid-engine  jobs of a real Grid Engine on this machine (as root on Debian, 2 min)'
 	@echo 'make test-peers  ClusterShell'"'"'s own tests of its worker pdsh, over mpilaunch and over the real pdsh (as root on Debian, 2 min)'
 	@echo 'make test-chaos  random jobs with random faults, others at each run, for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
 	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
@@ -134,6 +136,10 @@ test-slow: $(VENV)/.test $(VENV)/.torch $(ASYNCSSH_VENV)/made $(MPI_TESTED:%=$(M
 test-slurm: $(VENV)/.test $(VENV)/.torch
 	$(call need,$(SLURM_NEED) $(MPI_NEED))
 	TABLE=$(TABLE) $(BIN)/python -m pytest tests/slurm $(FLAGS)
+
+test-grid-engine: $(VENV)/.test $(VENV)/.torch
+	$(call need,$(GRID_ENGINE_NEED) $(MPI_NEED))
+	$(BIN)/python -m pytest tests/grid_engine $(FLAGS)
 
 test-peers: $(VENV)/.test $(PEERS)/made
 	$(call need,$(HOSTS_NEED) $(PEERS_NEED))

@@ -176,7 +176,7 @@ CAUSES = {
     "pod-starting": "the pod's container does not run yet",
     "pod-completed": "the pod has completed",
     "container-unknown": "the pod has no such container",
-    "outside-job": "this is no job of Slurm",
+    "outside-job": "this is no job of its batch system",
     "job-ended": "the batch system has ended the job, or its step",
     "cluster-unreachable": "the cluster did not answer",
     "cluster-login": "the cluster rejected the login",

@@ -18,7 +18,7 @@ from tests.support.mpi.programs import debian_compiler
 from tests.support.processes import everything, left_behind, mark_environment
 from tests.support.requirements import BY_FIXTURE, check_needs, hand_down_no_ignored_signal
 
-NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "frameworks", "peers", "slurm"))
+NAMED_ONLY = tuple(Path(__file__).parent / name for name in ("cluster", "frameworks", "grid_engine", "peers", "slurm"))
 """Tests that need what is built or fetched for them: `make test-cluster`, `test-frameworks` and so on name them."""
 
 mark_environment()

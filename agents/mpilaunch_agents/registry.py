@@ -36,9 +36,15 @@ def _kubectl(options: AgentOptions) -> Agent:
 
 
 def _slurm(options: AgentOptions) -> Agent:
-    from mpilaunch_agents.slurm.steps import OneStepAgent, SlurmAgent
+    from mpilaunch_agents.batch.steps import OneStepAgent, SlurmAgent
 
     return (OneStepAgent if "slurm" in options.call_back else SlurmAgent)(options)
+
+
+def _grid_engine(options: AgentOptions) -> Agent:
+    from mpilaunch_agents.batch.grid_engine import GridEngineAgent
+
+    return GridEngineAgent(options)
 
 
 def _local(options: AgentOptions) -> Agent:
@@ -86,6 +92,7 @@ AGENTS = {
     # memory on the head. Pods rarely reach a head outside the cluster.
     "kubectl": Row(_kubectl, reconnect=60.0, most_open=32),
     "slurm": Row(_slurm, together=True),
+    "gridengine": Row(_grid_engine),
     LOCAL: Row(_local, reconnect=None),
     "command": Row(_command, listed=False),
     "fake": Row(_fake, listed=False),

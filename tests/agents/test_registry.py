@@ -34,7 +34,7 @@ def test_unknown_agent_names_the_near_one_and_all() -> None:
         load("opensh", AgentOptions())
     assert caught.value.reference == "agent-unknown"
     assert caught.value.message == "unknown agent 'opensh'; did you mean openssh?"
-    assert caught.value.context == ("agents: ssh, openssh, kubectl, slurm, local",)
+    assert caught.value.context == ("agents: ssh, openssh, kubectl, slurm, gridengine, local",)
     assert caught.value.hint == "to use a program as agent, write a template: 'opensh {host} {command}'"
 
 
@@ -109,11 +109,14 @@ def test_number_of_connectors(setting: int | None, nodes: int, cpus: int, expect
     assert connector_count(setting, nodes, cpus) == expected
 
 
+OF_CHOICE = ("mpilaunch_agents", "mpilaunch.hosts.kubernetes", "mpilaunch.hosts.schedulers", "mpilaunch.cli.dialects")
+"""Modules that choose an agent for the user, by the variables of an operator or a scheduler, or another launcher's words."""
+
+
 def test_no_other_module_knows_an_agent_by_name() -> None:
-    """But those that choose one for the user, by an operator's variables or another launcher's words."""
     names = {*LISTED} - {"ssh", "slurm", LOCAL}  # also a program, a profile, and a word
     for path in SOURCES:
         module = module_of(path)
-        if not module.startswith(("mpilaunch_agents", "mpilaunch.hosts.kubernetes", "mpilaunch.cli.dialects")):
+        if not module.startswith(OF_CHOICE):
             texts = {node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)}
             assert not names & texts, module

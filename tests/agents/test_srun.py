@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mpilaunch_agents.slurm import srun
-from mpilaunch_agents.slurm.srun import Gpus, TaskEnd
+from mpilaunch_agents.batch import srun
+from mpilaunch_agents.batch.srun import Gpus, TaskEnd
 
 
 def test_a_step_has_one_task_on_each_node() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from mpilaunch.agent import Agent, AgentOptions
 from mpilaunch.hosts.allocation import Node
+from mpilaunch_agents.batch import steps
 from mpilaunch_agents.child import find_program
 from mpilaunch_agents.conformance import AgentConformance, Recorder, with_agent
 from mpilaunch_agents.registry import load
-from mpilaunch_agents.slurm import steps
 from tests.support.launching import launch, script
 
 SRUN = f"""#!{sys.executable}
@@ -162,5 +162,5 @@ def test_where_a_login_fails_the_hint_names_the_agent(options: tuple[str, ...]) 
 def test_outside_of_a_job_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID")
     done = launch("--agent", "slurm", "-H", "n01", "true")
-    assert done.code and done.words.startswith("error[start-outside-job]: n01: this is no job of Slurm after ")
+    assert done.code and done.words.startswith("error[start-outside-job]: n01: this is no job of its batch system after ")
     assert "hint: --slurm nodes=N asks Slurm for a job" in done.words and not (tmp_path / "steps").exists()

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.slurm.cluster import KILL_WAIT, NODE, Slurm
+from tests.slurm.cluster import KILL_WAIT, Slurm
 from tests.support.launching import MPILAUNCH, wait_until
+from tests.support.two_machines import NODE
 
 RANKS = 2
 CLEANING = 2.0

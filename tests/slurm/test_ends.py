@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.cluster import KILL_WAIT, SECOND, Slurm
+from tests.slurm.cluster import KILL_WAIT, Slurm
 from tests.support.launching import MPILAUNCH, wait_until
 from tests.support.torches import torch_python
+from tests.support.two_machines import SECOND
 
 SECONDS = 30.0
 RANKS = 4

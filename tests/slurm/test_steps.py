@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from tests.slurm.cluster import NODE, PYTHON_PATH, SECOND, Slurm
+from tests.slurm.cluster import Slurm
 from tests.support.launching import MPILAUNCH, wait_until
+from tests.support.two_machines import NODE, PYTHON_PATH, SECOND
 
 BOTH = ("--partition=both", "--nodes=2", "--ntasks-per-node=2")
 SECONDS = 15.0

@@ -70,7 +70,7 @@ class Translation:
         return {**earlier, **self.parts, **added}
 
 
-_OF_LAUNCHERS = {"fork": "local", "slurm": "slurm"}
+_OF_LAUNCHERS = {"fork": "local", "slurm": "slurm", "sge": "gridengine"}
 """Launchers that are agents of ours."""
 
 
@@ -78,8 +78,8 @@ def agent_template(parts: Mapping[str, str]) -> str | None:
     """Return the agent that the parts describe, None for the default agent.
 
     Args:
-        parts: `launcher` ("ssh", "rsh", "fork" or "slurm"), the `program` to use instead, its `arguments`, and `flags` that its
-            dialect puts before the host.
+        parts: `launcher` ("ssh", "rsh", "fork", "slurm" or "sge"), the `program` to use instead, its `arguments`, and `flags`
+            that its dialect puts before the host.
     """
     name = parts.get("launcher", "ssh")
     if name in _OF_LAUNCHERS:

@@ -38,7 +38,7 @@ HINTS = {
     "pod-starting": "kubectl describe pod NAME says what it waits for; --start-timeout gives it more time",
     "pod-completed": "its program has ended: a worker's own command is `sleep infinity`",
     "container-unknown": "name one with --container; kubectl get pod NAME -o jsonpath='{.spec.containers[*].name}' lists them",
-    "outside-job": "--slurm nodes=N asks Slurm for a job; sbatch and salloc do, too",
+    "outside-job": "--slurm nodes=N asks Slurm for a job, as sbatch and salloc do; Grid Engine's qsub -pe NAME SLOTS",
     "job-ended": "squeue --me lists your jobs; in a shell that has outlived its job: unset SLURM_JOB_ID SLURM_JOB_NODELIST",
     "cluster-unreachable": "does `kubectl get pods` work here?",
     "cluster-login": "log in to the cluster, or give this pod a service account: docs/kubernetes.md",

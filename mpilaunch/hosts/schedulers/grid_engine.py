@@ -34,4 +34,4 @@ def _read(environ: Mapping[str, str], variable: str, read_text: ReadText) -> lis
     return entries
 
 
-READERS = (Reader("PE_HOSTFILE", "Grid Engine", "JOB_ID", _read),)
+READERS = (Reader("PE_HOSTFILE", "Grid Engine", "JOB_ID", _read, agent="gridengine", command="qrsh"),)

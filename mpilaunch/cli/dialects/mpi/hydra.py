@@ -57,19 +57,22 @@ def file_pattern(flag: str, pattern: str) -> Translation:
     return Translation((flag, fill_pattern(pattern, _PATTERN_FIELDS)))
 
 
-_LAUNCHERS = {"ssh": "ssh", "user": "ssh", "": "ssh", "rsh": "rsh", "fork": "fork", "slurm": "slurm", "srun": "slurm"}
-_SCHEDULERS = {
-    **dict.fromkeys(("lsf", "blaunch"), "'blaunch {host} {command}'"),
-    **dict.fromkeys(("sge", "qrsh"), "'qrsh -inherit {host} {command}'"),
+_LAUNCHERS = {
+    **dict.fromkeys(("ssh", "user", ""), "ssh"),
+    **dict.fromkeys(("slurm", "srun"), "slurm"),
+    **dict.fromkeys(("sge", "qrsh"), "sge"),
+    "rsh": "rsh",
+    "fork": "fork",
 }
+_OF_LSF = ("lsf", "blaunch")
 
 
 def launcher(name: str) -> Translation:
-    """-launcher ssh, rsh, fork, slurm: the agent."""
+    """-launcher ssh, rsh, fork, slurm, sge: the agent."""
     if name.lower() in _LAUNCHERS:
         return Translation(agent={"launcher": _LAUNCHERS[name.lower()]})
-    template = _SCHEDULERS.get(name.lower())
-    hint = f"use ssh, or --remote-agent {template}" if template else "use ssh, rsh, fork or slurm"
+    of_lsf = name.lower() in _OF_LSF
+    hint = "use ssh, or --remote-agent 'blaunch {host} {command}'" if of_lsf else "use ssh, rsh, fork, slurm or sge"
     raise InvalidArgument(f"launcher '{name}' is not supported", hint)
 
 
@@ -118,7 +121,7 @@ SHARED = (
     acts("info", "", "--version"),
     ignored("print-all-exitcodes", "", "mpilaunch reports the first failure; --report FILE has every rank's exit code"),
     # Reaching the nodes
-    acts("launcher bootstrap rmi", "NAME", launcher, "`--remote-agent`: ssh, local for fork, a template for rsh"),
+    acts("launcher bootstrap rmi", "NAME", launcher, "`--remote-agent`: ssh, slurm, gridengine, local for fork, a template for rsh"),
     acts("launcher-exec bootstrap-exec", "PATH", launcher_exec, "`--remote-agent 'PATH -x {host} {command}'`"),
     acts("rmk", "NAME", resource_manager, "nothing: mpilaunch detects the batch system"),
     acts("enable-x", "", "--remote-agent openssh --ssh-option ForwardX11=yes"),

@@ -17,11 +17,11 @@ from contextlib import suppress
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch_agents.batch import srun
+from mpilaunch_agents.batch.srun import Gpus
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.child import Child, find_program
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
-from mpilaunch_agents.slurm import srun
-from mpilaunch_agents.slurm.srun import Gpus
 
 ASK_SECONDS = 3.0
 """Seconds for Slurm's answer about the job; a controller under load must not hold up a launch."""

@@ -1,1 +1,0 @@
-"""The agent `slurm`: the daemons of all nodes by one step of Slurm."""
