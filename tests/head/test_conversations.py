@@ -291,6 +291,7 @@ def held(*messages: Message) -> list[str]:
     return loop.held
 
 
+@pytest.mark.slow
 def test_no_number_of_small_messages_holds_the_loop() -> None:
     look: Message = {"type": "ask", "id": 1, "request": "lookup", "space": "pmi", "wait": True}
     waiting = [{**look, "names": [f"n{number % 2}", "never"]} for number in range(9_900)]
@@ -301,6 +302,7 @@ def test_no_number_of_small_messages_holds_the_loop() -> None:
     assert held(*waiting, *publishes, all_at_once) == []
 
 
+@pytest.mark.slow
 def test_no_number_of_collectives_holds_the_loop() -> None:
     wait = [collective([["WORLD", -1]], 2, {}, f"pmi {number}") for number in range(9_000)]
     assert held(*wait, *[{"type": "joined", "world": "WORLD"}] * 5_000) == []

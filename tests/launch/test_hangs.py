@@ -418,6 +418,7 @@ def test_hosts_on_their_own_have_no_such_limit() -> None:
     assert done.words.startswith("error[option-conflict]: --independent and --hang-timeout cannot be used together")
 
 
+@pytest.mark.slow
 @pytest.mark.testbed
 def test_each_rank_of_a_torch_job_is_told_by_its_line(hosts: Hosts, shared: Path) -> None:
     (shared / "train.py").write_text(TRAIN)

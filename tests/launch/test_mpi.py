@@ -352,6 +352,7 @@ def test_ranks_that_do_not_find_each_other_are_warned_of_once(
     assert told in warning
 
 
+@pytest.mark.slow
 @pytest.mark.needs("mpicc.mpich", "mpicc.openmpi", "libpmix.so.2")
 @pytest.mark.parametrize(
     ("library", "family", "mpi"), [("libmpi.so.40", "Open MPI", "pmi1"), ("libmpich.so.12", "MPICH", "pmix")]

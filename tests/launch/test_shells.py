@@ -249,7 +249,7 @@ def test_what_a_command_leaves_running_stays_as_under_ssh(hosts: Hosts, links: P
 @pytest.mark.parametrize("name", ["pdsh", "clush"])
 def test_a_command_runs_to_its_end_when_its_head_is_killed(hosts: Hosts, links: Path, shared: Path, name: str) -> None:
     text = f"touch {shared}/up-$(hostname); sleep 1; seq 300000 && seq 300000 >&2 && touch {shared}/done-$(hostname)"
-    with hosts.popen([str(links / name), "-w", W, text], env=PDSH) as job:
+    with hosts.popen([str(links / name), "-w", W, text], env={**PDSH, "MPILAUNCH_RECONNECT_TIMEOUT": "1"}) as job:
         wait_until(lambda: len(list(shared.glob("up-*"))) == 2, "both commands run")
         job.kill()
         job.communicate(timeout=LIMIT)

@@ -121,7 +121,7 @@ SHARED = (
     acts("info", "", "--version"),
     ignored("print-all-exitcodes", "", "mpilaunch reports the first failure; --report FILE has every rank's exit code"),
     # Reaching the nodes
-    acts("launcher bootstrap rmi", "NAME", launcher, "`--remote-agent`: ssh, slurm, gridengine, local for fork, a template for rsh"),
+    acts("launcher bootstrap rmi", "NAME", launcher, "`--remote-agent`: ssh, slurm, gridengine, local for fork, or a template"),
     acts("launcher-exec bootstrap-exec", "PATH", launcher_exec, "`--remote-agent 'PATH -x {host} {command}'`"),
     acts("rmk", "NAME", resource_manager, "nothing: mpilaunch detects the batch system"),
     acts("enable-x", "", "--remote-agent openssh --ssh-option ForwardX11=yes"),
