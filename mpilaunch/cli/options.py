@@ -156,6 +156,10 @@ OPTIONS = (
     Option(OUTPUT, "--output-file-ranks", "RANKS", "of --output-file, only those of these ranks of each node; others print it"),
     Option(OUTPUT, "--error-file-ranks", "RANKS", "the same for --error-file"),
     Option(OUTPUT, "--merge-stderr-to-stdout", "", "send the ranks' stderr to their stdout"),
+    Option(OUTPUT, "--stdout", "",
+        "what a rank's stdout is: a pipe; a terminal (pty), to which C programs write each line at once; a pipe to which "
+        "stdbuf makes them do so (line); auto: a pty for programs linked with Open MPI",
+        OneOf("pipe", "pty", "line", "auto"), default="pipe"),
     Option(OUTPUT, "--fold", "", "print identical output once, at the end, after the names of its nodes"),
     Option(OUTPUT, "--fold-style", "",
         "with --fold: the names before each line, before blocks of stdout, or stdout of all hosts in order, not merged; or how "

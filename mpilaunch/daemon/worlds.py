@@ -63,7 +63,7 @@ class Worlds:
         for number in sorted({spec["app"] for spec in plan["ranks"]}):
             try:
                 spawn.check_file_limit(plan, bool(self._processes.ranks))
-                apps[number] = spawn.prepare_app(plan["apps"][number], environment, plan["python"])
+                apps[number] = spawn.prepare_app(plan["apps"][number], environment, plan["python"], plan["stdout"])
             except spawn.Problem as problem:
                 problems.append({"cause": problem.cause, "detail": problem.detail})
         if plan["rendezvous"] is not None:
@@ -116,7 +116,9 @@ class Worlds:
         started, failed = [], []
         for spec in plan["ranks"]:
             rank = spec["rank"]
-            descriptors = self._forwarder.open_rank(rank, spec["stdin"], plan["merge_stderr"], plan["window"])
+            descriptors = self._forwarder.open_rank(
+                rank, spec["stdin"], plan["merge_stderr"], plan["window"], apps[spec["app"]].terminal
+            )
             if plan["mpi"] is not None and plan["mpi"]["descriptor"] is not None:
                 descriptors[plan["mpi"]["descriptor"]] = self._wireup.open_rank(rank, plan["mpi"]["descriptor"])
             environment = {**spec["environment"], **self._wireup.environment(rank, apps[spec["app"]])}

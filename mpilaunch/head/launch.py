@@ -239,7 +239,7 @@ class Launch:
         if verdict.first is not None:
             from mpilaunch.head.observe.explain import explain  # only a failed job needs it
 
-            verdict = explain(verdict, verdict.first, self._output.last_lines, self.ranks)
+            verdict = explain(verdict, verdict.first, self._output.last_lines, self._output.has_printed, self.ranks)
         if self._stop.outcome is not None:
             verdict = self._ends.verdict_of_stop(self._stop.outcome)
         elif verdict.cause == "ok" and self._output.lost:

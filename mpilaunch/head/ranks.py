@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from mpilaunch.head.nodes.link import LONGEST_NOTE
 from mpilaunch.job.environment.forwarded import explain_size
-from mpilaunch.job.spec import JobSpec
+from mpilaunch.job.spec import App, JobSpec
 from mpilaunch.job.worlds import World
 from mpilaunch.placement.gpu_binding import RankBinding
 from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import WireError
+
+SCRIPTS, INTERPRETERS = (".py", ".sh"), ("python", "sh", "bash", "dash", "zsh", "perl", "julia")
+"""How the names end and begin of programs that are none of C or Fortran."""
 
 
 class Ranks:
@@ -48,10 +52,18 @@ class Ranks:
         """Return whether the input of mpilaunch goes to a rank."""
         return self._job.gets_stdin(rank)
 
+    def holds_lines_back(self, rank: int) -> bool:
+        """Return whether the library of a rank's program may hold back what it prints, as that of C does on a pipe."""
+        program = os.path.basename(self._app(rank).program[0])
+        return self._job.output.stdout == "pipe" and not program.endswith(SCRIPTS) and not program.startswith(INTERPRETERS)
+
+    def _app(self, rank: int) -> App:
+        world = next(world for world in self.worlds if world.first <= rank < world.first + world.size)
+        return world.apps[self.place(rank).app]
+
     def explain_size(self, rank: int) -> str:
         """Return why the kernel refused the environment or the arguments of a rank as too long."""
-        world = next(world for world in self.worlds if world.first <= rank < world.first + world.size)
-        app = world.apps[self.place(rank).app]
+        app = self._app(rank)
         return explain_size({**self._job.environment, **app.environment}, app.program)
 
     def is_on(self, rank: int, index: int) -> bool:

@@ -39,6 +39,7 @@ class OutputPolicy(NamedTuple):
         stdout_file, stderr_file: templates of paths, with the fields of a tag; the stream is written there.
         stdout_ranks, stderr_ranks: the ranks of each node that have such a file; the others print the stream; None: all.
         copy: also print output that is written to files; None: print it with `directory`, but not with `stdout_file`.
+        stdout: what a rank's stdout is: "pipe", "pty", "line" (a pipe, written by line) or "auto" (by its MPI library).
         merge_stderr: the node merges a rank's stderr into its stdout, in the order of writing.
         fold: print equal output once, at the end, after the names of its nodes: before each of its "lines", or
             stdout in "blocks"; or print stdout at the end, not merged, in the order of "hosts", or as "diff" to the most
@@ -57,6 +58,7 @@ class OutputPolicy(NamedTuple):
     stdout_ranks: frozenset[int] | None = None
     stderr_ranks: frozenset[int] | None = None
     copy: bool | None = None
+    stdout: str = "pipe"
     merge_stderr: bool = False
     fold: str | None = None
     local_ranks: frozenset[int] | None = None

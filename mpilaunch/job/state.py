@@ -96,6 +96,11 @@ class RankEnd(NamedTuple):
         return self.code != 0 or self.missed or self.mpi in ("connected", "aborted")
 
     @property
+    def abrupt(self) -> bool:
+        """Whether a signal or MPI_Abort ended it, so that its library could not flush what it had printed."""
+        return self.signal is not None or self.mpi == "aborted"
+
+    @property
     def exit_code(self) -> int:
         """The exit status that a shell would report: the code, 128 + N for signal N, 126 or 127 if it could not be executed."""
         if self.errno is not None:

@@ -125,8 +125,8 @@ HEAD_SENDS: Table = {
         "fresh prepared running finished",
         having(
             job=text, apps=listed(_app), python=listed(without_nul), environment=named(without_nul),
-            defaults=named(without_nul), scrub=listed(text), merge_stderr=flag, window=whole, drain=seconds, silence=seconds,
-            pulse=seconds, attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
+            defaults=named(without_nul), scrub=listed(text), stdout=text, merge_stderr=flag, window=whole, drain=seconds,
+            silence=seconds, pulse=seconds, attach=maybe(having(secret=secret, seconds=seconds)), mpi=maybe(_mpi), node=whole,
             rendezvous=maybe(having(address=text, port=between(1, 65535), secret=secret)), ranks=listed(_rank), number=whole,
             sweep=flag, independent=flag,
         ),

@@ -83,7 +83,7 @@ FROM_HEAD: dict[str, dict[str, Any]] = {
     "limits": {"silence": 60.0, "pulse": 60.0},
     "prepare": {
         "job": "0123456789abcdef", "apps": [APP], "python": ["python3"], "environment": {"A": "b"}, "defaults": {}, "scrub": [],
-        "merge_stderr": False, "window": 65536, "drain": 0.1, "sweep": True, "silence": 60.0, "pulse": 60.0,
+        "stdout": "pipe", "merge_stderr": False, "window": 65536, "drain": 0.1, "sweep": True, "silence": 60.0, "pulse": 60.0,
         "attach": {"secret": "0f" * 32, "seconds": 0.1}, "mpi": MPI, "node": 0, "ranks": [RANK], "number": 0,
         "independent": False, "rendezvous": {"address": "127.0.0.1", "port": 1, "secret": "0f" * 32},
     },

@@ -310,6 +310,7 @@ class WireToDaemon:
             "environment": {},
             "defaults": {},
             "scrub": [],
+            "stdout": "pipe",
             "merge_stderr": False,
             "window": window,
             "drain": 0.2,

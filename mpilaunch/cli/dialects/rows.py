@@ -206,8 +206,11 @@ class Dialect:
         return (len(flag) == 2 or len(name) > 1) and name.replace("_", "-") in names
 
 
-MPI = {"dialect": ("mpi", "its options, or the name of the command")}
-"""The default of --dialect under the name of an MPI launcher, or after one of its options."""
+MPI = {
+    "dialect": ("mpi", "its options, or the name of the command"),
+    "stdout": ("auto", "default of mpirun and mpiexec"),
+}
+"""Defaults under the name of an MPI launcher, or after one of its options. Only Open MPI's gives a rank a terminal."""
 
 
 def acts(names: str, metavar: str, means: Means, text: str = "", **more: bool) -> Row:

@@ -25,7 +25,7 @@ def output_policy(settings: Settings) -> OutputPolicy:
         local_ranks=_local_ranks(settings, "print-local-ranks"),
         fold=settings["fold-style"] if settings["fold"] else None,
         recorded=settings["detach"],
-        **settings.fields("host-failures", "quiet", "verbose"),
+        **settings.fields("stdout", "host-failures", "quiet", "verbose"),
     )
 
 

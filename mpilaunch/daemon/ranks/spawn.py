@@ -28,6 +28,8 @@ FILE_LIMIT = "file-limit"
 
 PYTHON = "python3"
 """The program that is the same Python as that of scripts, unless the job changes the ranks' PATH."""
+STDBUF = (b"stdbuf", b"-oL")
+"""Executes a program of C stdio that writes each line of its stdout at once; source: stdbuf(1)."""
 OWN_FILES = 40
 """Descriptors that this process needs besides those of its ranks."""
 
@@ -46,6 +48,8 @@ class App:
 
     Attributes:
         own: index of the first argument that the user wrote; those before it name the program.
+        terminal: its stdout is a pseudo-terminal.
+        through: the words of a program that executes it, empty for none.
     """
 
     def __init__(
@@ -60,9 +64,11 @@ class App:
     ) -> None:
         self.path, self.arguments, self.directory = path, arguments, directory
         self.environment, self.edits, self.note, self.own = environment, edits, note, own
+        self.terminal = False
+        self.through: list[bytes] = []
 
 
-def prepare_app(message: dict[str, Any], environment: Environment, pythons: list[str]) -> App:
+def prepare_app(message: dict[str, Any], environment: Environment, pythons: list[str], stdout: str) -> App:
     """Resolve an app of the `prepare` message on this node; raises Problem."""
     directory, note = choose_directory(message["directory"], message["directory_required"])
     environment = app_layer(message, environment)
@@ -84,7 +90,34 @@ def prepare_app(message: dict[str, Any], environment: Environment, pythons: list
     if under_python and pythons[1:] and path != encode(pythons[0]):
         missing = "no %s here: Python programs run under %s" % (pythons[0], decode(path))
         note = "; ".join(filter(None, (note, missing)))
-    return App(path, arguments, directory, environment, message["edits"], note, len(arguments) - len(program) + 1)
+    app = App(path, arguments, directory, environment, message["edits"], note, len(arguments) - len(program) + 1)
+    choose_stdout(app, stdout, search_path)
+    return app
+
+
+def choose_stdout(app: App, kind: str, search_path: bytes) -> None:
+    """Prepare the stdout of an app: a "pipe", a "pty", a pipe by "line", or "auto" by its MPI library; raises Problem.
+
+    Where no pseudo-terminal can be had, a note says so, and stdout is a pipe.
+    """
+    if kind == "auto":
+        from mpilaunch.daemon.mpi.singletons import OPEN_MPI, linked_library  # for the command lines of mpirun
+
+        library = linked_library(app.path)
+        kind = "pty" if library is not None and library[1] == OPEN_MPI else "pipe"
+    if kind == "pty":
+        try:
+            for descriptor in os.openpty():
+                os.close(descriptor)
+            app.terminal = True
+        except OSError as error:
+            missing = "no pseudo-terminal here, so stdout is a pipe: %s" % error.strerror
+            app.note = "; ".join(filter(None, (app.note, missing)))
+    elif kind == "line":
+        stdbuf = _find(STDBUF[0], search_path, app.directory)
+        if stdbuf is None:
+            raise Problem(PROGRAM_MISSING, "stdbuf: not found in PATH; --stdout line needs it, which is of GNU coreutils")
+        app.through = [stdbuf, *STDBUF[1:]]
 
 
 def check_file_limit(message: dict[str, Any], others: bool) -> None:
@@ -155,10 +188,12 @@ def start(app: App, spec: dict[str, Any], variables: dict[str, str], descriptors
         descriptors: descriptor of the rank -> descriptor of this process.
     """
     environment = rank_layer(spec["unset"], variables, app.environment, app.edits)
-    arguments, cpus = app.arguments, spec["cpus"]
+    path, arguments, cpus = app.path, app.arguments, spec["cpus"]
     if spec["fields"] is not None:
         # The head has checked the templates, and filled in what is the same for all ranks.
         arguments = [*arguments[: app.own], *(encode(decode(word).format(**spec["fields"])) for word in arguments[app.own :])]
+    if app.through:
+        path, arguments = app.through[0], [*app.through, app.path, *arguments[1:]]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in sorted(descriptors.items())]
     own_cpus = os.sched_getaffinity(0) if cpus is not None else None
@@ -169,10 +204,10 @@ def start(app: App, spec: dict[str, Any], variables: dict[str, str], descriptors
     try:
         os.chdir(app.directory)
         return os.posix_spawn(
-            app.path, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
+            path, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
         )
     except NotImplementedError:
-        return _spawn_slowly(app.path, arguments, environment, descriptors)
+        return _spawn_slowly(path, arguments, environment, descriptors)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if own_cpus is not None:

@@ -1,7 +1,7 @@
 """Forwarding of streams on the node: stdout and stderr of ranks to the wire, stdin from the wire to ranks.
 
 Bytes are passed on unchanged; the head assembles lines. A stream without credit is not read, and none is read while the wire's
-buffer is full: then the rank blocks on its pipe, and this process does not grow.
+buffer is full: then the rank blocks on its pipe or raw terminal, and this process does not grow.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ class Forwarder:
         self._paused, self._discards = True, False
         self.pause(False)
 
-    def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int) -> dict[int, int]:
-        """Make a rank's pipes; return the ends for its descriptors 0, 1 and 2, which the caller closes.
+    def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int, terminal: bool) -> dict[int, int]:
+        """Make a rank's pipes, and a `terminal` for stdout if there is one; return the ends for its descriptors 0, 1 and 2.
 
+        The caller closes these.
         The wire's side of stdin has been open since `prepare`: the head may send input right after `launch`.
         """
         if wants_stdin:
@@ -97,7 +98,7 @@ class Forwarder:
             self._inputs[channel] = Input(self, channel, ours)
         else:
             child_in = os.open("/dev/null", os.O_RDONLY)
-        child_out = self._open_output(stream_channel(rank, STDOUT), window)
+        child_out = self._open_output(stream_channel(rank, STDOUT), window, terminal)
         child_err = os.dup(child_out) if merge_stderr else self._open_output(stream_channel(rank, STDERR), window)
         return {0: child_in, 1: child_out, 2: child_err}
 
@@ -149,8 +150,8 @@ class Forwarder:
             self._close_output(channel)
         return bool(idle)
 
-    def _open_output(self, channel: int, window: int) -> int:
-        ours, theirs = os.pipe()
+    def _open_output(self, channel: int, window: int, terminal: bool = False) -> int:
+        ours, theirs = (terminal and _raw_terminal()) or os.pipe()
         try:
             fcntl.fcntl(ours, 1031, PIPE_SIZE)  # F_SETPIPE_SZ, which Python names from 3.10 on
         except OSError:
@@ -162,7 +163,11 @@ class Forwarder:
 
     def _read(self, channel: int) -> None:
         """Send a rank's output, as far as the credit allows."""
-        data = os.read(self._outputs[channel], MAX_DATA if self._discards else min(self.session.credit(channel), MAX_DATA))
+        size = MAX_DATA if self._discards else min(self.session.credit(channel), MAX_DATA)
+        try:
+            data = os.read(self._outputs[channel], size)
+        except OSError:
+            data = b""  # EIO: no process has the pseudo-terminal any more, and all that was written has been read
         if not data:
             self._close_output(channel)
             return
@@ -182,6 +187,21 @@ class Forwarder:
         rank = rank_of(channel)
         if not any(stream_channel(rank, stream) in self._outputs for stream in (STDOUT, STDERR)):
             self._drained()
+
+
+def _raw_terminal() -> tuple[int, int] | None:
+    """Return the two ends of a new pseudo-terminal that changes no byte, None where there is none.
+
+    It becomes nobody's controlling terminal, so its end sends no SIGHUP.
+    """
+    import tty  # few jobs want one
+
+    try:
+        ours, theirs = os.openpty()
+    except OSError:
+        return None
+    tty.setraw(theirs)
+    return ours, theirs
 
 
 def _bytes_in_pipe(descriptor: int) -> int:

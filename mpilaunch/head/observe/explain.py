@@ -15,7 +15,19 @@ LAST_LINES = 12
 """Lines of the failed rank's output that the error message shows."""
 
 
-def explain(verdict: Verdict, first: RankEnd, lines_of: Callable[[int], Sequence[bytes]], ranks: Ranks) -> Verdict:
+LINES_LOST = (
+    "nothing has come of what it printed: a C or Fortran program on a pipe loses what it has not flushed when it dies so; "
+    "--stdout pty has it written line by line"
+)
+
+
+def explain(
+    verdict: Verdict,
+    first: RankEnd,
+    lines_of: Callable[[int], Sequence[bytes]],
+    has_printed: Callable[[int], bool],
+    ranks: Ranks,
+) -> Verdict:
     """Return the verdict with the node of its first failure, what that rank wrote last, a hint, and its likely cause."""
     lines = lines_of(first.rank)
     finding = find_hint(first, lines)
@@ -26,6 +38,8 @@ def explain(verdict: Verdict, first: RankEnd, lines_of: Callable[[int], Sequence
         hint = f"it asked for input, and this rank gets none: --stdin {first.rank} gives it yours, on a terminal too"
     elif first.errno == errno.ENOEXEC:
         hint = "no program for this machine; a script needs a first line like #!/bin/sh (or: mpilaunch sh FILE)"
+    elif hint is None and first.abrupt and ranks.holds_lines_back(first.rank) and not has_printed(first.rank):
+        hint = LINES_LOST
     cause = likely_cause(first, verdict.failed_after, lines_of)
     likely = None
     if cause is not None:

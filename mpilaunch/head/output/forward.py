@@ -218,6 +218,10 @@ class OutputForwarder:
         stream = self._streams.get(stream_channel(rank, STDERR)) or self._streams[stream_channel(rank, STDOUT)]
         return tuple(line for text in (stream.before, stream.kept) for line in text.splitlines()[len(text) == KEPT :])
 
+    def has_printed(self, rank: int) -> bool:
+        """Return whether anything has come of a rank's stdout."""
+        return self._streams[stream_channel(rank, STDOUT)].received > 0
+
     def stacks_of(self, rank: int) -> bytes:
         """Return the stacks that a rank has written because it was asked to, or the end of its stderr."""
         collected = b"" if self._dumps is None else self._dumps.of(rank)

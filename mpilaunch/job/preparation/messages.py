@@ -41,6 +41,7 @@ def common_preparation(job: JobSpec, world: World, known: WorldFacts, window: in
         "apps": [_app(job, world, app, known) for app in world.apps],
         "python": [job.python] if job.python else list(dict.fromkeys([job.head_python or "python3", "python3"])),
         "scrub": list(contracts.SCRUBBED),
+        "stdout": job.output.stdout,
         "merge_stderr": job.output.merge_stderr,
         "window": window,
         "drain": job.deadlines.drain,

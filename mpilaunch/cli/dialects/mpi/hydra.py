@@ -156,6 +156,7 @@ DEFAULTS = {
     "dialect": ("hydra", MPI["dialect"][1]),
     "oversubscribe": ("yes", "hydra's default"),
     "forward": ("all", "hydra's default"),
+    "stdout": ("pipe", "hydra's default"),
 }
 """Hydra starts more ranks than slots, cycling through its hosts, and forwards its whole environment; Intel MPI as well."""
 MARKS = ("-f", "--hosts", "--ppn")

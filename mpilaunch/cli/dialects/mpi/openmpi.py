@@ -237,6 +237,6 @@ DIALECT = Dialect(
     rows=_ROWS,
     commands=("mpirun.openmpi", "mpiexec.openmpi", "orterun", "prterun"),
     variables={"OMPI_MCA_plm_rsh_num_concurrent": "fanout", "PRTE_MCA_plm_ssh_num_concurrent": "fanout"},
-    defaults=MPI,
+    defaults={**MPI, "stdout": ("pty", "Open MPI's default")},
     marks=("-x", "-H", "-N", "--npernode", "--pernode", "--oversubscribe"),
 )
