@@ -64,6 +64,8 @@ OPTIONS = (
     Option(RANKS, "--order-nodes", "ORDER",
         "use the nodes in the order of their slots: ascending or descending", Text("ascending", "descending")),
     Option(RANKS, "--oversubscribe/--nooversubscribe", "", "allow more ranks than slots", default=False),
+    Option(RANKS, "--cycle", "",
+        "allow more ranks than slots, or than -N on each node: these fill the nodes again, the first one first"),
     Option(RANKS, "--node-rank", "R",
         "start only the ranks of this machine, as node R of --nnodes N machines on each of which you run this command",
         Number(), configurable=False),

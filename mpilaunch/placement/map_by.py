@@ -52,6 +52,7 @@ class PlacementOptions(NamedTuple):
     bind_to: str | None = None
     rankfile: str | None = None
     oversubscribe: bool = False
+    cycle: bool = False
     nolocal: bool = False
     cpu_set: str | None = None
     cpu_set_source: str = "--cpu-set"
@@ -100,6 +101,7 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
         per_node=map_by.per_node,
         rank_by=rank_by,
         oversubscribe=options.oversubscribe if map_by.oversubscribe is None else map_by.oversubscribe,
+        cycle=options.cycle,
         per_object=map_by.per_object,
         span=map_by.span,
         rank_span=rank_span,

@@ -6,14 +6,14 @@ There are four steps. 1. Slots with a fixed rank take it. 2. Each node gets a nu
 fills one node after the other, `map_by` node gives each node one rank in turn. 3. These ranks are numbered by `rank_by`. 4. On
 their node, they take the free slots in order.
 
-When oversubscribing, every slot takes one rank first; each further rank goes to the node with the fewest ranks per slot that is
-below its max_slots, the first of equals, and takes its slots again in order. A node without slots runs no rank. With
-`elastic_slots`, any number of ranks fits in the same way.
+When oversubscribing, every slot takes one rank first, unless `map_by` is node; the further ranks go to the nodes in turn, as
+far as their max_slots allow, and take the slots again in order. This is Open MPI's rule (orte/mca/rmaps/round_robin); by
+Hydra's, `cycle`, the nodes are filled again, the first one first, and ranks are numbered as they are placed. A node without
+slots runs no rank. With `elastic_slots`, any number of ranks fits in the same way.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +42,7 @@ class MappingPolicy(NamedTuple):
         rank_by: "slot" numbers one node after the other, "node" gives each node a number in turn; an object numbers one node
             after the other, and gives each object of the node a number in turn; None follows `map_by`.
         oversubscribe: more ranks than slots are allowed (never more than max_slots).
+        cycle: so they are, and they fill the nodes again, the first one first.
         per_object: exactly this many ranks on each `map_by` object (`--map-by ppr:N:socket`); with `ranks`, at most this many.
         span: give each `map_by` object of all nodes one rank in turn, as if they were one node.
         rank_span: give each `rank_by` object of all nodes a number in turn.
@@ -55,6 +56,7 @@ class MappingPolicy(NamedTuple):
     per_node: int | None = None
     rank_by: str | None = None
     oversubscribe: bool = False
+    cycle: bool = False
     per_object: int | None = None
     span: bool = False
     rank_span: bool = False
@@ -123,6 +125,9 @@ def map_ranks(
         order: Iterable[int] = policy.listed[:ranks]
         if any(count > capacities.get(index, 0) for index, count in Counter(order).items()):
             raise _not_enough(allocation, policy, ranks, object_counts)
+    elif policy.cycle and policy.rank_by is None and policy.per_object is None:
+        turns = {} if policy.map_by == "node" else {node.index: len(node.slots) for node in nodes}
+        order = islice(_nodes_in_turn(_left(capacities, fixed), turns), len(free_ranks))
     else:
         quotas = _quotas(nodes, len(free_ranks), capacities, fixed, policy, object_counts)
         order = _order(nodes, quotas, policy, topologies)
@@ -169,7 +174,7 @@ def _rank_count(nodes: Sequence[Node], policy: MappingPolicy, object_counts: Map
 
 def _capacity(node: Node, allocation: Allocation, policy: MappingPolicy, object_counts: Mapping[int, int]) -> float:
     """Return the limit on the ranks of a node."""
-    unbounded = policy.oversubscribe or allocation.elastic_slots
+    unbounded = policy.oversubscribe or policy.cycle or allocation.elastic_slots
     per_object = None if policy.per_object is None else policy.per_object * object_counts[node.index]
     limits = (None if unbounded else len(node.slots), node.max_slots, policy.per_node, per_object)
     return min((limit for limit in limits if limit is not None), default=math.inf)
@@ -212,22 +217,23 @@ def _quotas(
         # A node is not oversubscribed before it has the explicit number of ranks per node or object.
         explicit = policy.per_node or (policy.per_object or 0) * object_counts.get(node.index, 0)
         room[node.index] = int(min(capacities[node.index], max(len(node.slots), explicit))) - taken[node.index]
-    in_turn = policy.map_by == "node" or policy.span
-    order = _nodes_in_turn(room, object_counts) if in_turn else _node_by_node(room)
+    capacity = _left(capacities, fixed)
+    if policy.map_by == "node" or policy.span:
+        # Where all slots together do not suffice, those of a node do not count.
+        order = _nodes_in_turn(room if ranks <= sum(room.values()) else capacity, object_counts)
+    else:
+        beyond = {index: capacity[index] - room[index] for index in room}
+        order = chain(_node_by_node(room), _nodes_in_turn(beyond, {}))
     quotas = {node.index: 0 for node in nodes}
     for index in islice(order, ranks):
         quotas[index] += 1
-    # Every slot is taken now: only a job that may oversubscribe has ranks left.
-    slots = {node.index: len(node.slots) for node in nodes}
-    load = [((taken[index] + quotas[index]) / slots[index], index) for index in quotas]
-    heapq.heapify(load)
-    for _ in range(ranks - sum(quotas.values())):
-        while taken[full := load[0][1]] + quotas[full] >= capacities[full]:
-            heapq.heappop(load)
-        index = load[0][1]
-        quotas[index] += 1
-        heapq.heapreplace(load, ((taken[index] + quotas[index]) / slots[index], index))
     return quotas
+
+
+def _left(capacities: Mapping[int, float], fixed: Mapping[int, tuple[int, int]]) -> dict[int, float]:
+    """Return the limits on the ranks of each node beside the fixed ones."""
+    taken = Counter(index for index, _ in fixed.values())
+    return {index: limit - taken[index] for index, limit in capacities.items()}
 
 
 def _node_by_node(room: Mapping[int, int]) -> Iterator[int]:
@@ -235,12 +241,12 @@ def _node_by_node(room: Mapping[int, int]) -> Iterator[int]:
     return (node for node, count in room.items() for _ in range(count))
 
 
-def _nodes_in_turn(room: Mapping[int, int], object_counts: Mapping[int, int]) -> Iterator[int]:
-    """Yield each node as often as it has room, in rounds; a round has each node once for each of its objects."""
+def _nodes_in_turn(room: Mapping[int, float], turns: Mapping[int, int]) -> Iterator[int]:
+    """Yield each node as often as it has room, in rounds; a round has each node once, or as often as `turns` says."""
     left = dict(room)
     while left := {node: count for node, count in left.items() if count > 0}:
         for node in left:
-            each = min(object_counts.get(node, 1), left[node])
+            each = int(min(turns.get(node, 1), left[node]))
             yield from repeat(node, each)
             left[node] -= each
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from mpilaunch.errors import UsageError
@@ -29,10 +30,15 @@ def map_apps(
     """Return the map of a job, with the ranks of its programs in order; raises UsageError that names the program.
 
     Each program is mapped by itself to the slots that the programs before it left free. If these do not suffice and it may
-    oversubscribe, the rest of its ranks are mapped to all slots again.
+    oversubscribe, the rest of its ranks are mapped to all slots again. Where all cycle, each goes on after the one before.
     """
     if len(shares) == 1:
         return map_ranks(allocation, shares[0].policy, topologies)
+    counts = [share.policy.ranks for share in shares if share.policy.cycle and share.slots is None and share.policy.ranks]
+    if len(counts) == len(shares):
+        whole = map_ranks(allocation, shares[0].policy._replace(ranks=sum(counts)), topologies)
+        apps = chain.from_iterable(repeat(app, count) for app, count in enumerate(counts))
+        return whole._replace(placements=tuple(map(_of_app, whole.placements, apps)))
     placements: list[Placement] = []
     taken: dict[int, list[int]] = defaultdict(list)
     for app, share in enumerate(shares):
@@ -47,6 +53,10 @@ def map_apps(
             scope = ", in the slots that are left" if app else ""
             raise error.within(f"program {app + 1} ({share.name}){scope}") from None
     return JobMap(tuple(placements), tuple(sorted(taken)))
+
+
+def _of_app(place: Placement, app: int) -> Placement:
+    return place._replace(app=app)
 
 
 def _rounds(

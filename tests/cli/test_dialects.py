@@ -300,7 +300,7 @@ def test_modifiers_add_to_a_policy(words: str, expected: str) -> None:
     ],
 )
 def test_hydra_is_found_by_its_name_or_its_options(name: str, words: str, hydra: bool) -> None:
-    assert asked(f"{words} prog", name).settings["oversubscribe"] == hydra
+    assert asked(f"{words} prog", name).settings["cycle"] == hydra
 
 
 @pytest.mark.parametrize(

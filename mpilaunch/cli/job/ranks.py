@@ -55,18 +55,21 @@ def map_job(
     mapping, cpu = policies
     nodes = select_nodes(inputs, settings, mapping, len(sections))
     own_slots = slots_of_programs(inputs, nodes, sections)
+    if mapping.cycle and not any(own_slots[1:]):
+        own_slots = [None] * len(own_slots)  # Hydra's -hosts and -f stand before the first program, and are for all
     if one_per_node:
         nodes = merge_slots(nodes)
         own_slots = [slots and dict.fromkeys(slots, 1) for slots in own_slots]
     mapping, cpu = _with_listed_nodes(mapping, cpu, inputs, settings, nodes)
     if part is not None:  # whoever reads the messages and files of all parts sees where each comes from
         nodes = nodes._replace(nodes=tuple(node._replace(name=inputs.machine.name) for node in nodes.nodes))
+    turn = mapping.per_node if mapping.cycle else None
+    if turn is not None:  # ranks go on to the next node after so many, those of all programs together
+        nodes, mapping = resize(nodes, turn), mapping._replace(per_node=None)
     shares: tuple[Share, ...] = (Share(sections[0].program[0], mapping),)
     if len(sections) > 1:
         of_programs = [placement_policies(placement_options(own))[0] for own in of_each]
-        if settings["dialect"] in ("hydra", "intel") and mapping.per_node and all(policy.ranks for policy in of_programs):
-            # There -ppn N is a limit for all programs together: ranks go on to the next host after N.
-            nodes = resize(nodes, mapping.per_node)
+        if turn is not None:
             of_programs = [policy._replace(per_node=None) for policy in of_programs]
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, of_programs, own_slots))
     # A map that depends on the nodes' topology is made once the nodes have reported it.
@@ -96,7 +99,7 @@ def placement_options(settings: Settings) -> PlacementOptions:
         npernode=None if isinstance(settings["npernode"], str) else settings["npernode"],
         bind_to=settings["bind-to"] if settings.layer("bind-to") else None,
         cpu_set_source=settings.source("cpu-set"),
-        **settings.fields("np", "npersocket", "map-by", "rank-by", "rankfile", "oversubscribe", "nolocal"),
+        **settings.fields("np", "npersocket", "map-by", "rank-by", "rankfile", "oversubscribe", "cycle", "nolocal"),
         **settings.fields("cpu-set", "use-hwthread-cpus", "cpus-per-rank"),
     )
 

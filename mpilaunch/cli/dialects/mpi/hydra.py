@@ -154,7 +154,7 @@ _ROWS = (
 
 DEFAULTS = {
     "dialect": ("hydra", MPI["dialect"][1]),
-    "oversubscribe": ("yes", "hydra's default"),
+    "cycle": ("yes", "hydra's default"),
     "forward": ("all", "hydra's default"),
     "stdout": ("pipe", "hydra's default"),
 }
