@@ -45,6 +45,7 @@ class Node(NamedTuple):
         name: as the user wrote it.
         agent: name or command template of its agent ("local", "ssh", "tsh ssh {host} {command}").
         max_slots: hard limit on ranks, None for none.
+        by_cores: it has a slot for each of its cores, once it has told how many; until then one.
         user, port, namespace, container: for the agent; the last two are those of a pod.
         origin: source of its first mention: "hosts.txt:3", "--host", "SLURM_JOB_NODELIST".
     """
@@ -59,6 +60,7 @@ class Node(NamedTuple):
     origin: str = ""
     namespace: str | None = None
     container: str | None = None
+    by_cores: bool = False
 
     @property
     def here(self) -> bool:
@@ -74,6 +76,7 @@ class HostDefaults(NamedTuple):
         scheduled: the agents of the hosts of the surrounding batch job, in place of `remote_agent`, unless an entry says how
             to log in.
         per_node: the slots of a host.
+        by_cores: a host of the hostfile has a slot for each of its cores; otherwise one.
         local_names: names of the head's machine.
     """
 
@@ -81,6 +84,7 @@ class HostDefaults(NamedTuple):
     remote_agent: str = "ssh"
     scheduled: Mapping[str, str] = MappingProxyType({})
     per_node: int | None = None
+    by_cores: bool = False
     local_names: Collection[str] = ()
 
 
@@ -107,6 +111,8 @@ class Allocation(NamedTuple):
         return sum(len(node.slots) for node in self.nodes)
 
 
+CORES = "cores"
+"""What gives the nodes of `by_cores` their slots, as -N gpu gives all nodes theirs."""
 MAX_SLOTS = 1 << 20
 """Limit on the slots of an allocation and the ranks of a job, so that a typing error cannot exhaust the memory."""
 
@@ -139,7 +145,7 @@ def from_sources(
         elif source == "--host" and hostfile:
             allocation = filter_by_host_list(allocation, entries)
         else:
-            allocation = allocate(entries, source, defaults)
+            allocation = allocate(entries, source, defaults if source != "--host" else defaults._replace(by_cores=False))
     return allocation
 
 
@@ -242,7 +248,10 @@ def allocate(entries: Sequence[HostEntry], source: str, defaults: HostDefaults) 
                 context=_origins(mentions),
                 hint="give the host fewer slots or a higher max_slots",
             )
-        nodes.append(Node(len(nodes), name, slots, max_slots=max_slots, origin=origin, **agreed))
+        first = mentions[0]
+        by_cores = len(mentions) == 1 and (first.by_cores or (defaults.by_cores and defaults.per_node is None))
+        by_cores = by_cores and (first.slots, first.gpus, first.cpus) == (None, None, None)
+        nodes.append(Node(len(nodes), name, slots, max_slots=max_slots, origin=origin, by_cores=by_cores, **agreed))
     return Allocation(tuple(nodes), source, defaults=defaults)
 
 

@@ -5,7 +5,7 @@ Pure: text in, entries out. `allocation` decides which hosts a job uses. Every e
     line  := [ hosts { key "=" value } ] [ comment ]         blanks around "=" are allowed, values may be quoted
     hosts := host { "," host }                               bracket ranges as in nodeset: node[01-16]
     host  := "@" [ source ":" ] group                         a group of ClusterShell's files
-           | [ user "@" ] name [ ":" slots ]                 an IPv6 address with slots needs brackets: [fe80::1]:4
+           | [ user "@" ] name [ ":" ( slots | "*" ) ]       "*": a slot for each core; in brackets an IPv6 address: [fe80::1]:4
            | "+n" place [ ":" slots ] | "+e" [ ":" count ]   the n-th node of the allocation, or its unnamed nodes
 
 Comments are `# ...`, `// ...` and `/* ... */`. A host list (`--host`) is `hosts` alone. `host:22` is 22 slots (Hydra,
@@ -37,6 +37,7 @@ class HostEntry(NamedTuple):
         agent: name of an agent, or a command template; it uses user, port, and namespace and container of a pod.
         gpus, cpus: indices ("0") or UUIDs ("GPU-...") in slot order, and CPU numbers; empty for no GPU at all.
         origin: source of the mention: "hosts.txt:3" or "--host".
+        by_cores: it has a slot for each of its cores ("node01:*").
     """
 
     name: str
@@ -50,6 +51,7 @@ class HostEntry(NamedTuple):
     origin: str = ""
     namespace: str | None = None
     container: str | None = None
+    by_cores: bool = False
 
 
 Expand = Callable[[Span], list[str]]
@@ -186,7 +188,9 @@ def read_hosts(hosts: Span, expand_group: Expand = _no_groups) -> Iterator[dict[
             fields["user"] = host_values.read_user(host.part(0, at))
             host = host.part(at + 1)
         names, colon = _read_names(host)
-        if colon is not None:
+        if colon is not None and host.text[colon + 1 :] == "*":
+            fields["by_cores"] = True
+        elif colon is not None:
             fields["slots"] = host_values.read_count(host.part(colon + 1))
         yield from ({"name": name, **fields} for name in names)
 

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mpilaunch.hosts.allocation import CORES
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.job.environment.templates import programs_before_launch
 from mpilaunch.job.output.masking import mask_argv, mask_command, mask_pair, mask_variables
@@ -186,6 +187,8 @@ _SLOTS_BY = {
 
 def _mapping_rule(job: JobSpec) -> str:
     """Describe the part of the map that depends on the topology of the nodes."""
+    if job.slots_by == CORES:
+        return "a host for which no number of slots is given has one for each of its cores"
     if job.slots_by is not None:
         return "one rank for each " + _SLOTS_BY[job.slots_by]
     policy = next(share.policy for share in job.pending if share.policy.needs_topology)

@@ -223,8 +223,8 @@ class JobSpec(NamedTuple):
         threads: OMP_NUM_THREADS unless the user sets it: a number as text, "none" to leave it unset, "auto": torchrun's rule.
         pmix_library: the libpmix that the nodes load; None: the one nearest to the program's.
         pending: shares to map when the topology of the nodes is known; `job_map` is empty until then.
-        slots_by: what gives each node its slots once it has reported it: "gpu", "cpu", "auto", "gpu-or-one", or None: they are
-            known.
+        slots_by: what gives each node its slots once it has reported it: "gpu", "cpu", "auto", "gpu-or-one", or "cores" for
+            those of `by_cores`; None: they are known.
         part: this machine's place in a job that is started by hand on each machine; None: this is the whole job.
         universe_size: MPI_UNIVERSE_SIZE set by the user; None: the number of slots over PMIx, as for Open MPI's mpirun,
             and no value over PMI, as for MPICH's mpiexec.

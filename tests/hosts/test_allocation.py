@@ -42,6 +42,25 @@ def refusal(text: str, **options: Any) -> UsageError:
 
 
 @pytest.mark.parametrize(
+    ("text", "options", "by_cores"),
+    [
+        ("a:*\nb\n[fe80::1]:*", {}, ["a", "fe80::1"]),
+        ("a:*\nb\nc:2\nd slots=1\ne gpus=0,1\nf cpus=0-3\ng\ng", {"by_cores": True}, ["a", "b"]),
+        ("a:*\nb", {"by_cores": True, "per_node": 2}, ["a"]),
+        ("a:* gpus=0-3\nb max_slots=2", {"by_cores": True}, ["b"]),
+    ],
+)
+def test_hosts_whose_slots_are_their_cores(text: str, options: dict[str, Any], by_cores: list[str]) -> None:
+    assert [node.name for node in of_file(text, **options).nodes if node.by_cores] == by_cores
+
+
+def test_hosts_of_a_list_have_one_slot_each_unless_they_say_so() -> None:
+    defaults = HostDefaults(by_cores=True)
+    allocation = from_sources([], parse_host_list("a,b:*", "--host"), None, defaults, local_slots=1)
+    assert [(node.name, node.by_cores) for node in allocation.nodes] == [("a", False), ("b", True)]
+
+
+@pytest.mark.parametrize(
     ("text", "slots"),
     [
         ("a", [("a", 1)]),
@@ -53,6 +72,7 @@ def refusal(text: str, **options: Any) -> UsageError:
         ("a gpus=0-3", [("a", 4)]),
         ("a gpus=none", [("a", 1)]),
         ("a max_slots=4", [("a", 1)]),
+        ("a:*\n[fe80::1]:*\nb", [("a", 1), ("fe80::1", 1), ("b", 1)]),
     ],
 )
 def test_mentions_become_nodes(text: str, slots: list[tuple[str, int]]) -> None:

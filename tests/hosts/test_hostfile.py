@@ -255,6 +255,7 @@ ENTRIES = st.builds(
     origin=st.just(""),
     namespace=st.none(),
     container=st.none(),
+    by_cores=st.just(False),
 )
 
 

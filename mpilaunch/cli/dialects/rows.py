@@ -209,8 +209,9 @@ class Dialect:
 MPI = {
     "dialect": ("mpi", "its options, or the name of the command"),
     "stdout": ("auto", "default of mpirun and mpiexec"),
+    "default-slots": ("cores", "Open MPI's default"),
 }
-"""Defaults under the name of an MPI launcher, or after one of its options. Only Open MPI's gives a rank a terminal."""
+"""Defaults under the name of an MPI launcher, or after one of its options; Hydra's has others."""
 
 
 def acts(names: str, metavar: str, means: Means, text: str = "", **more: bool) -> Row:

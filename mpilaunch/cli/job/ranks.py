@@ -10,7 +10,7 @@ from mpilaunch.cli.job.nodes import select_nodes, slots_of_programs
 from mpilaunch.cli.options import OPTIONS, RESTARTS
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts import allocation
-from mpilaunch.hosts.allocation import Allocation, merge_slots, resize
+from mpilaunch.hosts.allocation import CORES, Allocation, merge_slots, resize
 from mpilaunch.job.settings import Section, Settings
 from mpilaunch.job.spec import Part, RestartPolicy
 from mpilaunch.placement.cpu_binding import CpuPolicy
@@ -74,6 +74,8 @@ def map_job(
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, of_programs, own_slots))
     # A map that depends on the nodes' topology is made once the nodes have reported it.
     slots_by = settings["npernode"].lower() if isinstance(settings["npernode"], str) else None
+    if slots_by is None and not mapping.listed and any(node.by_cores for node in nodes.nodes):
+        slots_by = CORES
     pending = shares if slots_by or any(share.policy.needs_topology for share in shares) else ()
     restarts = _restarts(settings, nodes, mapping)
     if pending and restarts.max_nodes == restarts.min_nodes is not None and not restarts.spares:
