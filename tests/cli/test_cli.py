@@ -237,6 +237,8 @@ MESSAGES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "option-value-foreign-missing": ("-genv A", {}, {}),
     "option-value-foreign-none": ("-perhost", {}, {}),
     "option-value-foreign": ("-perhost two prog", {}, {}),
+    "topology": ("--dry-run --topology core:two -np 2 prog", {}, {}),
+    "option-conflict-topology": ("--topology core:2 -np 2 prog", {}, {}),
     "slurm-request": ("--slurm nods=4,gpus=8 prog", {}, {}),
     "slurm-request-ranks": ("--slurm time=1h prog", {}, {}),
     "slurm-request-time": ("--slurm nodes=2,time=60 prog", {}, {}),

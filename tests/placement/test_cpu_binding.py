@@ -14,8 +14,9 @@ from mpilaunch.hosts.allocation import Node, Slot
 from mpilaunch.hosts.node_facts import Cpu
 from mpilaunch.placement.cpu_binding import Cores, CpuPolicy, bind_cpus, picture
 from mpilaunch.placement.mapping import Placement
+from mpilaunch.placement.synthetic import cpus_of
 from mpilaunch.placement.topology import OBJECTS, objects
-from tests.support.placement.topologies import TOPOLOGIES, cpus_of
+from tests.support.placement.topologies import TOPOLOGIES
 
 # Two sockets of two cores of two threads; core 0 is CPUs 0 and 4, socket 0 is CPUs 0, 1, 4 and 5.
 D = cpus_of(TOPOLOGIES["D"])

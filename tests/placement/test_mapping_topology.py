@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from mpilaunch.errors import LaunchError
 from mpilaunch.placement.mapping import MappingPolicy, map_ranks
-from tests.support.placement.topologies import TOPOLOGIES, cpus_of, of_hosts
+from mpilaunch.placement.synthetic import cpus_of
+from tests.support.placement.topologies import TOPOLOGIES, of_hosts
 
 
 def ranks_of(hosts: str, topologies: str, policy: MappingPolicy) -> list[list[int]]:

@@ -30,6 +30,9 @@ def main(request: Request) -> int:
     settings = request.settings
     if settings["json"] and not settings["dry-run"]:
         raise UsageError("option-conflict", "--json needs --dry-run", hint="--report FILE writes a report of a job as JSON")
+    if settings["topology"] is not None and not settings["dry-run"]:
+        message = "--topology needs --dry-run"
+        raise UsageError("option-conflict", message, hint="a launch asks the nodes; --report-bindings tells what it does")
     if settings["show-config"]:
         from mpilaunch.job.plan import settings_as_text
 
@@ -51,7 +54,14 @@ def main(request: Request) -> int:
 def _start(request: Request) -> int:
     settings = request.settings
     if settings["show-env"] is not None or settings["dry-run"]:
-        return show_plan(_make(request), settings)
+        job = _make(request)
+        if settings["topology"] is None:
+            return show_plan(job, settings)
+        from mpilaunch.job.preparation.made_up import bound_on
+
+        job, bindings = bound_on(settings["topology"], job)
+        code = show_plan(job, settings)
+        return code if settings["json"] or not bindings else print_result("\n".join(bindings))
     from mpilaunch.head.begin import local_agent
 
     named = {name for section in request.sections for name in section.settings}

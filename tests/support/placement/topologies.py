@@ -1,24 +1,19 @@
-"""Nodes that are made up: the CPUs that one of hwloc's synthetic descriptions stands for, and where a rank is bound on them.
-
-`lstopo -i DESCRIPTION` shows the same machine. Understood: package, l3, l2, l1, core, pu with their numbers, `numa:N` or
-`[numa]` (one at that level), and `pu:N(indexes=...)`, the CPU numbers in logical order.
-"""
+"""Nodes that are made up by hwloc's synthetic descriptions, and where a rank is bound on them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
 
 from mpilaunch.cli.job.ranks import placement_options
 from mpilaunch.hosts import allocation
 from mpilaunch.hosts.hostfile import parse_host_list
 from mpilaunch.hosts.network_facts import NetworkFacts
-from mpilaunch.hosts.node_facts import Cpu, NodeFacts
+from mpilaunch.hosts.node_facts import NodeFacts
 from mpilaunch.hosts.nodeset import fold_numbers
 from mpilaunch.placement.gpu_binding import GpuPolicy, bind_ranks
 from mpilaunch.placement.map_by import placement_policies
 from mpilaunch.placement.mapping import map_ranks
+from mpilaunch.placement.synthetic import cpus_of
 from mpilaunch.placement.topology import objects
 from tests.support.command_line import settings
 
@@ -29,32 +24,6 @@ TOPOLOGIES = {
     "D": "package:2 [numa] core:2 pu:2(indexes=0,4,1,5,2,6,3,7)",
     "E": "package:1 [numa] l3:1 l2:6 l1:1 core:1 pu:1",
 }
-
-
-def cpus_of(description: str) -> tuple[Cpu, ...]:
-    """Return the CPUs of a synthetic description, in the order of their numbers."""
-    levels: list[tuple[str, int]] = []
-    indexes: list[int] = []
-    for word in description.split():
-        if word == "[numa]":
-            levels.append(("numa", 1))
-            continue
-        match = re.fullmatch(r"(\w+):(\d+)(?:\(indexes=([\d,]+)\))?", word)
-        assert match is not None, word
-        levels.append((match[1], int(match[2])))
-        if match[3]:
-            indexes = [int(number) for number in match[3].split(",")]
-    objects_of: dict[str, dict[tuple[int, ...], int]] = {name: {} for name, _ in levels}
-    cpus = []
-    for place, path in enumerate(product(*(range(count) for _, count in levels))):
-        numbers = {}
-        for depth, (name, _) in enumerate(levels):
-            known = objects_of[name]
-            numbers[name] = known.setdefault(path[: depth + 1], len(known))
-        number = indexes[place] if indexes else place
-        caches = [numbers.get(name, -1) for name in ("l1", "l2", "l3")]
-        cpus.append(Cpu(number, numbers["core"], numbers.get("package", 0), numbers.get("numa", 0), *caches))
-    return tuple(sorted(cpus, key=lambda cpu: cpu.number))
 
 
 def facts_of(name: str) -> NodeFacts:
