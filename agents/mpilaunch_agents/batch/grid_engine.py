@@ -62,6 +62,7 @@ class _Task:
     def __init__(self, events: ChannelEvents) -> None:
         self.begun: asyncio.Future[ChannelEnd | None] = asyncio.get_running_loop().create_future()
         self._events = events
+        self._runs = False
         self._before = self._stderr = b""
 
     def words(self) -> str:
@@ -70,19 +71,20 @@ class _Task:
 
     def data_received(self, data: bytes) -> None:
         """Pass data on; what the user's shell has printed before the line is no output of the command."""
-        if self.begun.done():
+        if self._runs:
             self._events.data_received(data)
             return
         before, line, rest = (self._before + data).partition(f"{BEGUN}\n".encode())
         self._before = before[-len(BEGUN) :]
-        if line:
+        if line and not self.begun.done():
+            self._runs = True
             self.begun.set_result(None)
             for receive, held in ((self._events.stderr_received, self._stderr), (self._events.data_received, rest)):
                 if held:
                     receive(held)
 
     def stderr_received(self, data: bytes) -> None:
-        if self.begun.done():
+        if self._runs:
             self._events.stderr_received(data)
         else:
             self._stderr = (self._stderr + data)[-STDERR_TAIL:]
@@ -94,7 +96,8 @@ class _Task:
         self._events.resume_writing()
 
     def closed(self, end: ChannelEnd) -> None:
-        if self.begun.done():
+        """Pass the end on, or have `open` raise it, unless that was cancelled."""
+        if self._runs:
             self._events.closed(end)
-        else:
+        elif not self.begun.done():
             self.begun.set_result(end)

@@ -90,6 +90,24 @@ def map_of(words: str, **environ: str) -> str:
     return " ".join(f"{place.rank}@{names[place.node]}" for place in made.job_map.placements)
 
 
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ("-n 5 -hosts a,b x", "0@a 1@b 2@a 3@b 4@a"),
+        ("-n 5 -ppn 2 -hosts a,b x", "0@a 1@a 2@b 3@b 4@a"),
+        ("-ppn 2 -hosts a,b x", "0@a 1@a 2@b 3@b"),
+        ("-n 3 -hosts a,b x : -n 2 y", "0@a 1@b 2@a 3@b 4@a"),
+        ("-n 3 -ppn 2 -hosts a,b x : -n 2 y", "0@a 1@a 2@b 3@b 4@a"),
+        ("-n 2 -host a x : -n 1 -host b y", "0@a 1@a 2@b"),
+        ("-ppn 2 -host a x : -ppn 2 -host b y", "0@a 1@a 2@b 3@b"),
+        ("--nooversubscribe -n 3 -hosts a,b x", "0@a 1@b 2@a"),
+    ],
+)
+def test_ranks_go_round_the_hosts_of_hydra(words: str, ranks: str) -> None:
+    for dialect in ("hydra", "intel"):
+        assert map_of(f"--dialect {dialect} {words}") == ranks
+
+
 def test_a_rankfile_says_host_and_cores_of_each_rank(here: Path) -> None:
     (here / "r").write_text("rank 1=a slot=0:1\nrank 0=+n1 slot=2-3\n")
     made = job("-H a,b -rf r")
