@@ -98,6 +98,24 @@ def _suspend(slurm: Slurm, job: str) -> dict[str, str]:
     return _scancel(slurm, job)
 
 
+def _requeue(slurm: Slurm, job: str) -> dict[str, str]:
+    """End the job to run it again, which Slurm does in two minutes unless told otherwise."""
+
+    def waits() -> bool:
+        return slurm.describe(job)["JobState"] == "PENDING" and not slurm.processes()
+
+    def runs_again() -> bool:
+        time.sleep(0.5)  # Slurm refuses while it still completes the job
+        return slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now").returncode != 0 and not waits()
+
+    slurm.run("scontrol", "requeue", job)
+    wait_until(waits, "the job waits again", SECONDS)
+    slurm.output(job).unlink(missing_ok=True)
+    wait_until(runs_again, f"the job runs again: {slurm.describe(job)}", SECONDS)
+    wait_until(lambda: slurm.lines(job).count("up") == RANKS, f"the ranks run again: {slurm.lines(job)}", SECONDS)
+    return _scancel(slurm, job)
+
+
 def _daemon(slurm: Slurm, job: str) -> dict[str, str]:
     """Kill all that the job has on its second node."""
     slurm.run("sh", "-c", f"scontrol listpids {job} {SECOND} | awk 'NR > 1 {{print $1}}' | xargs kill -KILL", node=SECOND)
@@ -113,13 +131,13 @@ def _limit(slurm: Slurm, job: str) -> dict[str, str]:
 
 
 ENDS: dict[str, Callable[[Slurm, str], dict[str, str]]] = {
-    "scancel": _scancel, "step": _step, "suspend": _suspend, "daemon": _daemon, "limit": _limit
+    "scancel": _scancel, "step": _step, "suspend": _suspend, "requeue": _requeue, "daemon": _daemon, "limit": _limit
 }  # fmt: skip
 KILLS = ("step", "daemon")
 """Ends that kill all processes on the second node."""
 SOME = [
     *(("plain", "limit"), ("plain", "suspend"), ("grandchild", "scancel"), ("grandchild", "step"), ("openmpi", "scancel")),
-    *(("openmpi", "daemon"), ("mpich", "step"), ("mpich", "scancel"), ("torch", "scancel")),
+    *(("openmpi", "daemon"), ("mpich", "step"), ("mpich", "scancel"), ("torch", "requeue")),
 ]
 PAIRS = [*product(KINDS, ENDS)] if os.environ.get("TABLE") == "all" else SOME
 
@@ -127,7 +145,8 @@ PAIRS = [*product(KINDS, ENDS)] if os.environ.get("TABLE") == "all" else SOME
 @pytest.mark.parametrize(("kind", "end"), PAIRS)
 def test_a_job_ends_as_slurm_says_and_leaves_nothing(slurm: Slurm, kind: str, end: str) -> None:
     words = [*MPILAUNCH, "--heartbeat", "1", *KINDS[kind](slurm)]
-    job = slurm.sbatch(f"exec {shlex.join(words)}", "--partition=both", "--nodes=2", "--ntasks-per-node=2", "--time=5")
+    both = ("--partition=both", "--nodes=2", "--ntasks-per-node=2")
+    job = slurm.sbatch(f"exec {shlex.join(words)}", *both, "--time=5", "--requeue")
     wait_until(lambda: slurm.lines(job).count("up") == RANKS, f"the ranks run: {slurm.lines(job)}", SECONDS)
     expected = ENDS[end](slurm, job)
     began = time.monotonic()
