@@ -98,7 +98,9 @@ def outline(job: JobSpec) -> dict[str, Any]:
 def map_as_text(job: JobSpec) -> str:
     """Return the nodes with their ranks, and the slots that name GPUs or CPUs."""
     if job.pending:
-        return "\n".join([f"the map depends on the topology of the nodes: {_mapping_rule(job)}", "", allocation_as_text(job)])
+        rule = f"the map depends on the topology of the nodes: {_mapping_rule(job)}"
+        hint = "--topology 'pack:2 core:8 pu:2' shows it for machines of that kind"
+        return "\n".join([rule, hint, "", allocation_as_text(job)])
     places_of = job.global_map.by_node()
     size, used = len(job.job_map.placements), len(job.job_map.nodes)
     summary = f"{plural(size, 'rank')} on {plural(used, 'node')}, hosts from {job.allocation.source}"

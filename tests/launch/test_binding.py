@@ -102,6 +102,7 @@ def test_a_plan_that_depends_on_the_nodes_says_so() -> None:
     assert (done.code, done.words) == (0, "")
     shown = done.out.decode().splitlines()
     assert shown[0] == "the map depends on the topology of the nodes: 2 ranks on each socket, 4 ranks in all"
+    assert shown[1].startswith("--topology ")
     assert "8 slots on 2 nodes, hosts from --host" in shown and shown[-1] == "program: prog"
     assert "depends on the topology of its nodes" in launch("--show-env", "0", "--map-by", "socket:span", "prog").words
 
