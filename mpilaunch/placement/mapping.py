@@ -118,6 +118,8 @@ def map_ranks(
         raise _not_enough(allocation, policy, ranks, object_counts)
     fixed = _fixed_ranks(nodes, ranks, capacities)
     free_ranks = [rank for rank in range(ranks) if rank not in fixed]
+    occupied = Counter(index for index, _ in fixed.values())
+    left = {index: limit - occupied[index] for index, limit in capacities.items()}
     if policy.listed and fixed:
         message = f"rank {min(fixed)} has a slot by the slot map, but {policy.file or 'the hostfile'} lists where ranks go"
         raise UsageError("slot-map", message, hint="fix ranks in the slot map or list them in the file, not both")
@@ -127,9 +129,9 @@ def map_ranks(
             raise _not_enough(allocation, policy, ranks, object_counts)
     elif policy.cycle and policy.rank_by is None and policy.per_object is None:
         turns = {} if policy.map_by == "node" else {node.index: len(node.slots) for node in nodes}
-        order = islice(_nodes_in_turn(_left(capacities, fixed), turns), len(free_ranks))
+        order = islice(_nodes_in_turn(left, turns), len(free_ranks))
     else:
-        quotas = _quotas(nodes, len(free_ranks), capacities, fixed, policy, object_counts)
+        quotas = _quotas(nodes, len(free_ranks), left, occupied, policy, object_counts)
         order = _order(nodes, quotas, policy, topologies)
     free_slots = {node.index: _free_slots(node) for node in nodes}
     taken = dict(fixed)
@@ -205,35 +207,30 @@ def _fixed_ranks(nodes: Sequence[Node], ranks: int, capacities: Mapping[int, flo
 def _quotas(
     nodes: Sequence[Node],
     ranks: int,
-    capacities: Mapping[int, float],
-    fixed: Mapping[int, tuple[int, int]],
+    left: Mapping[int, float],
+    occupied: Mapping[int, int],
     policy: MappingPolicy,
     object_counts: Mapping[int, int],
 ) -> dict[int, int]:
-    """Return the number of ranks of each node, without the fixed ones; `ranks` is their sum."""
-    taken = Counter(index for index, _ in fixed.values())
+    """Return the number of ranks of each node, without the fixed ones; `ranks` is their sum.
+
+    `left` has the limits on these ranks, and `occupied` the number of fixed ones.
+    """
     room = {}
     for node in nodes:
         # A node is not oversubscribed before it has the explicit number of ranks per node or object.
         explicit = policy.per_node or (policy.per_object or 0) * object_counts.get(node.index, 0)
-        room[node.index] = int(min(capacities[node.index], max(len(node.slots), explicit))) - taken[node.index]
-    capacity = _left(capacities, fixed)
+        room[node.index] = int(min(left[node.index], max(len(node.slots), explicit) - occupied[node.index]))
     if policy.map_by == "node" or policy.span:
         # Where all slots together do not suffice, those of a node do not count.
-        order = _nodes_in_turn(room if ranks <= sum(room.values()) else capacity, object_counts)
+        order = _nodes_in_turn(room if ranks <= sum(room.values()) else left, object_counts)
     else:
-        beyond = {index: capacity[index] - room[index] for index in room}
+        beyond = {index: left[index] - room[index] for index in room}
         order = chain(_node_by_node(room), _nodes_in_turn(beyond, {}))
     quotas = {node.index: 0 for node in nodes}
     for index in islice(order, ranks):
         quotas[index] += 1
     return quotas
-
-
-def _left(capacities: Mapping[int, float], fixed: Mapping[int, tuple[int, int]]) -> dict[int, float]:
-    """Return the limits on the ranks of each node beside the fixed ones."""
-    taken = Counter(index for index, _ in fixed.values())
-    return {index: limit - taken[index] for index, limit in capacities.items()}
 
 
 def _node_by_node(room: Mapping[int, int]) -> Iterator[int]:

@@ -38,7 +38,8 @@ def map_apps(
     if len(counts) == len(shares):
         whole = map_ranks(allocation, shares[0].policy._replace(ranks=sum(counts)), topologies)
         apps = chain.from_iterable(repeat(app, count) for app, count in enumerate(counts))
-        return whole._replace(placements=tuple(map(_of_app, whole.placements, apps)))
+        placed = (place._replace(app=app) for place, app in zip(whole.placements, apps, strict=True))
+        return whole._replace(placements=tuple(placed))
     placements: list[Placement] = []
     taken: dict[int, list[int]] = defaultdict(list)
     for app, share in enumerate(shares):
@@ -53,10 +54,6 @@ def map_apps(
             scope = ", in the slots that are left" if app else ""
             raise error.within(f"program {app + 1} ({share.name}){scope}") from None
     return JobMap(tuple(placements), tuple(sorted(taken)))
-
-
-def _of_app(place: Placement, app: int) -> Placement:
-    return place._replace(app=app)
 
 
 def _rounds(

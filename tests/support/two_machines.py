@@ -86,6 +86,7 @@ class TwoMachines:
         require(self.name, {**PROGRAMS, **self.programs})
         # Not below /tmp: the machines have their own.
         self.state = Path(tempfile.mkdtemp(prefix="mpilaunch-batch-", dir="/var/tmp"))
+        self._shell: subprocess.Popen[bytes] | None = None
         try:
             self._start()
         except BaseException:
@@ -94,9 +95,10 @@ class TwoMachines:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._shell.stdin is not None
-        self._shell.stdin.close()
-        self._shell.wait(COMMAND_SECONDS)
+        if self._shell is not None:
+            assert self._shell.stdin is not None
+            self._shell.stdin.close()
+            self._shell.wait(COMMAND_SECONDS)
         shutil.rmtree(self.state)
 
     def prepare(self) -> Mapping[str, str]:
@@ -177,6 +179,7 @@ class TwoMachines:
         return {node: self.run("ls", "-A", "/tmp", "/dev/shm", node=node).stdout.split() for node in (NODE, SECOND)}
 
     def _first(self) -> int:
+        assert self._shell is not None
         return _children(self._shell.pid)[0]
 
 

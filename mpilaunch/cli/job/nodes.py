@@ -34,7 +34,7 @@ def select_nodes(inputs: Inputs, settings: Settings, mapping: MappingPolicy, pro
             remote_agent=inherited.name if inherited else settings["remote-agent"],
             scheduled={} if batch is None else dict.fromkeys(scheduled, batch.agent),
             per_node=mapping.per_node and mapping.per_node * programs,
-            by_cores=settings["default-slots"] == "cores",
+            by_cores=settings["default-slots"] == allocation.CORES,
             local_names=inputs.machine.names - scheduled if confined else inputs.machine.names,
         ),
         hostfile_source=", ".join(hosts.hostfiles),

@@ -63,15 +63,14 @@ def map_job(
     mapping, cpu = _with_listed_nodes(mapping, cpu, inputs, settings, nodes)
     if part is not None:  # whoever reads the messages and files of all parts sees where each comes from
         nodes = nodes._replace(nodes=tuple(node._replace(name=inputs.machine.name) for node in nodes.nodes))
-    of_programs = [mapping]
-    if len(sections) > 1:
-        of_programs = [placement_policies(placement_options(own))[0] for own in of_each]
-    if mapping.cycle and mapping.per_node and (len(sections) == 1 or all(policy.ranks for policy in of_programs)):
+    alone = len(sections) == 1
+    of_programs = [mapping] if alone else [placement_policies(placement_options(own))[0] for own in of_each]
+    if mapping.cycle and mapping.per_node and (alone or all(policy.ranks for policy in of_programs)):
         # Ranks go on to the next node after so many, those of all programs together.
         nodes, mapping = resize(nodes, mapping.per_node), mapping._replace(per_node=None)
         of_programs = [policy._replace(per_node=None) for policy in of_programs]
     shares: tuple[Share, ...] = (Share(sections[0].program[0], of_programs[0]),)
-    if len(sections) > 1:
+    if not alone:
         shares = tuple(map(_share, range(1, len(sections) + 1), sections, of_programs, own_slots))
     # A map that depends on the nodes' topology is made once the nodes have reported it.
     slots_by = settings["npernode"].lower() if isinstance(settings["npernode"], str) else None

@@ -6,6 +6,7 @@ buffer is full: then the rank blocks on its pipe or raw terminal, and this proce
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -166,8 +167,10 @@ class Forwarder:
         size = MAX_DATA if self._discards else min(self.session.credit(channel), MAX_DATA)
         try:
             data = os.read(self._outputs[channel], size)
-        except OSError:
-            data = b""  # EIO: no process has the pseudo-terminal any more, and all that was written has been read
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b""  # no process has the pseudo-terminal any more, and all that was written has been read
         if not data:
             self._close_output(channel)
             return
