@@ -84,3 +84,9 @@ def seconds_of(text: str) -> float | None:
 def is_whole_number(text: str, digits: int) -> bool:
     """Return whether a text consists of 1 to `digits` ASCII digits."""
     return len(text) <= digits and text.isascii() and text.isdecimal()
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not blank, cut to 300 characters."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

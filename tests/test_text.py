@@ -11,6 +11,7 @@ from mpilaunch.text import (
     did_you_mean,
     escape_braces,
     is_whole_number,
+    last_line,
     numbered_ranks,
     plural,
     printable,
@@ -78,3 +79,8 @@ def test_words_that_no_shell_changes_are_plain() -> None:
 
 def test_columns_end_where_they_are_to() -> None:
     assert list(aligned(["A", "B"], [["xyz", "1"], ["", "22"]], right=("B",))) == ["A     B", "xyz   1", "     22"]
+
+
+@pytest.mark.parametrize(("text", "line"), [("", ""), (" \n", ""), ("a\n b \n\n", "b"), ("x" * 400, "x" * 300)])
+def test_the_last_line_that_is_not_blank(text: str, line: str) -> None:
+    assert last_line(text) == line

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
+from mpilaunch.text import last_line
 from mpilaunch_agents import pods
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
@@ -86,4 +87,4 @@ class KubectlAgent(ProcessAgent):
             return ChannelEnd(exit_code)
         self._missing.update(re.findall(r'pods "([^"]*)" not found', stderr))
         cause = pods.classify_kubectl_message(stderr) or "agent-failed"
-        return ChannelEnd(exit_code, pods.last_line(stderr) or "kubectl failed", cause)
+        return ChannelEnd(exit_code, last_line(stderr) or "kubectl failed", cause)

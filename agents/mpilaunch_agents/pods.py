@@ -93,9 +93,3 @@ def classify_kubectl_message(text: str) -> str:
     import re  # takes 7 ms; needed only after a failure
 
     return next((cause for cause, pattern in KUBECTL_MESSAGES if re.search(pattern, text)), "")
-
-
-def last_line(text: str) -> str:
-    """Return the last line that is not blank, cut to 300 characters."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""

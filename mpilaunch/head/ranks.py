@@ -16,7 +16,7 @@ from mpilaunch.placement.mapping import Placement
 from mpilaunch.wire.frames import WireError
 
 SCRIPTS, INTERPRETERS = (".py", ".sh"), ("python", "sh", "bash", "dash", "zsh", "perl", "julia")
-"""How the names end and begin of programs that are none of C or Fortran."""
+"""How the names of scripts end, and the names of their interpreters without a version: these hold no lines of C or Fortran."""
 
 
 class Ranks:
@@ -55,7 +55,8 @@ class Ranks:
     def holds_lines_back(self, rank: int) -> bool:
         """Return whether the library of a rank's program may hold back what it prints, as that of C does on a pipe."""
         program = os.path.basename(self._app(rank).program[0])
-        return self._job.output.stdout == "pipe" and not program.endswith(SCRIPTS) and not program.startswith(INTERPRETERS)
+        is_script = program.endswith(SCRIPTS) or program.rstrip("0123456789.") in INTERPRETERS
+        return self._job.output.stdout == "pipe" and not is_script
 
     def _app(self, rank: int) -> App:
         world = next(world for world in self.worlds if world.first <= rank < world.first + world.size)

@@ -67,6 +67,11 @@ def test_a_program_that_crashes_has_its_lines_if_one_asks(prints: Path, words: t
     assert (LOST in done.words) == (not words), done.words
 
 
+def test_a_program_whose_name_begins_like_that_of_a_shell_gets_the_hint_too(prints: Path, tmp_path: Path) -> None:
+    (tmp_path / "shallow").symlink_to(prints / "c.openmpi")
+    assert LOST in launch("-np", "2", tmp_path / "shallow", "crash").words
+
+
 def test_a_program_that_has_printed_and_one_that_is_a_script_get_no_hint(tmp_path: Path) -> None:
     for text in ("echo up; kill -SEGV $$", "kill -SEGV $$"):
         done = launch("-np", "1", script(tmp_path / "dies.sh", f"#!/bin/sh\n{text}\n"))

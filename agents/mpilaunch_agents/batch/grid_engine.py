@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from mpilaunch.agent import AgentFailure, ChannelEnd, ChannelEvents, Node
-from mpilaunch.text import shell_line
+from mpilaunch.text import last_line, shell_line
 from mpilaunch_agents.process import STDERR_TAIL, ProcessAgent, ProcessChannel
 
 BEGUN = "mpilaunch-task-has-begun"
@@ -67,7 +67,7 @@ class _Task:
 
     def words(self) -> str:
         """Return the last line on stderr of a task that has not begun."""
-        return (self._stderr.decode("utf-8", "replace").splitlines() or [""])[-1]
+        return last_line(self._stderr.decode("utf-8", "replace"))
 
     def data_received(self, data: bytes) -> None:
         """Pass data on; what the user's shell has printed before the line is no output of the command."""

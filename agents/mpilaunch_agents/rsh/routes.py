@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.remote_names import name_problem
-from mpilaunch.text import shell_line
+from mpilaunch.text import last_line, shell_line
 from mpilaunch_agents import pods
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call
 
@@ -54,7 +54,7 @@ class Route:
         from mpilaunch_agents.openssh import classify_ssh_message, line_with_cause
 
         cause = classify_ssh_message(message)
-        return (cause, line_with_cause(message, cause)) if cause else ("agent-failed" if code else "", pods.last_line(message))
+        return (cause, line_with_cause(message, cause)) if cause else ("agent-failed" if code else "", last_line(message))
 
     def search(self) -> list[str]:
         """Return the command line that looks an unknown node up, empty for none."""
@@ -112,7 +112,7 @@ class KubectlRoute(Route):
         return pods.exec_argv(self._pod, command, namespace=self._namespace, container=self._container, context=self._context)
 
     def explain(self, code: int, message: str) -> tuple[str, str]:
-        return (pods.classify_kubectl_message(message) or "agent-failed") if code else "", pods.last_line(message)
+        return (pods.classify_kubectl_message(message) or "agent-failed") if code else "", last_line(message)
 
     def search(self) -> list[str]:
         return pods.list_argv(namespace=self._namespace, context=self._context, host=self._host)
