@@ -186,8 +186,13 @@ OPTIONS = (
     Option(DEVICES, "--bind-nic", "",
         "let each rank use the ports of InfiniBand or RoCE nearest to its GPUs: NCCL_IB_HCA, UCX_NET_DEVICES"),
     Option(DEVICES, "--bind-to", "OBJECT",
-        "bind each rank to a core, hwthread, l1cache, l2cache, l3cache, socket, numa, cpu-list, or to none",
-        Text("none", *OBJECTS, "cpu-list"), default="none", basic="bind each rank to a core, socket, numa, ..."),
+        "bind each rank to a core, hwthread, l1cache, l2cache, l3cache, socket, numa, cpu-list, to mpirun's default "
+        "(default), or to none",
+        Text("none", "default", *OBJECTS, "cpu-list"), default="none", basic="bind each rank to a core, socket, numa, ..."),
+    Option(DEVICES, "--bind-order", "",
+        "order in which ranks of a node get objects: neighbours share a large one (block); each gets the next, or the first "
+        "again (cyclic); large ones as with cyclic, and without --map-by cores of each NUMA node in turn (numa)",
+        OneOf("block", "cyclic", "numa"), default="block"),
     Option(DEVICES, "--cpu-set --cpu-list", "LIST", "use only these cores of each node, by logical number"),
     Option(DEVICES, "--use-hwthread-cpus", "", "count hardware threads as CPUs, not cores"),
     Option(DEVICES, "--cpus-per-rank --cpus-per-proc", "N",

@@ -8,7 +8,7 @@ A rank is mapped to an object of the node if `map_by` names one, else to the who
 objects with the fewest ranks so far, on a tie the first. If `bind_to` names something larger than the mapped object, the rank
 gets the one that contains it. Ranks mapped to the whole node get consecutive objects, or share them in blocks: neighbours
 stay together, near GPUs listed by bus. A core or hardware thread has one rank unless overload is allowed; larger objects may
-be shared.
+be shared. What Open MPI makes depend on the size of the job, `settled` decides when that and the node are known.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from mpilaunch.placement.mapping import Placement
 from mpilaunch.placement.topology import OBJECTS, Object, assign_objects, objects, objects_of, overlapping, round_robin
 from mpilaunch.text import plural
 
+_FEW = 2
+"""Open MPI's largest number of ranks that get a core each by default."""
+
 
 class Cores(NamedTuple):
     """Cores of a rankfile by logical number, of a socket or of the node; without numbers the whole socket."""
@@ -36,13 +39,14 @@ class CpuPolicy(NamedTuple):
     """How the ranks of a job are bound to CPUs.
 
     Attributes:
-        bind_to: "none", an object (`topology.OBJECTS`), "cpu-list" (all of `cpu_list`), "user" (see `lists`).
+        bind_to: "none", an object (`topology.OBJECTS`), "cpu-list" (all of `cpu_list`), "user" (see `lists`), "default".
         cpus_per_rank: how many of these objects each rank gets: mpirun's PE=n with cores or hardware threads, Hydra's numa:2.
-        map_by: the object that each rank is mapped to; "slot" for the whole node.
+        map_by: the object that each rank is mapped to; "slot" for the whole node; "default".
         per_object: this many ranks on each `map_by` object before the next; None for one rank on each in turn.
         rank_by: the objects that number the ranks of a node in turn, "fill" for one object after the other; None for the
             order of mapping.
         hwthreads: CPUs are hardware threads, not cores.
+        in_turn: ranks mapped to the whole node get its larger objects in turn, not in blocks.
         overload: ranks may share a core or hardware thread.
         if_supported: on a node without such objects the ranks stay unbound.
         cpu_list: logical numbers of the only cores to use; empty for all.
@@ -57,12 +61,29 @@ class CpuPolicy(NamedTuple):
     per_object: int | None = None
     rank_by: str | None = None
     hwthreads: bool = False
+    in_turn: bool = False
     overload: bool = False
     if_supported: bool = False
     cpu_list: tuple[int, ...] = ()
     ordered: bool = False
     lists: tuple[tuple[int, ...], ...] = ()
     chosen: tuple[tuple[Cores, ...], ...] = ()
+
+    def settled(self, ranks: int, cpus: Iterable[Cpu]) -> CpuPolicy:
+        """Return the policy without "default", for a node with these CPUs in a job of this many ranks.
+
+        The rule is that of Open MPI 4.1 (orte_rmaps_base_map_job): up to two ranks go to cores, more to NUMA nodes. A rank that
+        is bound to a NUMA node is mapped to the whole node even so, since that of its GPU comes first.
+        """
+        core = "hwthread" if self.hwthreads else "core"
+        bind_to, map_by = self.bind_to, self.map_by
+        if bind_to == "default":
+            bind_to = core if ranks <= _FEW else "numa"
+        if map_by == "default":
+            map_by = core if ranks <= _FEW and self.cpus_per_rank == 1 else "numa"
+            if bind_to == "numa" or not objects(cpus, map_by):
+                map_by = "slot"
+        return self._replace(bind_to=bind_to, map_by=map_by)
 
 
 def bind_cpus(
@@ -174,11 +195,13 @@ def _bind_in_blocks(
         raise _overload(node, len(sets), policy.bind_to, count, each)
     shares = [sets[first : first + each] for first in range(0, len(sets) - each + 1, each)]
     numa = {members[0].numa: members for members in sets} if policy.bind_to == "numa" else {}
+    blocks = count > len(shares) and not policy.in_turn
     bound = []
     for index, placement in enumerate(ranks):
         gpu = gpu_of.get(placement.rank)
         near = numa.get(gpu.numa) if gpu is not None else None
-        bound.append(_numbers([near] if near else shares[index if count <= len(shares) else index * len(shares) // count]))
+        share = index * len(shares) // count if blocks else index % len(shares)
+        bound.append(_numbers([near] if near else shares[share]))
     return bound
 
 

@@ -109,7 +109,8 @@ def bind_ranks(
     for index, placements in job_map.by_node().items():
         node = allocation.nodes[index]
         gpu_bindings, gpu_of = _bind_gpus(node, placements, facts[index].gpus, gpu, any_gpus)
-        cpus = bind_cpus(node, placements, facts[index].cpus, gpu_of, cpu)
+        settled = cpu.settled(len(job_map.placements), facts[index].cpus)
+        cpus = bind_cpus(node, placements, facts[index].cpus, gpu_of, settled)
         nics: Mapping[int, tuple[str, ...]] = {}
         if gpu.nics:
             by_label = {_label(one): one for one in facts[index].gpus}

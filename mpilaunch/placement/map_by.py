@@ -5,7 +5,7 @@ Pure: the values of these options in, the two policies out, or an error with the
     --map-by   [ policy ] { ":" modifier }    policy := slot | node | OBJECT | ppr:N:node | ppr:N:OBJECT | seq | rankfile
                                                         | pe-list=LIST
     --rank-by  slot | node | fill | span | OBJECT [ ":span" ]
-    --bind-to  none | OBJECT [ ":" N ] | cpu-list | rr | user:LIST  { ":" modifier }
+    --bind-to  none | default | OBJECT [ ":" N ] | cpu-list | rr | user:LIST  { ":" modifier }
 
 An OBJECT is one of `topology.OBJECTS`, or `package`, which is a socket. Case does not matter; Open MPI 4 also separates
 modifiers by commas. Ranks are bound only by --bind-to, or by an object or PE=N in --map-by.
@@ -25,7 +25,7 @@ from mpilaunch.text import closest, did_you_mean, is_whole_number
 
 _HINTS = {
     "map-by": "--map-by is slot, node, an object like core, numa or socket, ppr:N:OBJECT, seq or rankfile; see docs/mapping.md",
-    "bind-to": "--bind-to is none, an object like core, numa or socket, cpu-list, rr or user:LIST; see docs/mapping.md",
+    "bind-to": "--bind-to is none, default, an object like core or numa, cpu-list, rr or user:LIST; see docs/mapping.md",
     "rank-by": "--rank-by is slot, node, fill, span or an object like core or socket, also with :span; see docs/mapping.md",
 }
 
@@ -47,9 +47,10 @@ class PlacementOptions(NamedTuple):
     np: int | None = None
     npernode: int | None = None
     npersocket: int | None = None
-    map_by: str = "slot"
+    map_by: str | None = None
     rank_by: str | None = None
     bind_to: str | None = None
+    bind_order: str = "block"
     rankfile: str | None = None
     oversubscribe: bool = False
     cycle: bool = False
@@ -92,7 +93,7 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
 
     The reader of `MappingPolicy.file` has to fill in `MappingPolicy.listed` and `CpuPolicy.chosen`.
     """
-    map_by = _read_map_by(options.map_by)
+    map_by = _read_map_by(options.map_by or "slot")
     _add_options(map_by, options)
     rank_by, rank_span = _read_rank_by(options.rank_by, map_by)
     policy = MappingPolicy(
@@ -111,11 +112,13 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
     bind = _read_bind_to(options.bind_to or "none")
     hwthreads = map_by.hwthreads or options.use_hwthread_cpus
     cpus = options.cpus_per_rank if map_by.cpus is None else map_by.cpus
-    if options.bind_to is None:
+    if options.bind_to is None or bind.unit == "default":
         bind.unit = _default_unit(map_by, cpus, "hwthread" if hwthreads else "core")
         if bind.unit == map_by.policy:
             # Mapping more ranks to cores than there are implies sharing, as with mpirun.
             bind.overload = True
+        if bind.unit == "none" and options.bind_to is not None:
+            bind.unit, bind.overload, bind.if_supported = "default", True, True
     elif bind.unit == "cpu-list" and not map_by.cpu_list:
         raise UsageError("bind-to", "--bind-to cpu-list: there is no list", hint="add --cpu-set LIST, like --cpu-set 0-3")
     elif bind.unit == "none" and map_by.cpu_list:
@@ -124,14 +127,16 @@ def placement_policies(options: PlacementOptions) -> tuple[MappingPolicy, CpuPol
     if cpus > 1 and bind.unit not in ("none", "core", "hwthread") and not in_order:
         message = f"{cpus} CPUs for each rank do not go with --bind-to {options.bind_to}"
         raise UsageError("option-conflict", message, hint="use --bind-to core or hwthread, or neither PE=N nor --cpus-per-rank")
+    free = options.bind_order == "numa" and options.map_by is None and map_by.policy == "slot" and map_by.per_node is None
     return policy, CpuPolicy(
         bind_to=bind.unit,
         cpus_per_rank=bind.each or cpus,
-        map_by=map_by.policy if map_by.policy in OBJECTS else "slot",
+        map_by=map_by.policy if map_by.policy in OBJECTS else "default" if free else "slot",
         per_object=map_by.per_object,
         rank_by=rank_by if rank_by in OBJECTS or rank_by == "fill" else None,
         hwthreads=hwthreads,
-        overload=bind.overload,
+        in_turn=options.bind_order != "block",
+        overload=bind.overload or options.bind_order == "cyclic",
         if_supported=bind.if_supported,
         cpu_list=map_by.cpu_list,
         ordered=map_by.ordered or bind.ordered,
@@ -157,7 +162,7 @@ def _default_unit(map_by: _MapBy, cpus: int, unit: str) -> str:
 
 def _add_options(map_by: _MapBy, options: PlacementOptions) -> None:
     """Add the other options for the same settings to those of --map-by; raises UsageError if they conflict."""
-    text = options.map_by
+    text = options.map_by or "slot"
     given = map_by.policy != "slot"
     if (count := options.npernode) is not None:
         if map_by.per_node not in (None, count):
@@ -271,7 +276,7 @@ def _read_rank_by(text: str | None, map_by: _MapBy) -> tuple[str | None, bool]:
 # --bind-to
 
 
-_UNITS = {"rr": "user", "none": "none", "cpu-list": "cpu-list", "cpulist": "cpu-list"}
+_UNITS = {"rr": "user", "none": "none", "default": "default", "cpu-list": "cpu-list", "cpulist": "cpu-list"}
 
 
 def _read_bind_to(text: str) -> _BindTo:
@@ -314,6 +319,6 @@ def _object(word: str, option: str, text: str) -> str:
         return word
     if word in _INSTEAD:
         raise UsageError(option, f"--{option}: '{word}' is not supported", hint=_INSTEAD[word])
-    guess = closest(word, (*OBJECTS, *(("none", "cpu-list", "user") if option == "bind-to" else ("slot", "node"))))
+    guess = closest(word, (*OBJECTS, *(("none", "default", "cpu-list", "user") if option == "bind-to" else ("slot", "node"))))
     end = f"; did you mean {text.replace(word, guess)}?" if guess else ""
     raise UsageError(option, f"--{option}: unknown policy '{text}'{end}", hint=_HINTS[option])

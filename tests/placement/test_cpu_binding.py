@@ -60,7 +60,21 @@ def test_two_ranks(policy: CpuPolicy, expected: list[tuple[int, ...] | None]) ->
     assert bind(2, policy) == expected
 
 
+def test_the_size_of_the_job_and_the_node_settle_what_is_left_open() -> None:
+    def settled(policy: CpuPolicy, ranks: int) -> tuple[str, str]:
+        found = policy.settled(ranks, D)
+        return found.bind_to, found.map_by
+
+    opened = CpuPolicy("default", map_by="default")
+    assert [settled(opened, ranks) for ranks in (2, 3)] == [("core", "core"), ("numa", "slot")]
+    assert settled(opened._replace(hwthreads=True), 2) == ("hwthread", "hwthread")
+    assert opened._replace(cpus_per_rank=2, bind_to="core").settled(2, D).map_by == "numa"
+    assert opened._replace(bind_to="core").settled(8, [cpu._replace(numa=-1) for cpu in D]).map_by == "slot"
+    assert CpuPolicy("socket", map_by="core").settled(2, D) == CpuPolicy("socket", map_by="core")
+
+
 def test_overload_shares_cores_in_blocks_or_in_turn() -> None:
+    assert bind(6, CpuPolicy("core", overload=True, in_turn=True))[4:] == [(0, 4), (1, 5)]
     assert bind(6, CpuPolicy("core", overload=True)) == [(0, 4), (0, 4), (1, 5), (2, 6), (2, 6), (3, 7)]
     assert bind(5, CpuPolicy("core", map_by="core", overload=True)) == [(0, 4), (1, 5), (2, 6), (3, 7), (0, 4)]
 
@@ -107,6 +121,7 @@ def test_the_picture_is_mpiruns() -> None:
     bind_to=st.sampled_from(sorted(OBJECTS)),
     per_object=st.none() | st.integers(1, 3),
     rank_by=st.sampled_from([None, "fill", "core", "socket", "numa"]),
+    in_turn=st.booleans(),
     overload=st.booleans(),
     hidden=st.sets(st.integers(0, 15), max_size=6),
 )
@@ -117,11 +132,13 @@ def test_each_rank_is_bound_to_whole_objects_that_it_may_use(
     bind_to: str,
     per_object: int | None,
     rank_by: str | None,
+    in_turn: bool,
     overload: bool,
     hidden: set[int],
 ) -> None:
     usable = tuple(cpu for cpu in cpus_of(TOPOLOGIES[topology]) if cpu.number not in hidden)
-    policy = CpuPolicy(bind_to, map_by=map_by, per_object=per_object, rank_by=rank_by, overload=overload)
+    order = {"rank_by": rank_by, "in_turn": in_turn}
+    policy = CpuPolicy(bind_to, map_by=map_by, per_object=per_object, overload=overload, **order)  # type: ignore[arg-type]
     try:
         bound = bind(count, policy, usable)
     except LaunchError as error:

@@ -24,9 +24,9 @@ def request(words: Sequence[str], environ: Mapping[str, str] | None = None, name
         return command.read(words, command.Invocation(environ, Console(io.StringIO(), environ), ErrorReport(), name))
 
 
-def settings(words: str = "", environ: Mapping[str, str] | None = None) -> Settings:
+def settings(words: str = "", environ: Mapping[str, str] | None = None, name: str = "mpilaunch") -> Settings:
     """Return the settings of the words before a program."""
-    return request(words.split(), environ).settings
+    return request(words.split(), environ, name).settings
 
 
 def job(words: str, **environ: str) -> JobSpec:

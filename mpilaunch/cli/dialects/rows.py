@@ -210,6 +210,7 @@ MPI = {
     "dialect": ("mpi", "its options, or the name of the command"),
     "stdout": ("auto", "default of mpirun and mpiexec"),
     "default-slots": ("cores", "Open MPI's default"),
+    "bind-order": ("numa", "Open MPI's default"),
 }
 """Defaults under the name of an MPI launcher, or after one of its options; Hydra's has others."""
 

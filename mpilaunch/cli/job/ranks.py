@@ -99,10 +99,11 @@ def placement_options(settings: Settings) -> PlacementOptions:
     """Return the options that map and bind ranks."""
     return PlacementOptions(
         npernode=None if isinstance(settings["npernode"], str) else settings["npernode"],
+        map_by=settings["map-by"] if settings.layer("map-by") else None,
         bind_to=settings["bind-to"] if settings.layer("bind-to") else None,
         cpu_set_source=settings.source("cpu-set"),
-        **settings.fields("np", "npersocket", "map-by", "rank-by", "rankfile", "oversubscribe", "cycle", "nolocal"),
-        **settings.fields("cpu-set", "use-hwthread-cpus", "cpus-per-rank"),
+        **settings.fields("np", "npersocket", "rank-by", "rankfile", "oversubscribe", "cycle", "nolocal"),
+        **settings.fields("bind-order", "cpu-set", "use-hwthread-cpus", "cpus-per-rank"),
     )
 
 

@@ -38,7 +38,8 @@ def ask_openmpi(topologies: Sequence[str], hosts: str, options: str, folder: Pat
         "ras_simulator_slots": ",".join("4" for _ in nodes),  # --host says the real ones: the simulator's are at random
     }
     parameters = [word for pair in simulator.items() for word in ("--mca", *pair)]
-    said = ["--do-not-launch", "--display-devel-map", "--host", hosts, *options.split(), "true"]
+    given = options.replace("--bind-to default", "").split()
+    said = ["--do-not-launch", "--display-devel-map", "--host", hosts, *given, "true"]
     command = ["mpirun.openmpi", *parameters, *said]
     environ = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     for attempt in range(40):

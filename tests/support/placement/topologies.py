@@ -34,9 +34,9 @@ def of_hosts(hosts: str) -> allocation.Allocation:
     return allocation.allocate(parse_host_list(hosts), "--host", allocation.HostDefaults())
 
 
-def bound(topologies: Sequence[str], hosts: str, options: str) -> str:
-    """Map and bind as mpilaunch does, on nodes with these topologies; return it as `drawn` writes it."""
-    mapping, cpu = placement_policies(placement_options(settings(options)))
+def bound(topologies: Sequence[str], hosts: str, options: str, name: str = "mpilaunch") -> str:
+    """Map and bind as mpilaunch does under this name, on nodes with these topologies; return it as `drawn` writes it."""
+    mapping, cpu = placement_policies(placement_options(settings(options, name=name)))
     nodes = of_hosts(hosts)
     facts = {node.index: facts_of(topologies[node.index % len(topologies)]) for node in nodes.nodes}
     job_map = map_ranks(nodes, mapping, {index: found.cpus for index, found in facts.items()})

@@ -158,6 +158,7 @@ DEFAULTS = {
     "forward": ("all", "hydra's default"),
     "stdout": ("pipe", "hydra's default"),
     "default-slots": ("one", "hydra's default"),
+    "bind-order": ("cyclic", "hydra's default"),
 }
 """Hydra starts more ranks than slots, cycling through its hosts, and forwards its whole environment; Intel MPI as well."""
 MARKS = ("-f", "--hosts", "--ppn")
