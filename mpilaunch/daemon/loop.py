@@ -54,7 +54,7 @@ class Daemon:
         self._lifeline = Lifeline(wire_in, wire_out, self._poller, self._timers, directory, self._wire_ready, self._head_lost)
         self._session = self._lifeline.session
         self._guard = guard
-        self._forwarder = Forwarder(self._session, self._poller, self._check_finished)
+        self._forwarder = Forwarder(self._session, self._poller, self._timers, self._check_finished)
         self._state = "fresh"
         self._evidence: Evidence | None = None
         self._processes = Processes(self._timers, lambda pids: self._wireup.note_memory(pids), self._sweep_later)
@@ -268,6 +268,7 @@ class Daemon:
     def _children_ended(self) -> None:
         for pid, status in reaper.reap():
             rank = self._processes.ranks.pop(pid, None)
+            self._forwarder.hurry()
             if rank is None:
                 self._wireup.child_ended(pid, status)
                 continue

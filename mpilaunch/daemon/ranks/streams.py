@@ -2,6 +2,9 @@
 
 Bytes are passed on unchanged; the head assembles lines. A stream without credit is not read, and none is read while the wire's
 buffer is full: then the rank blocks on its pipe or raw terminal, and this process does not grow.
+
+Lines of many ranks at about the same time reach the head together, since each packet costs it time: the first is sent at once,
+and then nothing is read for LULL seconds. That ends where more than FEW bytes arrive in a PERIOD, or a rank ends.
 """
 
 from __future__ import annotations
@@ -10,8 +13,9 @@ import errno
 import fcntl
 import os
 import struct
+import time
 
-from mpilaunch.daemon.poller import Poller
+from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.wire.frames import MAX_DATA, STDERR, STDIN, STDOUT, rank_of, stream_channel
 from mpilaunch.wire.session import Session
 
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
 
 PIPE_SIZE = 1 << 20
 """Size of a rank's output pipes in bytes, for fewer and larger reads. The kernel may refuse it."""
+LULL = 0.005
+PERIOD = 0.25
+FEW = 4096
 
 
 class Input:
@@ -77,14 +84,15 @@ class Input:
 class Forwarder:
     """The streams of all ranks of this node; calls `drained` when a rank's stdout and stderr have both ended."""
 
-    def __init__(self, session: Session, poller: Poller, drained: Callable[[], None]) -> None:
-        self.session, self.poller, self._drained = session, poller, drained
+    def __init__(self, session: Session, poller: Poller, timers: Timers, drained: Callable[[], None]) -> None:
+        self.session, self.poller, self._timers, self._drained = session, poller, timers, drained
         # The loop watches this poller as one descriptor: one call pauses or resumes the reading of all outputs.
         self._reading = Poller()
         self._outputs: dict[int, int] = {}  # by channel
         self._inputs: dict[int, Input] = {}
-        self._paused, self._discards = True, False
-        self.pause(False)
+        self._paused = self._resting = self._discards = False
+        self._period_ends, self._read_in_period = 0.0, 0
+        self._watch()
 
     def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int, terminal: bool) -> dict[int, int]:
         """Make a rank's pipes, and a `terminal` for stdout if there is one; return the ends for its descriptors 0, 1 and 2.
@@ -129,10 +137,13 @@ class Forwarder:
         """Stop or resume the reading of all outputs."""
         if paused != self._paused:
             self._paused = paused
-            if paused:
-                self.poller.forget(self._reading)
-            else:
-                self.poller.watch(self._reading, lambda: self._reading.run(0))
+            self._watch()
+
+    def hurry(self) -> None:
+        """Rest no more for a PERIOD: a rank has ended, and so do its streams."""
+        self._period_ends, self._read_in_period = time.monotonic() + PERIOD, FEW + 1
+        self._timers.drop("rest")
+        self._rest(False)
 
     def discard(self) -> None:
         """Read all outputs from now on and drop what they hold: what writes to them gets no signal and never waits."""
@@ -150,6 +161,27 @@ class Forwarder:
         for channel in idle:
             self._close_output(channel)
         return bool(idle)
+
+    def _watch(self) -> None:
+        wanted = not (self._paused or self._resting)
+        if wanted and self._reading not in self.poller:
+            self.poller.watch(self._reading, self._read_ready)
+        elif not wanted and self._reading in self.poller:
+            self.poller.forget(self._reading)
+
+    def _read_ready(self) -> None:
+        """Read the outputs that are ready, and rest if they say little."""
+        now = time.monotonic()
+        if now >= self._period_ends:
+            self._period_ends, self._read_in_period = now + PERIOD, 0
+        self._reading.run(0)
+        if self._read_in_period <= FEW and self._outputs:
+            self._timers.set("rest", LULL, lambda: self._rest(False))
+            self._rest(True)
+
+    def _rest(self, resting: bool) -> None:
+        self._resting = resting
+        self._watch()
 
     def _open_output(self, channel: int, window: int, terminal: bool = False) -> int:
         ours, theirs = (terminal and _raw_terminal()) or os.pipe()
@@ -176,6 +208,7 @@ class Forwarder:
             return
         if self._discards:
             return
+        self._read_in_period += len(data)
         self.session.send_data(channel, data)
         if not self.session.credit(channel):
             self._reading.forget(self._outputs[channel])
