@@ -31,6 +31,8 @@ sys.path[:0] = [str(CHECKOUT), str(HERE)]
 
 from launchers import ENVIRONMENT, Launcher, Work, launchers  # noqa: E402  (this folder must be on the path first)
 from page import picture, table_page  # noqa: E402
+from quiet import quiet  # noqa: E402
+from samples import Round, Sample, output_file  # noqa: E402
 from scale import curves  # noqa: E402
 
 from mpilaunch.wire.frames import STANDBY  # noqa: E402
@@ -58,21 +60,6 @@ class Case:
     """Whether the program itself hangs sometimes, under any launcher."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """The times and the fault of one launch."""
-
-    seconds: float
-    cpu_seconds: float
-    broken: int = 0
-    """Number of lines that did not arrive whole after the tag of their rank."""
-    fault: str = ""
-
-
-Round = dict[str, Sample]
-"""The samples of one round by the launcher's name."""
-
-
 def main() -> int:
     """Measure all, write results, page and picture; return 1 when mpilaunch gave a wrong result."""
     parser = argparse.ArgumentParser(description="Measure mpilaunch and its installed peers in turn.")
@@ -95,6 +82,8 @@ def main() -> int:
             if len(case.work.hosts) > 2:
                 title = f"CPU time of the launcher and its children per host ({len(case.work.hosts)} hosts)"
                 rows.append(row_of("cpu-per-host", title, samples, "cpu_seconds", 1 / len(case.work.hosts)))
+        for key, title, rounds in quiet(hosts, [ours, *peers], arguments.quick, arguments.only or ""):
+            rows.append(row_of(key, title, rounds, "cpu_seconds", 1.0))
         results = {
             "schema": "mpilaunch.bench/1",
             "machine": machine(),
@@ -154,6 +143,15 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
             lines,
             ("mpirun", "Hydra", "pdsh"),
         ),
+        Case(
+            "output-mpirun",
+            f"2 ranks here, each {size}, with mpirun's options",
+            replace(prints, dialect="openmpi"),
+            2 if quick else 3,
+            120.0,
+            lines,
+            ("mpirun",),
+        ),
         *hosts_cases(every, quick),
         *mpi_cases(hosts, quick),
         *torch_cases(quick),
@@ -179,7 +177,8 @@ def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
     """Yield an MPI program of each library that can be compiled, started by mpilaunch and by the library's own launcher."""
     rounds, title = 3 if quick else 15, "MPI_Init + all-reduce + MPI_Finalize"
     # On several hosts MPICH 4.0.2 hangs in MPI_Finalize under any launcher: sometimes with two ranks, mostly with more.
-    for key, library, own, ranks in (("openmpi", "Open MPI", "mpirun", 8), ("mpich", "MPICH", "Hydra", 2)):
+    # More ranks than cores wait for each other by sched_yield under Open MPI; under MPICH they wait for the scheduler's clock.
+    for key, library, own, ranks, times in (("openmpi", "Open MPI", "mpirun", 8, 20_000), ("mpich", "MPICH", "Hydra", 2, 50)):
         if compiler := shutil.which(f"mpicc.{key}"):
             program = str(hosts.shared / f"allreduce.{key}")
             subprocess.run([compiler, "-O2", "-o", program, CHECKOUT / "tests" / "programs" / "allreduce.c"], check=True)
@@ -189,6 +188,9 @@ def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
 
             name, two, hangs = f"{title}: {library}", work(ranks, *hosts.names[:2]), key == "mpich"
             yield Case(f"mpi-{key}-local", f"{name}, 8 ranks here", work(8), rounds, 30.0, peers=(own,))
+            crowd = Work((program, "8", str(times)), 8, prints=("8 ranks agree",))
+            crowded = f"{times:,} all-reduces: {library}, 8 ranks here on {os.cpu_count()} cores"
+            yield Case(f"crowd-{key}", crowded, crowd, 3 if quick else 7, 60.0, peers=(own,))
             there = f"{name}, {ranks} ranks on 2 ssh hosts"
             yield Case(f"mpi-{key}-ssh", there, two, rounds, 30.0, peers=(own,), hangs=hangs)
 
@@ -252,11 +254,6 @@ def ends(pid: int, limit: float) -> bool:
         return bool(select.select([descriptor], [], [], limit)[0])
     finally:
         os.close(descriptor)
-
-
-def output_file() -> IO[bytes]:
-    """Return a file in memory, so that no disk is measured."""
-    return tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
 
 
 def check(case: Case, launcher: Launcher, output: IO[bytes]) -> tuple[int, str]:

@@ -26,7 +26,7 @@ class Work:
     prints: tuple[str, ...] = ()
     """The lines of all ranks together, sorted, where the output is not what is measured."""
     dialect: str = ""
-    """For hosts on their own: the launcher, pdsh or clush, whose options mpilaunch gets too."""
+    """The launcher whose options mpilaunch gets too: openmpi, or for hosts on their own pdsh or clush."""
     options: tuple[str, ...] = ()
     """Options of that launcher."""
 
@@ -87,7 +87,7 @@ ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 
 
 def _mpilaunch(work: Work) -> list[str]:
     if work.dialect:
-        return ["--dialect", work.dialect, *{"pdsh": _pdsh, "clush": _clush}[work.dialect](work)]
+        return ["--dialect", work.dialect, *{"openmpi": _mpirun, "pdsh": _pdsh, "clush": _clush}[work.dialect](work)]
     where = ["-H", work.slots] if work.hosts else ["--oversubscribe"]
     return ["-np", str(work.ranks), *where, *(["--tag-output"] if work.tagged else []), *work.program]
 

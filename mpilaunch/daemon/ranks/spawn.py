@@ -1,8 +1,9 @@
 """Prepare and start ranks, and bind each to its CPUs.
 
 Preparing reports every reason why a rank could not start, and starts none. Starting uses posix_spawn: it is quick from a
-process of any size, and reports the errno of a failed exec. A rank gets a session of its own, default signals, an empty
-signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of the daemon.
+process of any size, and reports the errno of a failed exec. A rank gets a process group of its own, default signals, an empty
+signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of the daemon. It stays in the daemon's session: Linux
+schedules each session as a group (autogroup), and in different ones sched_yield of waiting MPI ranks lets no other run.
 """
 
 from __future__ import annotations
@@ -203,22 +204,33 @@ def start(app: App, spec: dict[str, Any], variables: dict[str, str], descriptors
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NODE_FILES, hard))
     try:
         os.chdir(app.directory)
+        if _hides_errno():
+            return _spawn_slowly(path, arguments, environment, descriptors)
         return os.posix_spawn(
-            path, arguments, environment, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_RESET_SIGNALS
+            path, arguments, environment, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=_RESET_SIGNALS
         )
-    except NotImplementedError:
-        return _spawn_slowly(path, arguments, environment, descriptors)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if own_cpus is not None:
             os.sched_setaffinity(0, own_cpus)
 
 
+def _hides_errno() -> bool:
+    """Return whether a failed exec is only an exit code of posix_spawn's child, as with glibc before 2.24 (spawni.c)."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except ValueError:
+        return False  # another C library
+    major, _, minor = version.partition(".")
+    return name == "glibc" and minor.isdigit() and (int(major), int(minor)) < (2, 24)
+
+
 def _spawn_slowly(path: bytes, arguments: list[bytes], environment: Environment, descriptors: dict[int, int]) -> int:
-    """Start a rank without posix_spawn, where it cannot make a session: with glibc before 2.26."""
+    """Start a rank as posix_spawn would."""
     import subprocess
 
     def begin() -> None:
+        os.setpgid(0, 0)
         for number, descriptor in sorted(descriptors.items()):
             os.dup2(descriptor, number)
         for signal_number in _RESET_SIGNALS:
@@ -228,9 +240,7 @@ def _spawn_slowly(path: bytes, arguments: list[bytes], environment: Environment,
                 pass  # a signal of the C library
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    process = subprocess.Popen(
-        arguments, executable=path, env=environment, close_fds=False, start_new_session=True, preexec_fn=begin
-    )
+    process = subprocess.Popen(arguments, executable=path, env=environment, close_fds=False, preexec_fn=begin)
     process.returncode = 0  # the reaper collects it
     return process.pid
 
