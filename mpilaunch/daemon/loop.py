@@ -268,7 +268,7 @@ class Daemon:
     def _children_ended(self) -> None:
         for pid, status in reaper.reap():
             rank = self._processes.ranks.pop(pid, None)
-            self._forwarder.hurry()
+            self._forwarder.send_held()
             if rank is None:
                 self._wireup.child_ended(pid, status)
                 continue

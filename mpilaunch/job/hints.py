@@ -125,6 +125,12 @@ ROWS = (
         "Open MPI, orte/mca/rmaps/base/help-orte-rmaps-base.txt",
     ),
     Row(
+        "read-only",
+        r"Read-only file system",
+        "a file system there is read-only: Open MPI writes in /tmp, MPICH in /dev/shm; in a pod, mount emptyDir volumes there",
+        "EROFS of errno(3); orte/util/session_dir.c; UCX, src/uct/sm/mm/posix/mm_posix.c",
+    ),
+    Row(
         "worker-shm",
         r"killed by signal: Bus error|insufficient shared memory \(shm\)|out of shared memory",
         "/dev/shm of that node or container is too small for the data loader: give it more (docker run --shm-size)",

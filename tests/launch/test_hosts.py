@@ -182,22 +182,32 @@ def test_verdict_is_the_same_each_time(hosts: Hosts) -> None:
 # Nothing is left on the nodes, and nothing is needed there
 
 
+READ_ONLY = r"""
+    while read -r _ at kind options _; do
+        case $kind:$options in proc:*|sysfs:*|cgroup*|devpts:*|mqueue:*|*:ro,*) continue;; esac
+        # What another mount covers cannot be reached anyway.
+        mount -o remount,bind,ro "$at" || [ ! -e "$at" ]
+    done </proc/self/mounts
+"""
+
+
 def test_nodes_have_nothing_of_ours_and_need_not_be_written_on() -> None:
-    read_only = r"""
-        while read -r _ at kind options _; do
-            case $kind:$options in proc:*|sysfs:*|cgroup*|devpts:*|mqueue:*|*:ro,*) continue;; esac
-            # What another mount covers cannot be reached anyway.
-            mount -o remount,bind,ro "$at" || [ ! -e "$at" ]
-        done </proc/self/mounts
-    """
     program = "for place in $HOME /tmp /var/tmp /run /dev/shm; do (: >$place/written) 2>/dev/null && echo $place; done; "
     program += "python3 -c 'import mpilaunch' 2>&1 | tail -1"
     with Hosts(2) as own:
         for name in own.names:
-            in_new_mounts(own, name, read_only)
+            in_new_mounts(own, name, READ_ONLY)
         for agent in AGENTS:
             done = own.launch("--agent", agent, "--wdir", "/", "-H", "node[01-02]:1", "sh", "-c", program)
             assert ran(done) == ["ModuleNotFoundError: No module named 'mpilaunch'"] * 2
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_head_that_can_write_nowhere(hosts: Hosts, agent: str) -> None:
+    script = READ_ONLY + "if (: >/tmp/written); then exit 99; fi 2>/dev/null\nexec \"$@\""
+    command = [*MPILAUNCH, "--agent", agent, "-H", "node[01-02]", "hostname"]
+    done = hosts.run(["unshare", "-m", "sh", "-ec", script, "sh", *command])
+    assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["node01", "node02"], "")
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -3,8 +3,9 @@
 Bytes are passed on unchanged; the head assembles lines. A stream without credit is not read, and none is read while the wire's
 buffer is full: then the rank blocks on its pipe or raw terminal, and this process does not grow.
 
-Lines of many ranks at about the same time reach the head together, since each packet costs it time: the first is sent at once,
-and then nothing is read for LULL seconds. That ends where more than FEW bytes arrive in a PERIOD, or a rank ends.
+What is read within LULL seconds of the last sending is held and sent together, as each packet costs the head more time than a
+line. It is sent earlier when ENOUGH is held, or a rank or a stream ends. Lines of different ranks keep the order in which they
+were read; but blocks of at least BLOCK bytes are joined for each stream, as each frame has its cost too.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 PIPE_SIZE = 1 << 20
 """Size of a rank's output pipes in bytes, for fewer and larger reads. The kernel may refuse it."""
 LULL = 0.005
-PERIOD = 0.25
-FEW = 4096
+ENOUGH = 64 << 10
+"""Bytes of all streams."""
+BLOCK = 1024
 
 
 class Input:
@@ -81,6 +83,15 @@ class Input:
         os.close(self._descriptor)
 
 
+class Output:
+    """One rank's stdout or stderr: `size` bytes were read of it and are not sent yet, the last of them in `piece`."""
+
+    def __init__(self, channel: int, descriptor: int) -> None:
+        self.channel, self.descriptor = channel, descriptor
+        self.piece: list[bytes] = []
+        self.size = 0
+
+
 class Forwarder:
     """The streams of all ranks of this node; calls `drained` when a rank's stdout and stderr have both ended."""
 
@@ -88,11 +99,14 @@ class Forwarder:
         self.session, self.poller, self._timers, self._drained = session, poller, timers, drained
         # The loop watches this poller as one descriptor: one call pauses or resumes the reading of all outputs.
         self._reading = Poller()
-        self._outputs: dict[int, int] = {}  # by channel
+        self._outputs: dict[int, Output] = {}  # by channel
+        self._held: list[tuple[Output, list[bytes]]] = []
+        self._held_bytes, self._sent = 0, 0.0
+        # One for all reads: the memory of a bytes object that is made long and cut short would be mapped for each.
+        self._buffer = memoryview(bytearray(MAX_DATA))
         self._inputs: dict[int, Input] = {}
-        self._paused = self._resting = self._discards = False
-        self._period_ends, self._read_in_period = 0.0, 0
-        self._watch()
+        self._paused, self._discards = True, False
+        self.pause(False)
 
     def open_rank(self, rank: int, wants_stdin: bool, merge_stderr: bool, window: int, terminal: bool) -> dict[int, int]:
         """Make a rank's pipes, and a `terminal` for stdout if there is one; return the ends for its descriptors 0, 1 and 2.
@@ -130,20 +144,26 @@ class Forwarder:
 
     def credit_added(self, channel: int) -> None:
         """Resume reading a stream that had run out of credit."""
-        if channel in self._outputs and self._outputs[channel] not in self._reading:
-            self._reading.watch(self._outputs[channel], lambda: self._read(channel))
+        output = self._outputs.get(channel)
+        if output is not None and output.descriptor not in self._reading:
+            self._reading.watch(output.descriptor, lambda: self._read(output))
 
     def pause(self, paused: bool) -> None:
         """Stop or resume the reading of all outputs."""
         if paused != self._paused:
             self._paused = paused
-            self._watch()
+            if paused:
+                self.poller.forget(self._reading)
+            else:
+                self.poller.watch(self._reading, self._read_ready)
 
-    def hurry(self) -> None:
-        """Rest no more for a PERIOD: a rank has ended, and so do its streams."""
-        self._period_ends, self._read_in_period = time.monotonic() + PERIOD, FEW + 1
-        self._timers.drop("rest")
-        self._rest(False)
+    def send_held(self) -> None:
+        """Send what is held."""
+        for output, piece in self._held:
+            self.session.send_data(output.channel, piece[0] if len(piece) == 1 else b"".join(piece))
+            output.piece, output.size = [], 0
+        self._held, self._held_bytes, self._sent = [], 0, time.monotonic()
+        self._timers.drop("held")
 
     def discard(self) -> None:
         """Read all outputs from now on and drop what they hold: what writes to them gets no signal and never waits."""
@@ -157,31 +177,10 @@ class Forwarder:
 
     def close_idle_outputs(self) -> bool:
         """End every empty stream, which an orphaned descendant may still hold open; return whether there was one."""
-        idle = [one for one, pipe in self._outputs.items() if self.session.credit(one) and not _bytes_in_pipe(pipe)]
-        for channel in idle:
-            self._close_output(channel)
+        idle = [one for one in self._outputs.values() if self._credit(one) and not _bytes_in_pipe(one.descriptor)]
+        for output in idle:
+            self._close_output(output)
         return bool(idle)
-
-    def _watch(self) -> None:
-        wanted = not (self._paused or self._resting)
-        if wanted and self._reading not in self.poller:
-            self.poller.watch(self._reading, self._read_ready)
-        elif not wanted and self._reading in self.poller:
-            self.poller.forget(self._reading)
-
-    def _read_ready(self) -> None:
-        """Read the outputs that are ready, and rest if they say little."""
-        now = time.monotonic()
-        if now >= self._period_ends:
-            self._period_ends, self._read_in_period = now + PERIOD, 0
-        self._reading.run(0)
-        if self._read_in_period <= FEW and self._outputs:
-            self._timers.set("rest", LULL, lambda: self._rest(False))
-            self._rest(True)
-
-    def _rest(self, resting: bool) -> None:
-        self._resting = resting
-        self._watch()
 
     def _open_output(self, channel: int, window: int, terminal: bool = False) -> int:
         ours, theirs = (terminal and _raw_terminal()) or os.pipe()
@@ -190,37 +189,53 @@ class Forwarder:
         except OSError:
             pass
         self.session.open_sending(channel, window)
-        self._outputs[channel] = ours
+        self._outputs[channel] = Output(channel, ours)
         self.credit_added(channel)
         return theirs
 
-    def _read(self, channel: int) -> None:
-        """Send a rank's output, as far as the credit allows."""
-        size = MAX_DATA if self._discards else min(self.session.credit(channel), MAX_DATA)
+    def _credit(self, output: Output) -> int:
+        return self.session.credit(output.channel) - output.size
+
+    def _read_ready(self) -> None:
+        self._reading.run(0)
+        rest = self._sent + LULL - time.monotonic()
+        if self._held_bytes >= ENOUGH or (self._held and rest <= 0):
+            self.send_held()
+        elif self._held and "held" not in self._timers:
+            self._timers.set("held", rest, self.send_held)
+
+    def _read(self, output: Output) -> None:
+        """Read a rank's output, as far as the credit and a frame allow."""
+        size = MAX_DATA if self._discards else min(self._credit(output), MAX_DATA - output.size)
         try:
-            data = os.read(self._outputs[channel], size)
+            count = os.readv(output.descriptor, (self._buffer[:size],))
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            data = b""  # no process has the pseudo-terminal any more, and all that was written has been read
-        if not data:
-            self._close_output(channel)
+            count = 0  # no process has the pseudo-terminal any more, and all that was written has been read
+        if not count:
+            self._close_output(output)
             return
         if self._discards:
             return
-        self._read_in_period += len(data)
-        self.session.send_data(channel, data)
-        if not self.session.credit(channel):
-            self._reading.forget(self._outputs[channel])
+        if not output.piece or (count < BLOCK and output.piece is not self._held[-1][1]):
+            output.piece = []
+            self._held.append((output, output.piece))
+        output.piece.append(bytes(self._buffer[:count]))
+        output.size += count
+        self._held_bytes += count
+        if not self._credit(output):
+            self._reading.forget(output.descriptor)
 
-    def _close_output(self, channel: int) -> None:
+    def _close_output(self, output: Output) -> None:
         """End a stream, and call `drained` when it was the rank's last."""
-        descriptor = self._outputs.pop(channel)
-        if descriptor in self._reading:
-            self._reading.forget(descriptor)
-        os.close(descriptor)
-        self.session.send_end(channel)
-        rank = rank_of(channel)
+        self.send_held()
+        del self._outputs[output.channel]
+        if output.descriptor in self._reading:
+            self._reading.forget(output.descriptor)
+        os.close(output.descriptor)
+        self.session.send_end(output.channel)
+        rank = rank_of(output.channel)
         if not any(stream_channel(rank, stream) in self._outputs for stream in (STDOUT, STDERR)):
             self._drained()
 

@@ -38,7 +38,8 @@ def singleton_warning(message: dict[str, Any], where: str, mode: str) -> str:
     if needed not in message["offer"]:
         reason = f"--mpi {mode} offers no {name}, which {family} needs"
     elif needed == "pmix" and pmix_error:
-        reason = f"no PMIx there, which Open MPI needs: {pmix_error}; install libpmix2, or use --pmix-library"
+        needs = "libpmix2, or --pmix-library, and a place to write, such as /tmp"
+        reason = f"no PMIx there, which Open MPI needs: {pmix_error}; it takes {needs}"
     else:
         reason = "it asked for neither PMI nor PMIx: was it built for another launcher?"
     alone = "has not found the other ranks, so it is a world of one"

@@ -51,7 +51,7 @@ HINTS = {
     "program-not-executable": "chmod +x it there, or name the interpreter: mpilaunch ... python3 FILE",
     "interpreter-missing": "install that interpreter, or name another: mpilaunch ... python3 FILE",
     "directory-missing": "create it there, or give another --wdir",
-    "pmix-missing": "install libpmix2 there, or use --pmix-library PATH; --mpi auto does without",
+    "pmix-missing": "it takes libpmix2, or --pmix-library PATH, and a place to write, such as /tmp; --mpi auto does without",
     "file-limit": "raise it: ulimit -n in the shell, /etc/security/limits.conf, or LimitNOFILE of the service",
     "rendezvous-failed": "--master-addr sets its address, which must be IPv4; launch again for another port",
 }
