@@ -207,7 +207,11 @@ def test_a_head_that_can_write_nowhere(hosts: Hosts, agent: str) -> None:
     script = READ_ONLY + "if (: >/tmp/written); then exit 99; fi 2>/dev/null\nexec \"$@\""
     command = [*MPILAUNCH, "--agent", agent, "-H", "node[01-02]", "hostname"]
     done = hosts.run(["unshare", "-m", "sh", "-ec", script, "sh", *command])
-    assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["node01", "node02"], "")
+    if agent == "ssh":  # asyncssh looks for a library by the C compiler
+        assert done.returncode != 0 and "asyncssh, of the agent ssh, cannot be loaded: " in done.stderr
+        assert "choose another --agent" in done.stderr
+    else:
+        assert (done.returncode, sorted(done.stdout.split()), done.stderr) == (0, ["node01", "node02"], "")
 
 
 @pytest.mark.parametrize("agent", AGENTS)

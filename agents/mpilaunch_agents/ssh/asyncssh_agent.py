@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mpilaunch.agent import AgentOptions, Channel, ChannelEvents, Node
+from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, Node
 from mpilaunch.errors import UsageError
 from mpilaunch.text import did_you_mean
 from mpilaunch_agents.openssh import OpensshAgent
@@ -72,7 +72,9 @@ class SshAgent:
     async def close(self) -> None:
         loading, self._connections = self._connections, None
         if loading is not None:
-            await (await loading).close()
+            (loaded,) = await asyncio.gather(loading, return_exceptions=True)
+            if not isinstance(loaded, BaseException):
+                await loaded.close()
 
     async def _route_to(self, node: Node) -> Route:
         settings = await self._settings.of(node.name, node.user, node.port, self._overrides)
@@ -87,8 +89,11 @@ class SshAgent:
 
 
 def _import_connections() -> type[Connections]:
-    from mpilaunch_agents.ssh.connection import Connections
-
+    """Import asyncssh, which where a C compiler is installed looks for libraries by it and so needs a place to write."""
+    try:
+        from mpilaunch_agents.ssh.connection import Connections
+    except (ImportError, OSError) as error:
+        raise AgentFailure("agent-missing", f"asyncssh, of the agent ssh, cannot be loaded: {error}") from error
     return Connections
 
 
