@@ -100,17 +100,6 @@ def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Call
     return None
 
 
-def own_names(hostname: str, etc_hosts: str) -> frozenset[str]:
-    """Return the names by which other pods know this pod, from its /etc/hosts: `pod`, `pod.service`, and so on."""
-    names = set()
-    for line in etc_hosts.splitlines():
-        for name in line.partition("#")[0].split()[1:]:
-            labels = name.split(".")
-            if labels[0] == hostname:
-                names |= {".".join(labels[:count]) for count in range(1, len(labels) + 1)}
-    return frozenset(names)
-
-
 # Hosts
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT, Stream
-from mpilaunch_agents.rsh.routes import route_name, route_to
+from mpilaunch_agents.rsh.routes import Route, route_name, route_to
 from tests.support.agents.programs import remote_shell
 from tests.support.hosts import Hosts
 from tests.support.kubernetes.pods import NAMESPACE, Pods
@@ -115,6 +115,15 @@ def test_the_route_to_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     assert route_name("/etc/mpi/kubexec.sh", {"MPILAUNCH_AGENT": "local"}) == "local"
     monkeypatch.setattr(os, "access", lambda path, mode: path == "/opt/kube/kubectl")
     assert [route_name(name, {}) for name in ("mpilaunch-rsh", "ssh", "rsh")] == ["kubectl", "ssh", "ssh"]
+
+
+@pytest.mark.parametrize("name", ["ssh", "openssh", "kubectl"])
+def test_this_pod_is_reached_without_an_agent(name: str) -> None:
+    own = {"pi-launcher", "pi-launcher.pi"}
+    routes = [route_to(name, parse([*words.split(), "true"]), {}, own) for words in ("pi-launcher.pi", "-x pi-launcher")]
+    assert [type(route) for route in routes] == [Route, Route]
+    others = ("pi-worker-0", "u@pi-launcher", "-l u pi-launcher")
+    assert Route not in [type(route_to(name, parse([*words.split(), "true"]), {}, own)) for words in others]
 
 
 # Its promises
@@ -221,6 +230,29 @@ def test_the_error_is_that_of_the_last_complete_attempt(tmp_path: Path, local: s
     kubectl = str(script(tmp_path / "kubectl", text))
     settings = {"MPILAUNCH_AGENT": "kubectl", "MPILAUNCH_KUBECTL": kubectl, "MPILAUNCH_START_TIMEOUT": "1"}
     assert run(local, "h", "true", env={**os.environ, **settings}) == (1, "", f"mpilaunch-rsh: h: {missing}\n")
+
+
+def test_a_command_for_this_pod_runs_here(local: str) -> None:
+    name = os.uname().nodename
+    settings = {"MPILAUNCH_AGENT": "ssh", "PATH": "/usr/bin:/bin", "MPILAUNCH_SSH_OPTION": "ConnectTimeout=1"}
+    pod = {**settings, "KUBERNETES_SERVICE_HOST": "192.0.2.1"}
+    assert run(local, name, "echo $$; exit 3", env=pod)[0] == 3
+    no_pod = {**settings, "MPILAUNCH_START_TIMEOUT": "0.1", "MPILAUNCH_SSH_OPTION": "ProxyCommand=false"}
+    assert run(local, name, "echo $$; exit 3", env=no_pod)[0] == 255
+
+
+REFUSES = "#!/bin/sh\necho Connection refused >&2; exit 1\n"
+
+
+def test_it_says_once_what_it_waits_for(tmp_path: Path, local: str) -> None:
+    agent = f"{script(tmp_path / 'agent', REFUSES)} {{host}} {{command}}"
+    impatient = "import sys; from mpilaunch_agents.rsh import shell; shell.SILENCE = 0.5; shell.main()"
+    env = {**os.environ, "MPILAUNCH_AGENT": agent, "MPILAUNCH_START_TIMEOUT": "2", "PYTHONPATH": f"{ROOT}:{ROOT / 'agents'}"}
+    code, out, err = run(sys.executable, "-c", impatient, "h", "true", env=env)
+    waits, failed = err.splitlines()
+    assert (code, out) == (1, "")
+    assert waits == "mpilaunch-rsh: waiting for h (Connection refused), at most 2 s"
+    assert failed == "mpilaunch-rsh: h: Connection refused"
 
 
 def test_what_a_node_says_reaches_no_terminal_as_control_sequences(tmp_path: Path, local: str) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.hostfile import HostEntry
-from mpilaunch.hosts.kubernetes import FoundAgent, find_agent, find_hosts, own_names
+from mpilaunch.hosts.kubernetes import FoundAgent, find_agent, find_hosts
+from mpilaunch.hosts.remote_names import own_names
 from mpilaunch.job.environment.forwarded import forwarded_environment
 from tests.support.kubernetes.pods import NAMESPACE, Pods
 from tests.support.launching import launch

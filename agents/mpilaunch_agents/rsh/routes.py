@@ -12,7 +12,7 @@ from mpilaunch_agents import pods
 from mpilaunch_agents.rsh.command_line import NO_AGENT, BadCall, Call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
 
 def route_name(program: str, environ: Mapping[str, str]) -> str:
@@ -24,12 +24,18 @@ def route_name(program: str, environ: Mapping[str, str]) -> str:
     return "kubectl" if name == "kubexec.sh" or delivered else "ssh"
 
 
-def route_to(name: str, call: Call, environ: Mapping[str, str]) -> Route:
-    """Return the named route to the node of a call; raises BadCall for an invalid name or template."""
+def route_to(name: str, call: Call, environ: Mapping[str, str], own: Container[str] = ()) -> Route:
+    """Return the named route to the node of a call; raises BadCall for an invalid name or template.
+
+    A launcher that is a worker too (mpi-operator's `runLauncherAsWorker`) may not know its own pod by the name in the hostfile:
+    for the names `own` the command runs here, unless a login name is given.
+    """
     for user in (call.user or None, *call.logins):
         refused = name_problem(call.host, user)
         if refused:
             raise BadCall(refused)
+    if name in ("kubectl", "ssh", "openssh") and call.host in own and not (call.user or call.logins):
+        return Route()
     if name == "kubectl":
         return KubectlRoute(call, environ)
     if name in ("ssh", "openssh"):

@@ -8,12 +8,14 @@ stream. It must start in milliseconds: no asyncio, no click, no unused import.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
 from mpilaunch.defaults import GRACE, RETRIED_PATIENTLY, START_IN_POD, START_TIMEOUT
+from mpilaunch.hosts.remote_names import own_names
 from mpilaunch.text import printable, seconds_of
 from mpilaunch_agents.rsh.command_line import BadCall, Call, parse, rewrite
 from mpilaunch_agents.rsh.process import NODE_SCRIPT, WATCH_SCRIPT, Remote, Signals, close_leaked, write
@@ -31,6 +33,12 @@ GONE = 137
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 """Seconds between attempts; doubled each time."""
 
+SILENCE = 10.0
+"""Seconds after which it says once that it waits, and for what."""
+
+IN_POD = "KUBERNETES_SERVICE_HOST"
+"""A variable of every pod."""
+
 DRAIN = 0.5
 """Seconds for the remaining output after the command's exit."""
 
@@ -43,16 +51,17 @@ class Shell:
 
     def __init__(self, call: Call, route: Route, environ: Mapping[str, str]) -> None:
         self._call, self._route = call, route
-        default = START_IN_POD if "KUBERNETES_SERVICE_HOST" in environ else START_TIMEOUT
+        default = START_IN_POD if IN_POD in environ else START_TIMEOUT
         self._start_timeout = _seconds(environ, "MPILAUNCH_START_TIMEOUT", default)
         self._grace = _seconds(environ, "MPILAUNCH_GRACE", GRACE)
         self._token = os.urandom(8).hex()
         self._signals = Signals()
+        self._silent_until, self._message = time.monotonic() + SILENCE, ""
 
     def run(self) -> int:
         """Return the exit code; raises OSError when the local process cannot be started."""
         deadline = time.monotonic() + self._start_timeout
-        pause, message, exit_code = FIRST_PAUSE, "", FAILED
+        pause, exit_code = FIRST_PAUSE, FAILED
         while True:
             remote = self._remote(NODE_SCRIPT, "keep" if self._call.has_lifeline else "end", str(int(self._grace)))
             try:
@@ -64,14 +73,15 @@ class Shell:
             if remote.stdout.pid:
                 return self._end(remote)
             if code is None:  # the attempt before this one explains more than the timeout
-                return self._failed(message or f"no answer within {self._start_timeout:g} s", exit_code)
+                return self._failed(self._message or f"no answer within {self._start_timeout:g} s", exit_code)
             exit_code = code
-            cause, message = self._route.explain(code, remote.message)
+            cause, self._message = self._route.explain(code, remote.message)
             # After a stream that was lost at once, kubectl exits with 0 and without a message.
             if (cause and cause not in RETRIED_PATIENTLY) or time.monotonic() + pause > deadline:
-                return self._failed(message or f"exit code {code}", code)
+                return self._failed(self._message or f"exit code {code}", code)
             if cause == "pod-unknown":
                 self._search(deadline)
+            self._say_waiting()
             pause = _wait(pause)
 
     def _search(self, deadline: float) -> None:
@@ -102,7 +112,10 @@ class Shell:
                 remote.send(b"end\n")
             if end_by:
                 return end_by - now
-            return None if remote.stdout.pid else deadline - now
+            if remote.stdout.pid:
+                return None
+            self._say_waiting()
+            return min(deadline, self._silent_until) - now
 
         return remote.run(left)
 
@@ -133,6 +146,12 @@ class Shell:
         argv = self._route.argv(["/bin/sh", "-c", script, "sh", self._token, *arguments])
         return Remote(argv, self._token.encode(), self._signals.wakeup_fd)
 
+    def _say_waiting(self) -> None:
+        """Say once, after a while, that the command has not started."""
+        if time.monotonic() >= self._silent_until:
+            self._silent_until = math.inf
+            _report(f"waiting for {self._call.host} ({self._message or 'no answer'}), at most {self._start_timeout:g} s")
+
     def _failed(self, message: str, code: int = FAILED) -> int:
         _report(f"{self._call.host}: {message}")
         return code or FAILED
@@ -154,6 +173,17 @@ def _own_address() -> str:
     return "" if address.startswith("127.") else address
 
 
+def _names_of_pod(host: str, environ: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the pod that this is; none outside of pods."""
+    if IN_POD not in environ:
+        return frozenset()
+    try:
+        with open("/etc/hosts", encoding="utf-8", errors="replace") as file:
+            return own_names(host, file.read()) | {host}
+    except OSError:
+        return frozenset((host,))
+
+
 def _seconds(environ: Mapping[str, str], variable: str, default: float) -> float:
     text = environ.get(variable)
     seconds = seconds_of(text) if text else default
@@ -172,8 +202,9 @@ def main() -> NoReturn:
     close_leaked()
     try:
         call = parse(sys.argv[1:])
-        route = route_to(route_name(sys.argv[0], os.environ), call, os.environ)
-        rewrite(call, route.node_shell, os.uname().nodename, _own_address)
+        host = os.uname().nodename
+        route = route_to(route_name(sys.argv[0], os.environ), call, os.environ, _names_of_pod(host, os.environ))
+        rewrite(call, route.node_shell, host, _own_address)
         sys.exit(Shell(call, route, os.environ).run())
     except BadCall as error:
         _report(str(error))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpilaunch.agent import is_template
 from mpilaunch.cli.files import Positions, check_trusted, expand_group, load_yaml, read_text, read_trusted, text_and_status
 from mpilaunch.errors import UsageError, reason_of
-from mpilaunch.hosts import allocation, kubernetes, schedulers
+from mpilaunch.hosts import allocation, kubernetes, remote_names, schedulers
 from mpilaunch.hosts.hostfile import HostEntry, parse_host_list, parse_hostfile
 from mpilaunch.job.settings import Layer, Section, Settings
 from mpilaunch.placement.mapping import MappingPolicy
@@ -226,7 +226,7 @@ def _machine(environ: Mapping[str, str]) -> Machine:
     names = frozenset({"localhost", "127.0.0.1", "::1", name, name.partition(".")[0]})
     if in_pod:
         with suppress(OSError):
-            names |= kubernetes.own_names(name, _plain_text("/etc/hosts"))
+            names |= remote_names.own_names(name, _plain_text("/etc/hosts"))
     try:
         directory = os.getcwd()
     except FileNotFoundError:
