@@ -34,6 +34,7 @@ REQUIRED: dict[tuple[str, str], set[str]] = {
     ("apps/v1", "StatefulSet"): {"spec.serviceName", "spec.replicas", "spec.selector.matchLabels", "spec.template"},
     ("batch/v1", "Job"): {"spec.template.spec.restartPolicy"},
     ("kubeflow.org/v1", "MPIJob"): {"spec.slotsPerWorker", "spec.mpiReplicaSpecs.Launcher", "spec.mpiReplicaSpecs.Worker"},
+    ("kubeflow.org/v1alpha2", "MPIJob"): {"spec.cleanPodPolicy", "spec.mpiReplicaSpecs.Launcher", "spec.mpiReplicaSpecs.Worker"},
     ("kubeflow.org/v2beta1", "MPIJob"): {
         *("spec.slotsPerWorker", "spec.mpiImplementation", "spec.mpiReplicaSpecs.Launcher", "spec.mpiReplicaSpecs.Worker"),
     },
@@ -124,13 +125,16 @@ def test_trainer_job_names_its_runtime() -> None:
 
 KUBEXEC = '#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n/opt/kube/kubectl exec ${POD_NAME} -- /bin/sh -c "$*"\n'
 SSH_ARGUMENTS = "-o ConnectionAttempts=10"
+BY_KUBECTL = (
+    "ring-worker-0 slots=2\nring-worker-1 slots=2\n",
+    {"OMPI_MCA_plm_rsh_agent": "MPI/kubexec.sh", "OMPI_MCA_orte_default_hostfile": "MPI/hostfile"},
+    "kubectl",
+)
 OPERATORS: dict[str, tuple[str, dict[str, str], str]] = {
     "job.yaml": ("", {}, "kubectl"),
-    "mpijob-v1.yaml": (
-        "ring-worker-0 slots=2\nring-worker-1 slots=2\n",
-        {"OMPI_MCA_plm_rsh_agent": "MPI/kubexec.sh", "OMPI_MCA_orte_default_hostfile": "MPI/hostfile"},
-        "kubectl",
-    ),
+    "mpijob-v1.yaml": BY_KUBECTL,
+    "mpijob-v1-mpi-operator.yaml": BY_KUBECTL,
+    "mpijob-v1alpha2.yaml": BY_KUBECTL,
     "mpijob-v2beta1.yaml": (
         "ring-worker-0.ring.default.svc slots=2\nring-worker-1.ring.default.svc slots=2\n",
         {
