@@ -2,7 +2,7 @@
 
 Pure: the environment and the functions that read files are arguments. The first source of a table that is present wins.
 mpi-operator, training-operator and Trainer use a hostfile and the variables of Open MPI, Hydra and Intel MPI, which mean the
-same outside of pods; Volcano has variables of its own.
+same outside of pods; Volcano and LeaderWorkerSet have variables of their own.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ HOSTFILE = "/etc/mpi/hostfile"
 
 SLOTS_VARIABLES = ("OMPI_MCA_orte_set_default_slots", "PRTE_MCA_prte_set_default_slots", "I_MPI_PERHOST")
 """Slots of a host without a slot count."""
+
+LEADER = "LWS_LEADER_ADDRESS"
+"""The leader of a LeaderWorkerSet's group, `SET-GROUP.SUBDOMAIN.NAMESPACE`; worker N is the pod `SET-GROUP-N`, from 1 on. All
+pods have it, the group's size with the leader, and their number in it (kubernetes-sigs/lws, pkg/utils/pod/pod_utils.go)."""
+GROUP_SIZE, GROUP_INDEX = "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"
 
 KUBECTL = "/opt/kube/kubectl"
 """The kubectl of operators that reach workers by it."""
@@ -85,7 +90,22 @@ def find_hosts(
             hosts = _hostfile(path, f"{path} ({variable})", environ, read_text, variable)
             if hosts is not None:
                 return hosts
-    return _hostfile(HOSTFILE, HOSTFILE, environ, read_text, None) or _volcano(environ, read_text, list_names)
+    found = _hostfile(HOSTFILE, HOSTFILE, environ, read_text, None) or _volcano(environ, read_text, list_names)
+    return found or _leader_worker_set(environ)
+
+
+def pods_left_out(environ: Mapping[str, str]) -> str:
+    """Return what to say where the environment names other pods of this one's group, and a job uses this pod only; "" for none."""
+    size, index = environ.get(GROUP_SIZE, ""), environ.get(GROUP_INDEX, "")
+    if LEADER in environ and _more_than_one(size):
+        return f"this pod is number {index} of {size} of a LeaderWorkerSet's group; the leader, 0, starts jobs in all"
+    if in_pod(environ) and _more_than_one(nodes := environ.get("PET_NNODES", "")):
+        return f"this pod is one of {nodes} nodes of its job (PET_NNODES); mpilaunch torchrun in each starts one job in all"
+    return ""
+
+
+def _more_than_one(count: str) -> bool:
+    return re.fullmatch("[1-9][0-9]{0,5}", count, re.ASCII) is not None and int(count) > 1
 
 
 def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Callable[[str], bool]) -> FoundAgent | None:
@@ -97,6 +117,8 @@ def find_agent(environ: Mapping[str, str], read_text: ReadText, is_program: Call
             return _agent(words, agent, read_text, is_program)
     for arguments in filter(None, given):
         return _agent(["ssh", *_split(environ[arguments])], arguments, read_text, is_program)
+    if LEADER in environ and (is_program("kubectl") or is_program(KUBECTL)):
+        return FoundAgent("kubectl", LEADER)  # its pods have no sshd of their own accord
     return None
 
 
@@ -153,6 +175,15 @@ def _volcano(
         return None
     path = f"{VOLCANO}/{_task_of_workers(files)}"
     return _hostfile(path, path, environ, read_text, VOLCANO)
+
+
+def _leader_worker_set(environ: Mapping[str, str]) -> tuple[list[HostEntry], str] | None:
+    """Return the pods of a LeaderWorkerSet's group, if this is its leader."""
+    leader, _, domain = environ.get(LEADER, "").partition(".")
+    if environ.get(GROUP_INDEX) != "0" or not _more_than_one(environ.get(GROUP_SIZE, "")) or leader.isdigit() or not domain:
+        return None
+    names = [leader, *(f"{leader}-{number}" for number in range(1, int(environ[GROUP_SIZE])))]
+    return [HostEntry(f"{name}.{domain}", origin=LEADER) for name in names], LEADER
 
 
 def _task_of_workers(names: Sequence[str]) -> str:

@@ -175,6 +175,35 @@ def test_the_first_agent_wins_and_comes_before_arguments() -> None:
     assert agent(environ) == FoundAgent("ssh", "HYDRA_LAUNCHER_EXEC")
 
 
+LWS = {"LWS_LEADER_ADDRESS": "vllm-0.vllm.ml", "LWS_GROUP_SIZE": "3", "LWS_WORKER_INDEX": "0"}
+
+
+def test_the_leader_of_a_leader_worker_set_finds_its_workers() -> None:
+    names = ["vllm-0.vllm.ml", "vllm-0-1.vllm.ml", "vllm-0-2.vllm.ml"]
+    assert hosts(LWS) == ([(name, None) for name in names], "LWS_LEADER_ADDRESS")
+    assert agent(LWS, programs=["kubectl"]) == FoundAgent("kubectl", "LWS_LEADER_ADDRESS")
+    assert agent(LWS) is None
+    others = {"LWS_WORKER_INDEX": ("1", ""), "LWS_GROUP_SIZE": ("1", "x"), "LWS_LEADER_ADDRESS": ("10.1.2.3", "a", "")}
+    for name, values in others.items():
+        assert [hosts({**LWS, name: value}) for value in values] == [None] * len(values)
+
+
+@pytest.mark.parametrize(
+    ("variables", "note"),
+    [
+        ({**LWS, "LWS_WORKER_INDEX": "2"}, "note: this pod is number 2 of 3 of a LeaderWorkerSet's group; "),
+        ({**POD, "PET_NNODES": "4"}, "note: this pod is one of 4 nodes of its job (PET_NNODES); "),
+        ({**POD, "PET_NNODES": "1"}, ""),
+        ({"PET_NNODES": "4"}, ""),
+    ],
+)
+def test_a_pod_that_leaves_the_others_of_its_group_out_says_so(variables: dict[str, str], note: str) -> None:
+    done = launch("-np", "1", "echo", "ran", env=variables)
+    assert (done.code, done.lines) == (0, ["ran"])
+    assert done.words.startswith(note) and bool(done.words) == bool(note)
+    assert launch("--host", "localhost", "echo", "ran", env=variables).words == ""
+
+
 # This pod, and its variables
 
 

@@ -34,7 +34,7 @@ REQUIRED: dict[tuple[str, str], set[str]] = {
     ("apps/v1", "StatefulSet"): {"spec.serviceName", "spec.replicas", "spec.selector.matchLabels", "spec.template"},
     ("batch/v1", "Job"): {"spec.template.spec.restartPolicy"},
     ("kubeflow.org/v1", "MPIJob"): {"spec.slotsPerWorker", "spec.mpiReplicaSpecs.Launcher", "spec.mpiReplicaSpecs.Worker"},
-    ("kubeflow.org/v1alpha2", "MPIJob"): {"spec.cleanPodPolicy", "spec.mpiReplicaSpecs.Launcher", "spec.mpiReplicaSpecs.Worker"},
+    ("kubeflow.org/v1alpha2", "MPIJob"): {"spec.cleanPodPolicy", "spec.mpiReplicaSpecs.Launcher"},
     ("kubeflow.org/v2beta1", "MPIJob"): {
         *("spec.slotsPerWorker", "spec.mpiImplementation", "spec.mpiReplicaSpecs.Launcher", "spec.mpiReplicaSpecs.Worker"),
     },

@@ -94,6 +94,11 @@ def launch(request: Request, local: PrestartedAgent) -> int:
 
         own = name_ranks([place.rank for place in job.global_map.placements])
         console.note(f"as node {job.part.node_rank} of {job.part.nodes}, this machine starts {own} of the job's {job.size}")
+    elif all(node.here for node in job.allocation.nodes) and not any(settings.layer(name) for name in NODE_OPTIONS):
+        from mpilaunch.hosts.kubernetes import pods_left_out
+
+        if left_out := pods_left_out(request.environ):
+            console.note(f"{left_out}; --host localhost says that only this pod is meant")
     if job.agent.insecure_host_keys:
         console.warn("--insecure-host-keys: host keys are not checked: an attacker on the network can change the job")
     programs = [section.program for section in request.sections]
