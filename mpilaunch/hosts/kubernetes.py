@@ -95,7 +95,7 @@ def find_hosts(
 
 
 def pods_left_out(environ: Mapping[str, str]) -> str:
-    """Return what to say where the environment names other pods of this one's group, and a job uses this pod only; "" for none."""
+    """Return which other pods of this one's group a job leaves out that uses this pod only; "" for none."""
     size, index = environ.get(GROUP_SIZE, ""), environ.get(GROUP_INDEX, "")
     if LEADER in environ and _more_than_one(size):
         return f"this pod is number {index} of {size} of a LeaderWorkerSet's group; the leader, 0, starts jobs in all"
