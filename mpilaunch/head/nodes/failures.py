@@ -30,7 +30,7 @@ HINTS = {
     "agent-failed": "run the agent's command by hand",
     "login-disabled": "log in as another user (user=NAME in the hostfile), or give the account a shell: chsh -s /bin/sh NAME",
     "user-unknown": "ssh needs your user id in /etc/passwd of this machine: where a container runs under any id, "
-    "add one when it starts, or use --agent kubectl",
+    "add one when it starts (or nss_wrapper), or use --agent kubectl",
     "no-stdin": "an agent such as `kubectl exec -i` forwards it; behind any other: --call-back always",
     "head-unreachable": "does a firewall or a NetworkPolicy stand between? --call-back never talks through the agent",
     "pod-unknown": "kubectl get pods lists them; --namespace says where they are; for one to be found by the name of its host, "
