@@ -121,9 +121,11 @@ class Worlds:
             )
             if plan["mpi"] is not None and plan["mpi"]["descriptor"] is not None:
                 descriptors[plan["mpi"]["descriptor"]] = self._wireup.open_rank(rank, plan["mpi"]["descriptor"])
-            environment = {**spec["environment"], **self._wireup.environment(rank, apps[spec["app"]])}
+            wired = self._wireup.environment(rank, apps[spec["app"]])
+            may_yield = "PMIX_RANK" in wired  # as Open MPI's ranks do
             try:
-                pid = spawn.start(apps[spec["app"]], spec, environment, descriptors)
+                environment = {**spec["environment"], **wired}
+                pid = spawn.start(apps[spec["app"]], spec, environment, descriptors, own_session=not may_yield)
             except OSError as error:
                 failed.append([rank, error.errno, time.monotonic()])
                 self._forwarder.close_input(rank)

@@ -163,19 +163,26 @@ def test_an_inner_mpilaunch_is_a_job_of_its_own() -> None:
     assert (done.code, done.lines, done.err) == (0, ["0/2 0/2 0/1", "1/2 1/2 0/1"], b"")
 
 
-def test_a_rank_has_a_process_group_three_descriptors_and_default_signals() -> None:
+def test_a_rank_has_three_descriptors_and_default_signals() -> None:
     # `ls` itself opens the fourth; an MPI program finds its connection at 60.
     assert launch("-np", "1", "--mpi", "none", "ls", "/proc/self/fd").out == b"0\n1\n2\n3\n"
     assert launch("-np", "1", "ls", "/proc/self/fd").out == b"0\n1\n2\n3\n60\n"
-    ids, limit = launch("-np", "1", *sh("cut -d ' ' -f 1,4-7 /proc/$$/stat; ulimit -n")).out.decode().splitlines()
-    pid, daemon, group, session, terminal = ids.split()
-    assert (group, session, terminal) == (pid, daemon, "0")
+    (limit,) = launch("-np", "1", *sh("ulimit -n")).lines
     assert int(limit) == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     # Of the rank itself: a shell blocks signals while it starts something.
     blocked, ignored = launch("-np", "1", "grep", "-E", "SigBlk|SigIgn", "/proc/self/status").lines
     assert int(blocked.split()[1], 16) == 0
     # The C library keeps two signals for itself, and ignores them in every process that it spawns.
     assert not [number for number in signal.valid_signals() if int(ignored.split()[1], 16) >> (number - 1) & 1]
+
+
+@pytest.mark.parametrize(("mpi", "own_session"), [("none", True), ("pmi1", True), ("pmix", False)])
+def test_a_rank_that_may_yield_to_others_is_in_their_session(mpi: str, own_session: bool) -> None:
+    done = launch("-np", "2", "--oversubscribe", "--mpi", mpi, *sh("cut -d ' ' -f 1,4-7 /proc/$$/stat"))
+    assert len(done.lines) == 2, done.words
+    for line in done.lines:
+        pid, daemon, group, session, terminal = line.split()
+        assert (group, session, terminal) == (pid, pid if own_session else daemon, "0")
 
 
 OLD = """
@@ -193,18 +200,19 @@ os.confstr = {"CS_GNU_LIBC_VERSION": "glibc 2.17"}.get
 """What a Python is like that was built for an old C library, glibc before 2.26, as uv's were until 2026, on such a one."""
 
 
-def test_a_python_that_was_built_for_an_old_c_library(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mpi", "descriptors"), [("pmi1", "0 1 2 3 60 "), ("pmix", "0 1 2 3 ")])
+def test_a_python_that_was_built_for_an_old_c_library(tmp_path: Path, mpi: str, descriptors: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(OLD)
     begin = f"import os, sys; words = sys.argv[1:]; code = words.index('-c') + 1; words[code] = {OLD!r} + words[code]"
     python = script(tmp_path / "python", f"#!{sys.executable} -I\n{begin}\nos.execv(sys.executable, ['python', *words])\n")
     path = f"{tmp_path}:{ROOT}:{ROOT / 'agents'}"
     show = "ls /proc/self/fd | tr '\\n' ' '; grep SigBlk /proc/self/status; cut -d ' ' -f 5 /proc/$$/stat; echo $$; exit 5"
-    words = ["--python", str(python), "-np", "1", *sh(show)]
+    words = ["--python", str(python), "-np", "1", "--mpi", mpi, *sh(show)]
     argv = [sys.executable, "-m", "mpilaunch", *words]
     env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
-    descriptors, group, pid = done.stdout.splitlines()
-    assert (done.returncode, descriptors, group) == (5, "0 1 2 3 60 SigBlk:\t0000000000000000", pid), done.stderr
+    state, group, pid = done.stdout.splitlines()
+    assert (done.returncode, state, group) == (5, f"{descriptors}SigBlk:\t0000000000000000", pid), done.stderr
 
 
 # The program

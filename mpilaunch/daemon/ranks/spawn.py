@@ -2,8 +2,9 @@
 
 Preparing reports every reason why a rank could not start, and starts none. Starting uses posix_spawn: it is quick from a
 process of any size, and reports the errno of a failed exec. A rank gets a process group of its own, default signals, an empty
-signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of the daemon. It stays in the daemon's session: Linux
-schedules each session as a group (autogroup), and in different ones sched_yield of waiting MPI ranks lets no other run.
+signal mask, descriptors 0 to 2, its connection to PMI, and nothing else of the daemon. It has a session of its own, as under
+Hydra, or stays in the daemon's, as under mpirun. Linux schedules each session as a group (autogroup): a rank of Open MPI yields
+when it waits, which lets no rank of another group run, but one of MPICH does not, and gets more in a group of its own.
 """
 
 from __future__ import annotations
@@ -181,7 +182,9 @@ def resolve_program(program: list[str], search_path: bytes, directory: bytes, py
     return path, arguments
 
 
-def start(app: App, spec: dict[str, Any], variables: dict[str, str], descriptors: dict[int, int]) -> int:
+def start(
+    app: App, spec: dict[str, Any], variables: dict[str, str], descriptors: dict[int, int], *, own_session: bool
+) -> int:
     """Start one rank with changes to the app's environment; return its process id; raises OSError when it cannot be executed.
 
     Args:
@@ -205,10 +208,13 @@ def start(app: App, spec: dict[str, Any], variables: dict[str, str], descriptors
     try:
         os.chdir(app.directory)
         if _hides_errno():
-            return _spawn_slowly(path, arguments, environment, descriptors)
+            return _spawn_slowly(path, arguments, environment, descriptors, own_session)
+        own: dict[str, Any] = {"setsid": True} if own_session else {"setpgroup": 0}
         return os.posix_spawn(
-            path, arguments, environment, file_actions=actions, setpgroup=0, setsigmask=(), setsigdef=_RESET_SIGNALS
+            path, arguments, environment, file_actions=actions, setsigmask=(), setsigdef=_RESET_SIGNALS, **own
         )
+    except NotImplementedError:  # setsid, in a Python that was built for glibc before 2.26
+        return _spawn_slowly(path, arguments, environment, descriptors, own_session)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         if own_cpus is not None:
@@ -225,12 +231,15 @@ def _hides_errno() -> bool:
     return name == "glibc" and minor.isdigit() and (int(major), int(minor)) < (2, 24)
 
 
-def _spawn_slowly(path: bytes, arguments: list[bytes], environment: Environment, descriptors: dict[int, int]) -> int:
+def _spawn_slowly(
+    path: bytes, arguments: list[bytes], environment: Environment, descriptors: dict[int, int], own_session: bool
+) -> int:
     """Start a rank as posix_spawn would."""
     import subprocess
 
     def begin() -> None:
-        os.setpgid(0, 0)
+        if not own_session:
+            os.setpgid(0, 0)
         for number, descriptor in sorted(descriptors.items()):
             os.dup2(descriptor, number)
         for signal_number in _RESET_SIGNALS:
@@ -240,7 +249,9 @@ def _spawn_slowly(path: bytes, arguments: list[bytes], environment: Environment,
                 pass  # a signal of the C library
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    process = subprocess.Popen(arguments, executable=path, env=environment, close_fds=False, preexec_fn=begin)
+    process = subprocess.Popen(
+        arguments, executable=path, env=environment, close_fds=False, start_new_session=own_session, preexec_fn=begin
+    )
     process.returncode = 0  # the reaper collects it
     return process.pid
 
