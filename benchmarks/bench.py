@@ -35,6 +35,7 @@ from quiet import quiet  # noqa: E402
 from samples import Round, Sample, output_file  # noqa: E402
 from scale import curves  # noqa: E402
 
+from mpilaunch.hosts.nodeset import fold  # noqa: E402
 from mpilaunch.wire.frames import STANDBY  # noqa: E402
 from tests.support.hosts import Hosts, in_directory  # noqa: E402
 
@@ -58,6 +59,8 @@ class Case:
     """The peers to measure; None for all capable ones."""
     hangs: bool = False
     """Whether the program itself hangs sometimes, under any launcher."""
+    cpu_per_host: bool = False
+    """Whether a second row has the CPU time."""
 
 
 def main() -> int:
@@ -79,7 +82,7 @@ def main() -> int:
             rows.append(row_of(case.key, case.title, samples, "seconds", 1.0))
             if case.lines:
                 rows[-1]["megabytes"] = case.work.ranks * case.lines * (len(LINE) + 1) / 1e6
-            if len(case.work.hosts) > 2:
+            if case.cpu_per_host:
                 title = f"CPU time of the launcher and its children per host ({len(case.work.hosts)} hosts)"
                 rows.append(row_of("cpu-per-host", title, samples, "cpu_seconds", 1 / len(case.work.hosts)))
         for key, title, rounds in quiet(hosts, [ours, *peers], arguments.quick, arguments.only or ""):
@@ -132,6 +135,7 @@ def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
             Work(("hostname",), len(every), every, prints=every),
             2 if quick else 5,
             60.0,
+            cpu_per_host=True,
         ),
         Case("output-local", f"2 ranks here, each {size}", prints, 2 if quick else 3, 120.0, lines, ("mpirun", "Hydra")),
         Case(
@@ -167,7 +171,7 @@ def hosts_cases(every: tuple[str, ...], quick: bool) -> Iterator[Case]:
     here = Work(("echo", "%h"), len(names), names, prints=names, dialect="pdsh", options=("-R", "exec"))
     yield Case("hosts-exec", "200 hosts, `-R exec`, `echo %h`", here, rounds, 60.0, peers=both)
     count, three = 100_000, every[:3]
-    header = ("-" * 15, f"{three[0][:-1]}[1-3] (3)", "-" * 15)
+    header = ("-" * 15, f"{fold(three)} (3)", "-" * 15)
     whole = tuple(sorted((*header, *map(str, range(1, count + 1)))))
     folds = Work(("seq", str(count)), 3, three, tagged=True, prints=whole, dialect="clush", options=("-b",))
     yield Case("hosts-fold", f"3 ssh hosts, `-b`, {count:,} equal lines each", folds, rounds, 200.0, peers=("clush",))
