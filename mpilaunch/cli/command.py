@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from mpilaunch import __version__
 from mpilaunch.cli import config, verbs
-from mpilaunch.cli.advice.mistakes import overridden
+from mpilaunch.cli.advice.mistakes import overridden, unlike_open_mpi
 from mpilaunch.cli.console import Console, print_result
 from mpilaunch.cli.detection import AMBIGUOUS
 from mpilaunch.cli.files import read_named
@@ -124,7 +124,7 @@ def _request(line: CommandLine, invocation: Invocation, of_verb: tuple[Option, .
     settings = Settings(settings_of(line.job, (*OPTIONS, *of_verb), defaults))
     console.quiet, console.verbose = settings["quiet"], settings["verbose"]
     console.show_secrets = settings["show-secrets"]
-    for text, level in (*line.notes, *((note, 0) for note in overridden(line.job))):
+    for text, level in (*line.notes, *((note, 0) for note in (*overridden(line.job), *unlike_open_mpi(settings)))):
         console.note(text, level=level)
     only_shows = settings["dry-run"] or settings["show-config"] or settings["show-env"] is not None
     report.path = None if only_shows else settings["report"]

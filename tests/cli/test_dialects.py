@@ -18,6 +18,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpilaunch.cli.advice.mistakes import unlike_open_mpi
 from mpilaunch.cli.dialects import NAMES, SEPARATE, rows
 from mpilaunch.cli.dialects import table as dialects
 from mpilaunch.cli.dialects.mpi import mca
@@ -521,3 +522,23 @@ def test_a_programs_own_list_limits_what_hydra_forwards() -> None:
     made = request(shlex.split(words), environ, "mpiexec.hydra")
     job = make_job(made.settings, made.sections, made.environ)
     assert [{**job.environment, **app.environment} for app in job.apps] == [{"MINE": "1"}, {}, {"MINE": "1", "THEIRS": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "note"),
+    [
+        ("mpirun.openmpi", "--map-by socket:SPAN -np 2", "--map-by socket:span: the sockets of all nodes take ranks in turn"),
+        ("mpirun", "--map-by numa:PE=2,span -np 2", "--map-by numa:span: the numas of all nodes take ranks in turn"),
+        ("mpirun", "--map-by slot:span -np 2", ""),
+        ("mpilaunch", "--map-by socket:SPAN -np 2", ""),
+        ("mpiexec.hydra", "--map-by socket:SPAN -np 2", ""),
+        ("mpirun", "--hostfile h --host a,b:2", "--host beside --hostfile: hosts keep their slots of the hostfile"),
+        ("mpirun", "--hostfile h --host a,b -np 2", ""),
+        ("mpirun", "--hostfile h --host a[1,2]:2,b:1", ""),
+        ("mpirun", "--host a,b", ""),
+        ("mpilaunch", "--hostfile h --host a", ""),
+    ],
+)
+def test_what_maps_ranks_unlike_open_mpi_is_told(name: str, words: str, note: str) -> None:
+    said = list(unlike_open_mpi(asked(f"{words} prog", name).settings))
+    assert len(said) == bool(note) and all(text.startswith(note) for text in said)

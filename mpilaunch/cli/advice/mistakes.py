@@ -15,7 +15,8 @@ from mpilaunch.cli.options import OPTIONS
 from mpilaunch.cli.types import VARIABLES, OptionUses
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.environment.templates import FIELDS
-from mpilaunch.job.settings import Section
+from mpilaunch.job.settings import Layer, Section, Settings
+from mpilaunch.placement.topology import OBJECTS
 
 MISPLACED = frozenset(
     {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
@@ -73,6 +74,19 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
     for name in environ:
         if name.startswith(prefix) and name not in known:
             yield f"the variable {name} has no effect: no option has this name (mpilaunch --help all)"
+
+
+def unlike_open_mpi(settings: Settings) -> Iterator[str]:
+    """Yield a note for each option under Open MPI's names or options that maps ranks otherwise than mpirun 4.1 does."""
+    if settings["dialect"] not in ("mpi", "openmpi"):
+        return
+    policy, _, modifiers = settings["map-by"].lower().partition(":")
+    if policy in OBJECTS and "span" in modifiers.replace(",", ":").split(":"):
+        yield f"--map-by {policy}:span: the {policy}s of all nodes take ranks in turn; Open MPI 4 numbers ranks node by node"
+    if settings["np"] is None and settings.layer("host") == settings.layer("hostfile") == Layer.COMMAND_LINE:
+        hosts = (host for text in settings["host"] for host in re.sub(r"\[[^]]*\]", "", text).split(","))
+        if not all(":" in host for host in hosts):
+            yield "--host beside --hostfile: hosts keep their slots of the hostfile; Open MPI 4 starts one rank on each"
 
 
 def overridden(uses: OptionUses) -> Iterator[str]:
