@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from mpilaunch.errors import ExitCode
@@ -20,7 +19,6 @@ from mpilaunch.job.verdict import Verdict
 from mpilaunch.wire.frames import WireError
 
 
-@dataclass
 class _Calls:
     """The calls of MPI_Init in one world.
 
@@ -31,10 +29,10 @@ class _Calls:
         noted: whether the user was told of ranks that others wait for.
     """
 
-    began: float
-    nodes: set[int] = field(default_factory=set)
-    absent: dict[int, list[int]] = field(default_factory=dict)
-    noted: bool = False
+    def __init__(self, began: float) -> None:
+        self.began, self.noted = began, False
+        self.nodes: set[int] = set()
+        self.absent: dict[int, list[int]] = {}
 
 
 class MpiInit:

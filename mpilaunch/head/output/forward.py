@@ -20,7 +20,6 @@ from mpilaunch.head.detached import records
 from mpilaunch.head.detached.records import NO_RANK
 from mpilaunch.head.nodes.link import NodeLink
 from mpilaunch.head.os_limits import start_thread
-from mpilaunch.head.output.folded import Folded, folded
 from mpilaunch.head.output.live import LiveLine
 from mpilaunch.head.output.rank_files import STREAMS, RankFile, is_printed, open_files, streams_of
 from mpilaunch.head.output.writer import Writer
@@ -34,6 +33,7 @@ from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 if TYPE_CHECKING:
     from mpilaunch.head.output.dumps import Dumps
+    from mpilaunch.head.output.folded import Folded
 
 WINDOWS = 64 << 20
 """Bytes of output in flight or queued for all streams of a job together, as far as LEAST_WINDOW allows."""
@@ -234,9 +234,9 @@ class OutputForwarder:
                 self.end(channel)
         if self._dumps is not None:
             self._put_folded(self._dumps.folded(self._node_names, tagged=bool(self._job.output.tag)))
-        if self._job.output.fold == "diff" and self._folded is not None:
+        if self._folded is not None and self._job.output.fold == "diff":
             await self._print_differences()
-        else:
+        elif self._folded is not None:
             self._print_folded()
         for live in self._live.values():
             live.close()
@@ -375,6 +375,8 @@ class OutputForwarder:
             self._put(each.kind, each.header.encode() + self._tagged(each.kind, each.text, each.label.encode()))
 
     def _folded_texts(self, style: str) -> Iterator[Folded]:
+        from mpilaunch.head.output.folded import folded  # few jobs fold
+
         outputs = {stream: bytes(text) for stream, text in (self._folded or {}).items()}
         return folded(outputs, self._node_names, style, tagged=bool(self._job.output.tag))
 
