@@ -45,6 +45,7 @@ def refusal(count: int, policy: CpuPolicy, cpus: tuple[Cpu, ...] = D) -> LaunchE
         (CpuPolicy("socket", cpu_list=(1, 2, 3)), [(1, 5), (2, 3, 6, 7)]),
         (CpuPolicy("user", lists=((0, 2), (5,))), [(0, 2), (5,)]),
         (CpuPolicy("user", lists=((3,),)), [(3,), (3,)]),
+        (CpuPolicy("cpu-list", cpu_list=(1, 0), ordered=True), [(1, 5), (0, 4)]),
         (CpuPolicy("user"), [(0,), (1,)]),
         (CpuPolicy("user", cpus_per_rank=3), [(0, 1, 2), (3, 4, 5)]),
         (CpuPolicy("machine"), [tuple(range(8))] * 2),
