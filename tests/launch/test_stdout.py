@@ -53,11 +53,14 @@ def printed(text: str) -> list[str]:
 def test_the_lines_that_come_are_those_of_the_real_launcher(prints: Path, family: str, language: str, end: str) -> None:
     program = prints / f"{language}.{family}"
     argv = [*REAL[family], "-n", "2", str(program), end]
-    real = subprocess.run(argv, capture_output=True, text=True, env={**environment(), **AS_ROOT}, timeout=60)
-    ours = launch("--dialect", DIALECTS[family], "-n", "2", program, end)
-    assert printed(ours.out.decode()) == printed(real.stdout)
+    ours = printed(launch("--dialect", DIALECTS[family], "-n", "2", program, end).out.decode())
+    theirs: list[list[str]] = []
+    while ours not in theirs and len(theirs) < 5:  # Hydra may kill a rank before it has written what MPI_Abort makes it write
+        real = subprocess.run(argv, capture_output=True, text=True, env={**environment(), **AS_ROOT}, timeout=60)
+        theirs.append(printed(real.stdout))
+    assert ours in theirs
     either = launch("--dialect", "mpi", "-n", "2", program, end)
-    assert printed(either.out.decode()) == printed(real.stdout), "a line that may be of each launcher goes by the library"
+    assert printed(either.out.decode()) == ours, "a line that may be of each launcher goes by the library"
 
 
 @pytest.mark.parametrize(("words", "lines"), [((), []), (("--stdout", "pty"), PRINTED), (("--stdout", "line"), PRINTED)])
