@@ -168,12 +168,17 @@ def test_a_signal_goes_to_the_chosen_ranks_only(tmp_path: Path) -> None:
 
 def test_ranks_that_are_stopped_and_continued_by_it_do_not_stop_the_job(tmp_path: Path) -> None:
     name = a_name()
-    with launching("-np", "2", "--heartbeat", "0.5", "--name", name, *sh(STAY), cwd=tmp_path) as process:
+    for rank in range(2):
+        os.mkfifo(tmp_path / f"fifo-{rank}")
+    # Without children: a shell whose child is stopped before its exec is blocked, not stopped.
+    program = "echo $$ > pid-$RANK; read line < fifo-$RANK"
+    with launching("-np", "2", "--heartbeat", "0.5", "--name", name, *sh(program), cwd=tmp_path) as process:
         pids(tmp_path, 2, name)
         assert verb("signal", name, "STOP").code == 0
         assert [row["how"][:7] for row in answer("jobs", name)["ranks"]] == ["stopped"] * 2
         assert verb("signal", name, "CONT").code == 0
-        (tmp_path / "go").touch()
+        for rank in range(2):
+            (tmp_path / f"fifo-{rank}").write_text("go\n")
         assert finish(process).code == 0
 
 
