@@ -114,18 +114,19 @@ def test_a_running_job_is_found_and_its_ranks_are_told_with_the_odd_one_first(tm
     assert verb("jobs", name).words.startswith(f"error[job-unknown]: no job '{name}' of yours runs")
 
 
+# Each rank blocks in one call, on the line on which it says that it is there: its stack is the same whenever it is taken.
 WORKS = """
-import os, sys, time
+import os
 
-def load_batch():
-    while not os.path.exists("go"):
-        time.sleep(
-            0.02)
+def load_batch(fifo, here):
+    print(os.getpid(), file=here, flush=True); os.open(
+        fifo, os.O_RDONLY)
 
-print(os.getpid(), file=open(f"pid-{os.environ['RANK']}", "w"), flush=True)
+fifo, here = f"fifo-{os.environ['RANK']}", open(f"pid-{os.environ['RANK']}", "w")
 if os.environ["RANK"] == "2":
-    load_batch()
-while not os.path.exists("go"): time.sleep(0.02)
+    load_batch(fifo, here)
+else:
+    print(os.getpid(), file=here, flush=True); os.open(fifo, os.O_RDONLY)
 print("went on", flush=True)
 """
 
@@ -133,6 +134,8 @@ print("went on", flush=True)
 def test_the_stacks_of_a_job_are_shown_and_it_runs_on(tmp_path: Path) -> None:
     name = a_name()
     (tmp_path / "work.py").write_text(WORKS)
+    for rank in range(3):
+        os.mkfifo(tmp_path / f"fifo-{rank}")
     words = ("-np", "3", "--name", name, sys.executable, "work.py", ":", "-np", "1", *sh(STAY))
     with launching(*words, cwd=tmp_path) as process:
         ranks = pids(tmp_path, 4, name)
@@ -148,6 +151,8 @@ def test_the_stacks_of_a_job_are_shown_and_it_runs_on(tmp_path: Path) -> None:
         assert (row["rank"], row["processes"][0]["pid"]) == (2, ranks[2])
         assert [frame[2] for frame in row["processes"][0]["threads"][0]] == ["load_batch", "<module>"]
         assert re.match(r"error\[job-refused\]: job \w+: there is no rank 4", verb("stack", name, "--ranks", "3-4").words)
+        for rank in range(3):
+            (tmp_path / f"fifo-{rank}").write_text("")
         (tmp_path / "go").touch()
         done = finish(process)
     assert (done.code, sorted(done.lines)) == (0, ["here"] + ["went on"] * 4)
