@@ -149,6 +149,12 @@ def cpus_of(map_by: str) -> int | None:
     return _read_map_by(map_by).cpus
 
 
+def span_of(map_by: str) -> str | None:
+    """Return the kind of object that a value of --map-by deals to in turn over all nodes, with `span`; None without it."""
+    read = _read_map_by(map_by)
+    return read.policy if read.span else None
+
+
 def _default_unit(map_by: _MapBy, cpus: int, unit: str) -> str:
     """Return what ranks are bound to without --bind-to: nothing, unless another option implies it."""
     if map_by.policy == "rankfile":

@@ -527,8 +527,10 @@ def test_a_programs_own_list_limits_what_hydra_forwards() -> None:
 @pytest.mark.parametrize(
     ("name", "words", "note"),
     [
-        ("mpirun.openmpi", "--map-by socket:SPAN -np 2", "--map-by socket:span: the sockets of all nodes take ranks in turn"),
-        ("mpirun", "--map-by numa:PE=2,span -np 2", "--map-by numa:span: the numas of all nodes take ranks in turn"),
+        ("mpirun.openmpi", "--map-by socket:SPAN -np 2", "--map-by socket:SPAN: the sockets of all nodes take ranks in turn"),
+        ("mpirun", "--map-by package:span -np 2", "--map-by package:span: the sockets of all nodes take ranks in turn"),
+        ("mpirun", "--map-by ppr:1:l2cache,span -np 2", "--map-by ppr:1:l2cache,span: the l2 caches of all nodes take ranks"),
+        ("mpirun", "--map-by numa:PE=2,span -np 2", "--map-by numa:PE=2,span: the numas of all nodes take ranks in turn"),
         ("mpirun", "--map-by slot:span -np 2", ""),
         ("mpilaunch", "--map-by socket:SPAN -np 2", ""),
         ("mpiexec.hydra", "--map-by socket:SPAN -np 2", ""),

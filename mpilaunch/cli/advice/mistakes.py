@@ -16,7 +16,6 @@ from mpilaunch.cli.types import VARIABLES, OptionUses
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.environment.templates import FIELDS
 from mpilaunch.job.settings import Layer, Section, Settings
-from mpilaunch.placement.topology import OBJECTS
 
 MISPLACED = frozenset(
     {"-np", "--np", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-npernode", "--npernode", "-ppn"}
@@ -77,12 +76,17 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def unlike_open_mpi(settings: Settings) -> Iterator[str]:
-    """Yield a note for each option under Open MPI's names or options that maps ranks otherwise than mpirun 4.1 does."""
+    """Yield a note for each option under Open MPI's names or options that maps ranks otherwise than mpirun 4.1 does.
+
+    Raises UsageError for a wrong --map-by.
+    """
     if settings["dialect"] not in ("mpi", "openmpi"):
         return
-    policy, _, modifiers = settings["map-by"].lower().partition(":")
-    if policy in OBJECTS and "span" in modifiers.replace(",", ":").split(":"):
-        yield f"--map-by {policy}:span: the {policy}s of all nodes take ranks in turn; Open MPI 4 numbers ranks node by node"
+    from mpilaunch.placement.map_by import span_of  # other names and verbs do without it
+
+    if kind := span_of(settings["map-by"]):
+        of_all = f"the {kind.replace('cache', ' cache')}s of all nodes"
+        yield f"--map-by {settings['map-by']}: {of_all} take ranks in turn; Open MPI 4 numbers ranks node by node"
     if settings["np"] is None and settings.layer("host") == settings.layer("hostfile") == Layer.COMMAND_LINE:
         hosts = (host for text in settings["host"] for host in re.sub(r"\[[^]]*\]", "", text).split(","))
         if not all(":" in host for host in hosts):
