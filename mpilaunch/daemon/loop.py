@@ -19,7 +19,7 @@ from mpilaunch.daemon.poller import Poller, Timers
 from mpilaunch.daemon.private_directory import PrivateDirectory
 from mpilaunch.daemon.ranks import reaper
 from mpilaunch.daemon.ranks.evidence import Evidence
-from mpilaunch.daemon.ranks.processes import Processes
+from mpilaunch.daemon.ranks.processes import SHARED_SECONDS, Processes
 from mpilaunch.daemon.ranks.streams import Forwarder
 from mpilaunch.daemon.worlds import Worlds
 from mpilaunch.wire.environment import decode
@@ -247,8 +247,8 @@ class Daemon:
     # The end of ranks
 
     def _busy(self) -> bool:
-        """Return whether ranks run, are about to start, or are still ending."""
-        return bool(self._processes.ranks) or self._worlds.waiting or self._processes.ending
+        """Return whether ranks run, are about to start, are still ending, or have ends that are not told yet."""
+        return bool(self._processes.ranks or self._processes.uninvited) or self._worlds.waiting or self._processes.ending
 
     def _take_signals(self, pipe: int) -> None:
         # SIGTERM first: ranks that died of the same signal then count as stopped.
@@ -264,6 +264,7 @@ class Daemon:
         elif not self._processes.got_sigterm:
             self._processes.got_sigterm = True
             self._session.send({"type": "terminated"})
+            self._tell_uninvited({"stopped": True, "evidence": {}})
 
     def _children_ended(self) -> None:
         for pid, status in reaper.reap():
@@ -279,7 +280,19 @@ class Daemon:
             evidence = {} if stopped or self._evidence is None else self._evidence.of(pid, code, number)
             end = {"code": code, "signal": number, "core": code is None and os.WCOREDUMP(status), "clock": clock}
             more = {"stopped": stopped, "stdin_read": self._forwarder.close_input(rank), "mpi": mpi, "evidence": evidence}
-            self._session.send({"type": "exited", "rank": rank, **end, **more})
+            message = {"type": "exited", "rank": rank, **end, **more}
+            if number == signal.SIGTERM and not stopped:
+                self._processes.uninvited.append(message)
+                self._timers.set("uninvited", SHARED_SECONDS, self._tell_uninvited)
+            else:
+                self._session.send(message)
+        self._after_exits()
+
+    def _tell_uninvited(self, more: dict[str, Any] | None = None) -> None:
+        """Tell of ranks that a SIGTERM of others has ended, and more once this daemon got it too."""
+        for message in self._processes.uninvited:
+            self._session.send({**message, **(more or {})})
+        self._processes.uninvited.clear()
         self._after_exits()
 
     def _after_exits(self) -> None:

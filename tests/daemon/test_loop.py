@@ -256,6 +256,28 @@ def test_a_stop_comes_before_a_launch_that_is_on_its_way(daemon: WireToDaemon, t
     assert types(daemon).count("started") == 1
 
 
+def test_a_sigterm_to_rank_and_daemon_is_told_before_the_end_of_the_rank(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path), ranks=2)
+    ranks = rank_pids(tmp_path, 2)
+    (pid,) = children(daemon.process.pid)
+    for one in (*ranks, pid):  # in this order, as Slurm does it now and then
+        os.kill(one, signal.SIGTERM)
+    daemon.until("finished")
+    assert types(daemon)[-4:] == ["terminated", "exited", "exited", "finished"]
+    assert [end["stopped"] for end in daemon.messages if end["type"] == "exited"] == [True, True]
+
+
+def test_a_sigterm_to_a_rank_alone_is_told_with_the_time_of_its_end(daemon: WireToDaemon, tmp_path: Path) -> None:
+    daemon.run(*stay(tmp_path))
+    (rank,) = rank_pids(tmp_path)
+    began = time.monotonic()
+    os.kill(rank, signal.SIGTERM)
+    end = daemon.until("exited")
+    assert (end["signal"], end["stopped"]) == (signal.SIGTERM, False)
+    assert began <= end["clock"] < time.monotonic() - 0.05, "not that of its telling"
+    assert "terminated" not in types(daemon)
+
+
 # Messages in the wrong state, and what is no message
 
 

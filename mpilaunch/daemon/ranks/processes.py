@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 STACK_SECONDS, STACK_LOOK = 1.0, 0.02
 """Seconds in which processes write their stacks and end, before the first signal of a stop, and between looks at them."""
 SHARED_SECONDS = 0.1
-"""Delay of a stop's first signal when a batch system may be sending the same one to all processes of the job."""
+"""Delay of a stop's first signal, and of the end of a rank by SIGTERM, when a batch system may be sending the same one to all
+processes of the job."""
 
 
 class Processes:
@@ -36,6 +37,7 @@ class Processes:
         independent: what ended ranks have left behind is not touched, and goes to init and not to this process.
         outlive_head: they are not ended when the head is lost.
         got_sigterm: whether another process has sent them SIGTERM, which is not sent twice.
+        uninvited: messages of ranks that a SIGTERM of another process has ended, for SHARED_SECONDS.
 
     Args:
         timers: of the loop; this object uses the name "step".
@@ -45,6 +47,7 @@ class Processes:
 
     def __init__(self, timers: Timers, note_memory: Callable[[list[int]], None], all_sent: Callable[[], None]) -> None:
         self.ranks: dict[int, int] = {}
+        self.uninvited: list[dict[str, Any]] = []
         self.stopping = self.got_sigterm = self.independent = self.outlive_head = False
         self._timers, self._note_memory, self._all_sent = timers, note_memory, all_sent
         self._groups: set[int] = set()
