@@ -72,7 +72,7 @@ help:
 	@echo 'make test-grid-engine  jobs of a real Grid Engine on this machine (as root on Debian, 2 min)'
 	@echo 'make test-peers  ClusterShell'"'"'s own tests of its worker pdsh, over mpilaunch and over the real pdsh (as root on Debian, 2 min)'
 	@echo 'make test-chaos  random jobs with random faults, others at each run, for ten minutes; CHAOS_SECONDS=N and CHAOS_SEED=N choose (as root)'
-	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 20 min to build it once, then 4 min)'
+	@echo 'make test-cluster  jobs in the pods of a genuine Kubernetes, on this machine (as root on Debian bookworm; 10 min to build it once, then 8 min)'
 	@echo 'make test-frameworks  JAX, TensorFlow, Lightning and others, on two ranks here and on two hosts; writes docs/frameworks.md (as root, 8 min)'
 	@echo 'make lint      ruff, and mypy --strict over product, tests and benchmarks'
 	@echo 'make bench     mpilaunch and its peers in turn, as ratios, and under the same failures (as root, 25 min)'

@@ -1,8 +1,8 @@
-"""A genuine cluster of one node on this machine: etcd, API server, controller manager, scheduler, kubelet, containerd and runc.
+"""A genuine cluster of one node on this machine: etcd, API server, controller manager, scheduler, kubelet, containerd, runc.
 
-Nothing stands in for anything, but for what is not there: no DNS server, no kube-proxy, no registry. What tests want of it
-goes through kubectl, as its users' wishes do; only commands in a pod go past the API server, straight to containerd, so that a
-test can kill the one without the other.
+Nothing stands in for anything, but for a name server in CoreDNS's place; there is no kube-proxy and no registry. What tests
+want of it goes through kubectl, as its users' wishes do; only commands in a pod go past the API server, straight to containerd,
+so that a test can kill the one without the other.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import cgroups, images, settings
+from tests.cluster import images, settings
 from tests.cluster.build import DEBIAN, missing
-from tests.cluster.machine import PROGRAMS, Machine
+from tests.cluster.machine import NODE, PROGRAMS, Machine
 from tests.cluster.pods import Pod
+from tests.support import cgroups
 from tests.support.requirements import require
 
 PREFIX = "mpilaunch-cluster-"
@@ -72,7 +73,7 @@ class Cluster:
         images.make_layers(self.state, self._second_kubectl)
         images.write_images(self.state)
         self._until_served()
-        for name in ("kube-controller-manager", "kube-scheduler", "kubelet"):
+        for name in ("names", "kube-controller-manager", "kube-scheduler", "kubelet"):
             self._machine.start(name, services[name])
         self.until(lambda: (self.state / "containerd.log").read_text().count("serving..."), "containerd", START_SECONDS)
         images.import_images(self.state, self.inside)
@@ -96,14 +97,11 @@ class Cluster:
         got: Manifest = json.loads(self.kubectl("get", "--output=json", *words))
         return got
 
-    def kill_api_server(self) -> None:
-        """SIGKILL to the API server: every stream through it is cut."""
-        self._machine.kill("kube-apiserver")
-
-    def start_api_server(self) -> None:
-        """Start it again, and wait until it serves."""
-        self._machine.start("kube-apiserver", settings.services(self.state)["kube-apiserver"])
-        self._until_served()
+    def restart(self, service: str) -> None:
+        """SIGKILL to the API server or the kubelet: every stream through it is cut. Start it, and wait until it serves."""
+        self._machine.kill(service)
+        self._machine.start(service, settings.services(self.state)[service])
+        self._until_served("" if service == "kube-apiserver" else f"/api/v1/nodes/{NODE}/proxy")
 
     # Pods
 
@@ -147,9 +145,9 @@ class Cluster:
         """Return the last words of every service."""
         return "\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}" for log in sorted(self.state.glob("*.log")))
 
-    def _until_served(self) -> None:
-        ready = [*self._kubectl, "get", "--raw=/readyz"]
-        self.until(lambda: self._machine.run(ready).stdout == "ok", "the API server serves", START_SECONDS)
+    def _until_served(self, place: str = "") -> None:
+        ready = [*self._kubectl, "get", f"--raw={place}/healthz"]
+        self.until(lambda: self._machine.run(ready).stdout == "ok", f"{place}/healthz says ok", START_SECONDS)
 
     def _is_ready(self) -> bool:
         """Return whether pods can be made: the node, and what the controller manager makes of an empty cluster."""

@@ -1,7 +1,8 @@
 """The images, made by hand as archives of docker's: there is no docker and no registry in these tests.
 
 `training-worker` and `training-launcher` are what examples/kubernetes/Dockerfile.* make of Debian's packages, plus both MPIs,
-and the programs of the tests; `bare` has busybox and no Python. The large layers come from `tests/cluster/build.py`; mpilaunch
+and the programs of the tests; `operator-base` is the launcher set up as Kubeflow's mpioperator/base is, where mpirun is
+mpilaunch; `bare` has busybox and no Python. The large layers come from `tests/cluster/build.py`; mpilaunch
 itself is that of the checkout, in a small layer made each time.
 """
 
@@ -12,7 +13,7 @@ import io
 import json
 import subprocess
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -23,11 +24,39 @@ from tests.support.requirements import PATH
 HERE = Path(__file__).parent
 WORKER = "training-worker"
 LAUNCHER = "training-launcher"
+OPERATOR_BASE = "operator-base"
 BARE = "bare"
 PROGRAMS = "/workspace"
 """Where the images have the programs of the examples and of the tests."""
 MPI = {"openmpi": "mpicc.openmpi", "mpich": "mpicc.mpich"}
 SECOND_KUBECTL = "/opt/second/kubectl"
+
+USER = "mpiuser"
+SSH = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
+ACCOUNTS = {"etc/passwd": f"{USER}:x:1000:1000::/home/{USER}:/bin/bash\n", "etc/group": f"{USER}:x:1000:\n"}
+WORKER_FILES = {
+    "etc/ssh/sshd_config.d/pods.conf": "StrictModes no\nPermitRootLogin prohibit-password\n",
+    "etc/ssh/ssh_config.d/pods.conf": SSH,
+    f"home/{USER}/.sshd/config": f"""\
+Port 2222
+HostKey /home/{USER}/.sshd/host_key
+PidFile /home/{USER}/.sshd/pid
+StrictModes no
+UsePAM no
+""",
+}
+"""What Dockerfile.worker writes."""
+OPERATOR_FILES = {
+    "etc/ssh/sshd_config.d/pods.conf": "StrictModes no\nPort 2222\n",
+    "etc/ssh/ssh_config.d/pods.conf": f"{SSH}  Port 2222\n",
+    f"home/{USER}/.sshd_config": f"""\
+PidFile /home/{USER}/sshd.pid
+HostKey /home/{USER}/.ssh/id_rsa
+StrictModes no
+Port 2222
+""",
+}
+"""What build/base/Dockerfile of kubeflow/mpi-operator writes; there it changes lines of Debian's own files."""
 
 SCRIPT = """\
 #!/usr/bin/python3
@@ -53,7 +82,14 @@ def make_layers(place: Path, second_kubectl: Path | None) -> None:
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, "busybox"
             layer.addfile(link)
+    with tarfile.open(place / "operator.tar", "w") as layer:
+        _add_files(layer, OPERATOR_FILES)
+        _add_script(layer, "mpirun", of="mpilaunch")
     with tarfile.open(place / "worker.tar", "w") as layer:
+        folder = tarfile.TarInfo("run/sshd")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        layer.addfile(folder)
+        _add_files(layer, {**_accounts(), **WORKER_FILES, f"home/{USER}/.sshd/host_key": _host_key(place)})
         layer.add(ROOT / "examples/ring_allreduce.py", f"{PROGRAMS}/ring_allreduce.py")
         for name in MPI:
             layer.add(place / f"ring.{name}", f"{PROGRAMS}/ring.{name}")
@@ -75,6 +111,7 @@ def write_images(place: Path) -> None:
     _write(place, f"docker.io/library/{WORKER}:latest", worker, ["/usr/sbin/sshd", "-De"])
     launcher = [*worker, DEPENDENCIES, place / "launcher.tar"]
     _write(place, f"docker.io/library/{LAUNCHER}:latest", launcher, ["mpilaunch", "--help"])
+    _write(place, f"docker.io/library/{OPERATOR_BASE}:latest", [*launcher, place / "operator.tar"], ["/bin/bash"])
 
 
 def import_images(place: Path, run: Callable[[Sequence[str | Path]], object]) -> None:
@@ -98,15 +135,34 @@ def _write(place: Path, name: str, layers: Sequence[Path], command: Sequence[str
             archive.add(layer, layer.name)
 
 
-def _add_script(archive: tarfile.TarFile, name: str) -> None:
-    (point,) = entry_points(group="console_scripts", name=name)
+def _accounts() -> dict[str, str]:
+    """Return the files of users and groups with the user of the Dockerfile."""
+    with tarfile.open(BASE) as base:
+        found = {path: base.extractfile(f"./{path}") for path in ACCOUNTS}
+        return {path: file.read().decode() + ACCOUNTS[path] for path, file in found.items() if file}
+
+
+def _host_key(place: Path) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", place / "host_key"], check=True)
+    return (place / "host_key").read_text()
+
+
+def _add_files(archive: tarfile.TarFile, files: Mapping[str, str]) -> None:
+    """Add files; those in a home are the user's own."""
+    for path, text in files.items():
+        _add_text(archive, path, text, 0o600 if path.endswith("_key") else 0o644, 1000 if path.startswith("home/") else 0)
+
+
+def _add_script(archive: tarfile.TarFile, name: str, of: str = "") -> None:
+    """Add the script of an entry point; `of` is the entry point's name where it is another one."""
+    (point,) = entry_points(group="console_scripts", name=of or name)
     module, _, function = point.value.partition(":")
     _add_text(archive, f"usr/local/bin/{name}", SCRIPT.format(module=module, function=function), 0o755)
 
 
-def _add_text(archive: tarfile.TarFile, name: str, text: str, mode: int = 0o644) -> None:
+def _add_text(archive: tarfile.TarFile, name: str, text: str, mode: int = 0o644, owner: int = 0) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(text.encode()), mode
+    entry.size, entry.mode, entry.uid, entry.gid = len(text.encode()), mode, owner, owner
     archive.addfile(entry, io.BytesIO(text.encode()))
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from tests.cluster.cluster import Cluster, Manifest
 from tests.cluster.images import LAUNCHER, WORKER
+from tests.cluster.machine import NODE
 from tests.cluster.pods import GRACE_SECONDS, Done, Pod, finish
 from tests.support.hosts import CHECKOUT
 
@@ -94,6 +95,18 @@ class Jobs:
     def delete(self, pod: str) -> None:
         """Delete a pod at once, as when its node is lost."""
         self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
+
+    def delete_with_grace(self, pod: str) -> None:
+        """Delete a pod as users do: its first process is told to end, and killed a second later."""
+        self.kubectl("delete", "pod", pod)
+
+    def drain(self, pod: str) -> None:
+        """Evict a pod, as when its node is drained; pods may be made there again afterwards."""
+        self.kubectl("label", "pod", pod, "drained=yes")
+        try:
+            self.kubectl("drain", NODE, "--pod-selector=drained=yes", "--force")
+        finally:
+            self.kubectl("uncordon", NODE)
 
     def _worker_manifest(self, name: str) -> Manifest:
         return pod_manifest(name, WORKER, SLEEP, shareProcessNamespace=self._share)

@@ -1,7 +1,7 @@
 """What the cluster's programs are told: argument lists, settings, certificates and tokens, each written once into its state.
 
 Who calls the API server is told by a static token; what a user may do is RBAC's, as on any cluster. The kubelet believes the
-API server without asking back. Names resolve nowhere, at once: there is no DNS server in these tests.
+API server without asking back. Pods ask the cluster's name server (`names`), which knows headless Services.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import datetime
 import ipaddress
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -79,6 +80,13 @@ def services(state: Path) -> dict[str, list[str | Path]]:
             "--advertise-client-urls=http://127.0.0.1:2379",
             "--listen-peer-urls=http://127.0.0.1:2380",
             "--unsafe-no-fsync",
+        ],
+        "names": [
+            sys.executable,
+            Path(__file__).with_name("names.py"),
+            NODE_ADDRESS,
+            usr / "bin/kubectl",
+            f"--kubeconfig={state}/admin.kubeconfig",
         ],
         "containerd": [usr / "bin/containerd", f"--config={state}/containerd.toml"],
         "kube-apiserver": [
@@ -160,6 +168,8 @@ def _kubelet(state: Path, group: str) -> Mapping[str, object]:
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "cgroupDriver": "cgroupfs",
+        "clusterDNS": [NODE_ADDRESS],
+        "clusterDomain": "cluster.local",
         "cgroupRoot": f"/{group}",
         "cgroupsPerQOS": True,
         "enforceNodeAllocatable": [],

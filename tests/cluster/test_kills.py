@@ -74,12 +74,17 @@ def test_the_guard(sharing_jobs: Jobs, connection: str) -> None:
     check_lost(sharing_jobs, done)
 
 
+GOES = {"lost": Jobs.delete, "deleted": Jobs.delete_with_grace, "drained": Jobs.drain}
+"""How a pod goes."""
+
+
+@pytest.mark.parametrize("goes", GOES)
 @pytest.mark.parametrize("connection", CONNECTIONS)
-def test_a_pod(jobs: Jobs, connection: str) -> None:
+def test_a_pod(jobs: Jobs, connection: str, goes: str) -> None:
     with jobs.launching(*CONNECTIONS[connection], *WORDS) as process:
         wait_up(process)
         deleted = jobs.workers[1]
-        jobs.delete("job-worker-1")
+        GOES[goes](jobs, "job-worker-1")
         try:
             done = finish(process)
             assert deleted.left() == {}
@@ -89,11 +94,24 @@ def test_a_pod(jobs: Jobs, connection: str) -> None:
 
 
 @pytest.mark.parametrize("connection", CONNECTIONS)
-def test_the_pod_of_the_launcher(jobs: Jobs, connection: str) -> None:
+def test_a_pod_whose_likeness_takes_its_name(jobs: Jobs, connection: str) -> None:
+    words = [*CONNECTIONS[connection], *(word for word in WORDS if "reconnect" not in word)]
+    with jobs.launching(*words) as process:
+        wait_up(process)
+        jobs.delete("job-worker-1")
+        jobs.make_again(1)
+        done = finish(process)
+    check_lost(jobs, done)
+    assert "not reached again within" not in done.err, "its daemon is looked for there, and is not"
+
+
+@pytest.mark.parametrize("goes", GOES)
+@pytest.mark.parametrize("connection", CONNECTIONS)
+def test_the_pod_of_the_launcher(jobs: Jobs, connection: str, goes: str) -> None:
     jobs.apply(launcher_manifest("job-launcher", ["mpilaunch", "--agent=kubectl", *CONNECTIONS[connection], *WORDS]))
     jobs.pod("job-launcher")
     try:
         jobs.cluster.until(lambda: jobs.kubectl("logs", "job-launcher") == "up\nup\n", "the ranks run")
     finally:
-        jobs.delete("job-launcher")
+        GOES[goes](jobs, "job-launcher")
     jobs.check_empty()

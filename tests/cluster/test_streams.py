@@ -1,4 +1,4 @@
-"""Streams are cut in the middle of a job: the API server is killed and starts again, or a kubectl is killed."""
+"""Streams are cut in the middle of a job: the API server or the kubelet is killed and starts again, or a kubectl is killed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ PROGRAM = f"rm -f {GO}; n=0; until [ -e {GO} ]; do echo $(hostname) $n; n=$((n +
 
 def restart_server(jobs: Jobs) -> None:
     """Kill the API server, and with it all streams; start it again."""
-    jobs.cluster.kill_api_server()
-    jobs.cluster.start_api_server()
+    jobs.cluster.restart("kube-apiserver")
+
+
+def restart_kubelet(jobs: Jobs) -> None:
+    """Kill the kubelet, through which all streams go to containerd; start it again."""
+    jobs.cluster.restart("kubelet")
 
 
 def kill_kubectl(jobs: Jobs) -> None:
@@ -57,16 +61,17 @@ def check_lines(jobs: Jobs, done: Done) -> None:
 
 
 @pytest.mark.parametrize("kubectl", KUBECTLS)
-def test_daemons_that_called_back_do_not_notice(jobs: Jobs, kubectl: str) -> None:
+@pytest.mark.parametrize("how", [restart_server, restart_kubelet])
+def test_daemons_that_called_back_do_not_notice(jobs: Jobs, how: Callable[[Jobs], None], kubectl: str) -> None:
     words = ["--call-back=always", "--host=job-worker-0,job-worker-1", "sh", "-c", PROGRAM]
     with jobs.launching(*words, env={"MPILAUNCH_KUBECTL": KUBECTLS[kubectl]}) as process:
-        done = cut(jobs, process, restart_server)
+        done = cut(jobs, process, how)
     check_lines(jobs, done)
     assert done.err == ""
 
 
 @pytest.mark.parametrize("kubectl", KUBECTLS)
-@pytest.mark.parametrize("how", [restart_server, kill_kubectl])
+@pytest.mark.parametrize("how", [restart_server, restart_kubelet, kill_kubectl])
 def test_streams_of_the_agent_kubectl(jobs: Jobs, how: Callable[[Jobs], None], kubectl: str) -> None:
     words = ["--host=job-worker-0,job-worker-1", "sh", "-c", PROGRAM]
     with jobs.launching(*words, env={"MPILAUNCH_KUBECTL": KUBECTLS[kubectl]}) as process:

@@ -99,6 +99,7 @@ async def reconnect(
         if hopeless == 2:
             link.give_up(ended if failure == GONE and not loss and ended != LOST else f"{ended}; {failure}")
             return
+        pause = FIRST_PAUSE if is_hopeless else pause  # what must occur twice is not waited for
         if time.monotonic() + pause >= until:
             link.give_up(f"{ended}; not reached again within {link.replacement.seconds:g} s: {failure}")
             return

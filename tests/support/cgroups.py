@@ -1,4 +1,4 @@
-"""The cluster's own control group, in every hierarchy that this machine has: all containers sit below it, nothing else does."""
+"""A control group of a cluster's own, in every hierarchy that this machine has: what the cluster runs sits below it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def hierarchies() -> list[Path]:
 
 
 def make(name: str) -> None:
-    """Make the group, below which the kubelet makes those of the pods."""
+    """Make the group."""
     for hierarchy in hierarchies():
         group = hierarchy / name
         group.mkdir()
@@ -29,7 +29,7 @@ def make(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Remove the group and all below it; its processes have been ended."""
+    """Remove the group and all below it, whose processes have been ended; raises OSError for what does not go."""
     deadline = time.monotonic() + REMOVE_SECONDS
     for hierarchy in hierarchies():
         top = hierarchy / name
