@@ -7,6 +7,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import ssl
 import sys
 import tempfile
@@ -295,6 +296,15 @@ def test_a_silent_stranger_is_disconnected(agent: str, tls: bool, monkeypatch: p
 def test_the_private_key_is_in_no_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/no/such/directory")
     assert len(callback._certificate()[1]) == 64
+
+
+def test_the_ports_of_a_range_are_tried_until_one_is_free() -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"the ports {port}-{port} are all in use"):
+            callback._server(range(port, port + 1))
+    with callback._server(range(port, port + 1)) as server:
+        assert server.getsockname()[1] == port
 
 
 def test_a_head_with_another_certificate_is_rejected(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:

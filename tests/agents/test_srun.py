@@ -15,6 +15,16 @@ def test_a_step_has_one_task_on_each_node() -> None:
     assert not [word for word in words[1:] if not word.startswith("--")][:-3], "no option has its value in a word of its own"
 
 
+@pytest.mark.parametrize(
+    ("value", "ports"),
+    [("60001-60003", [60001, 60002, 60003]), ("0-0", []), ("65534-99999", [65534, 65535]), ("(null)", []), ("9-7", [])],
+)
+def test_the_ports_that_an_administrator_has_opened_are_read(value: str, ports: list[int]) -> None:
+    config = f"SlurmctldPort           = 6817\nSrunEpilog              = (null)\nSrunPortRange           = {value}\n"
+    assert [*srun.port_range(config)] == ports
+    assert [*srun.port_range("")] == []
+
+
 def test_the_job_is_known_to_srun_and_options_for_other_steps_are_not() -> None:
     job = {
         "SLURM_JOB_ID": "7",

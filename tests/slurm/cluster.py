@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Mapping
 from typing import ClassVar
 
+from tests.support import cgroups
 from tests.support.requirements import PATH
 from tests.support.two_machines import ADDRESSES, NODE, PYTHON_PATH, SECOND, TwoMachines
 
-GPUS = 2
-"""GPUs of each node, as far as Slurm knows: their device files are others."""
+DEVICES = os.makedev(10, 229), os.makedev(10, 200)
+"""Of what is no GPU, fuse and tun, and what nobody misses to whom Slurm forbids it."""
+GPUS = len(DEVICES)
+"""GPUs of each node, as far as Slurm knows."""
+PORTS = range(61001, 61201)
+"""At which programs on the nodes may reach others."""
 KILL_WAIT = 10
 """Seconds from the SIGTERM that Slurm sends to its SIGKILL."""
 
 CONF = """\
 ClusterName=tests
-SlurmctldHost={node}({addresses[n01]})
+SlurmctldHost={controller}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -30,8 +36,8 @@ SlurmdPidFile={state}/slurmd-%n.pid
 SlurmctldLogFile={state}/slurmctld.log
 SlurmdLogFile={state}/slurmd-%n.log
 MpiDefault=none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+ProctrackType={tracks}
+TaskPlugin={tasks}
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
@@ -39,16 +45,38 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 KillWait={kill_wait}
+FirstJobId={first_job}
+"""
+"""What every Slurm on one machine has; `state` is a directory, `controller` a host name and its address in parentheses."""
+PLAIN = {"tracks": "proctrack/linuxproc", "tasks": "task/none"}
+CGROUPS = {"tracks": "proctrack/cgroup", "tasks": "task/affinity,task/cgroup"}
+"""How Slurm knows and confines the processes of a job: by their parents, or by control groups, as most sites have it."""
+CGROUP_CONF = """\
+CgroupAutomount=no
+IgnoreSystemd=yes
+ConstrainCores=yes
+ConstrainRAMSpace=yes
+ConstrainDevices=yes
+"""
+NODES = """\
 GresTypes=gpu
+SrunPortRange={ports}
 NodeName={node} NodeAddr={addresses[n01]} CPUs=8 Gres=gpu:{gpus} State=UNKNOWN
 NodeName={second} NodeAddr={addresses[n02]} CPUs=8 Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=all Nodes={node} Default=YES MaxTime=INFINITE State=UP
-PartitionName=both Nodes=ALL MaxTime=INFINITE State=UP
+PartitionName=both Nodes=ALL MaxTime=INFINITE State=UP GraceTime={kill_wait}
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=20
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 """
 
 
 class Slurm(TwoMachines):
-    """A cluster of two nodes; the partition `both` has the second one too."""
+    """A cluster of two nodes; the partition `both` has the second one too, and jobs of `urgent` preempt others.
+
+    Args:
+        ways: PLAIN or CGROUPS.
+    """
 
     name = "Slurm"
     programs: ClassVar[Mapping[str, str]] = {
@@ -66,19 +94,30 @@ slurmd -D -f "$SLURM_CONF" -N "$NODE" </dev/null &
 """
     second = 'exec slurmd -D -f "$SLURM_CONF" -N "$SECOND"\n'
 
+    def __init__(self, ways: Mapping[str, str] = PLAIN) -> None:
+        self._ways = ways
+
     def prepare(self) -> Mapping[str, str]:
         for name in ("slurmctld", f"slurmd-{NODE}", f"slurmd-{SECOND}"):
             (self.state / name).mkdir()
         conf = self.state / "slurm.conf"
-        more = {"node": NODE, "second": SECOND, "addresses": ADDRESSES, "gpus": GPUS}
-        conf.write_text(CONF.format(state=self.state, kill_wait=KILL_WAIT, **more))
-        (self.state / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        # Control groups have the job's number in their names, also those of another Slurm on this machine.
+        more = {"kill_wait": KILL_WAIT, "first_job": os.getpid(), "ports": f"{PORTS.start}-{PORTS.stop - 1}", **self._ways}
+        common = CONF.format(state=self.state, controller=f"{NODE}({ADDRESSES[NODE]})", **more)
+        conf.write_text(common + NODES.format(node=NODE, second=SECOND, addresses=ADDRESSES, gpus=GPUS, **more))
+        (self.state / "cgroup.conf").write_text(CGROUP_CONF)
         (self.state / "gres.conf").write_text(f"Name=gpu File={self.state}/nvidia[0-{GPUS - 1}]\n")
         for number in range(GPUS):
-            os.mknod(self.state / f"nvidia{number}", 0o600 | stat.S_IFCHR, os.makedev(1, 3))  # as /dev/null
+            os.mknod(self.state / f"nvidia{number}", 0o600 | stat.S_IFCHR, DEVICES[number])
         (self.state / "munge.key").write_bytes(os.urandom(128))
         (self.state / "munge.key").chmod(0o400)
         return {"SLURM_CONF": str(conf)}
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        for node in (NODE, SECOND):
+            with contextlib.suppress(OSError):  # another Slurm is using it
+                cgroups.remove(f"slurm_{node}")
 
     def is_up(self) -> bool:
         idle = self.run("sinfo", "--noheader", "--states=idle", "--Node", "--format=%N").stdout

@@ -1,5 +1,6 @@
-"""Kinds of programs on two nodes of a real Slurm x ways in which their job ends: its state and exit code are right, the
-allocation is free, and no process is left. `make test-slurm` runs some pairs, with TABLE=all every pair.
+"""Kinds of programs on two nodes of a real Slurm x ways in which their job ends x ways in which Slurm knows its processes: its
+state and exit code are right, the allocation is free, and no process is left. `make test-slurm` runs some of the table, with
+TABLE=all all of it.
 """
 
 from __future__ import annotations
@@ -130,20 +131,47 @@ def _limit(slurm: Slurm, job: str) -> dict[str, str]:
     return {"JobState": "TIMEOUT", "ExitCode": "143:0"}
 
 
+def _preempted(slurm: Slurm, job: str) -> dict[str, str]:
+    """Let a job that may preempt others want both nodes; Slurm lets the ranks have the grace of their partition."""
+    other = slurm.sbatch("true", "--partition=urgent", "--nodes=2", "--exclusive")
+    wait_until(lambda: other not in slurm.queued(), "the other job has run", SECONDS)
+    return {"ExitCode": "143:0"}  # FAILED, or PREEMPTED if it has used its grace
+
+
+def _node(slurm: Slurm, job: str) -> dict[str, str]:
+    """Let Slurm hold the second node for failed."""
+    slurm.run("scontrol", "update", f"JobId={job}", "Requeue=0")
+    slurm.run("scontrol", "update", f"NodeName={SECOND}", "State=DOWN", "Reason=test")
+    try:
+        wait_until(lambda: job not in slurm.queued(), "the job has ended", SECONDS)
+    finally:
+        slurm.run("scontrol", "update", f"NodeName={SECOND}", "State=RESUME")
+        wait_until(slurm.is_up, "both nodes take jobs again", SECONDS)
+    return {"JobState": "NODE_FAIL"}
+
+
 ENDS: dict[str, Callable[[Slurm, str], dict[str, str]]] = {
-    "scancel": _scancel, "step": _step, "suspend": _suspend, "requeue": _requeue, "daemon": _daemon, "limit": _limit
+    "scancel": _scancel, "step": _step, "suspend": _suspend, "requeue": _requeue, "daemon": _daemon, "limit": _limit,
+    "preempted": _preempted, "node": _node,
 }  # fmt: skip
 KILLS = ("step", "daemon")
 """Ends that kill all processes on the second node."""
+WAYS = ("parents", "cgroups")
 SOME = [
-    *(("plain", "limit"), ("plain", "suspend"), ("grandchild", "scancel"), ("grandchild", "step"), ("openmpi", "scancel")),
-    *(("openmpi", "daemon"), ("mpich", "step"), ("mpich", "scancel"), ("torch", "requeue")),
+    *(("parents", "plain", "limit"), ("parents", "plain", "suspend"), ("parents", "grandchild", "scancel")),
+    *(("parents", "openmpi", "daemon"), ("parents", "mpich", "step"), ("parents", "mpich", "preempted")),
+    *(("parents", "torch", "requeue"), ("parents", "torch", "node")),
+    *(("cgroups", "grandchild", "step"), ("cgroups", "openmpi", "scancel"), ("cgroups", "mpich", "daemon")),
+    *(("cgroups", "plain", "node"), ("cgroups", "torch", "suspend"), ("cgroups", "grandchild", "preempted")),
 ]
-PAIRS = [*product(KINDS, ENDS)] if os.environ.get("TABLE") == "all" else SOME
+TABLE = [*product(WAYS, KINDS, ENDS)] if os.environ.get("TABLE") == "all" else SOME
 
 
-@pytest.mark.parametrize(("kind", "end"), PAIRS)
-def test_a_job_ends_as_slurm_says_and_leaves_nothing(slurm: Slurm, kind: str, end: str) -> None:
+@pytest.mark.parametrize(("way", "kind", "end"), TABLE)
+def test_a_job_ends_as_slurm_says_and_leaves_nothing(
+    slurm: Slurm, slurm_of_cgroups: Slurm, way: str, kind: str, end: str
+) -> None:
+    slurm = {"parents": slurm, "cgroups": slurm_of_cgroups}[way]
     words = [*MPILAUNCH, "--heartbeat", "1", *KINDS[kind](slurm)]
     both = ("--partition=both", "--nodes=2", "--ntasks-per-node=2")
     job = slurm.sbatch(f"exec {shlex.join(words)}", *both, "--time=5", "--requeue")

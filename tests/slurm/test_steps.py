@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.slurm.cluster import Slurm
+from tests.slurm.cluster import PORTS, Slurm
 from tests.support.launching import MPILAUNCH, wait_until
 from tests.support.two_machines import NODE, PYTHON_PATH, SECOND
 
@@ -39,6 +39,13 @@ def test_ranks_run_on_all_nodes(slurm: Slurm, words: tuple[str, ...]) -> None:
     assert ended(slurm, command("-x", "SLURM_CONF", *words, *program)) == ["0 0", "1 0", "2 1", "3 1"]
     of_nodes = "n[01-02]" if "slurm" in words else SECOND
     assert sorted((slurm.shared / "steps").read_text().split()) == [NODE, of_nodes]
+
+
+def test_daemons_call_back_at_a_port_that_the_administrator_has_opened(slurm: Slurm) -> None:
+    # srun itself listens by IPv4 only. The head is on the node of rank 0.
+    program = ("sh", "-c", "[ $RANK != 0 ] || awk '$4 == \"0A\" { print $2 }' /proc/net/tcp6")
+    lines = ended(slurm, command(*program))
+    assert lines and all(int(line.partition(":")[2], 16) in PORTS for line in lines), lines
 
 
 def test_the_exit_code_and_the_output_come_back(slurm: Slurm) -> None:

@@ -78,6 +78,20 @@ def gpus_by_node(job: str) -> dict[str, Gpus]:
     return found
 
 
+def port_range(config: str) -> range:
+    """Return the ports at which nodes may reach a program that is not Slurm's own, empty for any: its SrunPortRange.
+
+    Args:
+        config: what `scontrol show config` prints; "0-0" stands for any.
+    """
+    for line in config.splitlines():
+        name, _, value = line.partition("=")
+        first, _, last = value.strip().partition("-")
+        if name.strip() == "SrunPortRange" and _is_number(first) and _is_number(last) and int(first):
+            return range(int(first), min(int(last), 65535) + 1)
+    return range(0)
+
+
 def argv(program: str, nodes: Sequence[str], command: Sequence[str], flags: Sequence[str] = OF_MANY) -> list[str]:
     """Return the command line of a step with a task on each of these nodes; `program` is the path of srun."""
     count = len(nodes)

@@ -99,8 +99,22 @@ class OneStepAgent(SlurmAgent):
 
     def __init__(self, options: AgentOptions) -> None:
         super().__init__(options)
+        self._ports = range(0)
         self._waiting: list[_Share] = []
         self._steps: set[_Step] = set()
+
+    async def ports(self) -> range:
+        """Return the ports at which the nodes may call back, empty for any; raises AgentFailure outside of a job."""
+        await self._learn()
+        return self._ports
+
+    async def _ask(self) -> None:
+        await asyncio.gather(super()._ask(), self._ask_ports())
+
+    async def _ask_ports(self) -> None:
+        with suppress(AgentFailure, asyncio.TimeoutError):
+            code, text, _ = await asyncio.wait_for(capture(["scontrol", "show", "config"]), ASK_SECONDS)
+            self._ports = srun.port_range(text) if code == 0 else self._ports
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> _Share:  # type: ignore[override]
         """Return the node's share of a step, which begins soon after the first of them has written its line."""

@@ -9,6 +9,7 @@ machines can read it until the node has connected: whoever sends it first takes 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import os
 import secrets
@@ -49,6 +50,7 @@ class CallbackAgent:
 
     Args:
         inner: the other agent. If its commands outlive its channels (`outlived`), the channel is closed once the node connects.
+            If its nodes may reach some ports only, it has a coroutine `ports` that returns them.
         stdin: the other agent forwards stdin, so the secret is sent there and not on the command line.
     """
 
@@ -91,7 +93,7 @@ class CallbackAgent:
         if self._listening is not None:
             if not self._listening.done():
                 self._listening.cancel()
-            with suppress(OSError, asyncio.CancelledError):
+            with suppress(OSError, AgentFailure, asyncio.CancelledError):
                 await (await self._listening)[0].close()
         self._expected.clear()
         await self._inner.close()
@@ -103,9 +105,8 @@ class CallbackAgent:
     async def _listen(self) -> tuple[CallbackListener, str, str]:
         """Return the listener, its endpoints, and the fingerprint of its certificate; raises OSError."""
         context, fingerprint = _certificate()
-        both = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if both else socket.AF_INET
-        server = socket.create_server(("", 0), family=family, dualstack_ipv6=both, backlog=1024)
+        ask = getattr(self._inner, "ports", None)
+        server = _server(await ask() if ask else range(0))
         listener = CallbackListener(
             server, context, lambda: _NodeConnection(self._expected, self._connections), lambda: len(self._expected)
         )
@@ -270,6 +271,19 @@ class _CallbackChannel:
 @lru_cache(None)
 def node_script() -> str:
     return f"import sys\n{CHECK_PYTHON}exec({Path(__file__).with_name('node.py').read_text(encoding='utf-8')!r})"
+
+
+def _server(ports: range) -> socket.socket:
+    """Return a socket that listens on a free one of these ports, on any if there are none; raises OSError."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    for port in secrets.SystemRandom().sample(ports, len(ports)) or [0]:
+        try:
+            return socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+        except OSError as error:
+            if not ports or error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(errno.EADDRINUSE, f"the ports {ports.start}-{ports.stop - 1} are all in use")
 
 
 def addresses() -> list[str]:
