@@ -8,12 +8,11 @@ line: only a wrong result of mpilaunch makes this fail.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import itertools
 import json
 import os
 import platform
 import select
-import shutil
 import signal
 import statistics
 import subprocess
@@ -21,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,38 +27,18 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent
 sys.path[:0] = [str(CHECKOUT), str(HERE)]
 
-from launchers import ENVIRONMENT, Launcher, Work, launchers  # noqa: E402  (this folder must be on the path first)
+from cases import LINE, Case, make_cases, slurm_cases  # noqa: E402  (this folder must be on the path first)
+from groups import control_group  # noqa: E402
+from launchers import ENVIRONMENT, Launcher, launchers  # noqa: E402
 from page import picture, table_page  # noqa: E402
 from quiet import quiet  # noqa: E402
 from samples import Round, Sample, output_file  # noqa: E402
 from scale import curves  # noqa: E402
 
-from mpilaunch.hosts.nodeset import fold  # noqa: E402
 from mpilaunch.wire.frames import STANDBY  # noqa: E402
 from tests.support.hosts import Hosts, in_directory  # noqa: E402
 
 HUNG = "did not end within"
-LINE = "x" * 83
-"""A line that ranks print in the rows that measure output, without its newline."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """Work that every capable launcher does `rounds` times, after a first time that does not count."""
-
-    key: str
-    title: str
-    work: Work
-    rounds: int
-    limit: float
-    lines: int = 0
-    """Number of times that each rank prints LINE; 0 for rows that do not measure output."""
-    peers: tuple[str, ...] | None = None
-    """The peers to measure; None for all capable ones."""
-    hangs: bool = False
-    """Whether the program itself hangs sometimes, under any launcher."""
-    cpu_per_host: bool = False
-    """Whether a second row has the CPU time."""
 
 
 def main() -> int:
@@ -74,10 +52,10 @@ def main() -> int:
         os.environ.pop(name, None)
     os.environ.update(ENVIRONMENT)
     ours, peers, missing = launchers()
-    with Hosts(8 if arguments.quick else 32) as hosts:
-        cases = [case for case in make_cases(hosts, arguments.quick) if case.key.startswith(arguments.only or "")]
+    with Hosts(8 if arguments.quick else 32) as hosts, control_group() as group:
+        cases = [case for case in make_cases(hosts, arguments.quick, group) if case.key.startswith(arguments.only or "")]
         rows: list[dict[str, Any]] = []
-        for case in cases:
+        for case in itertools.chain(cases, slurm_cases(hosts, arguments.quick, arguments.only or "")):
             samples = [*measure(case, hosts, [ours, *peers])]
             rows.append(row_of(case.key, case.title, samples, "seconds", 1.0))
             if case.lines:
@@ -116,105 +94,14 @@ def main() -> int:
     return 1 if faults else 0
 
 
-def make_cases(hosts: Hosts, quick: bool) -> list[Case]:
-    """Return what is measured."""
-    lines = 240_000 if quick else 2_400_000
-    script = hosts.shared / "lines"
-    script.write_text(f"#!/bin/sh\nyes {LINE} | head -c {lines * (len(LINE) + 1)}\n")
-    script.chmod(0o755)
-    every = tuple(hosts.names)
-    prints = Work((str(script),), 2, tagged=True)
-    size = f"{lines * (len(LINE) + 1) / 1e6:.0f} MB of {len(LINE) + 1}-byte lines, tagged"
-    return [
-        Case("local-2", "here, `-np 2 true`", Work(("true",), 2), 5 if quick else 25, 30.0),
-        Case("local-64", "here, `-np 64 true`", Work(("true",), 64), 3 if quick else 15, 30.0),
-        Case("ssh-1", "1 ssh host, `hostname`", Work(("hostname",), 1, every[:1], prints=every[:1]), 3 if quick else 15, 30.0),
-        Case(
-            f"ssh-{len(every)}",
-            f"{len(every)} ssh hosts, `hostname`",
-            Work(("hostname",), len(every), every, prints=every),
-            2 if quick else 5,
-            60.0,
-            cpu_per_host=True,
-        ),
-        Case("output-local", f"2 ranks here, each {size}", prints, 2 if quick else 3, 120.0, lines, ("mpirun", "Hydra")),
-        Case(
-            "output-ssh",
-            f"2 ssh hosts, each {size}",
-            replace(prints, hosts=every[:2]),
-            2 if quick else 3,
-            120.0,
-            lines,
-            ("mpirun", "Hydra", "pdsh"),
-        ),
-        Case(
-            "output-mpirun",
-            f"2 ranks here, each {size}, with mpirun's options",
-            replace(prints, dialect="openmpi"),
-            2 if quick else 3,
-            120.0,
-            lines,
-            ("mpirun",),
-        ),
-        *hosts_cases(every, quick),
-        *mpi_cases(hosts, quick),
-        *torch_cases(quick),
-    ]
-
-
-def hosts_cases(every: tuple[str, ...], quick: bool) -> Iterator[Case]:
-    """Yield commands on hosts that are on their own, in the options of pdsh and clush."""
-    rounds, both = 2 if quick else 5, ("pdsh", "clush")
-    eight = Work(("hostname",), len(every), every, prints=every, dialect="pdsh", options=("-f", "8"))
-    yield Case("hosts-window", f"{len(every)} ssh hosts, 8 at a time, `hostname`", eight, rounds, 60.0, peers=both)
-    names = tuple(f"n{number:03}" for number in range(1, 201))
-    here = Work(("echo", "%h"), len(names), names, prints=names, dialect="pdsh", options=("-R", "exec"))
-    yield Case("hosts-exec", "200 hosts, `-R exec`, `echo %h`", here, rounds, 60.0, peers=both)
-    count, three = 100_000, every[:3]
-    header = ("-" * 15, f"{fold(three)} (3)", "-" * 15)
-    whole = tuple(sorted((*header, *map(str, range(1, count + 1)))))
-    folds = Work(("seq", str(count)), 3, three, tagged=True, prints=whole, dialect="clush", options=("-b",))
-    yield Case("hosts-fold", f"3 ssh hosts, `-b`, {count:,} equal lines each", folds, rounds, 200.0, peers=("clush",))
-
-
-def mpi_cases(hosts: Hosts, quick: bool) -> Iterator[Case]:
-    """Yield an MPI program of each library that can be compiled, started by mpilaunch and by the library's own launcher."""
-    rounds, title = 3 if quick else 15, "MPI_Init + all-reduce + MPI_Finalize"
-    # On several hosts MPICH 4.0.2 hangs in MPI_Finalize under any launcher: sometimes with two ranks, mostly with more.
-    # More ranks than cores wait for each other by sched_yield under Open MPI; under MPICH they wait for the scheduler's clock.
-    for key, library, own, ranks, times in (("openmpi", "Open MPI", "mpirun", 8, 20_000), ("mpich", "MPICH", "Hydra", 2, 50)):
-        if compiler := shutil.which(f"mpicc.{key}"):
-            program = str(hosts.shared / f"allreduce.{key}")
-            subprocess.run([compiler, "-O2", "-o", program, CHECKOUT / "tests" / "programs" / "allreduce.c"], check=True)
-
-            def work(ranks: int, *names: str, program: str = program) -> Work:
-                return Work((program, str(ranks)), ranks, names, prints=(f"{ranks} ranks agree",))
-
-            name, two, hangs = f"{title}: {library}", work(ranks, *hosts.names[:2]), key == "mpich"
-            yield Case(f"mpi-{key}-local", f"{name}, 8 ranks here", work(8), rounds, 30.0, peers=(own,))
-            crowd = Work((program, "8", str(times)), 8, prints=("8 ranks agree",))
-            crowded = f"{times:,} all-reduces: {library}, 8 ranks here on {os.cpu_count()} cores"
-            yield Case(f"crowd-{key}", crowded, crowd, 3 if quick else 7, 60.0, peers=(own,))
-            there = f"{name}, {ranks} ranks on 2 ssh hosts"
-            yield Case(f"mpi-{key}-ssh", there, two, rounds, 30.0, peers=(own,), hangs=hangs)
-
-
-def torch_cases(quick: bool) -> Iterator[Case]:
-    """Yield a PyTorch program, started by mpilaunch and by torchrun, where this Python has torch."""
-    if importlib.util.find_spec("torch"):
-        program = (sys.executable, str(CHECKOUT / "tests" / "programs" / "torch_allreduce.py"))
-        work = Work(program, 2, prints=("2 ranks agree",))
-        title = "PyTorch's init_process_group + all-reduce, 2 ranks here"
-        yield Case("torch-local", title, work, 2 if quick else 7, 60.0, peers=("torchrun",))
-
-
 # Measuring
 
 
 def measure(case: Case, hosts: Hosts, everyone: Sequence[Launcher]) -> Iterator[Round]:
     """Yield rounds; the launcher that begins changes from round to round."""
     ours, *others = everyone
-    peers = [peer for peer in others if peer.can(bool(case.work.hosts)) and (case.peers is None or peer.name in case.peers)]
+    can = [peer.can(bool(case.work.hosts)) if case.peers is None else peer.name in case.peers for peer in others]
+    peers = [*itertools.compress(others, can)]
     able = [ours, *peers]
     for number in range(case.rounds + 1):
         turn = number % len(able)
@@ -227,7 +114,7 @@ def measure(case: Case, hosts: Hosts, everyone: Sequence[Launcher]) -> Iterator[
 
 def launch(case: Case, launcher: Launcher, hosts: Hosts) -> Sample:
     """Let a launcher do the work once, and check its output."""
-    argv = [launcher.command, *launcher.argv(case.work)]
+    argv = [*case.before, launcher.command, *launcher.argv(case.work)]
     with in_directory(hosts.shared), output_file() as output, output_file() as errors:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": errors, "start_new_session": True}
         begun = time.monotonic()

@@ -26,7 +26,8 @@ class Work:
     prints: tuple[str, ...] = ()
     """The lines of all ranks together, sorted, where the output is not what is measured."""
     dialect: str = ""
-    """The launcher whose options mpilaunch gets too: openmpi, or for hosts on their own pdsh or clush."""
+    """The launcher whose options mpilaunch gets too: openmpi, or for hosts on their own pdsh or clush; slurm in an allocation
+    of these hosts, where nobody needs options for them."""
     options: tuple[str, ...] = ()
     """Options of that launcher."""
 
@@ -50,9 +51,10 @@ class Launcher:
         command: its program.
         argv: the argument list for a work, without the program.
         tag: what it puts before each line, with {rank} and {host}; "" where it puts nothing.
-        local: it starts several ranks on this machine, without ssh.
-        remote: it starts ranks on hosts, by ssh.
+        local: it starts several ranks on this machine, without ssh, where a case does not say who does.
+        remote: it starts ranks on hosts, by ssh, likewise.
         version: the arguments that print its version.
+        versioned: the program that prints it, if the command itself does not.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Launcher:
     local: bool = True
     remote: bool = True
     version: tuple[str, ...] = ("--version",)
+    versioned: str = ""
 
     def installed(self) -> bool:
         """Whether it can be run here."""
@@ -73,7 +76,7 @@ class Launcher:
 
     def version_text(self) -> str:
         """Return the number of its version."""
-        done = subprocess.run([self.command, *self.version], capture_output=True, text=True, check=False)
+        done = subprocess.run([self.versioned or self.command, *self.version], capture_output=True, text=True, check=False)
         number = re.search(r"\d+(\.\d+)+", done.stdout + done.stderr)
         return number[0] if number else "of unknown version"
 
@@ -86,6 +89,8 @@ ENVIRONMENT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": 
 
 
 def _mpilaunch(work: Work) -> list[str]:
+    if work.dialect == "slurm":
+        return [*(["--tag-output"] if work.tagged else []), *work.program]
     if work.dialect:
         return ["--dialect", work.dialect, *{"openmpi": _mpirun, "pdsh": _pdsh, "clush": _clush}[work.dialect](work)]
     where = ["-H", work.slots] if work.hosts else ["--oversubscribe"]
@@ -97,7 +102,7 @@ def _mpirun(work: Work) -> list[str]:
     where = ["--mca", "odls_base_num_threads", "0"]
     if work.hosts:
         where += ["--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", OPEN_MPI_NETWORK]
-        where += ["--host", work.slots]
+        where += [] if work.dialect == "slurm" else ["--host", work.slots]
     else:
         where += ["--oversubscribe"]
     return ["-np", str(work.ranks), *where, *(["--tag-output"] if work.tagged else []), *work.program]
@@ -105,6 +110,7 @@ def _mpirun(work: Work) -> list[str]:
 
 def _hydra(work: Work) -> list[str]:
     where = ["-launcher", "ssh", "-hosts", ",".join(work.hosts), "-ppn", str(work.on_each)] if work.hosts else []
+    where = ["-launcher", "slurm", "-ppn", str(work.on_each)] if work.dialect == "slurm" else where
     return [*where, "-n", str(work.ranks), *(["-prepend-rank"] if work.tagged else []), *work.program]
 
 
@@ -114,6 +120,10 @@ def _pdsh(work: Work) -> list[str]:
 
 def _clush(work: Work) -> list[str]:
     return ["-S", *work.options, *([] if work.tagged else ["-N"]), "-w", ",".join(work.hosts), *work.program]
+
+
+def _srun(work: Work) -> list[str]:
+    return [*(["--label"] if work.tagged else []), *work.program]
 
 
 def _torchrun(work: Work) -> list[str]:
@@ -139,6 +149,7 @@ def launchers() -> tuple[Launcher, Sequence[Launcher], Sequence[Launcher]]:
         Launcher("Hydra", "mpiexec.hydra", _hydra, "[{rank}] "),
         Launcher("pdsh", "pdsh", _pdsh, "{host}: ", local=False, version=("-V",)),
         Launcher("clush", "clush", _clush, "{host}: ", local=False),
+        Launcher("srun", "srun", _srun, "{rank}: ", local=False, remote=False, version=("-V",), versioned="slurmd"),
         Launcher("torchrun", _beside_python("torchrun"), _torchrun, "", remote=False, version=TORCH_VERSION),
     )
     return ours, [peer for peer in peers if peer.installed()], [peer for peer in peers if not peer.installed()]

@@ -22,7 +22,7 @@ from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import HEADER
 from mpilaunch_agents.callback import listener as callback_listener
 from mpilaunch_agents.callback import wrapper as callback
-from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET
+from mpilaunch_agents.callback.node import CANNOT_CONNECT, SECRET, connect
 from mpilaunch_agents.callback.wrapper import CallbackAgent
 from mpilaunch_agents.conformance import AgentConformance, Recorder, with_agent
 from mpilaunch_agents.registry import AGENTS, load
@@ -288,6 +288,25 @@ def test_a_silent_stranger_is_disconnected(agent: str, tls: bool, monkeypatch: p
         with contextlib.suppress(ConnectionError):
             assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
+        await made.close()
+
+    asyncio.run(main())
+
+
+def test_small_messages_do_not_wait_for_an_acknowledgement(agent: str) -> None:
+    # Which the other side delays by 40 ms: credits, and the messages of MPI_Init.
+    async def main() -> None:
+        made = load(agent, AgentOptions(call_back=(agent,)))
+        assert isinstance(made, CallbackAgent)
+        made._listening = asyncio.ensure_future(made._listen())
+        listener, _, fingerprint = await made._listening
+        connecting = asyncio.get_running_loop().run_in_executor(None, connect, f"127.0.0.1:{listener.port}", fingerprint)
+        with await asyncio.wait_for(connecting, 10) as wire:
+            while not made._connections:
+                await asyncio.sleep(0.01)
+            (connection,) = made._connections
+            for side in (wire, connection.transport.get_extra_info("socket")):
+                assert side.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         await made.close()
 
     asyncio.run(main())

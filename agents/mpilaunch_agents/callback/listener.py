@@ -80,6 +80,8 @@ class CallbackListener:
                 self._drop_one()
                 await asyncio.sleep(NO_DESCRIPTORS_PAUSE)
                 continue
+            # asyncio does so for sockets that were made with their protocol only: small answers would wait for 40 ms.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if len(self._pending) >= MAX_UNAUTHENTICATED + self._expected():
                 self._drop_one()
             pending = _Pending(connection, peer[0], self._admit)

@@ -51,6 +51,7 @@ def connect(endpoints: str, fingerprint: str) -> ssl.SSLSocket:
         host, _, port = endpoint.rpartition(":")
         try:
             plain = socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the daemon waits for answers to small messages
             wire = context.wrap_socket(plain)
             if hashlib.sha256(wire.getpeercert(True) or b"").hexdigest() == fingerprint:
                 wire.setblocking(False)
