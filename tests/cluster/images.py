@@ -2,8 +2,8 @@
 
 `training-worker` and `training-launcher` are what examples/kubernetes/Dockerfile.* make of Debian's packages, plus both MPIs,
 and the programs of the tests; `operator-base` is the launcher set up as Kubeflow's mpioperator/base is, where mpirun is
-mpilaunch; `bare` has busybox and no Python. The large layers come from `tests/cluster/build.py`; mpilaunch
-itself is that of the checkout, in a small layer made each time.
+mpilaunch; `bare` has busybox and no Python. The large layers come from `tests/cluster/build.py`; mpilaunch itself is that of
+the checkout, in a small layer made each time.
 """
 
 from __future__ import annotations

@@ -72,6 +72,12 @@ def on_operator_base(spec: dict[str, Any]) -> None:
             container.update(command=["mpirun"], args=["--tag-output", "-n", "4", f"{PROGRAMS}/ring_allreduce.py"])
 
 
+def as_anyone(spec: dict[str, Any]) -> None:
+    """Let all pods run as a user whom no file of the image names, as OpenShift does."""
+    for _, pod in templates(spec):
+        pod["containers"][0]["securityContext"] = {"runAsUser": 1_000_660_000, "runAsGroup": 0}
+
+
 def restricted(spec: dict[str, Any]) -> None:
     """Take from all pods what the Pod Security Standard `restricted` takes, and a root file system to write to."""
     for _, pod in templates(spec):
@@ -93,6 +99,7 @@ CASES = {
     "v2beta1-base": Case("mpijob-v2beta1.yaml", [on_operator_base]),
     "v2beta1-restricted": Case("mpijob-v2beta1.yaml", [as_user, restricted]),
     "v1": Case("mpijob-v1-mpi-operator.yaml"),
+    "v1-anyone": Case("mpijob-v1-mpi-operator.yaml", [as_anyone]),
     "v1alpha2": Case("mpijob-v1alpha2.yaml"),
 }
 
