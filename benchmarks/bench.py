@@ -53,9 +53,12 @@ def main() -> int:
     os.environ.update(ENVIRONMENT)
     ours, peers, missing = launchers()
     with Hosts(8 if arguments.quick else 32) as hosts, control_group() as group:
-        cases = [case for case in make_cases(hosts, arguments.quick, group) if case.key.startswith(arguments.only or "")]
+        only = arguments.only or ""
+        cases = make_cases(hosts, arguments.quick, group)
         rows: list[dict[str, Any]] = []
-        for case in itertools.chain(cases, slurm_cases(hosts, arguments.quick, arguments.only or "")):
+        for case in itertools.chain(cases, slurm_cases(hosts, arguments.quick, only)):
+            if not case.key.startswith(only):
+                continue
             samples = [*measure(case, hosts, [ours, *peers])]
             rows.append(row_of(case.key, case.title, samples, "seconds", 1.0))
             if case.lines:
@@ -63,7 +66,7 @@ def main() -> int:
             if case.cpu_per_host:
                 title = f"CPU time of the launcher and its children per host ({len(case.work.hosts)} hosts)"
                 rows.append(row_of("cpu-per-host", title, samples, "cpu_seconds", 1 / len(case.work.hosts)))
-        for key, title, rounds in quiet(hosts, [ours, *peers], arguments.quick, arguments.only or ""):
+        for key, title, rounds in quiet(hosts, [ours, *peers], arguments.quick, only):
             rows.append(row_of(key, title, rounds, "cpu_seconds", 1.0))
         results = {
             "schema": "mpilaunch.bench/1",

@@ -8,34 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-MOUNTED = Path("/sys/fs/cgroup")
-REMOVE_SECONDS = 10.0
+from tests.support import cgroups
 
 
 @contextlib.contextmanager
 def control_group() -> Iterator[Path]:
     """Give a new control group; raises OSError where this process may make none."""
-    group = cpu_hierarchy() / f"mpilaunch-bench-{os.getpid()}"
-    group.mkdir()
+    hierarchy, name = cpu_hierarchy(), f"mpilaunch-bench-{os.getpid()}"
+    cgroups.make(name)
     try:
-        yield group
+        yield hierarchy / name
     finally:
-        deadline = time.monotonic() + REMOVE_SECONDS
-        while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
-            time.sleep(0.02)  # the kernel counts processes that are ending
-        group.rmdir()
+        cgroups.remove(name)
 
 
 def cpu_hierarchy() -> Path:
     """Return the root of the controller cpu: of version 2, where its groups are made to have it, or of its own in version 1."""
-    if not (MOUNTED / "cgroup.controllers").exists():
-        return MOUNTED / "cpu"
-    (MOUNTED / "cgroup.subtree_control").write_text("+cpu")
-    return MOUNTED
+    if not (cgroups.MOUNTED / "cgroup.controllers").exists():
+        return cgroups.MOUNTED / "cpu"
+    (cgroups.MOUNTED / "cgroup.subtree_control").write_text("+cpu")
+    return cgroups.MOUNTED
 
 
 def inside(group: Path) -> tuple[str, ...]:

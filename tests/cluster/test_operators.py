@@ -135,14 +135,18 @@ def made(cluster: Cluster, namespace: str, case: Case, changes: Sequence[Change]
         cluster.kubectl("delete", "pods", "--all", f"--namespace={namespace}", "--grace-period=0", "--force")
 
 
+def launchers(cluster: Cluster, namespace: str) -> list[Manifest]:
+    """Return the pods of launchers, of which each attempt of a job has one."""
+    pods = cluster.get("pods", f"--namespace={namespace}")["items"]
+    return [pod for pod in pods if "-launcher" in pod["metadata"]["name"]]
+
+
 def ended(cluster: Cluster, namespace: str) -> tuple[int, str]:
     """Wait for the launcher's end, and return its exit code and its log."""
     found: list[Manifest] = []
 
     def has_ended() -> bool:
-        pods = cluster.get("pods", f"--namespace={namespace}")["items"]
-        launchers = (pod for pod in pods if "-launcher" in pod["metadata"]["name"])
-        found[:] = [pod for pod in launchers if pod["status"]["phase"] in ("Succeeded", "Failed")]
+        found[:] = [pod for pod in launchers(cluster, namespace) if pod["status"]["phase"] in ("Succeeded", "Failed")]
         return bool(found)
 
     cluster.until(has_ended, f"the launcher of {namespace} has ended", JOB_SECONDS)
@@ -180,8 +184,7 @@ def test_a_job_that_fails_says_so_in_its_only_log(mpijobs: Cluster, name: str) -
         code, said = ended(mpijobs, namespace)
         assert code == 7 and "rank 2 on ring-worker-1" in said and "exited with code 7" in said, said
         assert [worker.left() for worker in workers] == [{}, {}]
-        pods = mpijobs.get("pods", f"--namespace={namespace}")["items"]
-        assert len([pod for pod in pods if "launcher" in pod["metadata"]["name"]]) == 1, "one log, that of the failure"
+        assert len(launchers(mpijobs, namespace)) == 1, "one log, that of the failure"
 
 
 @pytest.mark.parametrize("name", ["v2beta1", "v2beta1-launcher", "v1"])
@@ -189,8 +192,7 @@ def test_a_worker_that_goes_is_named(mpijobs: Cluster, name: str) -> None:
     namespace = f"{name}-goes"
     ranks = 6 if CASES[name].also_launcher else 4
     with made(mpijobs, namespace, CASES[name], [running("echo up; exec sleep 600")]) as workers:
-        pods = mpijobs.get("pods", f"--namespace={namespace}")["items"]
-        (launcher,) = (pod["metadata"]["name"] for pod in pods if "launcher" in pod["metadata"]["name"])
+        (launcher,) = (pod["metadata"]["name"] for pod in launchers(mpijobs, namespace))
         mpijobs.pod(launcher, namespace)
 
         def are_up() -> bool:

@@ -24,7 +24,7 @@ from mpilaunch_agents.child import Child, find_program
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
 
 ASK_SECONDS = 3.0
-"""Seconds for Slurm's answer about the job; a controller under load must not hold up a launch."""
+"""Seconds for Slurm's answer about the job or its settings; a controller under load must not hold up a launch."""
 GATHER = 0.01
 """Seconds for which a step waits for more nodes."""
 END_SECONDS = 5.0
@@ -35,6 +35,14 @@ WORDS_SECONDS = 0.3
 """Seconds from srun's report of a task's end to the last words of the task."""
 MOST_WORDS, LONGEST_LINE = 4096, 1 << 16
 """Characters of srun's own last words, and bytes of a line of a task, that are kept."""
+
+
+async def _shown(*words: str) -> str:
+    """Return what `scontrol show` prints, "" without an answer in time."""
+    with suppress(AgentFailure, asyncio.TimeoutError):
+        code, text, _ = await asyncio.wait_for(capture(["scontrol", "show", *words]), ASK_SECONDS)
+        return text if code == 0 else ""
+    return ""
 
 
 class SlurmAgent(ProcessAgent):
@@ -79,10 +87,9 @@ class SlurmAgent(ProcessAgent):
         await asyncio.shield(self._learning)
 
     async def _ask(self) -> None:
-        argv = ["scontrol", "show", "job", "--details", os.environ["SLURM_JOB_ID"]]
-        with suppress(AgentFailure, asyncio.TimeoutError, UsageError):
-            code, text, _ = await asyncio.wait_for(capture(argv), ASK_SECONDS)
-            self._gpus = srun.gpus_by_node(text) if code == 0 else {}
+        job = await _shown("job", "--details", os.environ["SLURM_JOB_ID"])
+        with suppress(UsageError):
+            self._gpus = srun.gpus_by_node(job)
 
     def start(self, argv: Sequence[str]) -> Child:
         return Child(argv, environ=self._environ)
@@ -109,12 +116,8 @@ class OneStepAgent(SlurmAgent):
         return self._ports
 
     async def _ask(self) -> None:
-        await asyncio.gather(super()._ask(), self._ask_ports())
-
-    async def _ask_ports(self) -> None:
-        with suppress(AgentFailure, asyncio.TimeoutError):
-            code, text, _ = await asyncio.wait_for(capture(["scontrol", "show", "config"]), ASK_SECONDS)
-            self._ports = srun.port_range(text) if code == 0 else self._ports
+        config, _ = await asyncio.gather(_shown("config"), super()._ask())
+        self._ports = srun.port_range(config)
 
     async def open(self, node: Node, command: Sequence[str], events: ChannelEvents) -> _Share:  # type: ignore[override]
         """Return the node's share of a step, which begins soon after the first of them has written its line."""
