@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from mpilaunch.agent import CAUSES, Agent, AgentFailure, Channel, ChannelEnd, Node
+from mpilaunch.timeouts import timeout
 
 DEADLINE = 30.0
 """Limit on each wait, in seconds."""
@@ -88,14 +89,11 @@ class Recorder:
 
     async def until(self, condition: Callable[[], bool], expected: str) -> None:
         """Wait until the condition holds; fail the test after DEADLINE seconds."""
-
-        async def wait() -> None:
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
         try:
-            await asyncio.wait_for(wait(), DEADLINE)
+            async with timeout(DEADLINE):
+                while not condition():
+                    self._changed.clear()
+                    await self._changed.wait()
         except asyncio.TimeoutError:
             raise AssertionError(f"{expected}: not within {DEADLINE:g} s: {self!r}") from None
 
@@ -117,7 +115,8 @@ def with_agent(test: Callable[[Tests, Agent], Awaitable[None]]) -> Callable[[Tes
             try:
                 await test(self, agent)
             finally:
-                await asyncio.wait_for(agent.close(), DEADLINE)
+                async with timeout(DEADLINE):
+                    await agent.close()
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"close() left tasks: {left}"
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
 from mpilaunch.text import last_line
+from mpilaunch.timeouts import timeout
 from mpilaunch_agents import pods
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.process import ProcessAgent, ProcessChannel
@@ -76,7 +77,8 @@ class KubectlAgent(ProcessAgent):
     async def _list(self, namespace: str | None) -> str:
         try:
             argv = pods.list_argv(namespace=namespace, context=self.options.context)
-            code, output, _ = await asyncio.wait_for(capture(argv), LISTING_TIMEOUT)
+            async with timeout(LISTING_TIMEOUT):
+                code, output, _ = await capture(argv)
         except (AgentFailure, asyncio.TimeoutError):
             return ""  # the exec that follows reports the failure
         return output if code == 0 else ""

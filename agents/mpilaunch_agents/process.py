@@ -103,11 +103,15 @@ class ProcessAgent:
         """Abort every channel and wait for its process, at most CLOSE_SECONDS."""
         import asyncio
 
+        from mpilaunch.timeouts import timeout
+
         channels = list(self._channels)
         for channel in channels:
             channel.abort()
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(channel.ended.wait() for channel in channels)), CLOSE_SECONDS)
+            async with timeout(CLOSE_SECONDS):
+                for channel in channels:
+                    await channel.ended.wait()
 
     def forget(self, channel: ProcessChannel) -> None:
         """Called by a channel that has ended."""

@@ -31,6 +31,7 @@ from mpilaunch.job.restarts import Health, Layout
 from mpilaunch.job.spec import CheckpointPolicy, JobSpec
 from mpilaunch.job.verdict import Verdict
 from mpilaunch.text import plural
+from mpilaunch.timeouts import timeout
 
 DISCOVERY_SECONDS = 30.0
 """Time limit of the host discovery script."""
@@ -234,7 +235,8 @@ async def _output_of(command: str) -> str:
     null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_shell(command, stdin=null, stdout=pipe, start_new_session=True)
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), DISCOVERY_SECONDS)
+        async with timeout(DISCOVERY_SECONDS):
+            output, _ = await process.communicate()
     except asyncio.TimeoutError:
         raise LaunchError("too-few-nodes", f"'{command}' took longer than {DISCOVERY_SECONDS:g} s") from None
     finally:

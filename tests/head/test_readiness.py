@@ -58,9 +58,17 @@ def test_it_is_said_once_a_code_of_success_comes(before: list[bytes | None]) -> 
     assert re.fullmatch(r"ready: http://127\.0\.0\.1:[0-9]+/health answers after [0-9.]+ s", said[0])
 
 
-def test_a_port_on_which_nobody_listens_is_asked_again() -> None:
-    async def never() -> None:
-        await asyncio.wait_for(readiness.watch(ReadyUrl("127.0.0.1", 1, "/"), "", print), 0.3)
+def test_a_port_on_which_nobody_listens_is_asked_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "PAUSE", 0.0)
 
-    with pytest.raises(asyncio.TimeoutError):
-        asyncio.run(never())
+    async def main() -> None:
+        for steps in range(40):  # of the loop: the end may come at each of a request
+            watching = asyncio.ensure_future(readiness.watch(ReadyUrl("127.0.0.1", 1, "/"), "", print))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            assert not watching.done()
+            watching.cancel()
+            await asyncio.wait([watching], timeout=20)
+            assert watching.cancelled(), steps
+
+    asyncio.run(main())

@@ -22,7 +22,7 @@ KNOWN_NAMES_ONLY = {"mpilaunch.job.state": {"signal"}}
 """job.state takes the names of signals from `signal`, and handles none."""
 LONGEST_MODULE = 400
 MOST_MODULES = 12
-MOST_AT_THE_TOP = 7
+MOST_AT_THE_TOP = 8
 MOST_ATTRIBUTES = 15
 
 

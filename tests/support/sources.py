@@ -15,13 +15,14 @@ OURS = {
     "defaults": set(),
     "agent": {"text", "errors"},
     "relay": {"agent"},
+    "timeouts": set(),
     "hosts": {"agent", "text", "errors"},
     "placement": {"hosts", "text", "errors"},
     "job": {"placement", "hosts", "agent", "wire", "defaults", "text", "errors"},
     "wire": set(),
     "daemon": {"wire"},
-    "agents": {"agent", "relay", "hosts", "defaults", "text", "errors"},
-    "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "defaults", "text", "errors"},
+    "agents": {"agent", "relay", "hosts", "defaults", "timeouts", "text", "errors"},
+    "head": {"job", "placement", "hosts", "agents", "agent", "relay", "wire", "defaults", "timeouts", "text", "errors"},
     "cli": {"head", "job", "placement", "hosts", "agents", "agent", "defaults", "text", "errors"},
     "main": {"cli"},
 }
@@ -34,6 +35,7 @@ OTHERS = {
     "agents": {"asyncssh", "cryptography", "psutil", "pytest"},
     "cli": {"click", "rich", "yaml", "psutil", "ClusterShell"},
     "head": {"psutil"},
+    "timeouts": {"async_timeout"},
 }
 """Layer -> what it may import beside the standard library."""
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 from mpilaunch.agent import AgentFailure, AgentOptions, ChannelEnd, ChannelEvents, Node
 from mpilaunch.errors import UsageError
 from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch.timeouts import timeout
 from mpilaunch_agents.batch import srun
 from mpilaunch_agents.batch.srun import Gpus
 from mpilaunch_agents.capture import capture
@@ -40,7 +41,8 @@ MOST_WORDS, LONGEST_LINE = 4096, 1 << 16
 async def _shown(*words: str) -> str:
     """Return what `scontrol show` prints, "" without an answer in time."""
     with suppress(AgentFailure, asyncio.TimeoutError):
-        code, text, _ = await asyncio.wait_for(capture(["scontrol", "show", *words]), ASK_SECONDS)
+        async with timeout(ASK_SECONDS):
+            code, text, _ = await capture(["scontrol", "show", *words])
         return text if code == 0 else ""
     return ""
 

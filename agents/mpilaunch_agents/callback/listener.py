@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, cast
 
+from mpilaunch.timeouts import timeout
 from mpilaunch_agents.capture import readable
 
 AUTHENTICATION_SECONDS = 10.0
@@ -110,7 +111,8 @@ class CallbackListener:
     async def _admit(self, pending: _Pending) -> None:
         """Wait until a connection is authenticated; cut it at its deadline."""
         with suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(self._authenticate(pending), AUTHENTICATION_SECONDS)
+            async with timeout(AUTHENTICATION_SECONDS):
+                await self._authenticate(pending)
 
     async def _authenticate(self, pending: _Pending) -> None:
         await readable(pending.connection)

@@ -24,6 +24,7 @@ import asyncssh
 from mpilaunch.agent import AgentFailure, AgentOptions, Channel, ChannelEvents, Node
 from mpilaunch.hosts.remote_names import name_problem
 from mpilaunch.text import shell_line
+from mpilaunch.timeouts import timeout
 from mpilaunch_agents.openssh import OpensshAgent
 from mpilaunch_agents.ssh import masters
 from mpilaunch_agents.ssh.channel import SshChannel, failure, one_line
@@ -94,13 +95,14 @@ class Connections:
         """Log in and start the command; raises AgentFailure."""
         limit, started = self._options.connect_timeout, time.monotonic()
         try:
-            settings, connection, by_master = await asyncio.wait_for(route, limit)
+            async with timeout(limit):
+                settings, connection, by_master = await route
             if by_master:
                 return await self._openssh.open(node, command, events)
             limit = min(limit, float(settings.get("connecttimeout") or limit))
             try:
-                opening = self._open(settings, connection, command, events)
-                return await asyncio.wait_for(opening, started + limit - time.monotonic())
+                async with timeout(started + limit - time.monotonic()):
+                    return await self._open(settings, connection, command, events)
             except (asyncio.TimeoutError, asyncio.CancelledError):
                 self._abandon_jumps(settings.get("proxyjump"), started)
                 raise

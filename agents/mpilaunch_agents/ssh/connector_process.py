@@ -15,6 +15,7 @@ from typing import Any
 
 from mpilaunch.agent import Agent, AgentFailure, AgentOptions, Channel, ChannelEnd
 from mpilaunch.relay import STDERR, STDIN, STDOUT, FrameProtocol
+from mpilaunch.timeouts import wait_at_most
 from mpilaunch_agents.registry import load
 from mpilaunch_agents.ssh.connector import FAILED, OPENED, SentNode
 
@@ -56,8 +57,7 @@ async def _serve(agent: Agent, control: socket.socket) -> None:
     await stdin_ended.wait()
     loop.remove_reader(0)
     loop.remove_reader(control)
-    with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(agent.close(), CLOSE_SECONDS)
+    await wait_at_most(CLOSE_SECONDS, agent.close())
 
 
 class _Relay(FrameProtocol):

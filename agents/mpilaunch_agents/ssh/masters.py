@@ -13,6 +13,7 @@ import stat
 from contextlib import suppress
 
 from mpilaunch.agent import AgentFailure
+from mpilaunch.timeouts import timeout
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.ssh.settings import HostSettings
 
@@ -28,7 +29,8 @@ async def answers(settings: HostSettings) -> bool:
         return False
     with suppress(AgentFailure, asyncio.TimeoutError):
         words = ("ssh", "-F", "none", "-O", "check", "-S", path.replace("%", "%%"), "--", settings.original)
-        code, _, _ = await asyncio.wait_for(capture(words), CHECK_SECONDS)
+        async with timeout(CHECK_SECONDS):
+            code, _, _ = await capture(words)
         return code == 0
     return False
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from mpilaunch.agent import AgentFailure
 from mpilaunch.hosts.remote_names import name_problem
+from mpilaunch.timeouts import timeout
 from mpilaunch_agents.capture import capture
 from mpilaunch_agents.openssh import classify_ssh_message
 
@@ -173,15 +174,15 @@ class Route(NamedTuple):
 async def connect_tcp(settings: HostSettings) -> socket.socket:
     """Return a TCP connection to a host from which nothing has been read; raises OSError and asyncio.TimeoutError."""
     bind, limit = settings.get("bindaddress"), settings.get("connecttimeout")
-    connecting = asyncio.get_running_loop().create_connection(
-        _Unread,
-        settings.host,
-        settings.port,
-        family=FAMILIES.get(settings.get("addressfamily").lower(), socket.AF_UNSPEC),
-        local_addr=(bind, 0) if bind else None,
-    )
     try:
-        transport, _ = await asyncio.wait_for(connecting, float(limit) if limit else None)
+        async with timeout(float(limit) if limit else None):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                _Unread,
+                settings.host,
+                settings.port,
+                family=FAMILIES.get(settings.get("addressfamily").lower(), socket.AF_UNSPEC),
+                local_addr=(bind, 0) if bind else None,
+            )
     except asyncio.TimeoutError as error:  # of the limit, or of the kernel with a message
         raise asyncio.TimeoutError(str(error) or f"no answer within {limit} s") from None
     try:

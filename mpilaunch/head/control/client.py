@@ -13,6 +13,7 @@ from mpilaunch.head.control.requests import ANSWER, REFUSED, REQUEST, BadMessage
 from mpilaunch.head.tasks import run, settle
 from mpilaunch.hosts.nodeset import fold
 from mpilaunch.relay import FrameProtocol
+from mpilaunch.timeouts import timeout
 
 ANSWER_SECONDS = 5.0
 """Seconds in which a head must answer; it may have to ask its nodes, which have three."""
@@ -157,8 +158,7 @@ async def _frame_of(entry: place.Entry, request: dict[str, Any], seconds: float 
 
     Raises OSError, asyncio.TimeoutError.
     """
-
-    async def connected() -> tuple[int, bytes]:
+    async with timeout(seconds):
         with place.address(entry) as address:
             _, asking = await asyncio.get_running_loop().create_unix_connection(Asking, address)
         try:
@@ -169,5 +169,3 @@ async def _frame_of(entry: place.Entry, request: dict[str, Any], seconds: float 
             return await asking.answer
         finally:
             asking.transport.abort()
-
-    return await asyncio.wait_for(connected(), seconds)

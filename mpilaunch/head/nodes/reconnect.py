@@ -12,6 +12,7 @@ from collections.abc import Callable
 from mpilaunch.agent import Agent, AgentFailure, Channel, ChannelEnd, python_command
 from mpilaunch.head.nodes.link import FIRST_PAUSE, LONGEST_PAUSE, LOST, NodeLink
 from mpilaunch.head.nodes.link_channel import LAST_OUTPUT
+from mpilaunch.timeouts import timeout
 from mpilaunch.wire.challenge import ANSWER_SIZE, NONCE_SIZE, PROOF_SIZE, Caller
 from mpilaunch.wire.frames import MARKER, WireError
 from mpilaunch.wire.session import RESUME_SIZE, resume_count, resume_frame
@@ -83,10 +84,11 @@ async def reconnect(
         await asyncio.sleep(pause)  # the last replacement was lost before it carried anything
     while True:
         try:
-            await asyncio.wait_for(contacts.acquire(), max(0.0, until - time.monotonic()))
+            async with timeout(until - time.monotonic()):
+                await contacts.acquire()
             try:
-                left = min(longest, until - time.monotonic())
-                failure, is_hopeless = await asyncio.wait_for(_try(link, agent, command), max(0.0, left))
+                async with timeout(min(longest, until - time.monotonic())):
+                    failure, is_hopeless = await _try(link, agent, command)
             finally:
                 contacts.release()
         except asyncio.TimeoutError:

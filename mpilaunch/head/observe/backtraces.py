@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Collection
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.head.nodes.daemons import Daemons
 from mpilaunch.head.ranks import Ranks
+from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.frames import WireError
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Backtraces:
                 self._unanswered[rank] += 1
             for index, ranks in of_node.items():
                 self._daemons.links[index].send({"type": "backtrace", "ranks": ranks})
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._all_told.wait(), LONGEST_READ)
+            await wait_at_most(LONGEST_READ, self._all_told.wait())
             return self._found
 
     def take(self, link: NodeLink, message: dict[str, Any]) -> None:

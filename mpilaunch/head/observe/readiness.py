@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from mpilaunch.job.servers.ready import ReadyUrl
+from mpilaunch.timeouts import timeout
 
 PAUSE = 1.0
 """Seconds between two requests."""
@@ -31,7 +32,8 @@ async def watch(url: ReadyUrl, host: str, say: Callable[[str], None]) -> None:
 async def _answers(url: ReadyUrl, host: str) -> bool:
     """Return whether the server answers with a code from 200 to 299."""
     try:
-        line = await asyncio.wait_for(_first_line(url, host), LIMIT)
+        async with timeout(LIMIT):
+            line = await _first_line(url, host)
     except (OSError, ValueError, asyncio.TimeoutError):  # ValueError: a line beyond the limit
         return False
     words = line.split(None, 2)

@@ -29,6 +29,7 @@ from mpilaunch.job.output.lines import LineJoiner, as_shown, close_colours, tag_
 from mpilaunch.job.output.tags import BoundTag, parse_tag
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.job.worlds import World
+from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.frames import STDERR, STDOUT, stream_channel
 
 if TYPE_CHECKING:
@@ -366,8 +367,7 @@ class OutputForwarder:
 
         start_thread(threading.Thread(target=find, name="mpilaunch-differences", daemon=True))
         while not done.is_set() and not self._abandoned:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done.wait(), LAST_WRITES)
+            await wait_at_most(LAST_WRITES, done.wait())
         self._put_folded(texts if done.is_set() else ())
 
     def _put_folded(self, texts: Iterable[Folded]) -> None:

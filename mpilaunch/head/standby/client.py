@@ -20,6 +20,7 @@ from mpilaunch.head.standby.record import Record, read_records, remove_record
 from mpilaunch.head.tasks import settle
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.relay import RequestChannel
+from mpilaunch.timeouts import timeout
 from mpilaunch.wire.challenge import Caller
 
 TAKE, DOWN, LIST = 1, 2, 3
@@ -61,8 +62,9 @@ class KeeperConnection(RequestChannel):
         await asyncio.get_running_loop().create_unix_connection(lambda: self, self._socket)
         self.pid, user, _ = self.peer_credentials
         try:
-            if user != os.geteuid() or not await asyncio.wait_for(self._proved, TAKE_PATIENCE):
-                raise ConnectionRefusedError("another process than this user's keeper answers")
+            async with timeout(TAKE_PATIENCE):
+                if user != os.geteuid() or not await self._proved:
+                    raise ConnectionRefusedError("another process than this user's keeper answers")
         except BaseException:
             self.transport.abort()
             raise
@@ -124,7 +126,8 @@ class KeeperClient:
         try:
             channel = KeeperConnection(self._record, events)
             await channel.connect()
-            answer, _ = await asyncio.wait_for(channel.request(TAKE, request_for(node, self._common)), TAKE_PATIENCE)
+            async with timeout(TAKE_PATIENCE):
+                answer, _ = await channel.request(TAKE, request_for(node, self._common))
         except (OSError, asyncio.TimeoutError):
             self._record = None
             return None
@@ -158,7 +161,8 @@ def kept() -> list[Kept]:
 async def _kept(record: Record) -> Kept:
     connection = KeeperConnection(record)
     await connection.connect()
-    _, data = await asyncio.wait_for(connection.request(LIST, b""), TAKE_PATIENCE)
+    async with timeout(TAKE_PATIENCE):
+        _, data = await connection.request(LIST, b"")
     connection.abort()
     idle, busy, idle_seconds = json.loads(data)
     return Kept(connection.pid, list(map(str, idle)), list(map(str, busy)), float(idle_seconds))
@@ -178,7 +182,8 @@ async def _take_down(record: Record) -> list[str] | None:
     try:
         await connection.connect()
         answering = asyncio.ensure_future(connection.request(DOWN, b""))
-        await asyncio.wait_for(connection.ended, DOWN_PATIENCE)
+        async with timeout(DOWN_PATIENCE):
+            await connection.ended
     except asyncio.TimeoutError:
         message = f"process {connection.pid}, which keeps the daemons, does not answer"
         raise LaunchError("standby-failed", message, hint=f"end it: kill -9 {connection.pid}; its daemons go too") from None

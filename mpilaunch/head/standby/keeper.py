@@ -31,6 +31,7 @@ from mpilaunch.head.threads import use_daemon_threads
 from mpilaunch.hosts.allocation import Node
 from mpilaunch.job.spec import JobSpec
 from mpilaunch.relay import MAX_DATA, STDIN, FrameProtocol
+from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.challenge import ANSWER_SIZE, Listener
 from mpilaunch.wire.frames import STANDBY
 
@@ -213,8 +214,7 @@ class Keeper(Daemons, IgnoreEvents):
             left = self._used + self._idle - loop.time()
             if left <= 0:
                 return
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), min(left, max(1.0, self._idle / 10)))
+            await wait_at_most(min(left, max(1.0, self._idle / 10)), self._stopping.wait())
 
     def stop(self, client: StandbyConnection) -> None:
         """Stop the keeper; the client is answered when the idle daemons have ended."""
@@ -250,8 +250,7 @@ class Keeper(Daemons, IgnoreEvents):
             if not soon or loop.time() >= until:
                 break
             self._renewed.clear()
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._renewed.wait(), until - loop.time())
+            await wait_at_most(until - loop.time(), self._renewed.wait())
         return None
 
     def _links(self, indexes: Sequence[int] | None = None) -> list[StandbyLink]:

@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch.head.ending.host_ends import HostEnds
@@ -26,6 +26,7 @@ from mpilaunch.head.tasks import start
 from mpilaunch.job.preparation.messages import common_preparation, preparations
 from mpilaunch.job.preparation.world_facts import WorldFacts
 from mpilaunch.job.spec import JobSpec
+from mpilaunch.timeouts import wait_at_most
 from mpilaunch.wire.session import encode_shared
 
 if TYPE_CHECKING:
@@ -138,17 +139,11 @@ class IndependentHosts:
     async def _see_through(self, link: NodeLink, seconds: float) -> None:
         """Wait until a host is done, end its command when the time is over, and let its daemon go."""
         index, deadlines = link.node.index, self._job.deadlines
-        done = self._nodes_done.wait(index)
-        if math.isinf(seconds):
-            await done
-        else:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(done, max(0.0, seconds))
+        await wait_at_most(seconds, self._nodes_done.wait(index))
         if not self._nodes_done.is_done(index):
             self._ends.timed_out(link.node.name, deadlines.timeout or 0.0)
             link.send({"type": "stop", "steps": [[int(signal.SIGTERM), deadlines.grace]], "shared": False})
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._nodes_done.wait(index), deadlines.grace + OVERDUE)
+            await wait_at_most(deadlines.grace + OVERDUE, self._nodes_done.wait(index))
             if not self._nodes_done.is_done(index):
                 self._lose(index)
                 link.give_up(OVERDUE_REASON)
